@@ -1,0 +1,1 @@
+"""What acts: the command line, sessions, and the jail between fork and exec."""

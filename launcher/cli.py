@@ -1,0 +1,153 @@
+"""The command line: one table of verbs, one table of launch options, one parser for the prefix form.
+
+`paddock run ... -- COMMAND` stands in front of every agent start, so it is parsed by hand: importing argparse alone
+costs as long as the interpreter's own start. Launch path: no imports but `policy.errors`.
+"""
+
+from policy.errors import EXIT_REFUSED, Refusal
+
+VERBS: dict[str, tuple[str, str]] = {
+    "run": ("launcher.verbs.run", "run a command in a jail around its git worktree"),
+    "explain": ("launcher.verbs.explain", "show what a jail would allow, and by which rule"),
+    "doctor": ("launcher.verbs.doctor", "prove what this machine can enforce"),
+    "init": ("launcher.verbs.init", "write a commented .paddock.toml"),
+    "trust": ("launcher.verbs.trust", "let one exact .paddock.toml loosen the rules"),
+}
+
+ONE = "one"  # takes a value, the last one counts
+MANY = "many"  # takes a value, may be repeated
+FLAG = "flag"  # takes none
+
+OPTIONS: tuple[tuple[str, str, str, str], ...] = (
+    # name, kind, metavar, help
+    ("--worktree", ONE, "DIR", "root of the git worktree (default: the one that holds the current directory)"),
+    ("--provider", ONE, "NAME", "translate the worktree into this agent's own flags and environment"),
+    ("--dialect", ONE, "native|contract", "flags the real agent accepts, or exactly the specification's"),
+    ("--rw", MANY, "PATH", "grant reading, writing and executing below PATH"),
+    ("--ro", MANY, "PATH", "grant reading and executing below PATH"),
+    ("--deny", MANY, "PATH", "deny everything below PATH, whatever else is granted"),
+    ("--submodule", MANY, "NAME", "grant only these submodules (default: all)"),
+    ("--net", ONE, "none|open|proxy", "network (default: none; proxy is not built yet and refuses)"),
+    ("--allow-domain", MANY, "HOST[:PORT]", "let --net proxy reach this host"),
+    ("--env", MANY, "NAME[=VALUE]", "pass a variable of the caller, or set one"),
+    ("--backend", ONE, "auto|landlock|bubblewrap", "what holds the jail (bubblewrap is not built yet and refuses)"),
+    ("--git", ONE, "private|readonly|shared", "access to git (default: readonly; private is not built yet)"),
+    ("--limit", MANY, "NAME=VALUE", "processes, memory, open_files, file_size, disk or cpu_time"),
+    ("--config", ONE, "FILE", "read one more configuration file, above all others"),
+    ("--session", ONE, "ID", "name of the session (default: random)"),
+    ("--report", ONE, "FILE", "write what was really enforced to FILE, as JSON"),
+    ("--freeze-root", FLAG, "", "accept that directories above an exception are frozen (no mounts available)"),
+    ("--dry-run", FLAG, "", "decide everything, print the plan, start nothing"),
+    ("--verbose", FLAG, "", "say what is done (short: -v)"),
+)
+
+SHORT = {"-v": "--verbose", "-h": "--help"}
+
+Parsed = dict[str, str | list[str] | bool]
+
+
+def parse(argv: list[str], extra: tuple[tuple[str, str, str, str], ...] = (), *, verb: str) -> tuple[Parsed, list[str]]:
+    """Splits `argv` into options and what follows them.
+
+    Args:
+        argv: without programme name and verb. Options come first, as ``--name VALUE`` or ``--name=VALUE``; the
+            first other word, or what follows ``--``, begins the rest.
+        extra: rows in the shape of `OPTIONS` that only this verb has.
+        verb: for error texts.
+
+    Returns:
+        options by name (absent ones are missing) and the rest.
+    """
+    kinds = {name: kind for name, kind, _, _ in OPTIONS + extra}
+    options: Parsed = {}
+    at = 0
+    while at < len(argv):
+        word = argv[at]
+        at += 1
+        if word == "--":
+            return options, argv[at:]
+        if not word.startswith("-") or word == "-":
+            return options, argv[at - 1 :]
+        name, equals, value = word.partition("=")
+        name = SHORT.get(name, name)
+        if name == "--help" and not equals:
+            options[name] = True
+            return options, []
+        kind = kinds.get(name)
+        if kind is None:
+            raise unknown_option(word, tuple(kinds), verb)
+        if kind == FLAG:
+            if equals:
+                raise usage(f"{name} takes no value", verb)
+            options[name] = True
+            continue
+        if not equals:
+            if at == len(argv):
+                raise usage(f"{name} needs a value", verb)
+            value = argv[at]
+            at += 1
+        if kind == MANY:
+            known = options.setdefault(name, [])
+            assert isinstance(known, list)
+            known.append(value)
+        else:
+            options[name] = value
+    return options, []
+
+
+def usage(message: str, verb: str) -> Refusal:
+    """The Refusal for words that the command line does not take."""
+    return Refusal("usage", message, hint=f"paddock {verb} --help", exit_code=EXIT_REFUSED)
+
+
+def unknown_option(word: str, names: tuple[str, ...], verb: str) -> Refusal:
+    """The Refusal for an option that does not exist, with the nearest one that does."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(word.partition("=")[0], names, n=1)
+    return Refusal(
+        "usage",
+        f"unknown option {word}",
+        context=f"did you mean {near[0]}?" if near else "",
+        hint=f"paddock {verb} --help; options of COMMAND itself go behind `--`",
+    )
+
+
+def help_text(verb: str, synopsis: str, examples: tuple[tuple[str, str], ...], extra: str = "") -> str:
+    """The `--help` of a verb that takes the launch options."""
+    lines = [f"usage: paddock {verb} {synopsis}", "", VERBS[verb][1][0].upper() + VERBS[verb][1][1:] + "."]
+    if extra:
+        lines += ["", extra]
+    lines += ["", "options:"]
+    for name, kind, metavar, text in OPTIONS:
+        left = f"{name} {metavar}".rstrip() + (" ..." if kind == MANY else "")
+        lines.append(f"  {left:<36}{text}" if len(left) < 35 else f"  {left}\n  {'':<36}{text}")
+    lines += ["", "examples:"]
+    for command, meaning in examples:
+        lines += [f"  {command}", f"      {meaning}"]
+    lines += ["", "exit status: the command's own; 128+N when a signal N ended it; 125 when paddock refused or",
+              "failed, 126 when the command cannot be executed, 127 when it is not found."]  # fmt: skip
+    return "\n".join(lines)
+
+
+def overview() -> str:
+    """What `paddock --help` prints."""
+    lines = [
+        "usage: paddock VERB ...",
+        "",
+        "Holds coding agents, or any command, to one git worktree. The kernel enforces it.",
+        "",
+        "verbs:",
+    ]
+    lines += [f"  {name:<9} {summary}" for name, (_, summary) in VERBS.items()]
+    lines += [
+        "",
+        "examples:",
+        "  paddock run -- bash                       a shell that cannot leave this worktree",
+        "  paddock run --provider claude-code -- claude",
+        "  paddock explain ~/.ssh/id_ed25519         why it cannot be read, and what would allow it",
+        "  paddock doctor                            what this machine can enforce",
+        "",
+        "paddock VERB --help says more. paddock --version prints the version.",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""Between fork and exec: everything the kernel is asked to enforce."""

@@ -1,0 +1,79 @@
+"""Giving up every capability, in the order in which the kernel lets go of them.
+
+Dropping the bounding set and locking the secure bits both need CAP_SETPCAP, so they come first; the sets that give
+that capability come last (capabilities(7)). The result is read back: a set that is not empty is a Refusal.
+
+Launch path: see launcher/jail/syscalls.py.
+"""
+
+import errno
+
+from launcher.jail import syscalls
+from policy.errors import Refusal
+
+CAP_SETPCAP = 8
+
+# Each bit with its lock (the next higher bit): root is no special user, changing uids changes no capability,
+# nothing is kept across setuid, and the ambient set stays empty (linux/securebits.h).
+_NOROOT = 0b11 << 0
+_NO_SETUID_FIXUP = 0b11 << 2
+_KEEP_CAPS_LOCKED = 1 << 5
+_NO_CAP_AMBIENT_RAISE = 0b11 << 6
+SECUREBITS = _NOROOT | _NO_SETUID_FIXUP | _KEEP_CAPS_LOCKED | _NO_CAP_AMBIENT_RAISE
+
+
+def drop_all() -> tuple[bool, bool]:
+    """Empties the ambient, bounding, inheritable, permitted and effective sets of this thread and locks root out.
+
+    Without CAP_SETPCAP (an ordinary user) the bounding set and the secure bits stay as they are; then no_new_privs,
+    which the jail always sets, is what keeps set-uid programmes and file capabilities from giving any back.
+
+    Returns:
+        (bounding set is empty, secure bits are locked), both as the kernel reports them afterwards.
+
+    Raises:
+        Refusal: the kernel refused a step that it should allow, or a set is not empty afterwards.
+    """
+    try:
+        if syscalls.capget()[0] >> CAP_SETPCAP & 1:
+            # PR_SET_KEEPCAPS may be on; its lock is only useful once it is off, and SECUREBITS leaves it off.
+            syscalls.prctl(syscalls.PR_SET_SECUREBITS, SECUREBITS)
+            for capability in bounding():
+                syscalls.prctl(syscalls.PR_CAPBSET_DROP, capability)
+        syscalls.prctl(syscalls.PR_CAP_AMBIENT, syscalls.PR_CAP_AMBIENT_CLEAR_ALL)
+        syscalls.capset(0, 0, 0)
+    except OSError as error:
+        raise Refusal("capabilities-kept", "capabilities could not be dropped", context=str(error)) from error
+    left = syscalls.capget()
+    if any(left) or ambient():
+        raise Refusal("capabilities-kept", "capabilities are left after dropping them", context=repr((left, ambient())))
+    return not bounding(), syscalls.prctl(syscalls.PR_GET_SECUREBITS) & SECUREBITS == SECUREBITS
+
+
+def bounding() -> tuple[int, ...]:
+    """Numbers of the capabilities in the bounding set of this thread."""
+    return _members(lambda number: syscalls.prctl(syscalls.PR_CAPBSET_READ, number))
+
+
+def ambient() -> tuple[int, ...]:
+    """Numbers of the capabilities in the ambient set of this thread."""
+    return _members(lambda number: syscalls.prctl(syscalls.PR_CAP_AMBIENT, syscalls.PR_CAP_AMBIENT_IS_SET, number))
+
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _members(is_set: "Callable[[int], int]") -> tuple[int, ...]:
+    # The kernel says EINVAL behind its last capability; that is cheaper than reading /proc/sys/kernel/cap_last_cap.
+    found = []
+    for number in range(64):
+        try:
+            if is_set(number):
+                found.append(number)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                break
+            raise
+    return tuple(found)

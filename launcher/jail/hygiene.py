@@ -1,0 +1,180 @@
+"""What a process inherits: descriptors, environment, umask, privileges to come, resource limits.
+
+Each function does one thing and returns the fact that the ledger records.
+
+Launch path: see launcher/jail/syscalls.py.
+"""
+
+import errno
+import os
+
+from launcher.jail import syscalls
+from policy.errors import Refusal
+from policy.plan import Plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+Fact = tuple[str, int, bool, str]
+"""(name of the limit, value in force, enforced, remark)."""
+
+_LAST_FD = 0xFFFFFFFF
+
+# Names of `Plan.limits` and the resource that bounds them (asm-generic/resource.h).
+RESOURCES = {"cpu_time": 0, "file_size": 1, "memory": 2, "processes": 6, "open_files": 7}
+_CORE = 4
+
+
+def fill_standard_fds() -> int:
+    """Opens /dev/null on those of 0, 1 and 2 that are closed; returns how many there were.
+
+    Otherwise the next file that is opened becomes somebody's standard input or output.
+    """
+    filled = 0
+    while True:
+        fd = os.open("/dev/null", os.O_RDWR)
+        if fd > 2:
+            os.close(fd)
+            return filled
+        os.set_inheritable(fd, True)
+        filled += 1
+
+
+def close_inherited(keep: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """Closes every descriptor above 2 except those of `keep`; returns the ones that stay open.
+
+    Raises:
+        Refusal: a descriptor to keep is not open, or the open ones cannot be listed.
+    """
+    kept = tuple(sorted({fd for fd in keep if fd > 2}))
+    for fd in kept:
+        try:
+            os.fstat(fd)
+        except OSError as error:
+            raise Refusal("fd-not-open", f"file descriptor {fd} is to be kept, but is not open") from error
+    first = 3
+    try:
+        for fd in (*kept, _LAST_FD + 1):
+            if first < fd:
+                syscalls.close_range(first, fd - 1)
+            first = fd + 1
+    except OSError as error:
+        # Before Linux 5.9, or an outer filter that does not know the call.
+        if error.errno not in (errno.ENOSYS, errno.EPERM):
+            raise
+        _close_one_by_one(kept)
+    return kept
+
+
+def _close_one_by_one(kept: tuple[int, ...]) -> None:
+    try:
+        names = os.listdir("/proc/self/fd")
+    except OSError as error:
+        raise Refusal(
+            "fds-unknown", "open file descriptors can be neither closed as a range nor listed", context=str(error)
+        ) from error
+    for fd in map(int, names):
+        if fd > 2 and fd not in kept:
+            try:
+                os.close(fd)
+            except OSError as error:
+                # The descriptor that listed the directory is among the names and closed by now.
+                if error.errno != errno.EBADF:
+                    raise
+
+
+def environment(
+    plan: Plan, environ: "Mapping[str, str] | Mapping[bytes, bytes]", given: dict[str, str]
+) -> dict[str, str]:
+    """The environment of the command, from nothing: what the plan lets pass, then what it sets, then `given`.
+
+    Args:
+        plan: bound (`Plan.bind`); env_pass names variables, or all that begin with PREFIX as `PREFIX_*`.
+        environ: the caller's environment, `os.environ` or `os.environb`.
+        given: values that the caller named explicitly; they win.
+
+    Raises:
+        Refusal: a name to be set is empty or holds "=" or NUL, or a value holds NUL: execve(2) would read another
+            variable than was meant.
+    """
+    names = {name for name in plan.env_pass if not name.endswith("*")}
+    prefixes = tuple(name[:-1] for name in plan.env_pass if name.endswith("*"))
+    result: dict[str, str] = {}
+    for raw, value in environ.items():
+        name = os.fsdecode(raw)
+        if name in names or (prefixes and name.startswith(prefixes)):
+            result[name] = os.fsdecode(value)
+    for name, value in (*plan.env_set, *given.items()):
+        if not name or "=" in name or "\0" in name or "\0" in value:
+            raise Refusal("environment-invalid", f"{name!r} cannot be set in an environment")
+        result[name] = value
+    return result
+
+
+def umask(mask: int) -> tuple[int, int]:
+    """Sets the file mode creation mask; returns (before, now)."""
+    return os.umask(mask), mask
+
+
+def no_new_privs() -> bool:
+    """Set-uid bits and file capabilities mean nothing from now on (prctl(2)); returns what the kernel reports.
+
+    Raises:
+        Refusal: the kernel did not take it.
+    """
+    try:
+        syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+        held = syscalls.prctl(syscalls.PR_GET_NO_NEW_PRIVS) == 1
+    except OSError as error:
+        raise Refusal("privileges-kept", "no_new_privs could not be set", context=str(error)) from error
+    if not held:
+        raise Refusal("privileges-kept", "no_new_privs is not set although the kernel took it")
+    return held
+
+
+def rlimits(limits: tuple[tuple[str, int], ...], *, kernel_uid: int) -> tuple[Fact, ...]:
+    """Sets resource limits, soft and hard, for this process and what it starts; core dumps are always off.
+
+    Call it after unshare(CLONE_NEWUSER): the number of processes is counted per user namespace, and before it the
+    caller's own processes would use the limit up.
+
+    Args:
+        limits: (name out of `RESOURCES`, value in bytes, seconds or a count). A limit that already holds and is
+            lower stays.
+        kernel_uid: the user id in the initial user namespace (`os.getuid()` before any unshare).
+
+    Returns:
+        For each limit (name, value in force, enforced, remark). "processes" is not enforced for kernel uid 0, which
+        Linux exempts whatever the namespace and the capabilities; a cgroup must do it then.
+
+    Raises:
+        Refusal: unknown name, a value below 0, or the kernel refused.
+    """
+    facts = [_rlimit("core", _CORE, 0, "")]
+    for name, value in limits:
+        if name not in RESOURCES or value < 0:
+            raise Refusal(
+                "limit-invalid",
+                f"the limit {name}={value} is not known",
+                hint=f"limits are {', '.join(sorted(RESOURCES))}, with values from 0 upwards",
+            )
+        remark = ""
+        if name == "memory":
+            remark = "private memory of each process; shared memory and tmpfs are not counted"
+        elif name == "processes" and kernel_uid == 0:
+            remark = "Linux exempts root from this limit; a cgroup is needed"
+        facts.append(_rlimit(name, RESOURCES[name], value, remark, enforced=name != "processes" or kernel_uid != 0))
+    return tuple(facts)
+
+
+def _rlimit(name: str, resource: int, value: int, remark: str, *, enforced: bool = True) -> Fact:
+    try:
+        hard = syscalls.prlimit64(0, resource)[1]
+        value = min(value, hard)
+        syscalls.prlimit64(0, resource, (value, value))
+        held = syscalls.prlimit64(0, resource) == (value, value)
+    except OSError as error:
+        raise Refusal("limit-refused", f"the limit {name}={value} could not be set", context=str(error)) from error
+    if not held:
+        raise Refusal("limit-refused", f"the limit {name}={value} is not in force although the kernel took it")
+    return name, value, enforced, remark

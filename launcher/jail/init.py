@@ -1,0 +1,268 @@
+"""The process between the launcher and the command: starts it, reaps, passes signals on, ends what is left.
+
+With a PID namespace this is its process 1, and the kernel ends everything inside when it ends. Without one it is a
+subreaper that watches the launcher, as the launcher watches it (RECIPES 1.6); either of the two ends the rest.
+
+Everything stays in the caller's session and process group, so terminal signals reach the command by themselves.
+Only what is sent to the launcher alone is passed on: as `COMMAND` with the wanted signal as its value, because a
+real-time signal is queued, while a second SIGTERM or SIGCONT that is still pending would be merged with the first.
+
+Launch path: see launcher/jail/syscalls.py.
+"""
+
+import ctypes
+import os
+import select
+import time
+
+from launcher.jail import processes, status, syscalls
+from policy.errors import EXIT_REFUSED, Refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+    from collections.abc import Callable
+    from typing import NoReturn
+else:
+    import _signal
+
+COMMAND = _signal.SIGRTMIN
+STOPPING = (_signal.SIGTSTP, _signal.SIGTTIN, _signal.SIGTTOU)
+FORWARDED = (
+    _signal.SIGHUP,
+    _signal.SIGINT,
+    _signal.SIGQUIT,
+    _signal.SIGUSR1,
+    _signal.SIGUSR2,
+    _signal.SIGALRM,
+    _signal.SIGTERM,
+    _signal.SIGWINCH,
+    *STOPPING,
+)
+BLOCKED = (*FORWARDED, _signal.SIGCONT, _signal.SIGCHLD, COMMAND)
+
+SI_KERNEL = 128
+_SIGINFO = 128  # sizeof(struct signalfd_siginfo), which starts with ssi_signo, ssi_errno, ssi_code; ssi_int is at 44
+
+# A signal for the whole process group reaches the command directly and again by way of the launcher. Within this time
+# the second is taken for the first; a second one that somebody really sent is lost no more than a pending one is.
+_SAME_SIGNAL = 0.1
+
+# What the caller had before `block_signals`: the mask, and whether SIGCHLD was ignored. Inherited over fork.
+_before: "tuple[set[int], bool]" = (set(), False)
+
+
+def block_signals() -> None:
+    """Keeps every signal of `BLOCKED` for a signalfd. To be called once, in the launcher, before it forks.
+
+    SIGCHLD gets its default meaning back: where it is ignored, children are reaped by the kernel and their status is
+    lost (wait(2)). `unblock_signals` undoes both.
+    """
+    global _before
+    ignored = _signal.getsignal(_signal.SIGCHLD) == _signal.SIG_IGN
+    _before = (set(map(int, _signal.pthread_sigmask(_signal.SIG_BLOCK, BLOCKED))), ignored)
+    if ignored:
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+
+
+def unblock_signals() -> None:
+    """Restores what `block_signals` found."""
+    mask, ignored = _before
+    if ignored:
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+
+
+def open_signals() -> int:
+    """A signalfd (close-on-exec, non-blocking) for `BLOCKED`, owned by the caller."""
+    return syscalls.signalfd4(tuple(map(int, BLOCKED)), syscalls.SFD_CLOEXEC | syscalls.SFD_NONBLOCK)
+
+
+def read_signals(fd: int) -> list[tuple[int, int, int]]:
+    """What has arrived at a signalfd: (signal, si_code, si_value), in the kernel's order; [] when nothing has."""
+    try:
+        data = os.read(fd, 16 * _SIGINFO)
+    except BlockingIOError:
+        return []
+    return [
+        (
+            int.from_bytes(data[at : at + 4], "little"),
+            int.from_bytes(data[at + 8 : at + 12], "little", signed=True),
+            int.from_bytes(data[at + 44 : at + 48], "little", signed=True),
+        )
+        for at in range(0, len(data), _SIGINFO)
+    ]
+
+
+def send_command(pid: int, signal: int) -> None:
+    """Asks the init with process id `pid` to pass `signal` on to the command (SIGCONT: to continue it).
+
+    A process that has ended is no error: its end is on the way to the caller.
+    """
+    sigqueue = ctypes.CDLL(None, use_errno=True)["sigqueue"]
+    sigqueue.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
+    sigqueue(pid, COMMAND, signal)
+
+
+def run_init(
+    status_fd: int,
+    launcher_pidfd: int,
+    start: "Callable[[], NoReturn]",
+    *,
+    pid_namespace: bool,
+) -> "NoReturn":
+    """Runs the command and ends this process when the command, and all it left, has ended.
+
+    Call it in the process that `supervise` made, signals blocked, after `processes.tie_to_launcher`
+    (PID namespace) or `processes.adopt_orphans` (without).
+
+    Args:
+        status_fd: write end of the pipe to the launcher, close-on-exec (`launcher.jail.status`).
+        launcher_pidfd: of the launcher; readable when it has ended.
+        start: executes the command, in the child; a Refusal or OSError in it goes to the launcher.
+        pid_namespace: this is process 1 of one.
+    """
+    own = os.getpid()
+    agent = os.fork()
+    if agent == 0:
+        _run_agent(status_fd, own, start)
+    Init(status_fd, launcher_pidfd, agent, pid_namespace=pid_namespace).run()
+
+
+def _run_agent(status_fd: int, parent: int, start: "Callable[[], NoReturn]") -> "NoReturn":
+    # Nothing may escape from here: this is a copy of the launcher, with all that it has on its stack.
+    code = EXIT_REFUSED
+    try:
+        processes.tie_to_parent(parent)
+        if callable(_signal.getsignal(_signal.SIGINT)):  # else the caller ignores it, and so shall the command
+            _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+        for signal in (_signal.SIGPIPE, _signal.SIGXFSZ):  # ignored by the interpreter, whatever the caller had
+            _signal.signal(signal, _signal.SIG_DFL)
+        unblock_signals()
+        status.send(status_fd, status.STARTING)
+        start()
+        raise AssertionError("the command's start came back")
+    except Refusal as refusal:
+        code = refusal.exit_code
+        status.send_refusal(status_fd, refusal)
+    except BaseException as error:
+        status.send_refusal(status_fd, failure("the command could not be started", error))
+    finally:
+        os._exit(code)
+
+
+def failure(what: str, error: BaseException) -> Refusal:
+    """The Refusal for an exception that nobody foresaw: a failed system call, or a fault of ours."""
+    if isinstance(error, OSError):
+        return Refusal("launch-failed", what, context=str(error))
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}: " if trace is not None else ""
+    return Refusal("internal-error", what, context=f"{where}{error!r}", hint="this is a fault of Paddock; report it")
+
+
+class Init:
+    """The loop of the process above the command. `run` does not come back."""
+
+    __slots__ = ("_agent", "_direct", "_handlers", "_pid_namespace", "_signals", "_status_fd")
+
+    def __init__(self, status_fd: int, launcher_pidfd: int, agent: int, *, pid_namespace: bool) -> None:
+        self._status_fd = status_fd
+        self._agent = agent
+        self._pid_namespace = pid_namespace
+        self._direct: dict[int, float] = {}
+        self._signals = open_signals()
+        # One row per source of events; a socket for further commands is one row more.
+        self._handlers: dict[int, Callable[[], None]] = {
+            self._signals: self._on_signals,
+            launcher_pidfd: self._on_launcher_death,
+        }
+
+    def run(self) -> "NoReturn":
+        """Serves events until the command has ended; see `run_init`."""
+        try:
+            _leave_streams()
+            # What arrived before the fork did not reach the command: pass it on once, whoever sent it.
+            for signal, code, value in read_signals(self._signals):
+                if signal in FORWARDED:
+                    self._direct[signal] = time.monotonic()
+                    self._kill(signal)
+                elif signal == COMMAND:
+                    self._on_signal(signal, code, value)
+            self._reap()
+            poll = select.poll()
+            for fd in self._handlers:
+                poll.register(fd, select.POLLIN)
+            while True:
+                for fd, _ in poll.poll():
+                    self._handlers[fd]()
+        except BaseException as error:
+            status.send_refusal(self._status_fd, failure("the jail's init failed", error))
+        finally:
+            self._end_all()
+            os._exit(EXIT_REFUSED)
+
+    def _on_signals(self) -> None:
+        arrived = read_signals(self._signals)
+        # Stops are told before a continuation is, so that the launcher can tell an old stop from a new one.
+        self._reap()
+        for signal, code, value in arrived:
+            self._on_signal(signal, code, value)
+
+    def _on_signal(self, signal: int, code: int, value: int) -> None:
+        if signal in FORWARDED:
+            if code != SI_KERNEL:
+                self._direct[signal] = time.monotonic()
+        elif signal != COMMAND:
+            return
+        elif value == _signal.SIGCONT:
+            self._continue()
+        elif value in FORWARDED and time.monotonic() - self._direct.pop(value, -1.0) > _SAME_SIGNAL:
+            self._kill(value)
+
+    def _continue(self) -> None:
+        try:
+            # A group that the command made for itself stopped as a whole. 0: it is still in the launcher's
+            # group, which this process cannot name and the shell has continued already.
+            group = os.getpgid(self._agent)
+            if group not in (0, os.getpgrp()):
+                os.killpg(group, _signal.SIGCONT)
+        except ProcessLookupError:
+            return
+        self._kill(_signal.SIGCONT)
+        status.send(self._status_fd, status.CONTINUED)
+
+    def _kill(self, signal: int) -> None:
+        # Not reaped yet, so the number is still the command's.
+        os.kill(self._agent, signal)
+
+    def _on_launcher_death(self) -> None:
+        self._end_all()
+        os._exit(128 + _signal.SIGKILL)
+
+    def _reap(self) -> None:
+        while True:
+            pid, code = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+            if pid == 0:
+                return
+            if pid != self._agent:
+                continue
+            if os.WIFSTOPPED(code):
+                status.send(self._status_fd, status.STOPPED, bytes((os.WSTOPSIG(code),)))
+                continue
+            self._end_all()
+            status.send(self._status_fd, status.EXITED, code.to_bytes(4, "little"))
+            os._exit(0)
+
+    def _end_all(self) -> None:
+        if not self._pid_namespace:
+            processes.sweep()
+
+
+def _leave_streams() -> None:
+    """Lets go of standard input and output, or a pipe's other end never learns that the command has closed it."""
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd, inheritable=True)
+    os.close(null)

@@ -1,0 +1,126 @@
+"""Into the namespaces: their flags, the identity inside, the view, the loopback interface, and what all that holds.
+
+Launch path: see launcher/jail/syscalls.py.
+"""
+
+import ctypes
+import errno
+import os
+
+from launcher.jail import processes, syscalls
+from launcher.jail.namespaces.layout import PROTECT, Operation
+from launcher.jail.namespaces.view import View
+from policy.errors import Refusal
+from policy.plan import Plan
+
+Facts = tuple[tuple[str, str, str], ...]
+"""(row of policy.promises or name of a layer, "held" | "not held" | "layer", detail)."""
+
+_ALWAYS = (
+    syscalls.CLONE_NEWUSER
+    | syscalls.CLONE_NEWNS
+    | syscalls.CLONE_NEWPID
+    | syscalls.CLONE_NEWIPC
+    | syscalls.CLONE_NEWUTS
+    | syscalls.CLONE_NEWCGROUP
+)
+
+_AF_INET = 2
+_SOCK_DGRAM_CLOEXEC = 2 | os.O_CLOEXEC
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP_RUNNING = 0x1 | 0x40
+_IFREQ = 40
+
+
+def flags(plan: Plan) -> int:
+    """CLONE_NEW* flags for `supervise`: every kind, the network's unless the plan leaves it open."""
+    return _ALWAYS | (0 if plan.net == "open" else syscalls.CLONE_NEWNET)
+
+
+def enter(plan: Plan, operations: tuple[Operation, ...], *, uid: int, gid: int) -> Facts:
+    """Builds the jail's view and makes it this process's root. Leaves capabilities in the user namespace in place.
+
+    To be called once, in the first process of new namespaces (`flags`), single-threaded, before Landlock.
+
+    Args:
+        plan: bound.
+        operations: from `layout.prepare` for the same plan.
+        uid: effective user id of the launcher. It has to come from there: in the new namespace nobody has an id yet.
+        gid: the same for the group.
+
+    Returns:
+        What is held now, for the ledger.
+
+    Raises:
+        Refusal: userns-unavailable, view-failed, worktree-missing.
+    """
+    mask = os.umask(0)
+    _identity(uid, gid)
+    try:
+        view = View(dict(plan.limits).get("disk"))
+    except OSError as error:
+        # The first mounts: AppArmor and some containers allow the namespace and forbid its use.
+        if error.errno in (errno.EPERM, errno.EACCES):
+            raise processes.userns_unavailable("mount", error) from None
+        raise
+    view.build(operations)
+    if not view.contains(plan.worktree):
+        raise Refusal("worktree-missing", f"{plan.worktree} has disappeared", hint="was it removed meanwhile?")
+    view.leave_outside()
+    if plan.net != "open":
+        _loopback_up()
+    os.umask(mask)
+    return _facts(plan, operations, view)
+
+
+def _identity(uid: int, gid: int) -> None:
+    """The caller's own user and group, and no other, exist inside (user_namespaces(7))."""
+    try:
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+            fd = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(fd, text.encode())
+            finally:
+                os.close(fd)
+    except OSError as error:
+        raise processes.userns_unavailable("uid_map", error) from None
+
+
+def _loopback_up() -> None:
+    """Brings up the namespace's own loopback interface, which servers under test need (netdevice(7))."""
+    socket = ctypes.CDLL(None, use_errno=True)["socket"]
+    fd = socket(_AF_INET, _SOCK_DGRAM_CLOEXEC, 0)
+    if fd < 0:
+        number = ctypes.get_errno()
+        raise Refusal("loopback-down", "the jail's loopback interface stays down", context=os.strerror(number))
+    try:
+        request = ctypes.create_string_buffer(b"lo".ljust(16, b"\0") + _IFF_UP_RUNNING.to_bytes(2, "little"), _IFREQ)
+        syscalls.ioctl(fd, _SIOCSIFFLAGS, ctypes.addressof(request))
+    except OSError as error:
+        raise Refusal("loopback-down", "the jail's loopback interface stays down", context=str(error)) from None
+    finally:
+        os.close(fd)
+
+
+def _facts(plan: Plan, operations: tuple[Operation, ...], view: View) -> Facts:
+    kinds = "user, mount, pid, ipc, uts, cgroup" + ("" if plan.net == "open" else ", net")
+    protected = sum(operation.kind == PROTECT for operation in operations)
+    facts = [
+        ("namespaces", "layer", f"{kinds}; {len(operations)} operations"),
+        ("handoff", "held", f"{protected} paths read-only, their parents pinned"),
+        ("metadata", "held", "what is not writable is on read-only mounts"),
+        ("visibility", "held", "/proc of the jail's own PID namespace"),
+        ("survival", "held", "PID namespace that ends with the launcher"),
+        ("unix-sockets", "held", "paths: not mounted; " + _abstract(plan)),
+        ("terminals", "held", "private devpts"),
+    ]
+    if plan.net != "open":
+        facts.append(("network", "held", "network namespace with a loopback interface only"))
+    if not view.fresh_proc:
+        facts[3] = ("visibility", "not held", "/proc is the outer one: parts of it are covered, so no fresh one")
+    facts += [("skipped", "layer", f"{path}: {reason}") for path, reason in view.skipped]
+    return tuple(facts)
+
+
+def _abstract(plan: Plan) -> str:
+    return "abstract names: Landlock's scope" if plan.net == "open" else "abstract names: network namespace"

@@ -1,0 +1,213 @@
+"""From a Plan to the mounts that show it: operations as data, in the order in which they are carried out.
+
+Pure. The jail's root is a tmpfs that holds nothing but what the Plan names, so nothing has to be hidden there; only
+exceptions inside granted trees need mounts of their own. Whether a path is a file or a directory is not known here.
+
+Launch path: no imports but the Plan's.
+"""
+
+from policy.errors import Refusal
+from policy.plan import Plan, beneath
+
+PRIVATE = "private"  # a directory of the jail's own, on its tmpfs
+BIND = "bind"  # what a grant names, at its own path
+LINK = "link"  # a symbolic link that leads to grants
+PIN = "pin"  # a directory bound on itself, so that it cannot be renamed away from what it holds
+PROTECT = "protect"  # read-only inside a writable tree
+MASK = "mask"  # nothing to be seen inside a granted tree
+
+PRIVATE_DIRECTORIES = ("/dev", "/tmp", "/var/tmp")
+_OWN_DEVICES = (
+    "null",
+    "zero",
+    "full",
+    "random",
+    "urandom",
+    "tty",
+    "console",
+    "ptmx",
+    "pts",
+    "shm",
+    "fd",
+    "stdin",
+    "stdout",
+    "stderr",
+)
+
+# What lies at a path, for what comes below it.
+_OURS = "ours"  # the jail's tmpfs: mount points are made as needed
+_READ_ONLY = "ro"
+_WRITABLE = "rw"
+_MASKED = "masked"
+
+
+class Operation:
+    """One step. Immutable by custom.
+
+    Attributes:
+        kind: PRIVATE, BIND, LINK, PIN, PROTECT or MASK.
+        path: where, in the jail; for BIND also the source outside.
+        writable: BIND only.
+        nested: some directory above `path` shows the disk, so the way there may change while mounts are made.
+        makes: the mount point is on a tmpfs of the jail and has to be made.
+        text: LINK: the link's text. PROTECT: why.
+        holes: MASK: paths below that stay visible; their mount points are made inside the mask.
+    """
+
+    __slots__ = ("holes", "kind", "makes", "nested", "path", "text", "writable")
+
+    def __init__(
+        self,
+        kind: str,
+        path: str,
+        *,
+        writable: bool = False,
+        nested: bool = False,
+        makes: bool = True,
+        text: str = "",
+        holes: tuple[str, ...] = (),
+    ) -> None:
+        self.kind = kind
+        self.path = path
+        self.writable = writable
+        self.nested = nested
+        self.makes = makes
+        self.text = text
+        self.holes = holes
+
+    def describe(self) -> str:
+        """The step in words, for `paddock explain` and for errors."""
+        if self.kind == BIND:
+            return f"show {self.path} {'writable' if self.writable else 'read-only'}"
+        if self.kind == PRIVATE:
+            return f"make a private {self.path}"
+        if self.kind == LINK:
+            return f"link {self.path} to {self.text}"
+        if self.kind == PIN:
+            return f"keep {self.path} from being renamed"
+        if self.kind == PROTECT:
+            return f"make {self.path} read-only ({self.text})"
+        return f"hide {self.path}" + (f", except {', '.join(self.holes)}" if self.holes else "")
+
+    def __repr__(self) -> str:
+        return f"<{self.describe()}>"
+
+
+def prepare(plan: Plan, exempt: tuple[str, ...] = ()) -> tuple[Operation, ...]:
+    """The operations that build the view of `plan`, parents before what lies below them.
+
+    A denied path hides grants at and below it, and a read-only path makes them read-only, as `policy.verdict` says
+    it. /dev, /proc, /tmp, /var/tmp and /dev/shm are always the jail's own.
+
+    Args:
+        plan: bound.
+        exempt: paths at and below which grants hold although a denied path lies above them: the session's slots
+            (Paddock's state is denied, the private home lies in it), granted submodules of hidden ones.
+    """
+    grants = _effective(plan, exempt)
+    protected = _protected(plan, grants)
+    denied = {path for path, _ in plan.denied}
+    holes = [path for path in grants if any(beneath(path, root) for root in exempt)]
+
+    regions: dict[str, str] = {}
+    disk: set[str] = set()
+    operations: list[Operation] = []
+    pinned: set[str] = set()
+
+    def nearest(path: str) -> tuple[str, str]:
+        while path != "/":
+            path = path.rpartition("/")[0] or "/"
+            if path in regions:
+                return path, regions[path]
+        return "/", _OURS
+
+    def add(operation: Operation, region: str) -> None:
+        above, kind = nearest(operation.path)
+        operation.nested = above in disk
+        operation.makes = kind in (_OURS, _MASKED)
+        operations.append(operation)
+        regions[operation.path] = region
+        if region != _OURS or operation.nested:
+            disk.add(operation.path)
+
+    def protect(path: str, why: str) -> None:
+        root, _ = nearest(path)
+        parent = path.rpartition("/")[0]
+        parents = []
+        while parent != root:
+            parents.append(parent)
+            parent = parent.rpartition("/")[0]
+        for directory in reversed(parents):
+            if directory not in pinned:
+                pinned.add(directory)
+                operations.append(Operation(PIN, directory, nested=True, makes=False))
+        add(Operation(PROTECT, path, text=why), _READ_ONLY)
+
+    for path in sorted({*grants, *protected, *denied, *PRIVATE_DIRECTORIES}):
+        _, around = nearest(path)
+        if path in PRIVATE_DIRECTORIES:
+            add(Operation(PRIVATE, path), _OURS)
+        elif path in denied and path not in grants:
+            if around in (_READ_ONLY, _WRITABLE):
+                below = tuple(hole for hole in holes if beneath(hole, path))
+                add(Operation(MASK, path, holes=below), _MASKED)
+        elif path in protected and around == _WRITABLE:
+            protect(path, protected[path])
+        elif path in grants:
+            writable = grants[path]
+            if around == (_WRITABLE if writable else _READ_ONLY):
+                continue  # already shown just so
+            if around == _WRITABLE:
+                protect(path, "granted for reading only")
+            else:
+                add(Operation(BIND, path, writable=writable), _WRITABLE if writable else _READ_ONLY)
+    return (*operations, *_links(plan, nearest, regions, disk))
+
+
+def _effective(plan: Plan, exempt: tuple[str, ...]) -> dict[str, bool]:
+    """Granted path -> writable, without what is denied or the jail's own."""
+    grants: dict[str, bool] = {}
+    denied = [path for path, _ in plan.denied]
+    read_only = [path for path, _ in plan.read_only]
+    for path, access, _ in plan.grants:
+        if path in PRIVATE_DIRECTORIES or _is_own(path):
+            continue
+        writable = "w" in access
+        if writable and path == "/":
+            raise Refusal(
+                "root-writable",
+                "the whole file system cannot be granted for writing",
+                hint="name the directories that are needed, each with --rw",
+            )
+        if not any(beneath(path, root) for root in exempt):
+            if any(beneath(path, root) for root in denied):
+                continue
+            writable = writable and not any(beneath(path, root) for root in read_only)
+        grants[path] = grants.get(path, False) or writable
+    return grants
+
+
+def _is_own(path: str) -> bool:
+    return beneath(path, "/proc") or (path.startswith("/dev/") and path[5:].partition("/")[0] in _OWN_DEVICES)
+
+
+def _protected(plan: Plan, grants: dict[str, bool]) -> dict[str, str]:
+    """Path -> why, of what stays read-only in writable trees. An explicit writable grant of the very path wins."""
+    found = {path: "hand-off file" for path, mode in plan.handoff if mode == "protect" and not grants.get(path)}
+    return found | dict(plan.read_only)
+
+
+def _links(
+    plan: Plan, nearest: "Callable[[str], tuple[str, str]]", regions: dict[str, str], disk: set[str]
+) -> list[Operation]:
+    """The links that lie on the jail's own tmpfs; those inside granted trees are there already."""
+    return [
+        Operation(LINK, path, text=target, nested=nearest(path)[0] in disk)
+        for path, target in plan.links
+        if path not in regions and nearest(path)[1] == _OURS and not _is_own(path)
+    ]
+
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable

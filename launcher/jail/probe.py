@@ -1,0 +1,342 @@
+"""What this machine offers, found out by trying rather than by version numbers.
+
+`probe` answers what a launch must know; `bubblewrap` is apart because it starts a programme. `describe` gives the rows
+of `paddock doctor`.
+
+Launch path: see launcher/jail/syscalls.py.
+"""
+
+import os
+
+from launcher.jail import landlock, syscalls
+
+ENV_NO_USERNS = "PADDOCK_NO_USERNS"
+
+_SECCOMP_KILL_PROCESS = 0x80000000
+_NAMESPACES = (
+    syscalls.CLONE_NEWUSER
+    | syscalls.CLONE_NEWNS
+    | syscalls.CLONE_NEWPID
+    | syscalls.CLONE_NEWNET
+    | syscalls.CLONE_NEWIPC
+    | syscalls.CLONE_NEWUTS
+)
+
+# Settings that close user namespaces: file, value that closes them, what that means, what opens them.
+_USERNS_SETTINGS = (
+    (
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+        "1",
+        "AppArmor denies user namespaces to programmes without a profile (apparmor_restrict_unprivileged_userns)",
+        "sysctl kernel.apparmor_restrict_unprivileged_userns=0, or give Paddock a profile with the userns rule",
+    ),
+    (
+        "/proc/sys/kernel/unprivileged_userns_clone",
+        "0",
+        "the system closes user namespaces to ordinary users (kernel.unprivileged_userns_clone)",
+        "sysctl kernel.unprivileged_userns_clone=1",
+    ),
+    (
+        "/proc/sys/user/max_user_namespaces",
+        "0",
+        "the system allows no user namespaces (user.max_user_namespaces)",
+        "sysctl user.max_user_namespaces=10000",
+    ),
+)
+
+_NO_CGROUP2 = "this process is in no cgroup v2"
+_CGROUP2_UNMOUNTED = "cgroup v2 is not mounted"
+
+
+class Support:
+    """The abilities of a machine for one user; an ability that is missing has its reason in the `*_why` beside it."""
+
+    FIELDS = (
+        "machine",  # str: uname's machine
+        "release",  # str: uname's release
+        "uid",  # int: effective user id that asked
+        "landlock_abi",  # int: 0 when missing
+        "landlock_why",  # str
+        "seccomp",  # bool: filters with KILL_PROCESS
+        "seccomp_why",  # str
+        "userns",  # bool: user, mount, PID, network, IPC and UTS namespaces, and mounts inside
+        "userns_why",  # str
+        "fresh_proc",  # bool: /proc of the own PID namespace can be mounted
+        "fresh_proc_why",  # str
+        "yama",  # int: ptrace_scope; -1 without Yama
+        "cgroup",  # str: the own cgroup v2 directory when delegated to this user, else ""
+        "cgroup_why",  # str
+    )
+    __slots__ = FIELDS
+
+    machine: str
+    release: str
+    uid: int
+    landlock_abi: int
+    landlock_why: str
+    seccomp: bool
+    seccomp_why: str
+    userns: bool
+    userns_why: str
+    fresh_proc: bool
+    fresh_proc_why: str
+    yama: int
+    cgroup: str
+    cgroup_why: str
+
+    def __init__(self, **fields: object) -> None:
+        """Takes every name of `FIELDS` as a keyword, no more and no fewer (TypeError otherwise)."""
+        if fields.keys() != set(self.FIELDS):
+            raise TypeError(f"Support fields differ: {sorted(fields.keys() ^ set(self.FIELDS))}")
+        for name in self.FIELDS:
+            setattr(self, name, fields[name])
+
+    def to_data(self) -> tuple[object, ...]:
+        """The fields in order, ready for `marshal.dumps`."""
+        return tuple(getattr(self, name) for name in self.FIELDS)
+
+    @classmethod
+    def from_data(cls, data: object) -> "Support | None":
+        """The Support that `to_data` gave, or None when the data has another shape."""
+        if not isinstance(data, tuple) or len(data) != len(cls.FIELDS):
+            return None
+        return cls(**dict(zip(cls.FIELDS, data, strict=True)))
+
+
+def probe() -> Support:
+    """Tries out what this machine offers to this user, in child processes where trying leaves traces.
+
+    Raises:
+        Refusal: one of the PADDOCK_* variables that lower abilities holds nonsense (see `landlock.abi`).
+    """
+    abi = landlock.abi()
+    why = "" if abi else landlock.kernel_abi()[1] or "switched off by the environment"
+    seccomp, seccomp_why = _seccomp()
+    userns, userns_why, proc, proc_why = _namespaces()
+    cgroup, cgroup_why = _cgroup()
+    uname = os.uname()
+    return Support(
+        machine=uname.machine,
+        release=uname.release,
+        uid=os.geteuid(),
+        landlock_abi=abi,
+        landlock_why=why,
+        seccomp=seccomp,
+        seccomp_why=seccomp_why,
+        userns=userns,
+        userns_why=userns_why,
+        fresh_proc=proc,
+        fresh_proc_why=proc_why,
+        yama=int(_read("/proc/sys/kernel/yama/ptrace_scope") or -1),
+        cgroup=cgroup,
+        cgroup_why=cgroup_why,
+    )
+
+
+def bubblewrap() -> tuple[str, bool, str]:
+    """Where bwrap is and whether it works here: (path or "", works, why not). Costs a few milliseconds.
+
+    Only absolute entries of PATH are searched, so the current directory cannot offer a bwrap of its own.
+    """
+    for directory in os.environ.get("PATH", "/usr/bin:/bin").split(":"):
+        path = f"{directory}/bwrap"
+        if directory.startswith("/") and os.access(path, os.X_OK):
+            break
+    else:
+        return "", False, "bwrap is not installed"
+    reading, writing = os.pipe()
+    try:
+        argv = [path, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--", "/bin/true"]
+        actions = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, writing, 1)]
+        pid = os.posix_spawn(path, argv, {"LC_ALL": "C"}, file_actions=[*actions, (os.POSIX_SPAWN_DUP2, writing, 2)])
+        os.close(writing)
+        writing = -1
+        said = os.read(reading, 4096).decode(errors="replace").strip()
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    finally:
+        os.close(reading)
+        if writing != -1:
+            os.close(writing)
+    if status == 0:
+        return path, True, ""
+    return path, False, said.splitlines()[0] if said else f"bwrap ended with status {status}"
+
+
+def describe(support: Support, bwrap: tuple[str, bool, str]) -> tuple[tuple[str, bool, bool, str, str], ...]:
+    """The rows of `paddock doctor`: (layer, present, usable, why not or what is missing, what to do)."""
+    abi = support.landlock_abi
+    newest = landlock.NEWEST_ABI
+    userns_remedy = next((remedy for *_, why, remedy in _USERNS_SETTINGS if why in support.userns_why), "")
+    yama_ok = support.yama <= 1
+    return (
+        (
+            "landlock",
+            abi > 0,
+            abi > 0,
+            support.landlock_why or (f"ABI {abi} of {newest}: {_missing_in(abi)}" if abi < newest else ""),
+            "" if abi else "boot with landlock in the lsm= list, or use a kernel from 5.13 on",
+        ),
+        (
+            "seccomp",
+            support.seccomp,
+            support.seccomp,
+            support.seccomp_why,
+            "" if support.seccomp else "use a kernel with CONFIG_SECCOMP_FILTER",
+        ),
+        (
+            "namespaces",
+            os.path.exists("/proc/self/ns/user"),
+            support.userns,
+            support.userns_why,
+            "" if support.userns else userns_remedy or "allow user namespaces for this user or container",
+        ),
+        (
+            "proc",
+            support.userns,
+            support.fresh_proc,
+            support.fresh_proc_why,
+            "" if support.fresh_proc else "start Paddock where nothing is mounted over parts of /proc",
+        ),
+        ("bubblewrap", bool(bwrap[0]), bwrap[1], bwrap[2], "" if bwrap[0] else "install the bubblewrap package"),
+        (
+            "ptrace",
+            True,
+            yama_ok,
+            "" if yama_ok else f"Yama's ptrace_scope is {support.yama}: no process can mediate calls of its children",
+            "" if yama_ok else "sysctl kernel.yama.ptrace_scope=1",
+        ),
+        (
+            "cgroup",
+            support.cgroup_why not in (_NO_CGROUP2, _CGROUP2_UNMOUNTED),
+            bool(support.cgroup),
+            support.cgroup_why,
+            "" if support.cgroup else "run under a systemd user session or a unit with Delegate=yes",
+        ),
+    )
+
+
+def _missing_in(abi: int) -> str:
+    later = (
+        (2, "renames between directories"),
+        (3, "truncation"),
+        (4, "TCP"),
+        (5, "device ioctls"),
+        (6, "abstract sockets and signals"),
+        (7, "audit records"),
+        (9, "socket files"),
+        (10, "UDP"),
+    )
+    return "no rules for " + ", ".join(what for introduced, what in later if introduced > abi)
+
+
+def _seccomp() -> tuple[bool, str]:
+    action = _SECCOMP_KILL_PROCESS.to_bytes(4, "little")
+    try:
+        syscalls.seccomp(syscalls.SECCOMP_GET_ACTION_AVAIL, 0, action)
+    except OSError as error:
+        return False, f"seccomp: {error.strerror}"
+    return True, ""
+
+
+def _namespaces() -> tuple[bool, str, bool, str]:
+    if landlock.switched_on(ENV_NO_USERNS):
+        why = f"switched off by {ENV_NO_USERNS}"
+        return False, why, False, why
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        # Nothing may escape from here: this is a copy of the caller, with all that it has on its stack.
+        status = 1
+        try:
+            os.close(reading)
+            _try_namespaces(writing)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    said = b""
+    while chunk := os.read(reading, 512):
+        said += chunk
+    os.close(reading)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    refused: dict[str, int] = {}
+    for line in said.decode().splitlines():
+        step, _, number = line.partition(" ")
+        refused[step] = int(number)
+    if "done" in refused:
+        return True, "", True, ""
+    if "proc" in refused:
+        return True, "", False, _proc_reason(refused["proc"])
+    if refused:
+        why = _userns_reason(*next(iter(refused.items())))
+    else:
+        why = f"the process that tried ended with status {status} and said nothing"
+    return False, why, False, why
+
+
+def _try_namespaces(report: int) -> None:
+    uid, gid = os.geteuid(), os.getegid()
+    step = "unshare"
+    try:
+        syscalls.unshare(_NAMESPACES)
+        step = "uid_map"
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+            fd = os.open(f"/proc/self/{name}", os.O_WRONLY)
+            os.write(fd, text.encode())
+            os.close(fd)
+        step = "mount"
+        syscalls.mount("", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
+        syscalls.mount("tmpfs", "/tmp", "tmpfs")
+        step = "fork"
+        pid = os.fork()
+        if pid == 0:
+            try:
+                # Only the first process of the new PID namespace may mount its /proc.
+                step = "proc"
+                syscalls.mount("proc", "/proc", "proc")
+                os.write(report, b"done 0\n")
+            except OSError as error:
+                os.write(report, f"{step} {error.errno}\n".encode())
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+    except OSError as error:
+        os.write(report, f"{step} {error.errno}\n".encode())
+
+
+def _userns_reason(step: str, number: int) -> str:
+    for path, closing, why, _ in _USERNS_SETTINGS:
+        if _read(path) == closing:
+            return f"{step}: {os.strerror(number)}; {why}"
+    return f"{step}: {os.strerror(number)}; forbidden by a container, a seccomp filter or a security module"
+
+
+def _proc_reason(number: int) -> str:
+    return f"mounting a fresh /proc: {os.strerror(number)}; usually something is mounted over parts of /proc here"
+
+
+def _cgroup() -> tuple[str, str]:
+    own = next((line[3:] for line in _read("/proc/self/cgroup").splitlines() if line.startswith("0::")), "")
+    if not own:
+        return "", _NO_CGROUP2
+    mount = next(
+        (fields[4] for fields in map(str.split, _read("/proc/self/mountinfo").splitlines()) if "cgroup2" in fields), ""
+    )
+    if not mount:
+        return "", _CGROUP2_UNMOUNTED
+    path = (mount + own).rstrip("/")
+    if not os.path.isdir(path):
+        return "", f"{path} does not exist"
+    # Delegation (cgroup-v2.rst) means both: making directories, and writing the list of processes.
+    if os.access(path, os.W_OK) and os.access(f"{path}/cgroup.procs", os.W_OK):
+        return path, ""
+    return "", f"{path} is not delegated to this user"
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read().strip()
+    except OSError:
+        # Absent where the kernel or its configuration lacks the feature: the same as an empty answer.
+        return ""

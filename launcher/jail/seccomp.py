@@ -1,0 +1,310 @@
+"""The system call filter: what the kernel offers and no agent needs.
+
+`program` composes it (pure), `install` applies it. The same bytes serve `bwrap --seccomp FD`.
+
+What the filter cannot do decides its shape. It sees register values, not memory: so no paths, no addresses, and not
+clone3's flags. What an argument check cannot judge is either harmless under the other layers or denied as a whole.
+The kernel reads `int` arguments in 32 bits, so only the low word is compared (CVE-2019-10063 was the other way round).
+
+Left open on purpose
+    ptrace, process_vm_*, pidfd_getfd, process_madvise: debuggers on one's own children must work. The kernel asks
+    for ptrace access, which Landlock confines to the domain and a PID namespace to the jail.
+    landlock_*, seccomp: they only take away.
+    memfd_secret, memfd_create, AIO: no reach beyond the process.
+
+Launch path: see launcher/jail/syscalls.py.
+"""
+
+import ctypes
+import errno
+
+from launcher.jail import syscall_tables, syscalls
+from launcher.jail.bpf import Program
+from policy.errors import Refusal
+
+ALLOW = 0x7FFF0000
+ERRNO = 0x00050000
+KILL_PROCESS = 0x80000000
+
+_NUMBER = 0
+_ARCH = 4
+
+
+def _argument(index: int) -> int:
+    """Offset of the low word of an argument; both machines are little-endian."""
+    return 16 + 8 * index
+
+
+NETWORKS = ("none", "proxy", "open")
+
+# Answered as if the kernel lacked them, because callers then fall back: libuv from io_uring to its threads, glibc
+# from clone3 to clone (whose flags can be read). file_setattr changes attributes by path, outside the grants too.
+_ABSENT = (
+    "io_uring_setup",
+    "io_uring_enter",
+    "io_uring_register",
+    "clone3",
+    "file_setattr",
+    "listns",
+    "modify_ldt",
+    "nfsservctl",
+    "uselib",
+)
+
+_FORBIDDEN: tuple[str, ...] = (
+    # programmes and probes inside the kernel
+    *("bpf", "perf_event_open", "userfaultfd", "lookup_dcookie"),
+    # keyrings are shared by all processes of a user and know no jail
+    *("add_key", "request_key", "keyctl"),
+    # mounts and namespaces; clone and unshare are judged by their flags
+    *("mount", "umount2", "pivot_root", "chroot", "move_mount", "open_tree", "open_tree_attr", "fsopen", "fsconfig"),
+    *("fsmount", "fspick", "mount_setattr", "setns"),
+    # file handles walk around path-based rules; fanotify watches whole mounts
+    *("name_to_handle_at", "open_by_handle_at", "fanotify_init", "fanotify_mark"),
+    # the machine
+    *("kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module", "reboot", "swapon", "swapoff"),
+    *("acct", "quotactl", "quotactl_fd", "iopl", "ioperm", "settimeofday", "clock_settime", "adjtimex"),
+    *("clock_adjtime", "syslog", "vhangup", "sethostname", "setdomainname", "kcmp"),
+)
+
+# Identifiers of System V objects are numbers that anyone may guess, so the calls that use one are closed with
+# those that make one; POSIX queues are opened and removed by name.
+_IPC: tuple[str, ...] = (
+    *("shmget", "shmat", "shmctl", "semget", "semop", "semtimedop", "semctl", "msgget", "msgsnd", "msgrcv", "msgctl"),
+    *("mq_open", "mq_unlink"),
+)
+
+# First argument: a process or thread id, 0 for the caller.
+_BY_PID = (
+    *("prlimit64", "sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"),
+    *("migrate_pages", "move_pages"),
+)
+
+_SEND_FLAGS = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
+
+_CLONE_NEW = 0x7E020000
+_CLONE_NEWTIME = 0x80  # in clone's flags these bits are the exit signal, in unshare's a namespace
+_MSG_FASTOPEN = 0x20000000
+_IPPROTO_TCP = 6
+_TCP_FASTOPEN_CONNECT = 30
+_TERMINAL_REQUESTS = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX: put words in the user's mouth; TIOCSETD
+_PERSONALITY_HARMLESS = 0x60008  # ADDR_NO_RANDOMIZE (debuggers), UNAME26, PER_LINUX32: `setarch`
+
+_UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
+_STREAM, _DGRAM, _SEQPACKET = 1, 2, 5
+
+
+def program(
+    machine: str,
+    *,
+    net: str,
+    own_network: bool,
+    own_processes: bool,
+    own_ipc: bool,
+    kill_zero: bool,
+    unix_datagrams: bool,
+) -> bytes:
+    """The filter for one jail, as an array of `struct sock_filter`.
+
+    Foreign instruction sets (int 0x80 and x32 on x86-64, 32-bit ARM on aarch64) kill the process: their numbers mean
+    other calls. Numbers beyond `syscall_tables.NEWEST` are ENOSYS.
+
+    Args:
+        machine: "x86_64" or "aarch64".
+        net: "none", "proxy" or "open". Without `own_network`, "none" has no internet sockets at all (a Landlock port
+            rule would leave `listen` on an ephemeral port) and "proxy" has TCP clients only: no `listen`, hence no
+            AF_UNIX servers either, as the filter cannot see a socket's family.
+        own_network: the jail has a network namespace with nothing but loopback: TCP, UDP and ping may be used in it.
+        own_processes: the jail has a PID namespace, so process ids cannot name anything outside. Without one,
+            priorities, limits, scheduling and affinity can be changed by the calling thread for itself only (id 0);
+            naming a thread by its own id (pthread_setaffinity_np) is EPERM, because the filter cannot tell it from a
+            stranger's.
+        own_ipc: the jail has an IPC namespace; without one System V IPC and POSIX queues are EPERM.
+        kill_zero: `kill(0, ...)` is allowed. The process group may have members outside the jail, in a PID namespace
+            too, so allow it only where Landlock scopes signals (ABI 6).
+        unix_datagrams: AF_UNIX datagram sockets are allowed; deny them where connections to host sockets are mediated,
+            since each datagram carries an address of its own.
+
+    Raises:
+        Refusal: unknown machine.
+        ValueError: unknown `net`.
+    """
+    if machine not in syscall_tables.MACHINES:
+        raise Refusal("machine-unsupported", f"there is no system call filter for {machine}")
+    if net not in NETWORKS:
+        raise ValueError(f"unknown network mode {net!r}")
+    bpf = Program()
+    bpf.load(_ARCH)
+    bpf.equal(syscall_tables.AUDIT_ARCH[machine], otherwise="killed")
+    bpf.load(_NUMBER)
+    bpf.greater(syscall_tables.NEWEST, then="beyond")
+
+    forbidden = _FORBIDDEN if own_ipc else _FORBIDDEN + _IPC
+    closed_network = net != "open" and not own_network
+    if closed_network and net == "proxy":
+        forbidden += ("listen",)
+    for names, verdict in ((_ABSENT, "absent"), (forbidden, "forbidden")):
+        for name in names:
+            _on(bpf, machine, name, verdict)
+
+    judged = ["clone", "unshare", "personality", "ioctl", "setpriority", "ioprio_set", "socket"]
+    judged += [] if own_processes else _BY_PID
+    judged += [] if kill_zero else ["kill"]
+    judged += [] if unix_datagrams else ["socketpair"]
+    judged += [*_SEND_FLAGS, "setsockopt"] if closed_network else []
+    for name in judged:
+        _on(bpf, machine, name, name)
+    bpf.answer(ALLOW)
+
+    _namespace_flags(bpf)
+    _personality(bpf)
+    _ioctl(bpf)
+    _priorities(bpf, own_processes)
+    if not own_processes:
+        for name in _BY_PID:
+            bpf.label(name)
+        bpf.load(_argument(0))
+        bpf.equal(0, "allow", "forbidden")
+    if not kill_zero:
+        bpf.label("kill")
+        bpf.load(_argument(0))
+        bpf.equal(0, "forbidden", "allow")
+    _sockets(bpf, net, own_network, unix_datagrams)
+    if closed_network:
+        _fast_open(bpf)
+
+    bpf.label("beyond")
+    # -1 is what a debugger writes to skip a call; on x86-64 it looks like an x32 number.
+    bpf.equal(0xFFFFFFFF, then="absent")
+    if machine == "x86_64":
+        bpf.any_bit(syscall_tables.X32_BIT, then="killed")
+    for label, action in (
+        ("absent", ERRNO | errno.ENOSYS),
+        ("forbidden", ERRNO | errno.EPERM),
+        ("family", ERRNO | errno.EAFNOSUPPORT),
+        ("protocol", ERRNO | errno.EPROTONOSUPPORT),
+        ("unreachable", ERRNO | errno.EACCES),
+        ("fastopen", ERRNO | errno.EOPNOTSUPP),
+        ("killed", KILL_PROCESS),
+        ("allow", ALLOW),
+    ):
+        bpf.label(label)
+        bpf.answer(action)
+    return bpf.assemble()
+
+
+def install(filter_program: bytes) -> None:
+    """Applies a filter to this thread and all that it starts; no_new_privs must be set. Cannot be undone.
+
+    Raises:
+        Refusal: the kernel refused (seccomp(2)).
+    """
+    # struct sock_fprog: length (16 bits, padded to the pointer's alignment), pointer.
+    held = ctypes.create_string_buffer(filter_program, len(filter_program))
+    fprog = (ctypes.c_uint64 * 2)(len(filter_program) // 8, ctypes.addressof(held))
+    try:
+        syscalls.seccomp(syscalls.SECCOMP_SET_MODE_FILTER, 0, ctypes.addressof(fprog))
+    except OSError as error:
+        raise Refusal(
+            "seccomp-refused", "the kernel refused the system call filter", context=error.strerror or str(error)
+        ) from error
+
+
+def _on(bpf: Program, machine: str, name: str, target: str) -> None:
+    number = syscall_tables.number(name, machine)
+    if number is not None:
+        bpf.equal(number, then=target)
+
+
+def _namespace_flags(bpf: Program) -> None:
+    bpf.label("clone")
+    bpf.load(_argument(0))
+    bpf.any_bit(_CLONE_NEW, "forbidden", "allow")
+    bpf.label("unshare")
+    bpf.load(_argument(0))
+    bpf.any_bit(_CLONE_NEW | _CLONE_NEWTIME, "forbidden", "allow")
+
+
+def _personality(bpf: Program) -> None:
+    bpf.label("personality")
+    bpf.load(_argument(0))
+    bpf.equal(0xFFFFFFFF, "allow")  # a question
+    bpf.any_bit(~_PERSONALITY_HARMLESS & 0xFFFFFFFF, "forbidden", "allow")
+
+
+def _ioctl(bpf: Program) -> None:
+    bpf.label("ioctl")
+    bpf.load(_argument(1))
+    for request in _TERMINAL_REQUESTS:
+        bpf.equal(request, "forbidden")
+    bpf.jump("allow")
+
+
+def _priorities(bpf: Program, own_processes: bool) -> None:
+    # "which" is a process, a process group or a user. Group 0 is the caller's own, which it shares with whatever
+    # stands outside in the same pipeline, and no PID namespace hides those members from the kernel's walk.
+    for name, process, group in (("setpriority", 0, 1), ("ioprio_set", 1, 2)):
+        bpf.label(name)
+        bpf.load(_argument(0))
+        if own_processes:
+            bpf.equal(group, "", "allow")
+            bpf.load(_argument(1))
+            bpf.equal(0, "forbidden", "allow")
+        else:
+            bpf.equal(process, "", "forbidden")
+            bpf.load(_argument(1))
+            bpf.equal(0, "allow", "forbidden")
+
+
+def _sockets(bpf: Program, net: str, own_network: bool, unix_datagrams: bool) -> None:
+    bpf.label("socket")
+    bpf.load(_argument(0))
+    bpf.equal(_UNIX, "allow" if unix_datagrams else "unix type")
+    bpf.equal(_NETLINK, "netlink")
+    internet = "internet" if own_network or net != "none" else "unreachable"
+    bpf.equal(_INET, internet)
+    bpf.equal(_INET6, internet, "family")
+
+    bpf.label("netlink")  # 0 is NETLINK_ROUTE: what addresses are there, asked by every resolver
+    bpf.load(_argument(2))
+    bpf.equal(0, "allow", "protocol")
+
+    if not unix_datagrams:
+        # The kernel treats AF_UNIX SOCK_RAW as SOCK_DGRAM, so name what is allowed, not what is denied.
+        bpf.label("socketpair")
+        bpf.label("unix type")
+        bpf.load(_argument(1))
+        bpf.mask(0xF)
+        bpf.equal(_STREAM, "allow")
+        bpf.equal(_SEQPACKET, "allow", "family")
+
+    if internet == "internet":
+        datagrams = own_network or net == "open"
+        bpf.label("internet")
+        bpf.load(_argument(1))
+        bpf.mask(0xF)
+        bpf.equal(_STREAM, "stream")
+        bpf.equal(_DGRAM, "datagram" if datagrams else "unreachable", "forbidden")
+        bpf.label("stream")  # not MPTCP (262) nor SCTP (132), which Landlock's TCP rules do not see
+        bpf.load(_argument(2))
+        bpf.equal(0, "allow")
+        bpf.equal(_IPPROTO_TCP, "allow", "protocol")
+        if datagrams:
+            bpf.label("datagram")
+            bpf.load(_argument(2))
+            for protocol in (0, 17, 1):  # default, UDP, ICMP echo
+                bpf.equal(protocol, "allow")
+            bpf.equal(58, "allow", "protocol")  # ICMPv6 echo
+
+
+def _fast_open(bpf: Program) -> None:
+    # sendto on an unconnected socket connects without connect(2), past Landlock's TCP rule.
+    for name, index in _SEND_FLAGS.items():
+        bpf.label(name)
+        bpf.load(_argument(index))
+        bpf.any_bit(_MSG_FASTOPEN, "fastopen", "allow")
+    bpf.label("setsockopt")
+    bpf.load(_argument(1))
+    bpf.equal(_IPPROTO_TCP, "", "allow")
+    bpf.load(_argument(2))
+    bpf.equal(_TCP_FASTOPEN_CONNECT, "fastopen", "allow")

@@ -1,0 +1,76 @@
+"""What the processes inside tell the launcher, over one pipe: short messages with a kind, a length and a payload.
+
+The pipe is close-on-exec, so the command itself never holds it: every message is Paddock's own.
+
+Launch path: marshal and os only.
+"""
+
+import marshal
+import os
+
+from policy.errors import Refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+STARTING = b"B"  # the jail is built; the command's process takes its last steps
+STOPPED = b"S"  # the command has stopped; payload: the signal's number, one byte
+CONTINUED = b"C"  # the command has been continued as the launcher asked; no payload
+EXITED = b"X"  # everything inside has ended; payload: the wait status, four bytes
+REFUSED = b"E"  # a Refusal, to be raised again by the launcher; payload: marshal of its five parts
+REPORT = b"R"  # facts for the ledger; payload: marshal of a tuple
+
+_HEADER = 5
+
+
+def send(fd: int, kind: bytes, payload: bytes = b"") -> None:
+    """Writes one message. A launcher that is gone is no error: its death ends the caller by other means."""
+    data = kind + len(payload).to_bytes(4, "little") + payload
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+    except BrokenPipeError:
+        return
+
+
+def send_refusal(fd: int, refusal: Refusal) -> None:
+    """Sends a Refusal for the launcher to raise."""
+    parts = (refusal.reference, refusal.message, refusal.context, refusal.hint, refusal.exit_code)
+    send(fd, REFUSED, marshal.dumps(parts))
+
+
+def send_report(fd: int, facts: "tuple[Any, ...]") -> None:
+    """Sends facts about what is enforced. Only what `marshal` can write: tuples, strings, numbers."""
+    send(fd, REPORT, marshal.dumps(facts))
+
+
+def refusal(payload: bytes) -> Refusal:
+    """The Refusal that `send_refusal` wrote."""
+    reference, message, context, hint, exit_code = marshal.loads(payload)
+    return Refusal(reference, message, context=context, hint=hint, exit_code=exit_code)
+
+
+def report(payload: bytes) -> "tuple[Any, ...]":
+    """The facts that `send_report` wrote."""
+    facts: tuple[Any, ...] = marshal.loads(payload)
+    return facts
+
+
+class Decoder:
+    """Puts messages together from the pieces that a pipe delivers."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
+        """The messages that are complete with `data`, as (kind, payload), in order."""
+        self._rest += data
+        messages = []
+        while len(self._rest) >= _HEADER:
+            end = _HEADER + int.from_bytes(self._rest[1:_HEADER], "little")
+            if len(self._rest) < end:
+                break
+            messages.append((self._rest[:1], self._rest[_HEADER:end]))
+            self._rest = self._rest[end:]
+        return messages

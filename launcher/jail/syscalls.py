@@ -1,0 +1,353 @@
+"""The kernel's system calls, one thin wrapper each, under the kernel's own names.
+
+Each wrapper does the call and nothing else: it raises OSError (with the path, where the call takes one) and returns
+what the kernel returned. What a refusal *means* is said by the module that asked.
+
+Launch path: only sys, os and ctypes are imported.
+"""
+
+import ctypes
+import os
+import sys
+
+from policy.errors import Refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ctypes import _FuncPointer
+    from typing import Any
+
+AT_FDCWD = -100
+AT_EMPTY_PATH = 0x1000
+AT_RECURSIVE = 0x8000
+AT_SYMLINK_NOFOLLOW = 0x100
+
+CLONE_NEWTIME = 0x00000080
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_RDONLY = 0x1
+MS_NOSUID = 0x2
+MS_NODEV = 0x4
+MS_NOEXEC = 0x8
+MS_REMOUNT = 0x20
+MS_BIND = 0x1000
+MS_MOVE = 0x2000
+MS_REC = 0x4000
+MS_PRIVATE = 0x40000
+MS_SLAVE = 0x80000
+
+MNT_DETACH = 0x2
+UMOUNT_NOFOLLOW = 0x8
+
+MOUNT_ATTR_RDONLY = 0x1
+MOUNT_ATTR_NOSUID = 0x2
+MOUNT_ATTR_NODEV = 0x4
+MOUNT_ATTR_NOEXEC = 0x8
+
+OPEN_TREE_CLONE = 0x1
+OPEN_TREE_CLOEXEC = os.O_CLOEXEC
+MOVE_MOUNT_F_EMPTY_PATH = 0x4
+MOVE_MOUNT_T_EMPTY_PATH = 0x40
+
+RESOLVE_NO_XDEV = 0x1
+RESOLVE_NO_MAGICLINKS = 0x2
+RESOLVE_NO_SYMLINKS = 0x4
+RESOLVE_BENEATH = 0x8
+RESOLVE_IN_ROOT = 0x10
+
+PIDFD_THREAD = os.O_EXCL
+SFD_CLOEXEC = os.O_CLOEXEC
+SFD_NONBLOCK = os.O_NONBLOCK
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_NAME = 15
+PR_CAPBSET_READ = 23
+PR_CAPBSET_DROP = 24
+PR_GET_SECUREBITS = 27
+PR_SET_SECUREBITS = 28
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+PR_GET_NO_NEW_PRIVS = 39
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_IS_SET = 1
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+
+RLIM_INFINITY = 0xFFFF_FFFF_FFFF_FFFF
+
+SECCOMP_SET_MODE_STRICT = 0
+SECCOMP_SET_MODE_FILTER = 1
+SECCOMP_GET_ACTION_AVAIL = 2
+
+LANDLOCK_CREATE_RULESET_VERSION = 1
+LANDLOCK_CREATE_RULESET_ERRATA = 2
+LANDLOCK_RULE_PATH_BENEATH = 1
+LANDLOCK_RULE_NET_PORT = 2
+
+_CAPABILITY_VERSION_3 = 0x20080522
+
+# Calls older than the unified numbering (Linux 5.1: from 424 on every architecture uses the same numbers).
+_LEGACY_NUMBERS = {
+    "x86_64": {"pivot_root": 155, "capget": 125, "capset": 126, "prlimit64": 302, "seccomp": 317, "signalfd4": 289},
+    "aarch64": {"pivot_root": 41, "capget": 90, "capset": 91, "prlimit64": 261, "seccomp": 277, "signalfd4": 74},
+}
+
+_NUMBERS = {
+    "pidfd_send_signal": 424,
+    "open_tree": 428,
+    "move_mount": 429,
+    "pidfd_open": 434,
+    "close_range": 436,
+    "openat2": 437,
+    "pidfd_getfd": 438,
+    "mount_setattr": 442,
+    "landlock_create_ruleset": 444,
+    "landlock_add_rule": 445,
+    "landlock_restrict_self": 446,
+}
+
+
+def supported_machine(machine: str, bits: int) -> str:
+    """`machine` when Paddock knows its system call numbers.
+
+    Args:
+        machine: as uname(2) says it.
+        bits: width of the interpreter's pointers; a 32-bit interpreter uses another call table on the same machine.
+
+    Raises:
+        Refusal: unknown machine, or a 32-bit interpreter.
+    """
+    if sys.platform != "linux":
+        raise Refusal("not-linux", f"Paddock needs the Linux kernel; this is {sys.platform}")
+    if machine not in _LEGACY_NUMBERS or bits != 64:
+        raise Refusal(
+            "machine-unsupported",
+            f"system call numbers of {bits}-bit programmes on {machine} are not known",
+            context=f"known machines: 64-bit {', '.join(_LEGACY_NUMBERS)}",
+            hint="run Paddock with a 64-bit Python on one of these machines",
+        )
+    return machine
+
+
+MACHINE = supported_machine(os.uname().machine, 64 if sys.maxsize > 2**32 else 32)
+_NUMBERS.update(_LEGACY_NUMBERS[MACHINE])
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+_int = ctypes.c_int
+_uint = ctypes.c_uint
+_long = ctypes.c_long
+_ulong = ctypes.c_ulong
+_size_t = ctypes.c_size_t
+_char_p = ctypes.c_char_p
+_void_p = ctypes.c_void_p
+_u64x3 = ctypes.c_uint64 * 3
+_u64x4 = ctypes.c_uint64 * 4
+_u64x2 = ctypes.c_uint64 * 2
+
+
+def _function(name: str, *argtypes: "type[Any]") -> "_FuncPointer":
+    function = _libc[name]
+    function.argtypes = argtypes
+    function.restype = _int
+    return function
+
+
+def _numbered(*argtypes: "type[Any]") -> "_FuncPointer":
+    # `_libc[...]` gives a fresh function object each time, so every call has argument types of its own.
+    function = _libc["syscall"]
+    function.argtypes = (_long, *argtypes)
+    function.restype = _long
+    return function
+
+
+_prctl = _function("prctl", _int, _ulong, _ulong, _ulong, _ulong)
+_unshare = _function("unshare", _int)
+_setns = _function("setns", _int, _int)
+_mount = _function("mount", _char_p, _char_p, _char_p, _ulong, _char_p)
+_umount2 = _function("umount2", _char_p, _int)
+_ioctl = _function("ioctl", _int, _ulong, _void_p)
+_call_paths = _numbered(_char_p, _char_p)
+_call_at = _numbered(_int, _char_p, _uint)
+_call_at_struct = _numbered(_int, _char_p, _uint, _void_p, _size_t)
+_call_open = _numbered(_int, _char_p, _void_p, _size_t)
+_call_move = _numbered(_int, _char_p, _int, _char_p, _uint)
+_call_ints = _numbered(_int, _int, _uint)
+_call_range = _numbered(_uint, _uint, _uint)
+_call_signal = _numbered(_int, _int, _void_p, _uint)
+_call_limit = _numbered(_int, _int, _void_p, _void_p)
+_call_pair = _numbered(_void_p, _void_p)
+_call_signalfd = _numbered(_int, _void_p, _size_t, _int)
+_call_seccomp = _numbered(_uint, _uint, _void_p)
+_call_ruleset = _numbered(_void_p, _size_t, _uint)
+_call_rule = _numbered(_int, _int, _void_p, _uint)
+_call_restrict = _numbered(_int, _uint)
+
+
+def _checked(result: int, path: str | bytes | None = None) -> int:
+    if result >= 0:
+        return result
+    number = ctypes.get_errno()
+    if path is None:
+        raise OSError(number, os.strerror(number))
+    raise OSError(number, os.strerror(number), os.fsdecode(path))
+
+
+def prctl(option: int, arg2: int = 0, arg3: int = 0, arg4: int = 0, arg5: int = 0) -> int:
+    """prctl(2); pointers are passed as integers (`ctypes.addressof`)."""
+    return _checked(_prctl(option, arg2, arg3, arg4, arg5))
+
+
+def unshare(flags: int) -> None:
+    """unshare(2) with CLONE_NEW* flags; EINVAL for a user namespace when the process has threads."""
+    _checked(_unshare(flags))
+
+
+def setns(fd: int, nstype: int = 0) -> None:
+    """setns(2): joins the namespace behind `fd`; `nstype` 0 accepts any kind."""
+    _checked(_setns(fd, nstype))
+
+
+def mount(source: str, target: str, fstype: str = "", flags: int = 0, data: str = "") -> None:
+    """mount(2); empty strings for what a kind of mount does not use. The OSError names `target`."""
+    _checked(_mount(_path(source), _path(target), _path(fstype) or None, flags, _path(data) or None), target)
+
+
+def umount2(target: str, flags: int = 0) -> None:
+    """umount2(2)."""
+    _checked(_umount2(_path(target), flags), target)
+
+
+def mount_setattr(
+    dirfd: int, path: str, flags: int, attr_set: int = 0, attr_clr: int = 0, propagation: int = 0
+) -> None:
+    """mount_setattr(2) with MOUNT_ATTR_* bits to set and to clear; `flags` may hold AT_RECURSIVE, AT_EMPTY_PATH."""
+    attributes = _u64x4(attr_set, attr_clr, propagation, 0)
+    number = _NUMBERS["mount_setattr"]
+    _checked(_call_at_struct(number, dirfd, _path(path), flags, ctypes.addressof(attributes), 32), path)
+
+
+def open_tree(dirfd: int, path: str, flags: int) -> int:
+    """open_tree(2); returns a descriptor that the caller owns."""
+    return _checked(_call_at(_NUMBERS["open_tree"], dirfd, _path(path), flags), path)
+
+
+def move_mount(from_dirfd: int, from_path: str, to_dirfd: int, to_path: str, flags: int = 0) -> None:
+    """move_mount(2); empty paths with MOVE_MOUNT_*_EMPTY_PATH. The OSError names `to_path`."""
+    number = _NUMBERS["move_mount"]
+    _checked(_call_move(number, from_dirfd, _path(from_path), to_dirfd, _path(to_path), flags), to_path)
+
+
+def pivot_root(new_root: str, put_old: str) -> None:
+    """pivot_root(2)."""
+    _checked(_call_paths(_NUMBERS["pivot_root"], _path(new_root), _path(put_old)), new_root)
+
+
+def pidfd_open(pid: int, flags: int = 0) -> int:
+    """pidfd_open(2); returns a descriptor (close-on-exec) that the caller owns."""
+    return _checked(_call_ints(_NUMBERS["pidfd_open"], pid, flags, 0))
+
+
+def pidfd_getfd(pidfd: int, targetfd: int) -> int:
+    """pidfd_getfd(2): a duplicate (close-on-exec) of another process's descriptor, owned by the caller."""
+    return _checked(_call_ints(_NUMBERS["pidfd_getfd"], pidfd, targetfd, 0))
+
+
+def pidfd_send_signal(pidfd: int, signal: int) -> None:
+    """pidfd_send_signal(2) without extra information."""
+    _checked(_call_signal(_NUMBERS["pidfd_send_signal"], pidfd, signal, None, 0))
+
+
+def openat2(dirfd: int, path: str, flags: int, mode: int = 0, resolve: int = 0) -> int:
+    """openat2(2) with RESOLVE_* bits; returns a descriptor that the caller owns. O_CLOEXEC is not implied."""
+    how = _u64x3(flags, mode, resolve)
+    return _checked(_call_open(_NUMBERS["openat2"], dirfd, _path(path), ctypes.addressof(how), 24), path)
+
+
+def close_range(first: int, last: int, flags: int = 0) -> None:
+    """close_range(2); both ends included."""
+    _checked(_call_range(_NUMBERS["close_range"], first, last, flags))
+
+
+def capget() -> tuple[int, int, int]:
+    """capget(2) of the calling thread: (effective, permitted, inheritable) as 64-bit masks."""
+    header = _u64x2(_CAPABILITY_VERSION_3, 0)
+    data = (ctypes.c_uint32 * 6)()
+    _checked(_call_pair(_NUMBERS["capget"], ctypes.addressof(header), ctypes.addressof(data)))
+    return data[0] | data[3] << 32, data[1] | data[4] << 32, data[2] | data[5] << 32
+
+
+def capset(effective: int, permitted: int, inheritable: int) -> None:
+    """capset(2) of the calling thread with 64-bit masks."""
+    header = _u64x2(_CAPABILITY_VERSION_3, 0)
+    masks = (effective, permitted, inheritable)
+    data = (ctypes.c_uint32 * 6)(*(mask & 0xFFFFFFFF for mask in masks), *(mask >> 32 for mask in masks))
+    _checked(_call_pair(_NUMBERS["capset"], ctypes.addressof(header), ctypes.addressof(data)))
+
+
+def prlimit64(pid: int, resource: int, limits: tuple[int, int] | None = None) -> tuple[int, int]:
+    """prlimit(2): sets (soft, hard) when given; returns the limits that held before. RLIM_INFINITY is 2**64-1."""
+    new = None if limits is None else _u64x2(*limits)
+    old = _u64x2()
+    address = None if new is None else ctypes.addressof(new)
+    _checked(_call_limit(_NUMBERS["prlimit64"], pid, resource, address, ctypes.addressof(old)))
+    return old[0], old[1]
+
+
+def signalfd4(signals: tuple[int, ...], flags: int = 0, fd: int = -1) -> int:
+    """signalfd4(2) for the given signal numbers; returns a descriptor that the caller owns. Block them first.
+
+    `_signal.pthread_sigmask` and `_signal.sigwaitinfo` (built-in C) do the rest of signal handling.
+    """
+    mask = ctypes.c_uint64(sum(1 << signal - 1 for signal in set(signals)))
+    return _checked(_call_signalfd(_NUMBERS["signalfd4"], fd, ctypes.addressof(mask), 8, flags))
+
+
+def ioctl(fd: int, request: int, argument: int = 0) -> int:
+    """ioctl(2); `argument` is a number or an address (`ctypes.addressof`)."""
+    return _checked(_ioctl(fd, request, argument))
+
+
+def seccomp(operation: int, flags: int, argument: int | bytes) -> int:
+    """seccomp(2); `argument` is an address, or the bytes that the kernel shall read."""
+    return _checked(_call_seccomp(_NUMBERS["seccomp"], operation, flags, argument))
+
+
+def landlock_create_ruleset(attributes: tuple[int, ...], flags: int = 0) -> int:
+    """landlock_create_ruleset(2).
+
+    Args:
+        attributes: 64-bit fields of `struct landlock_ruleset_attr`, as many as the kernel's ABI knows.
+        flags: LANDLOCK_CREATE_RULESET_VERSION (with empty `attributes`) asks for the ABI.
+
+    Returns:
+        A descriptor (close-on-exec) that the caller owns, or the ABI.
+    """
+    number = _NUMBERS["landlock_create_ruleset"]
+    if not attributes:
+        return _checked(_call_ruleset(number, None, 0, flags))
+    fields = (ctypes.c_uint64 * len(attributes))(*attributes)
+    return _checked(_call_ruleset(number, ctypes.addressof(fields), 8 * len(attributes), flags))
+
+
+def landlock_add_rule(ruleset: int, rule_type: int, rule: bytes, flags: int = 0) -> None:
+    """landlock_add_rule(2); `rule` is the packed kernel structure of `rule_type`."""
+    _checked(_call_rule(_NUMBERS["landlock_add_rule"], ruleset, rule_type, rule, flags))
+
+
+def landlock_restrict_self(ruleset: int, flags: int = 0) -> None:
+    """landlock_restrict_self(2); needs no_new_privs or CAP_SYS_ADMIN. Cannot be undone."""
+    _checked(_call_restrict(_NUMBERS["landlock_restrict_self"], ruleset, flags))
+
+
+def _path(path: str) -> bytes:
+    # A NUL would silently cut the path short on its way to the kernel, so that another file is meant.
+    if "\0" in path:
+        raise ValueError("embedded NUL in a path")
+    return os.fsencode(path)

@@ -1,0 +1,1 @@
+"""What was really enforced, and what was denied."""

@@ -1,0 +1,126 @@
+"""Finished Plans, kept so that the next launch of the same command skips everything that made them.
+
+An entry is found by the launch's words, directory, user and groups; it is valid only while every recorded input
+(`session.inputs`) would still give the same answer. Kept under XDG_CACHE_HOME, mode 0600, and no jail can reach it: an
+agent that could write here would write its own rules. A damaged entry counts as absent.
+
+Launch path: `os`, `sys`, `marshal` and `_imp`.
+"""
+
+import _imp
+import marshal
+import os
+import sys
+
+from launcher.session import inputs
+from launcher.session.places import Places, made
+from policy.plan import Plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    pass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_MAGIC = b"paddock-plan-1\n"
+_MOST_ENTRIES = 256
+_MOST_BYTES = 8 << 20
+
+
+class Entry:
+    """What one launch needs: the unbound Plan, the probed support and the assembled seccomp programme."""
+
+    __slots__ = ("filter", "plan", "support")
+
+    def __init__(self, plan: Plan, support: tuple[object, ...], filter_program: bytes) -> None:
+        self.plan = plan
+        self.support = support
+        self.filter = filter_program
+
+
+def key(words: tuple[object, ...], cwd: str) -> bytes:
+    """The key of a launch: `words` (options and command, without values of secrets), directory, user, code."""
+    return _dumped((sys.version_info[:3], sys.executable, words, cwd, os.geteuid(), os.getegid(), os.getgroups()))
+
+
+def _dumped(value: "Any") -> bytes:
+    return marshal.dumps(value)
+
+
+def _path(places: Places, key_bytes: bytes) -> str:
+    # SipHash, built into every CPython for .pyc files: hashlib costs 2 ms to import. Collisions only cost a
+    # miss, because the whole key is compared.
+    return f"{places.cache}/plans/{_imp.source_hash(0, key_bytes).hex()}"
+
+
+def load(places: Places, key_bytes: bytes, environ: "os._Environ[str] | dict[str, str]") -> Entry | None:
+    """The entry for `key_bytes` if there is one and all its inputs are unchanged, else None."""
+    try:
+        descriptor = os.open(_path(places, key_bytes), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(descriptor)
+        if (
+            found.st_mode & 0o170077 != 0o100000
+            or found.st_uid != os.geteuid()
+            or found.st_nlink != 1
+            or not len(_MAGIC) + 16 < found.st_size < _MOST_BYTES
+        ):
+            return None
+        content = os.read(descriptor, found.st_size)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    head, body = content[: len(_MAGIC) + 8], content[len(_MAGIC) + 8 :]
+    # The checksum keeps a torn write from reaching marshal, which does not survive damaged data.
+    if head != _MAGIC + _imp.source_hash(1, body):
+        return None
+    stored_key, recorded, plan_data, support, filter_program = marshal.loads(body)
+    if stored_key != key_bytes or not inputs.unchanged(recorded, environ):
+        return None
+    plan = Plan.from_data(plan_data)
+    return None if plan is None else Entry(plan, support, filter_program)
+
+
+def store(places: Places, key_bytes: bytes, recorded: tuple[inputs.Input, ...], entry: Entry) -> None:
+    """Keeps an entry, atomically. A cache that cannot be written is not an error: the launch goes on without."""
+    body = _dumped((key_bytes, recorded, entry.plan.to_data(), entry.support, entry.filter))
+    content = _MAGIC + _imp.source_hash(1, body) + body
+    if len(content) >= _MOST_BYTES:
+        return
+    path = _path(places, key_bytes)
+    temporary = f"{path}.{os.getpid()}"
+    try:
+        made(places.cache)
+        _prune(made(os.path.dirname(path)))
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+            os.replace(temporary, path)
+        except OSError:
+            os.unlink(temporary)
+    except OSError:
+        return
+
+
+def _prune(directory: str) -> None:
+    """Removes the oldest entries (and torn temporary files) once there are too many."""
+    names = os.listdir(directory)
+    if len(names) < _MOST_ENTRIES:
+        return
+    dated = []
+    for name in names:
+        try:
+            dated.append((os.lstat(f"{directory}/{name}").st_mtime_ns, name))
+        except FileNotFoundError:
+            continue  # another launch pruned it
+    for _, name in sorted(dated)[: len(dated) - _MOST_ENTRIES // 2]:
+        try:
+            os.unlink(f"{directory}/{name}")
+        except FileNotFoundError:
+            continue

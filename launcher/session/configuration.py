@@ -1,0 +1,203 @@
+"""The configuration files of one launch, from the disk to `Settings`.
+
+Every file is read once; what is hashed, judged and parsed are the same bytes.
+"""
+
+import os
+import shlex
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.session import guarded_files
+from launcher.session.places import Places, places
+from launcher.session.trust import Trust
+from policy import config
+from policy.config import merge
+from policy.config.layer import Kind, Layer, parse, shipped
+from policy.config.model import Base
+from policy.config.settings import Settings
+from policy.errors import Refusal
+from policy.plan import beneath
+
+SYSTEM_FILE = "/etc/paddock/config.toml"
+PROJECT_NAME = ".paddock.toml"
+
+Environ = os._Environ[str] | dict[str, str]
+
+
+class Review(NamedTuple):
+    """A file as `paddock trust` shows it: canonical path, content, and what it loosens."""
+
+    path: str
+    content: bytes
+    loosens: tuple[str, ...]
+
+
+def sources(project_root: str, config_file: str | None, environ: Environ) -> tuple[str, ...]:
+    """Every path that `load` depends on, present or absent: the inputs for the plan cache.
+
+    Note them *before* calling `load`: a file that changes in between then invalidates what was made from it. The
+    answer itself depends on HOME, XDG_CONFIG_HOME and XDG_STATE_HOME.
+    """
+    own = places(environ)
+    found = [SYSTEM_FILE, _user_file(own), os.path.join(project_root, PROJECT_NAME)]
+    return (*found, *([os.path.abspath(config_file)] if config_file else []), Trust(own.state).path)
+
+
+def load(
+    project_root: str,
+    config_file: str | None,
+    flags_layer: Layer | None,
+    environ: Environ,
+    *,
+    trust: Trust | None = None,
+    system_file: str = SYSTEM_FILE,
+) -> tuple[Settings, tuple[str, ...]]:
+    """Reads and merges all layers.
+
+    Args:
+        project_root: canonical root of the worktree.
+        config_file: the `--config` option; a relative path is relative to the current directory.
+        flags_layer: from `policy.config.flags.layer`.
+        environ: HOME and the XDG directories.
+        trust: the store of accepted contents; the user's own when None.
+        system_file: another place for the machine's file, for tests.
+
+    Returns:
+        the settings and the paths of `sources`.
+
+    Refusals: config-insecure, config-missing, config-untrusted, and those of `guarded_files.read` and `layer.parse`.
+    """
+    own = places(environ)
+    trust = trust or Trust(own.state)
+    layers = [shipped()]
+    if machine := _system(system_file):
+        layers.append(machine)
+    if user := _user(_user_file(own), own):
+        layers.append(user)
+    if project := _project(os.path.join(project_root, PROJECT_NAME), Kind.PROJECT, project_root, own, trust):
+        layers.append(project)
+    if config_file is not None:
+        layers.append(_explicit(config_file, project_root, own, trust))
+    if flags_layer is not None:
+        layers.append(flags_layer)
+    paths = sources(project_root, config_file, environ)
+    return merge.resolve(layers), tuple(system_file if path == SYSTEM_FILE else path for path in paths)
+
+
+def review(path: str, project_root: str, environ: Environ, *, system_file: str = SYSTEM_FILE) -> Review:
+    """Reads and checks a file that is about to be trusted, and says what it loosens against the layers below it.
+
+    Args:
+        path: the file; it must be a regular file, not a symbolic link.
+        project_root: canonical root of the worktree, for its relative paths.
+
+    Refusals: config-missing, and those of `load` but config-untrusted.
+    """
+    own = places(environ)
+    canonical = canonical_name(path)
+    content = guarded_files.read(canonical, follow=False)
+    if content is None:
+        raise missing(path)
+    below = [layer for layer in (shipped(), _system(system_file), _user(_user_file(own), own)) if layer is not None]
+    layer = parse(content.data, Kind.PROJECT, canonical, Base(project_root, own.home), trusted=False)
+    return Review(canonical, content.data, tuple(merge.loosening(merge.resolve(below), layer)))
+
+
+def canonical_name(path: str) -> str:
+    """`path` with its directory resolved and its last component as it is: a link there must stay visible."""
+    directory, name = os.path.split(os.path.abspath(path))
+    return os.path.join(os.path.realpath(directory), name)
+
+
+def write_example(project_root: str, *, force: bool) -> str:
+    """Writes the commented example to ``.paddock.toml`` in `project_root`; returns its path.
+
+    Refusals: init-exists (without `force`), init-failed.
+    """
+    path = os.path.join(project_root, PROJECT_NAME)
+    data = Path(config.__file__).with_name("template.toml").read_bytes()
+    umask = os.umask(0)
+    os.umask(umask)
+    try:
+        (guarded_files.replace if force else guarded_files.create)(path, data, 0o644 & ~umask)
+    except FileExistsError:
+        raise Refusal(
+            "init-exists",
+            f"{path} exists, and is left as it is",
+            hint="paddock init --force replaces it",
+        ) from None
+    except OSError as error:
+        raise Refusal("init-failed", f"cannot write {path}", context=error.strerror or str(error)) from None
+    return path
+
+
+def _user_file(own: Places) -> str:
+    return os.path.join(own.config, "config.toml")
+
+
+def _system(path: str) -> Layer | None:
+    content = guarded_files.read(path, follow=True)
+    if content is None:
+        return None
+    _check_owner(path, content, (0,))
+    return parse(content.data, Kind.SYSTEM, path, Base(None, None))
+
+
+def _user(path: str, own: Places) -> Layer | None:
+    content = guarded_files.read(path, follow=True)  # dotfile managers make it a link; what counts is the file's owner
+    if content is None:
+        return None
+    _check_owner(path, content, (0, os.geteuid()))
+    return parse(content.data, Kind.USER, path, Base(None, own.home))
+
+
+def _project(path: str, kind: Kind, root: str, own: Places, trust: Trust) -> Layer | None:
+    content = guarded_files.read(path, follow=False)
+    if content is None:
+        return None
+    layer = parse(content.data, kind, path, Base(root, own.home), trusted=False)
+    if trust.is_trusted(path, content.data):
+        return Layer(layer.kind, layer.origin, layer.content, trusted=True)
+    return layer
+
+
+def _explicit(config_file: str, root: str, own: Places, trust: Trust) -> Layer:
+    canonical = os.path.realpath(config_file)
+    if beneath(canonical, root):
+        # It lies where agents write: naming it on the command line is no proof that anybody read it today.
+        layer = _project(canonical, Kind.FILE, root, own, trust)
+        if layer is None:
+            raise missing(config_file)
+        return layer
+    content = guarded_files.read(canonical, follow=False)
+    if content is None:
+        raise missing(config_file)
+    _check_owner(canonical, content, (0, os.geteuid()))
+    return parse(content.data, Kind.FILE, canonical, Base(root, own.home))
+
+
+def missing(path: str) -> Refusal:
+    """The Refusal for a configuration file that was named and is not there."""
+    return Refusal(
+        "config-missing", f"{path} does not exist", hint="check the path after --config (or `paddock trust`)"
+    )
+
+
+def _check_owner(path: str, content: guarded_files.Content, owners: tuple[int, ...]) -> None:
+    """Refuses a file that somebody else may write: it could grant them this user's files."""
+    if content.owner not in owners:
+        wanted = "root" if owners == (0,) else "you or root"
+        raise Refusal(
+            "config-insecure",
+            f"{path} does not belong to {wanted}",
+            context=f"its owner is user {content.owner}, who could change what is allowed here",
+            hint="put a file of your own in its place",
+        )
+    if content.mode & 0o022:
+        raise Refusal(
+            "config-insecure",
+            f"{path} can be written by others",
+            context=f"mode {content.mode:04o}; whoever may write it could change what is allowed here",
+            hint=f"chmod go-w {shlex.quote(path)}",
+        )

@@ -1,0 +1,64 @@
+"""What a Plan was made from, in a form that can be checked again in microseconds.
+
+An input is ``(kind, subject, answer)``; `unchanged` asks every question once more and compares. Launch path: `os`.
+"""
+
+import os
+
+Input = tuple[str, str, object]
+
+ENVIRONMENT = "env"  # subject: a variable's name; answer: its value or None
+IDENTITY = "id"  # subject: a path; answer: device, inode, mode, owner of the entry itself (lstat) and of its target
+CONTENT = "stat"  # as IDENTITY, and size, mtime, ctime: changes with a file's content and a directory's entries
+TEXT = "text"  # subject: a small file of /proc, whose stat says nothing; answer: its first bytes
+RESOLVED = "real"  # subject: a path; answer: its canonical form, or None
+
+
+def ask(kind: str, subject: str, environ: "os._Environ[str] | dict[str, str]") -> object:
+    """The answer to one question, as plain data that `marshal` can keep. Absence is an answer too (None)."""
+    if kind == ENVIRONMENT:
+        return environ.get(subject)
+    try:
+        if kind == CONTENT:
+            found = os.stat(subject)
+            return (found.st_dev, found.st_ino, found.st_mode, found.st_uid,
+                    found.st_size, found.st_mtime_ns, found.st_ctime_ns)  # fmt: skip
+        if kind == IDENTITY:
+            found = os.lstat(subject)
+            if found.st_mode & 0o170000 != 0o120000:
+                return (found.st_dev, found.st_ino, found.st_mode, found.st_uid)
+            return (found.st_dev, found.st_ino, os.readlink(subject))
+        if kind == RESOLVED:
+            return resolved(subject)
+        if kind == TEXT:
+            descriptor = os.open(subject, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return os.read(descriptor, 256)
+            finally:
+                os.close(descriptor)
+    except (OSError, ValueError):
+        return None
+    raise ValueError(kind)
+
+
+def resolved(path: str) -> str | None:
+    """The kernel's own resolution of `path` (all symbolic links), or None when it cannot be reached.
+
+    Three system calls, instead of the walk that `os.path.realpath` makes.
+    """
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    try:
+        name = os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return name if name.startswith("/") and not name.endswith(" (deleted)") else None
+
+
+def unchanged(recorded: tuple[Input, ...], environ: "os._Environ[str] | dict[str, str]") -> bool:
+    """Whether every recorded answer would still be given."""
+    return all(ask(kind, subject, environ) == answer for kind, subject, answer in recorded)

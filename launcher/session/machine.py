@@ -1,0 +1,155 @@
+"""The `policy.host.Host` of this machine. Each answer is recorded, so that a cached Plan can be re-checked.
+
+Not on the warm launch path: there, `inputs.unchanged` only repeats the recorded questions.
+"""
+
+import os
+import pwd
+import stat
+
+from launcher.session import inputs
+
+_KINDS = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "dir",
+    stat.S_IFLNK: "link",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFIFO: "fifo",
+    stat.S_IFCHR: "char",
+    stat.S_IFBLK: "block",
+}
+
+
+class Machine:
+    """Answers from the kernel and remembers the questions (see `inputs` for the record's shape)."""
+
+    def __init__(self, environ: "os._Environ[str] | dict[str, str]") -> None:
+        self._environ = environ
+        self._inputs: dict[tuple[str, str], object] = {}
+
+    def recorded(self) -> tuple[inputs.Input, ...]:
+        """Everything that was asked so far, with the answers, for the plan cache."""
+        return tuple((kind, subject, answer) for (kind, subject), answer in self._inputs.items())
+
+    def _ask(self, kind: str, subject: str) -> object:
+        key = (kind, subject)
+        if key not in self._inputs:
+            self._inputs[key] = inputs.ask(kind, subject, self._environ)
+        return self._inputs[key]
+
+    def depends_on_content(self, path: str) -> None:
+        """Records that the Plan depends on this file's content (or absence)."""
+        self._ask(inputs.CONTENT, path)
+
+    def depends_on_file(self, path: str) -> None:
+        """Records that the Plan depends on which file this is (identity, mode and owner)."""
+        self._ask(inputs.IDENTITY, path)
+
+    def depends_on_setting(self, path: str) -> None:
+        """Records that the Plan depends on the text of a kernel setting (or its absence)."""
+        self._ask(inputs.TEXT, path)
+
+    @property
+    def home(self) -> str:
+        """Canonical home directory of the calling user."""
+        home = self.env("HOME") or ""
+        if not home.startswith("/"):
+            try:
+                home = pwd.getpwuid(self.uid).pw_dir
+            except KeyError:
+                home = "/"
+        return self.resolve(home) or os.path.normpath(home)
+
+    @property
+    def uid(self) -> int:
+        """Effective user id."""
+        return os.geteuid()
+
+    def env(self, name: str) -> str | None:
+        """The caller's environment variable, or None."""
+        answer = self._ask(inputs.ENVIRONMENT, name)
+        return answer if isinstance(answer, str) else None
+
+    def kind(self, path: str) -> str | None:
+        """What lstat(2) says `path` is; None when absent."""
+        self._ask(inputs.IDENTITY, path)
+        try:
+            return _KINDS.get(stat.S_IFMT(os.lstat(path).st_mode))
+        except (OSError, ValueError):
+            return None
+
+    def resolve(self, path: str) -> str | None:
+        """The canonical path, None when it does not exist or cannot be reached."""
+        answer = self._ask(inputs.RESOLVED, path)
+        return answer if isinstance(answer, str) else None
+
+    def links(self, path: str) -> tuple[tuple[str, str], ...]:
+        """Symbolic links met while resolving `path`, in order. A loop gives what was met before it closed."""
+        found: list[tuple[str, str]] = []
+        done = "/"
+        rest = [part for part in path.split("/") if part and part != "."]
+        while rest and len(found) < 40:
+            part = rest.pop(0)
+            if part == "..":
+                done = os.path.dirname(done)
+                continue
+            here = os.path.join(done, part)
+            try:
+                text = os.readlink(here)
+            except OSError:
+                done = here
+                continue
+            self._ask(inputs.IDENTITY, here)
+            found.append((here, text))
+            parts = [piece for piece in text.split("/") if piece and piece != "."]
+            if text.startswith("/"):
+                done = "/"
+            rest = parts + rest
+        return tuple(found)
+
+    def listing(self, path: str) -> tuple[str, ...] | None:
+        """Sorted names in a directory; None when it cannot be listed."""
+        self._ask(inputs.CONTENT, path)
+        try:
+            return tuple(sorted(os.listdir(path)))
+        except OSError:
+            return None
+
+    def read(self, path: str, limit: int = 65536) -> bytes | None:
+        """Content of a regular file up to `limit` bytes; None when longer, not regular, or unreadable."""
+        self._ask(inputs.CONTENT, path)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        except (OSError, ValueError):
+            return None
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return None
+            content = b""
+            while len(content) <= limit:
+                block = os.read(descriptor, limit + 1 - len(content))
+                if not block:
+                    return content
+                content += block
+            return None
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+
+    def executable(self, path: str) -> bool:
+        """Whether the calling user may execute this regular file."""
+        self._ask(inputs.IDENTITY, path)
+        try:
+            return stat.S_ISREG(os.stat(path).st_mode) and os.access(path, os.X_OK, effective_ids=True)
+        except (OSError, ValueError):
+            return False
+
+    def others_can_write(self, path: str) -> bool:
+        """Whether a user other than root and the caller may write `path`. True when it cannot be told."""
+        self._ask(inputs.IDENTITY, path)
+        try:
+            found = os.stat(path)
+        except (OSError, ValueError):
+            return True
+        return bool(found.st_mode & stat.S_IWOTH) or found.st_uid not in (0, self.uid)

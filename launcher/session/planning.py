@@ -1,0 +1,233 @@
+"""Making a Plan: gather, derive, keep. The slow road; a warm launch never imports this module."""
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.jail import probe, seccomp
+from launcher.session import cache, checkout, configuration, state
+from launcher.session.machine import Machine
+from launcher.session.places import Places, made
+from launcher.session.private_home import make_private_home
+from launcher.session.programs import find_command
+from launcher.session.trust import Trust
+from policy import derive, promises, toolchain_table, toolchains
+from policy.config import flags
+from policy.config import rules as config_rules
+from policy.config.settings import Settings
+from policy.errors import Refusal
+from policy.plan import Plan, beneath
+from policy.providers import registry, strategy
+from policy.providers.model import ArgumentsPosition, DialectName
+from policy.worktree import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
+
+Options = dict[str, str | list[str] | bool]
+
+_SETTINGS = (
+    "/proc/sys/kernel/random/boot_id",
+    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+    "/proc/sys/kernel/unprivileged_userns_clone",
+    "/proc/sys/user/max_user_namespaces",
+)
+_SWITCHES = ("PADDOCK_LANDLOCK_ABI", "PADDOCK_NO_USERNS", "PADDOCK_NO_LANDLOCK")
+
+
+class Planned(NamedTuple):
+    """A Plan with everything it was made from, for `explain` and for tests."""
+
+    plan: Plan
+    context: WorktreeSandboxContext
+    support: probe.Support
+    machine: Machine
+    git_dir: str
+    seeds: tuple[tuple[str, str], ...]
+
+
+def entry(options: Options, command: list[str], cwd: str, places: Places, *, key: bytes) -> cache.Entry:
+    """A new cache entry for one launch, stored when it may be found again."""
+    planned = make(options, command, cwd, places)
+    prepare(planned, places)
+    plan = planned.plan
+    result = cache.Entry(plan, planned.support.to_data(), filter_program(plan, planned.support))
+    # Behind a runner (npx, env ...) the place of the provider's flags depends on arguments that the key leaves out.
+    if not (plan.arguments and plan.arguments_at > 1):
+        _depend_on_code(planned.machine)
+        cache.store(places, key, planned.machine.recorded(), result)
+    return result
+
+
+def make(options: Options, command: list[str], cwd: str, places: Places) -> Planned:
+    """Gathers what one launch depends on, and derives its Plan. Nothing is started, nothing is kept.
+
+    Args:
+        options: as `launcher.cli.parse` gives them.
+        command: the command's words.
+        cwd: the caller's current directory.
+        places: Paddock's own directories.
+    """
+    machine = Machine(os.environ)
+    for name in _SWITCHES:
+        machine.env(name)
+    for path in _SETTINGS:
+        machine.depends_on_setting(path)
+    for own in (places.state, places.cache):
+        made(own)
+
+    start = _text(options, "--worktree")
+    found = checkout.find(os.path.join(cwd, start) if start else cwd, machine, exact=start is not None)
+    here = machine.resolve(cwd) or cwd
+    directory = here if beneath(here, found.root) else found.root
+    config_file = _text(options, "--config")
+    settings, read = configuration.load(
+        found.root,
+        os.path.join(cwd, config_file) if config_file else None,
+        flags.layer(options, cwd=cwd, home=places.home),
+        os.environ,
+        trust=Trust(places.state),
+    )
+    for path in read:
+        machine.depends_on_content(path)
+    rules = config_rules.rules(settings, found.root, machine)
+    program = find_command(command[0], cwd, directory, machine)
+    support = probe.probe()
+    context = context_of(found, [name.value for name in settings.submodules], settings.freeze_root.value)
+    tools = toolchains.discover(
+        machine,
+        machine.env("PATH") or os.defpath,
+        toolchain_table.load_table(),
+        worktree=found.root,
+        programs=(program.path,),
+    )
+    plan = derive.derive(
+        context,
+        derive.Git(found.kind, found.git_dir, found.common_dir, tuple((s.name, s.git_dir) for s in found.submodules)),
+        program,
+        rules,
+        support,
+        machine,
+        toolchains=tools,
+        provider=_translated(settings, context, command, places),
+        own=places.own(),
+    )
+    return Planned(plan, context, support, machine, found.common_dir, tools.seeds)
+
+
+def prepare(planned: Planned, places: Places) -> None:
+    """Makes the worktree's private home. The Plan depends on its being there, so that it is made again."""
+    home = state.home_of(places, planned.plan.worktree_id)
+    make_private_home(home, planned.git_dir, planned.seeds)
+    planned.machine.kind(home)
+
+
+def context_of(found: checkout.Checkout, wanted: list[str], freeze_root: bool) -> WorktreeSandboxContext:
+    """The worktree context of a checkout.
+
+    Args:
+        found: the checkout.
+        wanted: names of the submodules to grant; none named means all. A submodule inside a granted one is granted.
+        freeze_root: see `WorktreeSandboxContext`.
+
+    Raises:
+        Refusal: submodule-unknown.
+    """
+    known = {submodule.name: submodule for submodule in found.submodules}
+    for name in wanted:
+        if name not in known:
+            raise Refusal(
+                "submodule-unknown",
+                f"there is no populated submodule {name} in {found.root}",
+                context="known: " + (", ".join(sorted(known)) or "none"),
+                hint=f"git submodule update --init {name}" if not known else "",
+            )
+    chosen = [known[name].path for name in wanted]
+    main = worktree_id(found.root)
+    granted: list[SubmoduleWorktreeContext] = []
+    ungranted: list[SubmoduleWorktreeContext] = []
+    for submodule in found.submodules:
+        allowed = not wanted or any(beneath(submodule.path, path) for path in chosen)
+        (granted if allowed else ungranted).append(
+            SubmoduleWorktreeContext(
+                submodule_name=submodule.name,
+                worktree_id=worktree_id(submodule.path),
+                worktree_path=Path(submodule.path),
+                main_worktree_id=main,
+                granted=allowed,
+            )
+        )
+    return WorktreeSandboxContext(
+        main_worktree=MainWorktreeContext(
+            worktree_id=main,
+            worktree_path=Path(found.root),
+            submodule_worktree_ids=tuple(worktree_id(submodule.path) for submodule in found.submodules),
+        ),
+        submodule_worktrees=tuple(granted),
+        ungranted_submodules=tuple(ungranted),
+        freeze_root=freeze_root,
+    )
+
+
+def worktree_id(path: str) -> str:
+    """A stable id for a worktree: readable, and unique by the hash of its canonical path."""
+    name = "".join(char if char.isascii() and char.isalnum() else "-" for char in os.path.basename(path))[:32]
+    return f"{name.strip('-') or 'worktree'}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
+
+
+def filter_program(plan: Plan, support: probe.Support) -> bytes:
+    """The seccomp programme for a Plan's backend and network."""
+    mounts = plan.backend == promises.NAMESPACES
+    return seccomp.program(
+        support.machine,
+        net=plan.net,
+        own_network=mounts and plan.net != "open",
+        own_processes=mounts,
+        own_ipc=mounts,
+        kill_zero=support.landlock_abi >= 6,
+        unix_datagrams=True,
+    )
+
+
+def _translated(
+    settings: Settings, context: WorktreeSandboxContext, command: list[str], places: Places
+) -> derive.Translation:
+    if not settings.provider.value:
+        return derive.Translation()
+    dialect = DialectName(settings.dialect.value)
+    known = registry.load_registry(dialect, Path(places.config, "providers"), entry_points=True)
+    chosen = known.require(settings.provider.value)
+    words = strategy.translate(chosen, context)
+    at: int | None = -1
+    if isinstance(chosen, strategy.DeclaredStrategy):
+        position = chosen.spec.dialect(dialect).arguments_position
+        if position is ArgumentsPosition.AFTER_PROGRAM:
+            at = strategy.program_index(command, chosen.spec.commands)
+    arguments = () if at is None else tuple(words.arguments)
+    credentials: tuple[str, ...] = ()
+    if isinstance(chosen, strategy.DeclaredStrategy):
+        spec = chosen.spec
+        credentials = (*spec.credentials.environment, *spec.settings)
+    return derive.Translation(
+        provider=chosen.provider_name,
+        dialect=dialect.value,
+        environment=tuple(words.environment.items()),
+        arguments=arguments,
+        arguments_at=-1 if at in (None, -1) else at + 1,
+        credentials=credentials,
+    )
+
+
+def _depend_on_code(machine: Machine) -> None:
+    """A new version of Paddock (or of its data) makes new plans."""
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if path and name.partition(".")[0] in ("launcher", "policy"):
+            machine.depends_on_content(path)
+    data = os.path.dirname(derive.__file__)
+    for name in ("default.toml", "toolchains.toml", "providers/builtin"):
+        machine.depends_on_content(f"{data}/{name}")
+
+
+def _text(options: Options, name: str) -> str | None:
+    value = options.get(name)
+    return value if isinstance(value, str) else None

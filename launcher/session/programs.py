@@ -1,0 +1,51 @@
+"""Finding the file that a command's name means, as execvp(3) would, without trusting relative PATH entries."""
+
+import os
+
+from policy.derive import Command
+from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal
+from policy.host import Host
+
+
+def find_command(name: str, cwd: str, directory: str, host: Host) -> Command:
+    """The command called `name`.
+
+    Args:
+        name: as the caller wrote it; with a slash it is a path, relative to `cwd`.
+        cwd: the caller's directory.
+        directory: where the command will start.
+        host: answers; every place that was looked at becomes an input of the Plan.
+
+    Refusals: command-not-found (127), command-not-executable (126).
+    """
+    if "\0" in name or not name:
+        raise Refusal("command-not-found", "the command's name is empty or holds a NUL", exit_code=EXIT_NOT_FOUND)
+    if "/" in name:
+        candidates = [os.path.normpath(os.path.join(cwd, name)) if ".." not in name else os.path.join(cwd, name)]
+    else:
+        # A relative or empty entry means the current directory: that is where the agent writes.
+        entries = (host.env("PATH") or os.defpath).split(":")
+        candidates = [f"{entry.rstrip('/')}/{name}" for entry in entries if entry.startswith("/")]
+    seen = ""
+    for path in candidates:
+        canonical = host.resolve(path)
+        if canonical is None or host.kind(canonical) == "dir":
+            continue
+        if host.executable(path):
+            return Command(name, path, canonical, directory)
+        seen = seen or path
+    if seen:
+        raise Refusal(
+            "command-not-executable",
+            f"{seen} cannot be executed",
+            context="it has no execute permission for this user, or is no regular file",
+            hint=f"chmod +x {seen}, or start it through its interpreter",
+            exit_code=EXIT_NOT_EXECUTABLE,
+        )
+    raise Refusal(
+        "command-not-found",
+        f"{name}: command not found",
+        context="looked in: " + (":".join(os.path.dirname(path) for path in candidates) or "nowhere, PATH is empty"),
+        hint="check the spelling and PATH",
+        exit_code=EXIT_NOT_FOUND,
+    )

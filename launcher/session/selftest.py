@@ -1,0 +1,229 @@
+"""A real miniature jail that tries to break every promise: the proof behind `paddock doctor`.
+
+Makes a throw-away git worktree, things outside it worth reaching (a secret, sockets, a terminal, a listener), runs
+`attempts.py` in a jail there, and judges what came back and what can be seen from outside.
+"""
+
+import json
+import os
+import pty
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.session.places import Places, made
+from policy import promises
+from policy.errors import Refusal
+
+_OPEN_FILES = "200"
+
+
+class Proof(NamedTuple):
+    """What the self-test found for one row.
+
+    Attributes:
+        row: id in `policy.promises`.
+        promise: its text.
+        expected: "held" or "not held", by the table for this backend.
+        proven: whether every attack was denied and every allowed twin went through.
+        attempts: ("attack" | "twin", what, "denied" | "done", detail).
+        reason: why the backend does not hold it, when it does not.
+    """
+
+    row: str
+    promise: str
+    expected: str
+    proven: bool
+    attempts: tuple[tuple[str, str, str, str], ...]
+    reason: str
+
+    @property
+    def honest(self) -> bool:
+        """Whether the table claims no more than was proven."""
+        return self.proven or self.expected == promises.NOT_HELD
+
+
+class Result(NamedTuple):
+    """Backend that was used, and a proof for each row."""
+
+    backend: str
+    proofs: tuple[Proof, ...]
+
+
+def run(places: Places, *, options: tuple[str, ...] = ()) -> Result:
+    """Runs the self-test.
+
+    Args:
+        places: the miniature worktree is made below the state directory's parent, so that it lies on the disk that
+            real worktrees lie on, and outside what every jail gets.
+        options: more options for `paddock run`.
+
+    Raises:
+        Refusal: the jail did not start; the text is what `paddock run` said.
+    """
+    with ExitStack() as stack:
+        base = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="doctor-", dir=made(places.cache + "-doctor")))
+        )
+        stack.callback(_remove_empty, places.cache + "-doctor")
+        given = _prepare(base, stack)
+        udp = _listener(stack, socket.SOCK_DGRAM)
+        tcp = _listener(stack, socket.SOCK_STREAM)
+        given |= {"tcp": str(tcp.getsockname()[1]), "udp": str(udp.getsockname()[1])}
+        inherited = os.open(given["outside"] + "/secret", os.O_RDONLY)
+        stack.callback(os.close, inherited)
+        given["descriptor"] = str(inherited)
+        backend, rows = _jailed(base, given, inherited, options)
+        rows["network"].append(("attack", "send over UDP", "done" if _received(udp) else "denied", ""))
+        alive = given["marker"].encode() in _command_lines()
+        rows["survival"].append(("attack", "outlive the jail", "done" if alive else "denied", ""))
+        left = [
+            path for path in (f"{given['outside']}/new", f"{given['home']}/.paddock-selftest") if os.path.exists(path)
+        ]
+        rows["writes"] += [("attack", f"leave {path} behind", "done", "") for path in left]
+        return Result(backend, tuple(_judged(backend, name, rows.get(name, [])) for name, _, _ in promises.ROWS))
+
+
+def _prepare(base: Path, stack: ExitStack) -> dict[str, str]:
+    """The worktree and what is worth reaching outside it."""
+    inside, outside, tree = base / "worktree", base / "outside", base / "tree"
+    for directory in (inside / ".git/objects", inside / ".git/refs", outside, tree / "exception", tree / "beside"):
+        directory.mkdir(parents=True)
+    (inside / ".git/HEAD").write_text("ref: refs/heads/main\n")
+    for file in (inside / "file", inside / ".envrc", outside / "secret", outside / "chmod",
+                 tree / "exception/file", tree / "beside/file"):  # fmt: skip
+        file.write_text("content\n")
+    shutil.copy(Path(__file__).with_name("attempts.py"), inside / "attempts.py")
+    marker = f"paddock-doctor-{os.urandom(8).hex()}"
+    stream = socket.socket(socket.AF_UNIX)
+    abstract = socket.socket(socket.AF_UNIX)
+    stack.callback(stream.close)
+    stack.callback(abstract.close)
+    # The path of a socket is short by law (108 bytes); the directory's descriptor makes it so.
+    descriptor = os.open(outside, os.O_RDONLY | os.O_DIRECTORY)
+    stream.bind(f"/proc/self/fd/{descriptor}/s")
+    os.close(descriptor)
+    abstract.bind(f"\0{marker}")
+    stream.listen()
+    abstract.listen()
+    ours, theirs = pty.openpty()
+    stack.callback(os.close, ours)
+    stack.callback(os.close, theirs)
+    shared = Path(f"/dev/shm/{marker}")
+    shared.write_text("content\n")
+    stack.callback(shared.unlink)
+    return {
+        "inside": str(inside),
+        "outside": str(outside),
+        "tree": str(tree),
+        "home": os.path.expanduser("~"),
+        "marker": marker,
+        "pid": str(os.getpid()),
+        "unix": _short(outside / "s", stack),
+        "abstract": marker,
+        "shm": str(shared),
+        "terminal": os.ttyname(theirs),
+        "open_files": _OPEN_FILES,
+    }
+
+
+def _short(path: Path, stack: ExitStack) -> str:
+    """A name under 108 bytes for a socket, by a link beside the temporary directories when it needs one."""
+    if len(os.fsencode(path)) < 100:
+        return str(path)
+    link = Path(tempfile.gettempdir()) / f"paddock-{os.urandom(6).hex()}"
+    link.symlink_to(path)
+    stack.callback(link.unlink)
+    return str(link)
+
+
+def _listener(stack: ExitStack, kind: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET, kind)
+    stack.callback(sock.close)
+    sock.bind(("127.0.0.1", 0))
+    if kind == socket.SOCK_STREAM:
+        sock.listen()
+    return sock
+
+
+_Rows = dict[str, list[tuple[str, str, str, str]]]
+
+
+def _jailed(base: Path, given: dict[str, str], inherited: int, options: tuple[str, ...]) -> tuple[str, _Rows]:
+    """Runs the attempts in a jail and returns the backend and what they say."""
+    report, prepared = base / "report.json", base / "worktree/given.json"
+    command = [
+        *(sys.executable, "-I", "-m", "launcher", "run", "--worktree", given["inside"], "--freeze-root"),
+        *("--net", "none", "--ro", given["tree"], "--deny", given["tree"] + "/exception"),
+        *("--limit", f"open_files={_OPEN_FILES}", "--report", str(report), *options),
+        *("--", sys.executable, "-I", "-S", given["inside"] + "/attempts.py", str(prepared), given["marker"]),
+    ]
+    bystander_name = f"paddock-bystander-{os.urandom(8).hex()}"
+    prepared.write_text(json.dumps(given | {"bystander": bystander_name}))
+    sleep = shutil.which("sleep") or "/bin/sleep"
+    with subprocess.Popen([bystander_name, "600"], executable=sleep, stdin=subprocess.DEVNULL) as bystander:
+        try:
+            done = subprocess.run(
+                command,
+                env=dict(os.environ) | {"PADDOCK_SELFTEST_SECRET": given["marker"]},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+                pass_fds=(inherited,),
+            )
+        finally:
+            bystander.kill()
+    try:
+        rows = {name: [tuple(item) for item in outcome] for name, outcome in json.loads(done.stdout).items()}
+        return json.loads(report.read_text())["backend"], rows
+    except (ValueError, OSError, KeyError):
+        raise Refusal(
+            "selftest-failed",
+            f"the miniature jail did not run (exit status {done.returncode})",
+            context=(done.stderr or done.stdout or "it said nothing").strip()[-2000:],
+        ) from None
+
+
+def _received(sock: socket.socket) -> bool:
+    sock.setblocking(False)
+    try:
+        return bool(sock.recv(16))
+    except BlockingIOError:
+        return False
+
+
+def _command_lines() -> bytes:
+    found = b""
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            try:
+                found += Path(f"/proc/{name}/cmdline").read_bytes()
+            except OSError:
+                continue
+    return found
+
+
+def _remove_empty(path: str) -> None:
+    try:
+        os.rmdir(path)
+    except OSError:
+        return  # another doctor is at work there
+
+
+def _judged(backend: str, name: str, attempts: list[tuple[str, str, str, str]]) -> Proof:
+    expected, reason = promises.verdict(name, backend)
+    promise = next(text for row, text, _ in promises.ROWS if row == name)
+    states = {kind: [state for found, _, state, _ in attempts if found == kind] for kind in ("attack", "twin")}
+    proven = (
+        bool(states["attack"] and states["twin"])
+        and set(states["attack"]) == {"denied"}
+        and set(states["twin"]) == {"done"}
+    )
+    return Proof(name, promise, expected, proven, tuple(attempts), reason)

@@ -1,0 +1,150 @@
+"""Directories of a session and of its worktree, and their life.
+
+``<state>/worktrees/<worktree id>/home`` is the private home: caches and logins survive from run to run.
+``<state>/sessions/<session>/tmp`` is the private temp directory: it goes when the session ends. The session's directory
+is locked (flock on the directory itself) as long as any process of ours lives, so what a SIGKILL left behind is known
+by its free lock and removed by the next session that ends.
+
+Launch path: `os`, `fcntl`.
+"""
+
+import fcntl
+import os
+
+from launcher.session.places import Places, made, unusable
+from launcher.session.remove import remove_tree
+from policy.errors import Refusal
+
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+class Session:
+    """An open session: its name, its slots, and the lock that says it lives. `close` ends it."""
+
+    __slots__ = ("_lock", "directory", "name", "places", "slots")
+
+    def __init__(self, places: Places, name: str, directory: str, slots: dict[str, str], lock: int) -> None:
+        self.places = places
+        self.name = name
+        self.directory = directory
+        self.slots = slots
+        self._lock = lock
+
+    def close(self) -> list[str]:
+        """Removes the session's directory, and those of dead sessions. Returns what could not be removed."""
+        failures = remove_tree(self.directory)
+        os.close(self._lock)
+        _sweep(os.path.dirname(self.directory))
+        return failures
+
+
+def home_of(places: Places, worktree_id: str) -> str:
+    """The private home directory of a worktree (it need not exist yet)."""
+    return f"{places.state}/worktrees/{worktree_id}/home"
+
+
+def open_session(places: Places, worktree_id: str, name: str | None) -> Session:
+    """Makes a session's directories.
+
+    Args:
+        places: where state lives.
+        worktree_id: names the private home.
+        name: the session's name as the caller wants it, or None for a random one.
+
+    Refusals: session-name, session-in-use, state-not-ours, state-unusable.
+    """
+    wanted = check_name(name) if name is not None else os.urandom(5).hex()
+    sessions = made(f"{places.state}/sessions")
+    home = made(home_of(places, worktree_id))
+    final = f"{sessions}/{wanted}"
+    fresh = f"{sessions}/.new-{os.urandom(5).hex()}"
+    lock = -1
+    try:
+        os.mkdir(fresh, 0o700)
+        lock = os.open(fresh, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.mkdir(f"{fresh}/tmp", 0o700)
+        _take_name(fresh, final, wanted)
+    except OSError as error:
+        _abandon(fresh, lock)
+        raise unusable(fresh, error) from None
+    except Refusal:
+        _abandon(fresh, lock)
+        raise
+    return Session(places, wanted, final, {"home": home, "tmp": f"{final}/tmp", "run": final}, lock)
+
+
+def check_name(name: str) -> str:
+    """`name` if it can be a session's name: 1 to 64 letters, digits, dots, dashes; no leading dot or dash."""
+    if not 0 < len(name) <= 64 or not _LETTERS.issuperset(name) or name[0] in ".-":
+        raise Refusal(
+            "session-name",
+            f"{name!r} cannot name a session",
+            hint="use 1 to 64 letters, digits, dots, dashes and underscores; not a dot or dash in front",
+        )
+    return name
+
+
+def _take_name(fresh: str, final: str, name: str) -> None:
+    """Renames the new directory to its name. The target is never empty while its session lives."""
+    try:
+        os.rename(fresh, final)
+        return
+    except OSError as error:
+        if not os.path.isdir(final):
+            raise error
+    if not _remove_if_dead(final):
+        raise Refusal(
+            "session-in-use",
+            f"a session named {name} is running",
+            context=final,
+            hint="choose another name with --session, or leave it out for a random one",
+        )
+    os.rename(fresh, final)
+
+
+def _abandon(fresh: str, lock: int) -> None:
+    remove_tree(fresh)
+    if lock >= 0:
+        os.close(lock)
+
+
+def _remove_if_dead(directory: str) -> bool:
+    """Removes a session's directory when nobody holds its lock. Returns whether the name is free now."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    else:
+        return not remove_tree(directory)
+    finally:
+        os.close(descriptor)
+
+
+def _sweep(sessions: str) -> None:
+    """Removes what sessions left that were killed with SIGKILL.
+
+    A directory that is being made has a `.new-` name and takes its lock right after mkdir; to not meet it in
+    between, such names are only removed when their session cannot be starting any more (older than a minute).
+    """
+    import time
+
+    try:
+        names = os.listdir(sessions)
+    except OSError:
+        return
+    for name in names:
+        path = f"{sessions}/{name}"
+        if name.startswith(".new-"):
+            try:
+                if time.time() - os.lstat(path).st_mtime < 60:
+                    continue
+            except OSError:
+                continue
+        _remove_if_dead(path)

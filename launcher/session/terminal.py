@@ -1,0 +1,308 @@
+"""The launcher's side of a running jail: signals, job control, the terminal's foreground group, the exit status.
+
+Launcher, init and command share the caller's session and process group: no pty in between, so `bash` is interactive and
+`paddock run -- x | less` is one job. The command's stops are mirrored by the launcher, which is all that the caller's
+shell can see; what is sent to the launcher alone is passed on.
+
+Launch path: see launcher/jail/syscalls.py.
+"""
+
+import os
+import select
+import time
+
+from launcher.jail import hygiene, init, processes, status, syscalls
+from policy.errors import EXIT_REFUSED, Refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+    from collections.abc import Callable
+    from typing import Any, NoReturn
+else:
+    import _signal
+
+START_TIMEOUT = 60.0
+"""Seconds until the jail must be built. Only a mount or a file system that hangs takes so long."""
+
+
+def supervise(
+    worker: "Callable[[int, int], NoReturn]",
+    *,
+    namespaces: int = 0,
+    on_report: "Callable[[tuple[Any, ...]], None] | None" = None,
+    keep: "frozenset[int] | set[int]" = frozenset(),
+    start_timeout: float = START_TIMEOUT,
+) -> int:
+    """Runs `worker` in a child process and stays until it, and all that comes of it, has ended.
+
+    The calling thread must be the only one, and must live as long as the jail: its end kills what is inside.
+    Standard streams that are closed are opened on /dev/null.
+
+    Args:
+        worker: called in the child as worker(status_fd, launcher_pidfd); ends with `init.run_init`.
+            Exceptions in it are raised here as Refusal.
+        namespaces: CLONE_NEW* flags for the child; with CLONE_NEWPID it is process 1 of its namespace.
+        on_report: told what `status.send_report` sent, before the command starts to run.
+        keep: further children of the caller that must outlive the jail; ones that exist already are kept anyway.
+        start_timeout: seconds until the jail must be built.
+
+    Returns:
+        The command's exit status, 128+N when signal N ended it.
+
+    Raises:
+        Refusal: whatever the worker or the last steps before the command refused; start-timeout; jail-lost.
+    """
+    hygiene.fill_standard_fds()
+    pid_namespace = bool(namespaces & syscalls.CLONE_NEWPID)
+    if not pid_namespace:
+        keep = {*keep, *processes.children(os.getpid())}
+        processes.adopt_orphans()
+    pidfd = syscalls.pidfd_open(os.getpid())
+    reader, writer = os.pipe()
+    init.block_signals()
+    signals = init.open_signals()
+    terminal = Terminal()
+    try:
+        child = processes.fork(namespaces)
+        if child == 0:
+            _work(worker, writer, pidfd, (reader, signals, terminal.fd), pid_namespace=pid_namespace)
+        os.close(writer)
+        writer = -1
+        jail = _Jail(child, reader, signals, terminal, on_report)
+        try:
+            jail.serve(start_timeout)
+        finally:
+            jail.end()
+            if not pid_namespace:
+                processes.sweep(keep)
+        return jail.result()
+    finally:
+        terminal.take_back()
+        terminal.close()
+        for fd in (pidfd, reader, writer):
+            if fd != -1:
+                os.close(fd)
+        init.read_signals(signals)  # what came in meanwhile was for the command
+        os.close(signals)
+        init.unblock_signals()
+
+
+def _work(
+    worker: "Callable[[int, int], NoReturn]",
+    writer: int,
+    pidfd: int,
+    others: tuple[int, ...],
+    *,
+    pid_namespace: bool,
+) -> "NoReturn":
+    # Nothing may escape from here: this is a copy of the launcher, with all that it has on its stack.
+    try:
+        if pid_namespace:
+            processes.tie_to_launcher(pidfd)
+        else:
+            processes.adopt_orphans()
+        for fd in others:
+            if fd != -1:
+                os.close(fd)
+        worker(writer, pidfd)
+        raise AssertionError("the worker came back")
+    except Refusal as refusal:
+        status.send_refusal(writer, refusal)
+    except BaseException as error:
+        status.send_refusal(writer, init.failure("the jail could not be built", error))
+    finally:
+        os._exit(EXIT_REFUSED)
+
+
+class _Jail:
+    """One running jail, seen from the launcher."""
+
+    def __init__(
+        self,
+        child: int,
+        reader: int,
+        signals: int,
+        terminal: "Terminal",
+        on_report: "Callable[[tuple[Any, ...]], None] | None",
+    ) -> None:
+        self._child: int | None = child
+        self._pid = child
+        self._reader = reader
+        self._signals = signals
+        self._terminal = terminal
+        self._on_report = on_report
+        self._decoder = status.Decoder()
+        self._started = False
+        self._late = False
+        self._continuing = 0
+        self._child_status = 0
+        self._status: int | None = None
+        self._refusal: Refusal | None = None
+        os.set_blocking(reader, False)
+
+    def serve(self, start_timeout: float) -> None:
+        """Handles signals and messages until the child has ended."""
+        poll = select.poll()
+        poll.register(self._reader, select.POLLIN)
+        poll.register(self._signals, select.POLLIN)
+        deadline = time.monotonic() + start_timeout
+        # What arrived before the fork did not reach the jail: pass it on, whoever sent it.
+        self._on_signals(everything=True)
+        while self._child is not None:
+            left = None if self._started else max(0.0, deadline - time.monotonic()) * 1000
+            events = poll.poll(left)
+            if not events and not self._started:
+                self._late = True
+                return
+            for fd, _ in events:
+                if fd == self._signals:
+                    self._on_signals(everything=False)
+                elif not self._on_message():
+                    poll.unregister(fd)
+
+    def end(self) -> None:
+        """Ends the child if it lives, reaps it, and reads its last words. Safe to call twice."""
+        if self._child is not None:
+            os.kill(self._child, _signal.SIGKILL)
+            self._child_status = os.waitpid(self._child, 0)[1]
+            self._child = None
+        while self._on_message():
+            pass
+
+    def result(self) -> int:
+        """The exit status; see `supervise`."""
+        if self._refusal is not None:
+            raise self._refusal
+        if self._late:
+            raise Refusal(
+                "start-timeout",
+                "the jail was not ready in time, so it was ended",
+                hint="a file system that does not answer (network, FUSE, autofs) among the granted paths does this",
+            )
+        if self._status is None and not os.WIFSIGNALED(self._child_status):
+            raise Refusal("jail-lost", "the jail's init ended without a word", context=f"status {self._child_status}")
+        code = os.waitstatus_to_exitcode(self._child_status if self._status is None else self._status)
+        return code if code >= 0 else 128 - code
+
+    def _on_signals(self, *, everything: bool) -> None:
+        for signal, code, _ in init.read_signals(self._signals):
+            if signal == _signal.SIGCHLD:
+                self._reap()
+            elif signal == _signal.SIGCONT:
+                self._continue()
+            elif signal in init.FORWARDED and (everything or code != init.SI_KERNEL):
+                # Those of the kernel are the terminal's: they reached the command, being for its whole group.
+                init.send_command(self._pid, signal)
+
+    def _reap(self) -> None:
+        if self._child is not None:
+            pid, code = os.waitpid(self._child, os.WNOHANG)
+            if pid:
+                self._child, self._child_status = None, code
+
+    def _on_message(self) -> bool:
+        """Reads what the pipe holds; False when there is nothing, and at its end."""
+        try:
+            data = os.read(self._reader, 65536)
+        except BlockingIOError:
+            return False
+        for kind, payload in self._decoder.feed(data):
+            if kind == status.STARTING:
+                self._started = True
+            elif kind == status.REPORT:
+                if self._on_report is not None:
+                    self._on_report(status.report(payload))
+            elif kind == status.REFUSED:
+                self._refusal = self._refusal or status.refusal(payload)
+            elif kind == status.EXITED:
+                self._status = int.from_bytes(payload, "little")
+            elif kind == status.CONTINUED:
+                self._continuing = max(0, self._continuing - 1)
+            elif kind == status.STOPPED and not self._continuing and self._child is not None:
+                # While a continuation is under way, a stop that is told is one from before it.
+                self._stop(payload[0])
+        return bool(data)
+
+    def _stop(self, signal: int) -> None:
+        """Stops as the command did, so that the shell takes over; when continued, puts everything back."""
+        self._terminal.remember(self._pid)
+        # Sent while blocked: the terminal's own signal may be pending, and two would stop twice. Where stopping
+        # is impossible (orphaned process group) nothing happens here, and the command goes on at once.
+        os.kill(os.getpid(), signal)
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {signal})
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, {signal})
+        _signal.sigtimedwait({_signal.SIGCONT}, 0)  # answered right here
+        self._terminal.give_back()
+        self._continue()
+
+    def _continue(self) -> None:
+        if self._child is not None:
+            self._continuing += 1
+            init.send_command(self._pid, _signal.SIGCONT)
+
+
+class Terminal:
+    """The controlling terminal, as far as its foreground process group is concerned. Owns `fd` (-1: there is none)."""
+
+    def __init__(self) -> None:
+        self._inner = 0
+        try:
+            self.fd = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError:
+            # ENXIO: no controlling terminal. Anything else leaves it as little to manage.
+            self.fd = -1
+
+    def close(self) -> None:
+        """Closes the terminal."""
+        if self.fd != -1:
+            os.close(self.fd)
+            self.fd = -1
+
+    def remember(self, child: int) -> None:
+        """Notes the foreground group if it is one that was made below `child` (a shell inside does that)."""
+        group = self._foreground()
+        inside = group not in (0, os.getpgrp()) and any(_group(pid) == group for pid in processes.descendants(child))
+        self._inner = group if inside else 0
+
+    def give_back(self) -> None:
+        """Makes the noted group the foreground group again, if the shell has put the launcher there."""
+        if self._inner and self._foreground() == os.getpgrp():
+            self._set_foreground(self._inner)
+
+    def take_back(self) -> None:
+        """Makes the launcher's group the foreground group if the present one has died with the jail.
+
+        A shell inside cannot do it when it ends: from its PID namespace the outer group has no number.
+        """
+        group = self._foreground()
+        if group in (0, os.getpgrp()):
+            return
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            self._set_foreground(os.getpgrp())
+        except PermissionError:
+            return  # somebody else's, so it lives
+
+    def _foreground(self) -> int:
+        if self.fd == -1:
+            return 0
+        try:
+            return os.tcgetpgrp(self.fd)
+        except OSError:
+            return 0  # the terminal has hung up
+
+    def _set_foreground(self, group: int) -> None:
+        # SIGTTOU is blocked, or setting it from the background would stop the launcher.
+        try:
+            os.tcsetpgrp(self.fd, group)
+        except OSError:
+            return  # the group or the terminal has gone meanwhile: nobody is left to serve
+
+
+def _group(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0

@@ -1,0 +1,87 @@
+"""`paddock doctor`: what this machine offers, and a real jail that proves each promise."""
+
+import json
+import os
+from typing import Annotated
+
+import typer
+
+from launcher.jail import probe
+from launcher.session import places, selftest
+from policy.errors import Refusal
+
+_EPILOG = """Examples:
+
+paddock doctor                              what is there, what is proven, what to do
+
+paddock doctor --json                       the same for programmes
+
+PADDOCK_NO_USERNS=1 paddock doctor          as if user namespaces were blocked
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Exit status 0 when the jail holds all that its backend promises, 1 when not, 125 when none can start."""
+    result: int = typer.main.get_command(_app()).main(argv, prog_name="paddock doctor", standalone_mode=False) or 0
+    return result
+
+
+def _app() -> typer.Typer:
+    app = typer.Typer(add_completion=False)
+    app.command(epilog=_EPILOG)(doctor)
+    return app
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List every attempt.")] = False,
+) -> int:
+    """Shows every layer of protection, and tries to break a real miniature jail."""
+    layers = probe.describe(probe.probe(), probe.bubblewrap())
+    refused: Refusal | None = None
+    result: selftest.Result | None = None
+    try:
+        result = selftest.run(places.places(os.environ))
+    except Refusal as refusal:
+        refused = refusal
+    if as_json:
+        print(json.dumps(_document(layers, result, refused), indent=2))
+    else:
+        _print_layers(layers)
+        if result is not None:
+            _print_proofs(result, verbose)
+    if refused is not None:
+        raise refused
+    assert result is not None
+    return 0 if all(proof.honest for proof in result.proofs) else 1
+
+
+def _print_layers(layers: tuple[tuple[str, bool, bool, str, str], ...]) -> None:
+    print("layers of this machine")
+    for name, present, usable, why, remedy in layers:
+        state = "usable" if usable else "present, not usable" if present else "absent"
+        print(f"  {name:<12} {state}" + (f": {why}" if why else ""))
+        if remedy:
+            print(f"  {'':<12} to do: {remedy}")
+
+
+def _print_proofs(result: selftest.Result, verbose: bool) -> None:
+    print(f"\npromises, tried in a jail on the backend {result.backend}")
+    for proof in result.proofs:
+        verdict = "not held" if proof.expected != "held" else "held" if proof.proven else "BROKEN"
+        print(f"  {verdict:<9} {proof.row:<18} {proof.promise}" + (f" ({proof.reason})" if proof.reason else ""))
+        for kind, what, state, detail in proof.attempts:
+            if verbose or verdict == "BROKEN":
+                print(f"  {'':<9} {kind:<6} {what}: {state}" + (f" ({detail})" if detail else ""))
+
+
+def _document(
+    layers: tuple[tuple[str, bool, bool, str, str], ...], result: selftest.Result | None, refused: Refusal | None
+) -> dict[str, object]:
+    names = ("layer", "present", "usable", "why", "remedy")
+    return {
+        "layers": [dict(zip(names, row, strict=True)) for row in layers],
+        "backend": result.backend if result else None,
+        "promises": [proof._asdict() | {"honest": proof.honest} for proof in result.proofs] if result else [],
+        "refusal": refused.as_dict() if refused else None,
+    }

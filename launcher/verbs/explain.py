@@ -1,0 +1,79 @@
+"""`paddock explain`: the Plan in words, or what it says about one path."""
+
+import json
+import os
+import sys
+
+from launcher import cli
+from launcher.session import places, planning
+from policy import verdict
+from policy.derive import canonical_form
+from policy.errors import printable
+
+SYNOPSIS = "[PATH | --plan] [options] [-- COMMAND [ARGUMENT]...]"
+EXTRA = (
+    ("--plan", cli.FLAG, "", "show the whole plan (default without PATH)"),
+    ("--json", cli.FLAG, "", "print JSON"),
+)
+EXAMPLES = (
+    ("paddock explain ~/.ssh/id_ed25519", "why it cannot be read, and what would allow it"),
+    ("paddock explain --rw ../shared ../shared/notes.md", "what changes with one more option"),
+    ("paddock explain --plan --provider codex -- codex", "everything that is decided for a launch"),
+)
+
+
+def main(argv: list[str]) -> int:
+    """Prints the plan, or the verdict on a path (exit status 0 if anything is allowed there, else 1)."""
+    words, command = argv, ["sh"]
+    if "--" in argv:
+        cut = argv.index("--")
+        words, command = argv[:cut], argv[cut + 1 :] or ["sh"]
+    options, rest = cli.parse(words, EXTRA, verb="explain")
+    path = rest[0] if rest else None
+    if len(rest) > 1:
+        more, rest = cli.parse(rest[1:], EXTRA, verb="explain")
+        options = _joined(options, more)
+    else:
+        rest = []
+    if "--help" in options:
+        extra = "\n".join(f"  {name:<8} {text}" for name, _, _, text in EXTRA)
+        print(cli.help_text("explain", SYNOPSIS, EXAMPLES, "The options of `paddock run`, and:\n" + extra))
+        return 0
+    if rest or (path is not None and "--plan" in options):
+        raise cli.usage("explain takes one PATH, or --plan", "explain")
+    planned = planning.make(options, command, os.getcwd(), places.places(os.environ))
+    if path is None:
+        if "--json" in options:
+            print(json.dumps(dict(zip(planned.plan.FIELDS, planned.plan.to_data(), strict=True)), indent=2))
+        else:
+            print("\n".join(printable(line) for line in planned.plan.describe()))
+        return 0
+    canonical = canonical_form(os.path.join(os.getcwd(), path), planned.machine)
+    found = verdict.decide(planned.plan, canonical)
+    if "--json" in options:
+        print(json.dumps(_as_dict(path, found), indent=2))
+    else:
+        print("\n".join(printable(line) for line in found.describe()))
+    sys.stdout.flush()
+    return 0 if found.access else 1
+
+
+def _joined(first: cli.Parsed, second: cli.Parsed) -> cli.Parsed:
+    """Both sets of options; lists are put together, else the second wins."""
+    joined = dict(first)
+    for name, value in second.items():
+        known = joined.get(name)
+        joined[name] = known + value if isinstance(known, list) and isinstance(value, list) else value
+    return joined
+
+
+def _as_dict(asked: str, found: verdict.Verdict) -> dict[str, object]:
+    return {
+        "asked": asked,
+        "path": found.path,
+        "allowed": [verdict.NAMES[letter] for letter in found.access],
+        "rules": [{"path": path, "access": access, "source": source} for path, access, source in found.rules],
+        "limits": [{"path": path, "kind": kind, "source": source} for path, kind, source in found.limits],
+        "hint": found.hint,
+        "risk": found.risk,
+    }

@@ -1,0 +1,126 @@
+"""`paddock run`: parse, call, print. Launch path: nothing is imported here that a warm launch does not need."""
+
+import os
+import sys
+
+from launcher import cli
+from launcher.session import cache, places, run
+from policy.errors import Refusal
+
+SYNOPSIS = "[options] -- COMMAND [ARGUMENT]..."
+EXAMPLES = (
+    ("paddock run -- bash", "a shell that cannot leave this worktree"),
+    ("paddock run --provider claude-code -- claude", "an agent, told its limits in its own flags"),
+    ("paddock run --ro ~/datasets --net open -- python train.py", "one more tree to read, and the network"),
+    ("paddock run --worktree ../agent-1 --submodule lib -- make test", "another worktree, one submodule of it"),
+    ("paddock run --report report.json -- true", "what was really enforced, as JSON"),
+)
+
+ALIASES = {"claude": "claude-code", "codex": "codex", "goose": "goose"}
+"""Provider by the name that Paddock was called under; other names run without a translation."""
+
+
+def main(argv: list[str]) -> int:
+    """Runs a command in a jail; returns the exit status for the shell."""
+    options, command = cli.parse(argv, verb="run")
+    if "--help" in options:
+        print(cli.help_text("run", SYNOPSIS, EXAMPLES))
+        return 0
+    if not command:
+        raise cli.usage("there is no command to run", "run")
+    return launch(options, command)
+
+
+def launch(options: cli.Parsed, command: list[str]) -> int:
+    """One launch from parsed options: the cached Plan if it still holds, else a new one."""
+    where = places.places(os.environ)
+    words, given = key_words(options, command[0])
+    try:
+        cwd = os.getcwd()
+    except FileNotFoundError:
+        raise Refusal(
+            "worktree-missing",
+            "the current directory has been deleted",
+            hint="cd into a git worktree, or name one with --worktree DIR",
+        ) from None
+    key = cache.key(words, cwd)
+    entry = None if "--dry-run" in options else cache.load(where, key, os.environ)
+    if entry is None:
+        from launcher.session import packages
+
+        packages.enable()
+        from launcher.session import planning
+
+        if "--dry-run" in options:
+            print("\n".join(planning.make(options, command, cwd, where).plan.describe()))
+            return 0
+        entry = planning.entry(options, command, cwd, where, key=key)
+    return run.run(
+        entry,
+        tuple(command[1:]),
+        where,
+        given=given,
+        name=_text(options, "--session"),
+        report=_text(options, "--report"),
+        verbose="--verbose" in options,
+    )
+
+
+def key_words(options: cli.Parsed, command: str) -> tuple[tuple[object, ...], dict[str, str]]:
+    """What a cached Plan is found by, and the values given with `--env NAME=VALUE`.
+
+    The values stay out of the key, because the key is written to the cache.
+    """
+    given: dict[str, str] = {}
+    names = []
+    environment = options.get("--env", [])
+    for item in environment if isinstance(environment, list) else ():
+        name, equals, value = item.partition("=")
+        names.append(name + equals)
+        if equals:
+            given[name] = value
+    words: list[object] = [command, tuple(names)]
+    for name in sorted(options):
+        if name not in ("--env", "--session", "--report", "--dry-run", "--verbose"):
+            choice = options[name]
+            words.append((name, tuple(choice) if isinstance(choice, list) else choice))
+    return tuple(words), given
+
+
+def _text(options: cli.Parsed, name: str) -> str | None:
+    value = options.get(name)
+    return value if isinstance(value, str) else None
+
+
+def under_another_name(called: str, words: list[str]) -> int:
+    """Stands in a provider's place: a link `claude` -> `paddock` runs the real `claude` in a jail.
+
+    Args:
+        called: the path or name of the link.
+        words: the arguments, all of them the command's.
+    """
+    name = called.rpartition("/")[2]
+    real = _next_in_path(name)
+    if real is None:
+        raise Refusal(
+            "alias-without-command",
+            f"paddock was called as {name}, and there is no other {name} in PATH",
+            hint=f"install {name}, or call paddock by its own name: paddock run -- COMMAND",
+            exit_code=127,
+        )
+    options: cli.Parsed = {}
+    if name in ALIASES:
+        options["--provider"] = ALIASES[name]
+    return launch(options, [real, *words])
+
+
+def _next_in_path(name: str) -> str | None:
+    """The first executable `name` in PATH that is not Paddock itself, as an absolute path."""
+    own = os.path.realpath(os.path.join(os.path.dirname(sys.executable), "paddock"))
+    for directory in os.environ.get("PATH", os.defpath).split(":"):
+        path = os.path.join(directory, name)
+        if not directory.startswith("/") or not os.access(path, os.X_OK) or os.path.isdir(path):
+            continue
+        if os.path.realpath(path) != own:
+            return path
+    return None

@@ -1,0 +1,87 @@
+"""`paddock trust FILE`: accept the exact content of a configuration file that loosens rules."""
+
+import json
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from launcher.session import checkout, configuration
+from launcher.session.machine import Machine
+from launcher.session.places import places
+from launcher.session.trust import Trust, digest
+from launcher.verbs import typer_verb
+from policy.errors import Refusal, printable
+
+EXAMPLES = (
+    ("paddock trust .paddock.toml", "show what it loosens, and accept exactly this content"),
+    ("paddock trust --list", "what has been accepted so far"),
+    ("paddock trust .paddock.toml --forget", "take it back"),
+)
+
+
+def main(argv: list[str]) -> int:
+    """Exit status 0 when done; 1 when there was nothing to forget."""
+    return typer_verb.run("trust", trust, argv, examples=EXAMPLES)
+
+
+def trust(
+    file: Annotated[
+        str | None, typer.Argument(metavar="FILE", help="The configuration file.", show_default=False)
+    ] = None,
+    forget: Annotated[bool, typer.Option("--forget", help="Take an earlier acceptance back.")] = False,
+    show_list: Annotated[bool, typer.Option("--list", help="List what has been accepted.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> int:
+    """Lets one exact FILE loosen the rules.
+
+    Read the file first. Any later change of its content, or another place, needs it again.
+    """
+    store = Trust(places(os.environ).state)
+    if show_list:
+        if file is not None or forget:
+            raise Refusal("usage", "--list stands alone", hint="paddock trust --help")
+        return _list(store, as_json=as_json)
+    if file is None:
+        raise Refusal("usage", "FILE is missing", hint="paddock trust .paddock.toml")
+    if forget:
+        return _forget(store, configuration.canonical_name(file), as_json=as_json)
+    directory = os.path.dirname(configuration.canonical_name(file))
+    root = checkout.find(directory, Machine(os.environ), exact=False).root
+    review = configuration.review(file, root, os.environ)
+    if not as_json:
+        print(f"{printable(review.path)} loosens:" if review.loosens else f"{printable(review.path)} loosens nothing")
+        for line in review.loosens:
+            print(f"  {printable(line)}")
+        sys.stdout.flush()  # seen before it is recorded, also when recording fails
+    store.trust(review.path, review.content)
+    if as_json:
+        document = {"path": review.path, "sha256": digest(review.content), "loosens": list(review.loosens)}
+        print(json.dumps(document | {"trusted": True}, indent=2))
+    else:
+        print(f"trusted, as it is now (sha256 {digest(review.content)[:16]}...)")
+    return 0
+
+
+def _list(store: Trust, *, as_json: bool) -> int:
+    entries = store.entries()
+    if as_json:
+        print(json.dumps([{"path": path, "sha256": sha256} for path, sha256 in entries], indent=2))
+        return 0
+    for path, sha256 in entries:
+        print(f"{sha256[:16]}  {printable(path)}")
+    if not entries:
+        print("nothing is trusted")
+    return 0
+
+
+def _forget(store: Trust, path: str, *, as_json: bool) -> int:
+    known = store.forget(path)
+    if as_json:
+        print(json.dumps({"path": path, "trusted": False, "forgotten": known}, indent=2))
+    else:
+        print(
+            f"{printable(path)} is {'no longer' if known else 'not'} trusted{'' if known else ', and was not before'}"
+        )
+    return 0 if known else 1

@@ -1,0 +1,34 @@
+"""Runs a verb that Typer parses, so that its mistakes look like every other Refusal."""
+
+from collections.abc import Callable
+
+import typer
+
+from policy.errors import Refusal
+
+
+def run(verb: str, command: Callable[..., int], argv: list[str], *, examples: tuple[tuple[str, str], ...]) -> int:
+    """Parses `argv` after the signature of `command`, calls it, and returns its exit status.
+
+    Args:
+        verb: the verb's name, as in ``paddock VERB``.
+        command: a function with Typer annotations; its docstring is the help text.
+        argv: the words after the verb.
+        examples: (command line, what it does), shown by ``--help``.
+
+    Raises:
+        Refusal: ``usage`` for words that the verb does not take; and whatever `command` refuses.
+    """
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    lines = [line for text, meaning in examples for line in (f"  {text}", f"      {meaning}")]
+    # \b keeps Click from refilling the paragraph.
+    app.command(epilog="\b\nexamples:\n" + "\n".join(lines))(command)
+    try:
+        result = app(args=argv, prog_name=f"paddock {verb}", standalone_mode=False)
+    except Exception as error:
+        # ClickException, by its shape: newer releases of Typer carry a Click of their own.
+        explain = getattr(error, "format_message", None)
+        if explain is None:
+            raise
+        raise Refusal("usage", str(explain()), hint=f"paddock {verb} --help") from None
+    return int(result or 0)

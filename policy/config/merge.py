@@ -1,0 +1,169 @@
+"""Layers become settings: precedence, accumulation, and what a layer that is not trusted may say.
+
+Precedence: shipped default < /etc < user < project < --config FILE < options. Lists accumulate, single values are taken
+from the last layer that has them. A layer that is not trusted may only tighten what the layers below it decided.
+"""
+
+import shlex
+from collections.abc import Iterable, Sequence
+
+from policy.config.flags import flag_of
+from policy.config.layer import Kind, Layer
+from policy.config.settings import KEYS, Pairs, Settings, Source, Sourced, Strings
+from policy.errors import Refusal
+
+NETWORK_STRICTNESS = ("none", "proxy", "open")
+GIT_STRICTNESS = ("readonly", "private", "shared")
+"""Strictest first."""
+
+
+def resolve(layers: Sequence[Layer]) -> Settings:
+    """The settings that `layers` make together.
+
+    Args:
+        layers: in ascending precedence, the shipped default first (ValueError otherwise: a caller's mistake).
+
+    Raises:
+        Refusal: ``config-untrusted``: a layer that is not trusted loosens something; every such key is listed.
+    """
+    kinds = [layer.kind for layer in layers]
+    if kinds != sorted(kinds) or kinds[:1] != [Kind.DEFAULT]:
+        raise ValueError(f"layers out of order: {kinds}")
+    for at, layer in enumerate(layers):
+        if not layer.trusted and (loose := loosening(_merged(layers[:at]), layer)):
+            raise Refusal(
+                "config-untrusted",
+                f"{layer.origin} loosens the rules, and its content is not trusted",
+                context="whoever may write the worktree, an agent included, may have written it:\n" + "\n".join(loose),
+                hint=f"read it, then: paddock trust {shlex.quote(layer.origin)}",
+            )
+    return _merged(layers)
+
+
+def loosening(below: Settings, layer: Layer) -> list[str]:
+    """What in `layer` goes beyond `below`, one ``KEY: what it does`` per line; [] when it only tightens."""
+    content = layer.content
+    found: list[str] = []
+
+    def widened(attribute: str, values: Iterable[str]) -> None:
+        known = {entry.value for entry in getattr(below, attribute)}
+        found.extend(f"{KEYS[attribute]}: adds {value}" for value in values if value not in known)
+
+    def ranked(attribute: str, value: str | None, order: tuple[str, ...]) -> None:
+        now = getattr(below, attribute).value
+        if value is not None and order.index(value) > order.index(now):
+            found.append(f"{KEYS[attribute]}: {value} instead of {now}")
+
+    def changed(attribute: str, value: str | None) -> None:
+        now = getattr(below, attribute).value
+        if value is not None and value != now:
+            found.append(f"{KEYS[attribute]}: {value or '(none)'} instead of {now or '(none)'}")
+
+    widened("read", content.filesystem.read)
+    widened("write", content.filesystem.write)
+    if content.filesystem.freeze_root is False and below.freeze_root.value:
+        found.append("filesystem.freeze_root: false instead of true")
+    ranked("network_mode", content.network.mode, NETWORK_STRICTNESS)
+    widened("allow_domains", content.network.allow_domains)
+    widened("env_pass", content.environment.pass_)
+    known = {entry.value for entry in below.env_set}
+    found += [
+        f"environment.set: sets {name}"
+        for name, value in content.environment.set_.items()
+        if (name, value) not in known
+    ]
+    ranked("git_mode", content.git.mode, GIT_STRICTNESS)
+    limits = dict(entry.value for entry in below.limits)
+    for name in sorted(content.limits.model_fields_set):
+        value = getattr(content.limits, name)
+        if name in limits and (value is None or value > limits[name]):
+            found.append(f"limits.{name}: {'unlimited' if value is None else value} instead of {limits[name]}")
+    changed("backend", content.backend.choice)
+    changed("provider", content.provider.name)
+    changed("dialect", content.provider.dialect)
+    protected = {entry.value for entry in below.handoff_protect}
+    found += [f"handoff.report: {name} is protected" for name in content.handoff.report if name in protected]
+    if content.system.model_fields_set:  # `layer.parse` refuses it already; here too, so that this stands alone
+        found.append("system: describes the machine")
+    return found
+
+
+def _source(layer: Layer, key: str) -> Source:
+    return Source(layer.kind, layer.origin, flag_of(key) if layer.kind == Kind.FLAGS else key)
+
+
+def _merged(layers: Sequence[Layer]) -> Settings:
+    lists: dict[str, dict[str, Sourced[str]]] = {}
+    scalars: dict[str, Sourced[str]] = {"provider": Sourced("", Source(Kind.DEFAULT, "", "provider.name"))}
+    tables: dict[str, dict[str, Sourced[tuple[str, str]]]] = {"env_set": {}, "devices": {}}
+    limits: dict[str, Sourced[tuple[str, int]]] = {}
+    freeze_root = Sourced(False, Source(Kind.DEFAULT, "", "filesystem.freeze_root"))
+    handoff: dict[str, tuple[str, Sourced[str]]] = {}
+    for layer in layers:
+        content = layer.content
+        for attribute, entries in (
+            ("read", content.filesystem.read),
+            ("write", content.filesystem.write),
+            ("deny", content.filesystem.deny),
+            ("allow_domains", content.network.allow_domains),
+            ("env_pass", content.environment.pass_),
+            ("submodules", layer.submodules),
+            ("read_trees", content.system.read_trees),
+            ("etc_files", content.system.etc_files),
+            ("kernel_files", content.system.kernel_files),
+        ):
+            known = lists.setdefault(attribute, {})
+            for value in entries:
+                known.setdefault(value, Sourced(value, _source(layer, KEYS[attribute])))
+        for attribute, scalar in (
+            ("network_mode", content.network.mode),
+            ("git_mode", content.git.mode),
+            ("backend", content.backend.choice),
+            ("provider", content.provider.name),
+            ("dialect", content.provider.dialect),
+        ):
+            if scalar is not None:
+                scalars[attribute] = Sourced(scalar, _source(layer, KEYS[attribute]))
+        if content.filesystem.freeze_root is not None:
+            freeze_root = Sourced(content.filesystem.freeze_root, _source(layer, KEYS["freeze_root"]))
+        for attribute, table in (("env_set", content.environment.set_), ("devices", content.system.devices)):
+            for name, value in table.items():
+                tables[attribute][name] = Sourced((name, value), _source(layer, f"{KEYS[attribute]}.{name}"))
+        for name in content.limits.model_fields_set:
+            bound = getattr(content.limits, name)
+            limits.pop(name, None)
+            if bound is not None:
+                limits[name] = Sourced((name, bound), _source(layer, f"limits.{name}"))
+        for mode, patterns in (("protect", content.handoff.protect), ("report", content.handoff.report)):
+            for pattern in patterns:  # the last layer that names a pattern decides its mode
+                if handoff.get(pattern, ("",))[0] != mode:
+                    handoff[pattern] = (mode, Sourced(pattern, _source(layer, f"handoff.{mode}")))
+    missing = {"network_mode", "git_mode", "backend", "dialect"} - scalars.keys()
+    if missing:
+        raise ValueError(f"the shipped default sets no {', '.join(sorted(missing))}")
+    accumulated: dict[str, Strings] = {name: tuple(entries.values()) for name, entries in lists.items()}
+    pairs: dict[str, Pairs] = {
+        name: tuple(entry for _, entry in sorted(table.items())) for name, table in tables.items()
+    }
+    return Settings(
+        read=accumulated["read"],
+        write=accumulated["write"],
+        deny=accumulated["deny"],
+        freeze_root=freeze_root,
+        network_mode=scalars["network_mode"],
+        allow_domains=accumulated["allow_domains"],
+        env_pass=accumulated["env_pass"],
+        env_set=pairs["env_set"],
+        git_mode=scalars["git_mode"],
+        submodules=accumulated["submodules"],
+        backend=scalars["backend"],
+        provider=scalars["provider"],
+        dialect=scalars["dialect"],
+        read_trees=accumulated["read_trees"],
+        etc_files=accumulated["etc_files"],
+        kernel_files=accumulated["kernel_files"],
+        devices=pairs["devices"],
+        limits=tuple(entry for _, entry in sorted(limits.items())),
+        handoff_protect=tuple(entry for mode, entry in handoff.values() if mode == "protect"),
+        handoff_report=tuple(entry for mode, entry in handoff.values() if mode == "report"),
+    )

@@ -1,0 +1,109 @@
+"""Settings in the shape that `policy.derive` takes, with the patterns replaced by what exists.
+
+A pattern is a path whose components may hold ``*`` (any run of characters) and ``?`` (one character), neither of them
+across a ``/``. Everything else stands for itself, brackets included: ``[id]`` is an ordinary directory's name.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from policy.config.settings import Settings
+from policy.host import Host
+
+
+@dataclass(slots=True)
+class Rules:
+    """See `policy.derive.Rules`; entries of the first group are (value, source).
+
+    `devices` holds (path, access letters, source); `warnings` what the user should be told.
+    """
+
+    read: tuple[tuple[str, str], ...]
+    write: tuple[tuple[str, str], ...]
+    deny: tuple[tuple[str, str], ...]
+    system_trees: tuple[tuple[str, str], ...]
+    system_files: tuple[tuple[str, str], ...]
+    devices: tuple[tuple[str, str, str], ...]
+    net: str
+    domains: tuple[str, ...]
+    env_pass: tuple[str, ...]
+    env_set: tuple[tuple[str, str], ...]
+    git: str
+    backend: str
+    limits: tuple[tuple[str, int], ...]
+    handoff_protect: tuple[str, ...]
+    handoff_report: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def rules(settings: Settings, root: str, host: Host) -> Rules:
+    """What `derive` needs of `settings`.
+
+    Args:
+        settings: the merged configuration.
+        root: canonical root of the worktree, which hand-off patterns are relative to.
+        host: asked for the listings of directories that a pattern's wildcard stands in, and for nothing else.
+    """
+
+    def handoff(patterns: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(
+            dict.fromkeys(
+                path[len(root) + 1 :] for name in patterns for path in expand(f"{root}/{name}", host.listing, len(root))
+            )
+        )
+
+    protect = handoff(tuple(entry.value for entry in settings.handoff_protect))
+    report = handoff(tuple(entry.value for entry in settings.handoff_report))
+    files = [
+        (path, str(entry.source)) for entry in settings.etc_files for path in expand(entry.value, host.listing)
+    ] + [(entry.value, str(entry.source)) for entry in settings.kernel_files]
+    return Rules(
+        read=tuple((entry.value, str(entry.source)) for entry in settings.read),
+        write=tuple((entry.value, str(entry.source)) for entry in settings.write),
+        deny=tuple((entry.value, str(entry.source)) for entry in settings.deny),
+        system_trees=tuple((entry.value, str(entry.source)) for entry in settings.read_trees),
+        system_files=tuple(dict.fromkeys(files)),
+        devices=tuple(
+            (path, entry.value[1], str(entry.source))
+            for entry in settings.devices
+            for path in expand(entry.value[0], host.listing)
+        ),
+        net=settings.network_mode.value,
+        domains=tuple(entry.value for entry in settings.allow_domains),
+        env_pass=tuple(entry.value for entry in settings.env_pass),
+        env_set=tuple(entry.value for entry in settings.env_set),
+        git=settings.git_mode.value,
+        backend=settings.backend.value,
+        limits=tuple(entry.value for entry in settings.limits),
+        handoff_protect=protect,
+        # A name that one pattern protects and another reports is protected.
+        handoff_report=tuple(name for name in report if name not in set(protect)),
+        warnings=settings.warnings(),
+    )
+
+
+def expand(pattern: str, listing: Callable[[str], tuple[str, ...] | None], plain: int = 0) -> tuple[str, ...]:
+    """The paths that `pattern` stands for, sorted per directory. Without wildcard: the pattern itself, unasked.
+
+    Args:
+        pattern: absolute.
+        listing: names in a directory, None when it cannot be listed.
+        plain: so many leading characters are taken literally (a worktree's root may hold a ``*``).
+    """
+    found = [pattern[:plain]]
+    for part in pattern[plain:].strip("/").split("/"):
+        if "*" not in part and "?" not in part:
+            found = [f"{path}/{part}" for path in found]
+            continue
+        fits = component(part).fullmatch
+        found = [f"{path}/{name}" for path in found for name in listing(path or "/") or () if fits(name)]
+    return tuple(found)
+
+
+def component(text: str) -> re.Pattern[str]:
+    """One component of a pattern as a regular expression."""
+    return re.compile(
+        "".join(".*" if char == "*" else "." if char == "?" else re.escape(char) for char in re.sub(r"\*+", "*", text)),
+        re.DOTALL,
+    )

@@ -1,0 +1,190 @@
+"""Single values of a configuration: paths, units, variable names and file patterns.
+
+Each function takes what TOML (or a flag) gave and returns the canonical form, or raises ValueError with a text that
+completes the sentence "KEY ...".
+"""
+
+import re
+
+from policy.errors import Refusal
+from policy.hosts import parse_rule
+
+UNLIMITED = "unlimited"
+
+_SIZE = re.compile(r"([0-9]{1,18})([kmgt]?)(?:ib)?", re.IGNORECASE | re.ASCII)
+_TIME = re.compile(r"([0-9]{1,18})([smhd]?)", re.IGNORECASE | re.ASCII)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_TIMES = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_LARGEST = (1 << 63) - 1  # rlimits are unsigned 64 bit, cgroup files and off_t signed
+
+# fmt: off
+DANGEROUS_NAMES = frozenset({
+    "BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS", "PS4", "PROMPT_COMMAND", "CDPATH", "GLOBIGNORE", "IFS", "ZDOTDIR",
+    "NODE_OPTIONS", "NODE_PATH", "PERL5LIB", "PERL5OPT", "PERL5DB", "PERLLIB", "RUBYOPT", "RUBYLIB",
+    "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "CLASSPATH", "GCONV_PATH", "GETCONF_DIR",
+    "HOSTALIASES", "LOCPATH", "LOCALDOMAIN", "MALLOC_TRACE", "NLSPATH", "RESOLV_HOST_CONF", "RES_OPTIONS",
+    "TERMINFO", "TERMINFO_DIRS", "TERMPATH", "TZDIR", "PAGER", "EDITOR", "VISUAL", "BROWSER", "LESSOPEN",
+    "LESSCLOSE", "LUA_INIT", "LUA_PATH", "LUA_CPATH", "PHPRC", "PHP_INI_SCAN_DIR", "RUSTC_WRAPPER", "RUSTFLAGS",
+    "OPENSSL_CONF", "OPENSSL_MODULES", "OPENSSL_ENGINES", "SSH_AUTH_SOCK", "SSH_AGENT_PID", "GPG_AGENT_INFO",
+    "KRB5CCNAME", "XAUTHORITY", "DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_BUS_ADDRESS",
+    "DOCKER_HOST", "XDG_RUNTIME_DIR", "HOME", "TMPDIR", "TMP", "TEMP",
+})
+# fmt: on
+"""Variables that make ordinary programmes load code, or lead to the user's own sessions."""
+
+DANGEROUS_PREFIXES = ("LD_", "DYLD_", "PYTHON", "GIT_", "PADDOCK_", "BASH_FUNC_", "LUA_INIT_", "NPM_CONFIG_", "CARGO_")
+
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|SESSION|PRIVATE|SIGNATURE|_URL|_DSN", re.IGNORECASE)
+
+
+def toml_type(value: object) -> str:
+    """What people call the type of a TOML value."""
+    names: dict[type, str] = {bool: "a boolean", int: "a number", float: "a number with a point", str: "a string"}
+    names |= {list: "a list", tuple: "a list", dict: "a table", type(None): "nothing"}
+    return names.get(type(value), "a date or time")
+
+
+def text(value: object) -> str:
+    """A string without NUL."""
+    if not isinstance(value, str):
+        raise ValueError(f"must be a string, not {toml_type(value)}")
+    if "\0" in value:
+        raise ValueError("holds a NUL character")
+    return value
+
+
+def path(value: object, directory: str | None, home: str | None) -> str:
+    """An absolute path, as the caller wrote it but for the leading part. Links and ``..`` are left to the kernel.
+
+    Args:
+        value: absolute, below ``~/``, or relative where `directory` is known.
+        directory: what relative paths are relative to; None where they have no meaning.
+        home: the user's home directory; None where ``~`` has no meaning.
+    """
+    written = text(value)
+    if not written:
+        raise ValueError("is an empty path")
+    if "*" in written or "?" in written:
+        raise ValueError(f"{written!r} holds a wildcard; name the path itself, or a directory above it")
+    if re.search(r"\$[A-Za-z_{(]", written):
+        raise ValueError(f"{written!r} holds a variable, which is not expanded here; write the path out")
+    if written == "~" or written.startswith("~/"):
+        if home is None:
+            raise ValueError(f"{written!r} has no meaning here: there is no one home directory")
+        written = home + written[1:]
+    elif written.startswith("~"):
+        raise ValueError(f"{written!r} names another user's home; write the path out, or ./ before the name")
+    elif not written.startswith("/"):
+        if directory is None:
+            raise ValueError(
+                f"{written!r} is relative, and only a project's file and flags may be; write / or ~/ before"
+            )
+        written = f"{directory}/{written}"
+    if len(written.encode("utf-8", "surrogateescape")) > 4095:
+        raise ValueError("is longer than a path can be (4095 bytes)")
+    parts = [part for part in written.split("/") if part not in ("", ".")]
+    return "/" + "/".join(parts)
+
+
+def pattern(value: object) -> str:
+    """A hand-off pattern: relative to the worktree's root, ``*`` and ``?`` within one component."""
+    written = text(value)
+    parts = written.removesuffix("/").split("/")
+    if written.startswith("/") or any(part in ("", ".", "..") for part in parts):
+        raise ValueError(f"{written!r} is not a plain path relative to the worktree's root")
+    if "**" in written:
+        raise ValueError(f"{written!r}: ** is not known; a pattern is anchored at the root, * stays in one component")
+    return "/".join(parts)
+
+
+def absolute_pattern(value: object) -> str:
+    """An absolute path whose components may hold ``*`` and ``?``."""
+    written = text(value)
+    if not written.startswith("/") or written == "/":
+        raise ValueError(f"{written!r} is not an absolute path below /")
+    return "/" + pattern(written[1:])
+
+
+def size(value: object) -> int | None:
+    """Bytes: an integer, or a string with a unit of powers of 1024 (``512M``, ``2GiB``); None for unlimited."""
+    return _measured(value, _SIZE, _SIZES, "bytes such as 536870912, '512M' or '2G' (powers of 1024)")
+
+
+def seconds(value: object) -> int | None:
+    """Seconds: an integer, or a string with a unit (``90s``, ``10m``, ``2h``, ``1d``); None for unlimited."""
+    return _measured(value, _TIME, _TIMES, "seconds such as 600, '90s', '10m' or '2h'")
+
+
+def count(value: object) -> int | None:
+    """A count: an integer, also as a string of digits; None for unlimited."""
+    return _measured(value, _TIME, {"": 1}, "a whole number such as 4096")
+
+
+def _measured(value: object, form: re.Pattern[str], units: dict[str, int], wanted: str) -> int | None:
+    if value == UNLIMITED:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"must be {wanted}, or 'unlimited', not {toml_type(value)}")
+    if isinstance(value, str):
+        found = form.fullmatch(value.strip())
+        factor = units.get(found[2].lower()) if found else None
+        if found is None or factor is None or (not found[2] and not value.strip().isdigit()):
+            raise ValueError(f"{value!r} is not {wanted}, or 'unlimited'")
+        value = int(found[1]) * factor
+    if not 1 <= value <= _LARGEST:
+        raise ValueError(f"must lie between 1 and {_LARGEST}")
+    return value
+
+
+def variable(value: object) -> str:
+    """The name of an environment variable (IEEE Std 1003.1, 8.1, lower case too)."""
+    name = text(value)
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a variable's name (letters, digits and _, no digit first)")
+    return name
+
+
+def variable_pattern(value: object) -> str:
+    """A variable's name, or ``PREFIX*``. A prefix that could match a dangerous name is not accepted:
+    those pass only when they are named in full.
+    """  # fmt: skip
+    written = text(value)
+    if written == "*":
+        raise ValueError("'*' would pass the whole environment, secrets included; name what is needed")
+    prefix = variable(written.removesuffix("*"))
+    if prefix == written:
+        return written
+    for name in DANGEROUS_NAMES:
+        if name.startswith(prefix):
+            raise ValueError(f"{written!r} would pass {name}; name what is needed in full")
+    for dangerous in DANGEROUS_PREFIXES:
+        if dangerous.startswith(prefix) or prefix.startswith(dangerous):
+            raise ValueError(f"{written!r} would pass {dangerous}* variables; name what is needed in full")
+    return written
+
+
+def variable_value(value: object) -> str:
+    """The value of an environment variable."""
+    return text(value)
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a variable's name suggests that its value must not be shown."""
+    return _SECRET.search(name) is not None
+
+
+def domain(value: object) -> str:
+    """An egress rule in canonical form (`policy.hosts`)."""
+    try:
+        return str(parse_rule(text(value)))
+    except Refusal as refusal:
+        raise ValueError(f"{refusal.message}; {refusal.hint}") from None
+
+
+def access(value: object) -> str:
+    """Access letters of a device, in the order of `policy.plan`."""
+    letters = text(value)
+    if not re.fullmatch("rw?x?i?", letters):
+        raise ValueError(f"{letters!r} is not r, with w, x and i behind it as needed (rw, rwi)")
+    return letters

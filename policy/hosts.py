@@ -1,0 +1,241 @@
+"""The grammar of egress rules, ``HOST[:PORT]``, and which host and port a rule matches.
+
+Strict on purpose: whatever two programmes could read differently (short or octal IPv4, Unicode names, percent
+encoding, user information, zone ids) is refused instead of interpreted. Names: RFC 1123 section 2.1 and RFC 5890
+(A-labels); literals: RFC 4291 and RFC 5952.
+"""
+
+import ipaddress
+from dataclasses import dataclass
+
+from policy.errors import Refusal
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_LETTERS_DIGITS_HYPHEN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
+_LONGEST_NAME = 253
+_LONGEST_LABEL = 63
+_LONGEST_TEXT = _LONGEST_NAME + len("*.") + len(".:65535")
+
+
+@dataclass(frozen=True, slots=True)
+class HostRule:
+    """One parsed rule; `str()` gives its canonical text, which parses to the same rule.
+
+    Attributes:
+        name: lower-case ASCII name without trailing dot; "" when the rule is about addresses.
+        wildcard: the rule means every name *below* `name`, at any depth, and not `name` itself.
+        network: the addresses meant (a single address is a network of one), or None.
+        port: the one port meant, or None for every port.
+    """
+
+    name: str
+    wildcard: bool
+    network: Network | None
+    port: int | None
+
+    def __str__(self) -> str:
+        """The canonical text of the rule."""
+        if self.network is None:
+            host = ("*." if self.wildcard else "") + self.name
+        else:
+            single = self.network.prefixlen == self.network.max_prefixlen
+            host = str(self.network.network_address) if single else str(self.network)
+            host = f"[{host}]" if self.network.version == 6 else host
+        return host if self.port is None else f"{host}:{self.port}"
+
+
+def parse_rule(text: str) -> HostRule:
+    """The rule that `text` writes.
+
+    Accepted: ``example.com``, ``*.example.com``, ``192.0.2.7``, ``192.0.2.0/24``, ``[2001:db8::1]``,
+    ``[2001:db8::/32]``, each with an optional ``:PORT`` of 1-65535. One trailing dot of a name is dropped and upper
+    case is lowered. Refusal (``host-rule``) for everything else, with the reason and, where there is one, the remedy.
+    """
+    reason, hint = _objection(text)
+    if reason:
+        raise _refused(text, reason, hint)
+    try:
+        host, port = _split_port(text)
+        return _rule(host, port)
+    except _Invalid as problem:
+        raise _refused(text, problem.reason, problem.hint) from None
+
+
+def parse_host(text: str) -> str | Address:
+    """A host as a client names it: a canonical name (`str`), or an address.
+
+    Raises:
+        ValueError: not exactly one name or address (wildcards, ranges and ports are not hosts). IPv6 may come with
+            or without brackets; an IPv4 address dressed as IPv6 is no host, so no rule can be walked around with it.
+    """
+    reason, _ = _objection(text)
+    if reason:
+        raise ValueError(reason)
+    inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    if ":" in inner or inner != text:
+        return _ipv6(inner)
+    return _name_or_ipv4(text)
+
+
+def matches(rule: HostRule, host: str, port: int) -> bool:
+    """Whether `rule` covers a connection to `host` and `port`.
+
+    Names are compared with name rules and literal addresses with address rules; a name is never resolved here. What
+    `parse_host` does not accept matches nothing.
+    """
+    if not 1 <= port <= 65535 or (rule.port is not None and rule.port != port):
+        return False
+    try:
+        parsed = parse_host(host)
+    except ValueError:
+        return False
+    if isinstance(parsed, str):
+        if rule.network is not None:
+            return False
+        return parsed.endswith("." + rule.name) if rule.wildcard else parsed == rule.name
+    return rule.network is not None and parsed.version == rule.network.version and parsed in rule.network
+
+
+class _Invalid(ValueError):
+    """A reason and a remedy on their way to `parse_rule`."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hint = hint
+
+
+def _refused(text: str, reason: str, hint: str) -> Refusal:
+    shown = text if len(text) <= 80 else text[:77] + "..."
+    return Refusal(
+        "host-rule",
+        f"{shown!r} is not a host rule: {reason}",
+        hint=hint or "HOST[:PORT], for instance example.com, *.example.com:443, 192.0.2.7 or [2001:db8::1]:443",
+    )
+
+
+def _objection(text: str) -> tuple[str, str]:
+    """What already disqualifies the characters of `text`, with a remedy; ("", "") when nothing does."""
+    if not text:
+        return "it is empty", ""
+    if not text.isascii():
+        try:
+            ascii_form = text.encode("idna").decode("ascii").lower()
+        except UnicodeError:
+            ascii_form = ""
+        return "it has non-ASCII characters", f"write its A-label form: {ascii_form}" if ascii_form else ""
+    if len(text) > _LONGEST_TEXT:
+        return f"it is longer than a name of {_LONGEST_NAME} characters can be", ""
+    if "://" in text:
+        return "it is a URL", "name the host only, without scheme and path"
+    for char, meaning in (("@", "user information"), ("%", "percent encoding or a zone id"), ("\\", "a backslash")):
+        if char in text:
+            return f"it has {meaning}", ""
+    if any(not "!" <= char <= "~" for char in text):
+        return "it has white space or control characters", ""
+    return "", ""
+
+
+def _split_port(text: str) -> tuple[str, int | None]:
+    if text.startswith("["):
+        inside, bracket, rest = text.partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise _Invalid("the bracket is not closed, or followed by something else than :PORT")
+        return inside + bracket, _port(rest[1:]) if rest else None
+    host, colon, port = text.partition(":")
+    if ":" in port:
+        raise _Invalid("an IPv6 address needs brackets", f"[{text}] or [ADDRESS]:PORT")
+    return host, _port(port) if colon else None
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or len(text) > 5 or text.startswith("0") or int(text) > 65535:
+        raise _Invalid("the port is not a plain number from 1 to 65535")
+    return int(text)
+
+
+def _rule(host: str, port: int | None) -> HostRule:
+    if host.startswith("["):
+        inside = host[1:-1]
+        return HostRule("", False, _range(inside) if "/" in inside else _alone(_ipv6(inside)), port)
+    if "/" in host:
+        return HostRule("", False, _range(host), port)
+    if "*" in host:
+        if not host.startswith("*.") or "*" in host[1:]:
+            raise _Invalid(
+                "a wildcard can only be the whole left-most label",
+                "*.example.com; to allow every host: --net open",
+            )
+        base = _name_or_ipv4(host[2:])
+        if not isinstance(base, str) or "." not in base:
+            raise _Invalid("a wildcard needs a name of at least two labels below it")
+        return HostRule(base, True, None, port)
+    parsed = _name_or_ipv4(host)
+    return HostRule(parsed, False, None, port) if isinstance(parsed, str) else HostRule("", False, _alone(parsed), port)
+
+
+def _alone(address: Address) -> Network:
+    return ipaddress.ip_network(address)
+
+
+def _range(text: str) -> Network:
+    address_text, _, length = text.partition("/")
+    address = _ipv6(address_text) if ":" in address_text else _name_or_ipv4(address_text)
+    if isinstance(address, str):
+        raise _Invalid("only an address range can hold a slash", "name the host only, without a path")
+    longest = 32 if address.version == 4 else 128
+    if not length.isdigit() or len(length) > 3 or (length != "0" and length.startswith("0")) or int(length) > longest:
+        raise _Invalid(f"the prefix length is not a plain number from 1 to {longest}")
+    if length == "0":
+        raise _Invalid("it means every address", "--net open says so plainly")
+    network = ipaddress.ip_network(f"{address}/{length}", strict=False)
+    if network.network_address != address:
+        raise _Invalid("bits below the prefix are set", f"the range is {network}")
+    return network
+
+
+def _ipv6(text: str) -> ipaddress.IPv6Address:
+    try:
+        address = ipaddress.IPv6Address(text)
+    except ValueError:
+        raise _Invalid("what stands in brackets is not an IPv6 address") from None
+    if address.ipv4_mapped is not None:
+        raise _Invalid("an IPv4 address is dressed as IPv6", f"write {address.ipv4_mapped}")
+    return address
+
+
+def _name_or_ipv4(text: str) -> str | ipaddress.IPv4Address:
+    name = text.lower().removesuffix(".")
+    labels = name.split(".")
+    last = labels[-1]
+    if last.isdigit() or (last.startswith("0x") and all(c in "0123456789abcdef" for c in last[2:])):
+        # Every resolver and browser reads a name with a numeric last label as some IPv4 address.
+        try:
+            return ipaddress.IPv4Address(text)
+        except ValueError:
+            raise _Invalid("an IPv4 address has four decimal parts without leading zeros") from None
+    if len(name) > _LONGEST_NAME:
+        raise _Invalid(f"the name is longer than {_LONGEST_NAME} characters")
+    for label in labels:
+        _check_label(label)
+    return name
+
+
+def _check_label(label: str) -> None:
+    if not label:
+        raise _Invalid("a label is empty")
+    if len(label) > _LONGEST_LABEL:
+        raise _Invalid(f"a label is longer than {_LONGEST_LABEL} characters")
+    if not _LETTERS_DIGITS_HYPHEN.issuperset(label):
+        raise _Invalid(f"label {label!r} has other characters than letters, digits and hyphens")
+    if label.startswith("-") or label.endswith("-"):
+        raise _Invalid(f"label {label!r} starts or ends with a hyphen")
+    if label[2:4] == "--":
+        try:
+            international = label.startswith("xn--") and not label[4:].encode("ascii").decode("punycode").isascii()
+        except (UnicodeError, ValueError, OverflowError):
+            international = False
+        if not international:
+            raise _Invalid(f"label {label!r} is not a valid A-label")

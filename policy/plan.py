@@ -1,0 +1,171 @@
+"""The Plan: one finished answer, as plain data.
+
+Everything that enforces, translates, explains or reports reads the same Plan, so the kernel, the
+provider's flags and the path validator cannot disagree about what was decided.
+
+This module is on the launch path: no imports at all, and a Plan is built from what `marshal` reads.
+
+Shapes
+------
+Access
+    A string of letters, in this order: ``r`` read files and list directories, ``w`` write, create,
+    remove, rename and truncate, ``x`` execute, ``i`` device ioctls.
+Slot
+    A session path that is known only at launch, written ``@name`` as the first component of a path
+    (``@home/.cache``). Absolute paths start with ``/``, so the two cannot be confused.
+Grant
+    ``(path, access, source)``: the canonical path (no symbolic link in it), the access, and where the
+    grant comes from (``default``, a file name with its key, ``--rw`` ...), for `paddock explain`.
+"""
+
+VERSION = 1
+
+SLOTS = ("home", "tmp", "git", "run")
+"""home and git belong to the worktree, tmp and run to the session (DESIGN section 2)."""
+
+Grant = tuple[str, str, str]
+
+
+class Plan:
+    """What one launch may do; see `FIELDS` for the meaning of each attribute. Immutable by custom.
+
+    A Plan never holds the value of a secret: environment values that the caller passes are named only, and
+    the caller's own arguments are not part of it (`argv` puts them in at launch).
+    """
+
+    FIELDS = (
+        "version",  # int: VERSION of the writer; a reader of another version discards the data
+        "worktree",  # str: canonical root of the worktree
+        "worktree_id",  # str: stable id of the worktree, names its private directories
+        "cwd",  # str: directory to start in, inside the worktree
+        "provider",  # str: provider's name, "" for a plain command
+        "dialect",  # str: "native" or "contract"
+        "program",  # str: canonical path of what is executed
+        "command",  # str: the command's name as the caller gave it, argv[0]
+        "arguments",  # tuple[str, ...]: the provider's flags
+        "arguments_at",  # int: index in the whole command line where they go; -1 is its end
+        "grants",  # tuple[Grant, ...]
+        "links",  # tuple[tuple[str, str], ...]: symbolic links (path, target) that lead to grants
+        "denied",  # tuple[tuple[str, str], ...]: (canonical path, source): nothing below is granted
+        "read_only",  # tuple[tuple[str, str], ...]: (path, source) inside writable trees: never writable
+        "handoff",  # tuple[tuple[str, str], ...]: (path, "protect" | "report"), existing hand-off files
+        "net",  # str: "none", "proxy" or "open"
+        "domains",  # tuple[str, ...]: egress rules, for net == "proxy"
+        "env_pass",  # tuple[str, ...]: names (or PREFIX_*) taken over from the caller
+        "env_set",  # tuple[tuple[str, str], ...]: name and value; values may hold ${slot}
+        "limits",  # tuple[tuple[str, int], ...]: name and value (bytes, seconds or a count)
+        "git",  # str: "private", "readonly" or "shared"
+        "backend",  # str: "landlock+namespaces", "landlock", "bubblewrap"
+        "required",  # tuple[str, ...]: ids of rows of policy.promises that must hold
+        "warnings",  # tuple[str, ...]: what the user should know before the command starts
+    )
+    __slots__ = FIELDS
+
+    version: int
+    worktree: str
+    worktree_id: str
+    cwd: str
+    provider: str
+    dialect: str
+    program: str
+    command: str
+    arguments: tuple[str, ...]
+    arguments_at: int
+    grants: tuple[Grant, ...]
+    links: tuple[tuple[str, str], ...]
+    denied: tuple[tuple[str, str], ...]
+    read_only: tuple[tuple[str, str], ...]
+    handoff: tuple[tuple[str, str], ...]
+    net: str
+    domains: tuple[str, ...]
+    env_pass: tuple[str, ...]
+    env_set: tuple[tuple[str, str], ...]
+    limits: tuple[tuple[str, int], ...]
+    git: str
+    backend: str
+    required: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    def __init__(self, **fields: object) -> None:
+        """Takes every name of `FIELDS` as a keyword, no more and no fewer (TypeError otherwise)."""
+        if fields.keys() != set(self.FIELDS):
+            raise TypeError(f"Plan fields differ: {sorted(fields.keys() ^ set(self.FIELDS))}")
+        for name in self.FIELDS:
+            setattr(self, name, fields[name])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and self.to_data() == other.to_data()
+
+    __hash__ = None  # type: ignore[assignment]  # mutable containers may come in through from_data
+
+    def to_data(self) -> tuple[object, ...]:
+        """The fields in order, ready for `marshal.dumps`."""
+        return tuple(getattr(self, name) for name in self.FIELDS)
+
+    @classmethod
+    def from_data(cls, data: object) -> "Plan | None":
+        """The Plan that `to_data` gave, or None when the data is of another version or shape."""
+        if not isinstance(data, tuple) or len(data) != len(cls.FIELDS) or data[0] != VERSION:
+            return None
+        return cls(**dict(zip(cls.FIELDS, data, strict=True)))
+
+    def replace(self, **changes: object) -> "Plan":
+        """A copy with some fields changed."""
+        return Plan(**(dict(zip(self.FIELDS, self.to_data(), strict=True)) | changes))
+
+    def bind(self, slots: dict[str, str]) -> "Plan":
+        """A copy whose slots are replaced by the session's paths.
+
+        Args:
+            slots: slot name -> absolute canonical path. A slot that is used and not given is a KeyError.
+        """
+        return self.replace(
+            grants=tuple((_bound(path, slots), access, source) for path, access, source in self.grants),
+            env_set=tuple((name, _expanded(value, slots)) for name, value in self.env_set),
+        )
+
+    def argv(self, arguments: tuple[str, ...]) -> list[str]:
+        """The argument vector: the command, the caller's `arguments`, and the provider's in their place."""
+        words = [self.command, *arguments]
+        at = len(words) if self.arguments_at < 0 else self.arguments_at
+        return [*words[:at], *self.arguments, *words[at:]]
+
+    def describe(self) -> list[str]:
+        """The plan in words, one fact per line, for `paddock explain --plan`."""
+        lines = [
+            f"worktree  {self.worktree}",
+            f"command   {' '.join(self.argv(('ARGUMENTS...',)))}  ({self.program})",
+            f"provider  {self.provider or 'none'}" + (f", {self.dialect} dialect" if self.provider else ""),
+            f"backend   {self.backend}",
+            f"git       {self.git}",
+            f"network   {self.net}" + (f": {', '.join(self.domains)}" if self.domains else ""),
+        ]
+        lines += [f"{access:<9} {path}  [{source}]" for path, access, source in self.grants]
+        lines += [f"denied    {path}  [{source}]" for path, source in self.denied]
+        lines += [f"read-only {path}  [{source}]" for path, source in self.read_only]
+        lines += [f"{mode:<9} {path}  [hand-off file]" for path, mode in self.handoff]
+        lines.append(f"env       {' '.join(self.env_pass)}")
+        lines += [f"env       {name}={value}" for name, value in self.env_set]
+        lines += [f"limit     {name} {value}" for name, value in self.limits]
+        lines.append(f"required  {' '.join(self.required)}")
+        lines += [f"warning   {text}" for text in self.warnings]
+        return lines
+
+
+def beneath(path: str, root: str) -> bool:
+    """Whether `path` is `root` or lies below it. Both absolute and normalized; by components."""
+    return path == root or root == "/" or path.startswith(root + "/")
+
+
+def _bound(path: str, slots: dict[str, str]) -> str:
+    if not path.startswith("@"):
+        return path
+    name, slash, rest = path[1:].partition("/")
+    return slots[name] + slash + rest
+
+
+def _expanded(value: str, slots: dict[str, str]) -> str:
+    for name in SLOTS:
+        if "${" + name + "}" in value:
+            value = value.replace("${" + name + "}", slots[name])
+    return value

@@ -1,0 +1,78 @@
+"""The promises, row by row, and what each backend keeps of them.
+
+One table serves `paddock doctor`, the ledger, the README and the behavioural tests, so none of them can
+claim more than the others. No imports: the launch path reads `required_rows`.
+"""
+
+HELD = "held"
+NOT_HELD = "not held"
+
+NAMESPACES = "landlock+namespaces"
+LANDLOCK = "landlock"
+BUBBLEWRAP = "bubblewrap"
+
+BACKENDS = (NAMESPACES, LANDLOCK)
+"""In the order of preference of `--backend auto`."""
+
+ROWS: tuple[tuple[str, str, str], ...] = (
+    # id, what is promised, backends that do NOT hold it (comma separated) with the reason after a colon
+    ("reads", "reads are denied unless granted; /etc is granted file by file", ""),
+    ("deny-inside-allow", "exceptions inside a granted tree stay denied", ""),
+    ("toolchains", "toolchains under the home directory run, their credentials stay unread", ""),
+    ("writes", "writes reach the worktree, the private temp and home, the provider's state; nothing else", ""),
+    (
+        "handoff",
+        "existing hand-off files of the protected kind are read-only",
+        "landlock: needs a mount namespace",
+    ),
+    (
+        "metadata",
+        "chmod, chown, utime and xattr outside the grants fail",
+        "landlock: Landlock does not cover metadata; needs a mount namespace",
+    ),
+    ("environment", "only allow-listed environment variables pass", ""),
+    ("fds", "inherited file descriptors are closed, except 0, 1 and 2", ""),
+    ("privileges", "no_new_privs, no capability, empty bounding set", ""),
+    ("signals", "processes outside cannot be signalled, traced, reniced or limited", ""),
+    (
+        "visibility",
+        "processes outside cannot be seen",
+        "landlock: /proc lists names and command lines; needs a PID namespace",
+    ),
+    ("survival", "nothing outlives the jail, even when the launcher is killed with SIGKILL", ""),
+    (
+        "unix-sockets",
+        "AF_UNIX sockets outside the grants are unreachable",
+        "landlock: abstract names are closed, path names are not; needs a mount namespace",
+    ),
+    (
+        "shared-memory",
+        "/dev/shm, System V IPC, POSIX queues and keyrings are private or closed",
+        "landlock: semaphores of everyday programmes need the machine's own /dev/shm; needs a mount namespace",
+    ),
+    (
+        "terminals",
+        "other terminals cannot be opened, input cannot be pushed into the own one",
+        "landlock: new ptys need /dev/pts, which holds the user's other terminals too",
+    ),
+    ("network", "in `none` no way out: TCP, UDP, ICMP, MPTCP, fast open, raw, IPv6", ""),
+    ("kernel-surface", "io_uring, bpf, perf, keyrings, userfaultfd, mounts, nested namespaces are closed", ""),
+    ("limits", "processes, memory, open files and file size are bounded where a limit is set", ""),
+)
+
+
+def verdict(row: str, backend: str) -> tuple[str, str]:
+    """`(HELD | NOT_HELD, reason)` for a row's id on a backend; KeyError for an unknown id."""
+    for name, _, exceptions in ROWS:
+        if name == row:
+            for part in exceptions.split(";;"):
+                where, _, reason = part.partition(": ")
+                if backend in where.split(", "):
+                    return NOT_HELD, reason
+            return HELD, ""
+    raise KeyError(row)
+
+
+def required_rows(backend: str) -> tuple[str, ...]:
+    """The ids that a plan for `backend` requires: all that the backend holds."""
+    return tuple(name for name, _, _ in ROWS if verdict(name, backend)[0] == HELD)

@@ -1,0 +1,1 @@
+"""Provider specifications and the strategies that translate a worktree for them."""

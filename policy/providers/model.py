@@ -1,0 +1,225 @@
+"""What is known about one provider, as data: `ProviderSpec`, read from TOML.
+
+A file looks like this (all keys except ``schema``, ``name``, ``title``, ``native`` and ``contract`` may be left out)::
+
+    schema = 1                          # version of this format
+    name = "claude-code"                # lower case, digits and dashes
+    title = "Claude Code"
+    commands = ["claude"]               # base names of the command line programme
+    adapters = ["claude-agent-acp"]     # base names of ACP adapters: they take no flags of ours
+    supports_sandbox = true             # false: neither variables nor flags are given
+    override = false                    # true, in a user's file only: replaces the built-in of the same name
+    domains = ["api.anthropic.com"]     # hosts it needs, HOST or *.HOST, optionally :PORT
+    settings = ["ANTHROPIC_MODEL"]      # names of plain (not secret) variables that pass through
+    notes = ["..."]                     # what bites, for people
+
+    [state]                             # see `State`
+    [credentials]                       # see `Credentials`
+    [temp]                              # see `Temp`
+    [quiet]                             # variables that switch telemetry and self-updates off
+    [native]                            # see `Dialect`: what the real programme accepts
+    [contract]                          # see `Dialect`: exactly the specification, contracts.md section 2a
+"""
+
+import difflib
+import re
+import tomllib
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from policy.errors import Refusal
+
+SCHEMA = 1
+
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+
+
+def _home_relative(path: str) -> str:
+    if not path.startswith("~/") or path == "~/" or ".." in path.split("/") or "\0" in path:
+        raise ValueError("must start with ~/, name something below it and hold no ..")
+    return path.rstrip("/")
+
+
+def _base_name(name: str) -> str:
+    if not name or "/" in name or name in {".", ".."}:
+        raise ValueError("must be a base name, without any /")
+    return name
+
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Domain = Annotated[str, Field(pattern=r"^(\*\.)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?$")]
+HomePath = Annotated[str, AfterValidator(_home_relative)]
+BaseName = Annotated[str, AfterValidator(_base_name)]
+
+
+class DialectName(StrEnum):
+    """Which words are used towards the provider."""
+
+    NATIVE = "native"
+    """The specification's variables (harmless to all), and flags that the real programme accepts."""
+    CONTRACT = "contract"
+    """The specification's variables and flags, for wrappers that understand them."""
+
+
+class ArgumentsPosition(StrEnum):
+    """Where a dialect's arguments go."""
+
+    AFTER_PROGRAM = "after-program"
+    """Directly behind the provider's own programme: global options, in front of any sub-command."""
+    APPEND = "append"
+    """Behind all of the caller's arguments, as the specification says."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class State(_Frozen):
+    """Where the provider keeps its state."""
+
+    directories: list[HomePath] = []
+    """Directories below the home directory."""
+    files: list[HomePath] = []
+    """Single files below the home directory, outside those directories."""
+    variable: Variable | None = None
+    """Environment variable that moves the state elsewhere."""
+    executable: bool = False
+    """Whether programmes are run from the state directory (no `noexec` there, and not below /tmp)."""
+
+
+class Credentials(_Frozen):
+    """What proves who the user is. Names only: no value ever enters a spec or a Plan."""
+
+    environment: list[Variable] = []
+    """Names of the environment variables that are passed through when they are set."""
+    files: list[HomePath] = []
+    """Files below the home directory that are copied into the private state."""
+
+
+class Temp(_Frozen):
+    """What the provider needs of its temporary directory."""
+
+    variable: Variable | None = None
+    """Environment variable of its own that names it, besides TMPDIR."""
+    executable: bool = False
+    """Whether programmes are unpacked and run there."""
+
+
+class Dialect(_Frozen):
+    """Variables and flags that tell the provider about its sandbox.
+
+    ``{worktree}`` stands for the root of the main worktree, ``{submodule}`` for that of one granted submodule.
+    """
+
+    environment: dict[Variable, str] = {}
+    """Variable -> value; ``{worktree}`` may be used."""
+    arguments: list[str] = []
+    """Given once; ``{worktree}`` may be used."""
+    submodule_arguments: list[str] = []
+    """Given once for every granted submodule; ``{worktree}`` and ``{submodule}`` may be used."""
+    arguments_position: ArgumentsPosition = Field(default=ArgumentsPosition.APPEND, strict=False)
+    """Where both kinds of arguments go."""
+
+    @model_validator(mode="after")
+    def _placeholders_are_known(self) -> Self:
+        for where, texts, known in (
+            ("environment", self.environment.values(), {"worktree"}),
+            ("arguments", self.arguments, {"worktree"}),
+            ("submodule_arguments", self.submodule_arguments, {"worktree", "submodule"}),
+        ):
+            for text in texts:
+                unknown = set(_PLACEHOLDER.findall(text)) - known
+                if unknown:
+                    raise ValueError(f"{where}: unknown placeholder {{{min(unknown)}}} in {text!r}")
+                if "\0" in text:
+                    raise ValueError(f"{where}: NUL in {text!r}")
+        return self
+
+
+class ProviderSpec(_Frozen):
+    """One provider. The module's docstring shows the file format."""
+
+    schema_version: int = Field(alias="schema", ge=SCHEMA, le=SCHEMA)
+    """Version of the file format; `SCHEMA` is the only one so far."""
+    name: Name
+    """What `--provider` takes."""
+    title: str = Field(min_length=1)
+    """The name that people know."""
+    commands: list[BaseName] = []
+    """Base names of its command line programme; they take the dialect's arguments."""
+    adapters: list[BaseName] = []
+    """Base names of ACP adapters. They ignore unknown arguments silently, so `native` gives them none."""
+    supports_sandbox: bool = True
+    """False: the provider has no idea of a sandbox, and nothing is translated."""
+    override: bool = False
+    """In a user's file: replaces the built-in of the same name instead of being refused as a duplicate."""
+    domains: list[Domain] = []
+    """Hosts that it must reach, for `--net proxy`."""
+    settings: list[Variable] = []
+    """Names of variables without secrets that pass through: model, base URL."""
+    notes: list[str] = []
+    """What people should know."""
+    state: State = State()
+    """Where it keeps its state."""
+    credentials: Credentials = Credentials()
+    """What proves who the user is."""
+    temp: Temp = Temp()
+    """What it needs of its temporary directory."""
+    quiet: dict[Variable, str] = {}
+    """Variables with the values that switch telemetry and self-updates off."""
+    native: Dialect
+    """What the real programme accepts."""
+    contract: Dialect
+    """Exactly the specification's variables and flags."""
+
+    def dialect(self, name: DialectName) -> Dialect:
+        """The words of one dialect."""
+        return self.native if name is DialectName.NATIVE else self.contract
+
+
+def filled(template: str, **values: str) -> str:
+    """`template` with its placeholders replaced in one pass, so that braces inside a value stay what they are."""
+    return _PLACEHOLDER.sub(lambda found: values[found.group(1)], template)
+
+
+def parse_spec(text: str, source: str) -> ProviderSpec:
+    """Reads one provider's file.
+
+    Args:
+        text: the TOML text.
+        source: where it comes from, for the message.
+
+    Raises:
+        Refusal: `provider-invalid`, naming the source, each wrong key, and the key that may have been meant.
+    """
+    try:
+        return ProviderSpec.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise Refusal("provider-invalid", f"{source} is not TOML", context=str(error)) from error
+    except ValidationError as error:
+        problems = [_problem([str(part) for part in item["loc"]], item["msg"], item["type"]) for item in error.errors()]
+        raise Refusal(
+            "provider-invalid", f"{source} does not describe a provider", context="\n".join(problems)
+        ) from error
+
+
+_TABLES: dict[str, type[BaseModel]] = {
+    "state": State,
+    "credentials": Credentials,
+    "temp": Temp,
+    "native": Dialect,
+    "contract": Dialect,
+}
+
+
+def _problem(location: list[str], message: str, kind: str) -> str:
+    where = ".".join(location) or "file"
+    if kind != "extra_forbidden":
+        return f"{where}: {message}"
+    owner = ProviderSpec if len(location) == 1 else _TABLES.get(location[0], ProviderSpec)
+    known = [field.alias or name for name, field in owner.model_fields.items()]
+    near = difflib.get_close_matches(location[-1], known, n=1)
+    return f"{where}: unknown key" + (f", did you mean {near[0]}?" if near else "")

@@ -1,0 +1,168 @@
+"""The known providers: built-ins, the user's own files, and plug-ins."""
+
+import difflib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from policy.errors import Refusal
+from policy.providers.model import DialectName, ProviderSpec, parse_spec
+from policy.providers.strategy import DeclaredStrategy, SandboxTranslationStrategy, program_index
+
+BUILTIN_DIRECTORY = Path(__file__).with_name("builtin")
+ENTRY_POINT_GROUP = "paddock.providers"
+
+
+class SandboxTranslationRegistry:
+    """Strategies by provider name.
+
+    Args:
+        strategies: in any order.
+
+    Raises:
+        Refusal: `provider-duplicate` when two strategies serve the same provider, naming where both come from.
+    """
+
+    def __init__(self, strategies: Iterable[SandboxTranslationStrategy]) -> None:
+        """See the class."""
+        self._strategies: dict[str, SandboxTranslationStrategy] = {}
+        for strategy in strategies:
+            _add(self._strategies, strategy)
+
+    def get_strategy(self, name: str) -> SandboxTranslationStrategy | None:
+        """The strategy of a provider, or None when the name is not known."""
+        return self._strategies.get(name)
+
+    def names(self) -> tuple[str, ...]:
+        """The names of all known providers, sorted."""
+        return tuple(sorted(self._strategies))
+
+    def require(self, name: str) -> SandboxTranslationStrategy:
+        """As `get_strategy`, but an unknown name is an error.
+
+        Raises:
+            Refusal: `provider-unknown`, with the known names and the nearest one.
+        """
+        strategy = self._strategies.get(name)
+        if strategy is None:
+            near = difflib.get_close_matches(name, self.names(), n=1, cutoff=0.4)
+            raise Refusal(
+                "provider-unknown",
+                f"no provider is called {name!r}",
+                context=f"known: {', '.join(self.names()) or 'none'}",
+                hint=f"--provider {near[0]}" if near else "",
+            )
+        return strategy
+
+    def spec(self, name: str) -> ProviderSpec | None:
+        """What is declared about a provider; None when it is unknown or a plug-in's own strategy object."""
+        strategy = self._strategies.get(name)
+        return strategy.spec if isinstance(strategy, DeclaredStrategy) else None
+
+    def detect(self, argv: Sequence[str]) -> str | None:
+        """The provider whose command or ACP adapter `argv` starts; None when it is none or not clear which one."""
+        found = []
+        for name in self.names():
+            spec = self.spec(name)
+            if spec is not None and program_index(argv, [*spec.commands, *spec.adapters]) is not None:
+                found.append(name)
+        return found[0] if len(found) == 1 else None
+
+
+def load_registry(
+    dialect: DialectName = DialectName.NATIVE,
+    user_directory: Path | None = None,
+    *,
+    entry_points: bool = False,
+) -> SandboxTranslationRegistry:
+    """Built-in providers, those of the user's directory, and on request those of installed plug-ins.
+
+    Args:
+        dialect: the words that declared strategies use.
+        user_directory: its ``*.toml`` files are read; it need not exist. A file whose provider is built in must
+            say ``override = true``.
+        entry_points: whether to import the plug-ins of the entry point group ``paddock.providers``. Each gives a
+            `ProviderSpec`, a strategy object, or a strategy class without arguments.
+
+    Raises:
+        Refusal: `provider-invalid`, `provider-unreadable`, `provider-duplicate` or `provider-plugin`.
+    """
+    strategies: dict[str, SandboxTranslationStrategy] = {}
+    for path in sorted(BUILTIN_DIRECTORY.glob("*.toml")):
+        _add(strategies, _read(path, dialect, f"built-in {path.name}"))
+    own: dict[str, SandboxTranslationStrategy] = {}
+    for path in _files_of(user_directory):
+        strategy = _read(path, dialect, str(path))
+        _add(own, strategy)
+        if strategy.spec.override:
+            strategies.pop(strategy.provider_name, None)
+        _add(strategies, strategy)
+    if entry_points:
+        for plugin in _plugins(dialect):
+            _add(strategies, plugin)
+    return SandboxTranslationRegistry(strategies.values())
+
+
+def _add(known: dict[str, SandboxTranslationStrategy], strategy: SandboxTranslationStrategy) -> None:
+    name = strategy.provider_name
+    if name in known:
+        raise Refusal(
+            "provider-duplicate",
+            f"provider {name!r} is defined twice",
+            context=f"by {_source(known[name])}\nand by {_source(strategy)}",
+            hint="give one of them another name, or write `override = true` in your own file to replace a built-in",
+        )
+    known[name] = strategy
+
+
+def _source(strategy: SandboxTranslationStrategy) -> str:
+    if isinstance(strategy, DeclaredStrategy):
+        return strategy.source
+    kind = type(strategy)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _files_of(directory: Path | None) -> list[Path]:
+    if directory is None:
+        return []
+    try:
+        return sorted(path for path in directory.iterdir() if path.suffix == ".toml")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise Refusal("provider-unreadable", f"{directory} cannot be listed", context=str(error)) from error
+
+
+def _read(path: Path, dialect: DialectName, source: str) -> DeclaredStrategy:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refusal("provider-unreadable", f"{source} cannot be read", context=str(error)) from error
+    return DeclaredStrategy(parse_spec(text, source), dialect, source)
+
+
+def _plugins(dialect: DialectName) -> list[SandboxTranslationStrategy]:
+    from importlib.metadata import entry_points  # 40 ms, and it runs other people's code: only when asked
+
+    strategies = []
+    for entry in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: entry.name):
+        source = f"plug-in {entry.name} ({entry.value})"
+        try:
+            strategies.append(_strategy_of(entry.load(), dialect, source))
+        except (Exception, SystemExit) as error:  # whatever a plug-in's import does, its name belongs in the message
+            raise Refusal(
+                "provider-plugin",
+                f"{source} does not work",
+                context=f"{type(error).__name__}: {error}",
+                hint="repair or uninstall the package that brings it",
+            ) from error
+    return strategies
+
+
+def _strategy_of(loaded: object, dialect: DialectName, source: str) -> SandboxTranslationStrategy:
+    if isinstance(loaded, type):
+        loaded = loaded()
+    if isinstance(loaded, ProviderSpec):
+        return DeclaredStrategy(loaded, dialect, source)
+    if not isinstance(loaded, SandboxTranslationStrategy) or not isinstance(loaded.provider_name, str):
+        raise TypeError(f"neither a ProviderSpec nor a SandboxTranslationStrategy, but {type(loaded).__name__}")
+    return loaded

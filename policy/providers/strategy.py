@@ -1,0 +1,142 @@
+"""From a worktree context to the variables and flags of one provider (specification, contracts.md section 2a)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from policy.providers.model import ArgumentsPosition, DialectName, ProviderSpec, filled
+
+RUNNERS = frozenset({"env", "npx", "pnpx", "bunx", "uvx", "pipx", "node", "bun", "deno", "npm", "pnpm", "yarn", "nice"})
+"""Programmes that start another one named among their arguments."""
+
+
+class HasWorktreePaths(Protocol):
+    """As much of a `WorktreeSandboxContext` as a translation needs."""
+
+    @property
+    def worktree_path(self) -> Path:
+        """Absolute root of the main worktree."""
+
+    @property
+    def submodule_paths(self) -> Sequence[Path]:
+        """Absolute roots of the granted submodules' worktrees."""
+
+
+@runtime_checkable
+class SandboxTranslationStrategy(Protocol):
+    """How one provider is told about its sandbox."""
+
+    @property
+    def provider_name(self) -> str:
+        """The provider that this strategy serves, such as ``codex``."""
+
+    @property
+    def supports_sandbox(self) -> bool:
+        """Whether the provider understands anything of a sandbox; if not, nothing is translated."""
+
+    def to_environment_variables(self, context: HasWorktreePaths) -> dict[str, str]:
+        """The variables for the provider's environment."""
+
+    def to_command_line_args(self, context: HasWorktreePaths) -> list[str]:
+        """The arguments for the provider's command line."""
+
+
+class Translation(NamedTuple):
+    """Both parts of what a provider is told."""
+
+    environment: dict[str, str]
+    arguments: list[str]
+
+
+class DeclaredStrategy:
+    """The strategy of a provider that is described by a `ProviderSpec`.
+
+    Args:
+        spec: the provider.
+        dialect: which words to use.
+        source: where the spec comes from, for messages about duplicates.
+    """
+
+    def __init__(self, spec: ProviderSpec, dialect: DialectName = DialectName.NATIVE, source: str = "built-in") -> None:
+        """See the class."""
+        self.spec = spec
+        self.dialect = dialect
+        self.source = source
+
+    @property
+    def provider_name(self) -> str:
+        """The spec's name."""
+        return self.spec.name
+
+    @property
+    def supports_sandbox(self) -> bool:
+        """What the spec says."""
+        return self.spec.supports_sandbox
+
+    def to_environment_variables(self, context: HasWorktreePaths) -> dict[str, str]:
+        """The dialect's variables, filled in."""
+        worktree = str(context.worktree_path)
+        words = self.spec.dialect(self.dialect)
+        return {name: filled(value, worktree=worktree) for name, value in words.environment.items()}
+
+    def to_command_line_args(self, context: HasWorktreePaths) -> list[str]:
+        """The dialect's arguments, then those of each granted submodule in the context's order."""
+        worktree = str(context.worktree_path)
+        words = self.spec.dialect(self.dialect)
+        arguments = [filled(text, worktree=worktree) for text in words.arguments]
+        for submodule in context.submodule_paths:
+            arguments += [
+                filled(text, worktree=worktree, submodule=str(submodule)) for text in words.submodule_arguments
+            ]
+        return arguments
+
+    def place(self, argv: Sequence[str], arguments: Sequence[str]) -> list[str]:
+        """`argv` with `arguments` where this dialect wants them.
+
+        ``append`` puts them last, whatever the command is. ``after-program`` looks for one of the spec's commands:
+        the programme itself, or what a runner of `RUNNERS` is asked to start. Where there is none (an ACP adapter,
+        a shell line) the command stays as it is: a flag in a wrong place breaks the command, while a missing one
+        costs nothing but politeness, for the kernel holds the process either way.
+        """
+        if self.spec.dialect(self.dialect).arguments_position is ArgumentsPosition.APPEND:
+            return [*argv, *arguments]
+        at = program_index(argv, self.spec.commands)
+        return list(argv) if at is None else [*argv[: at + 1], *arguments, *argv[at + 1 :]]
+
+
+def translate(strategy: SandboxTranslationStrategy, context: HasWorktreePaths) -> Translation:
+    """Both parts of a translation; empty when the provider does not support a sandbox."""
+    if not strategy.supports_sandbox:
+        return Translation({}, [])
+    return Translation(strategy.to_environment_variables(context), strategy.to_command_line_args(context))
+
+
+def command_line(strategy: SandboxTranslationStrategy, argv: Sequence[str], context: HasWorktreePaths) -> list[str]:
+    """The whole command: `argv` with the strategy's arguments in place. A strategy without `place` appends."""
+    arguments = translate(strategy, context).arguments
+    if isinstance(strategy, DeclaredStrategy):
+        return strategy.place(argv, arguments)
+    return [*argv, *arguments]
+
+
+def program_index(argv: Sequence[str], names: Sequence[str]) -> int | None:
+    """Where in `argv` one of the programmes `names` stands, or None.
+
+    Looks at the first word; behind a runner (`env A=1 claude`, `npx @openai/codex`, `node .../codex.js`) also at the
+    words that follow.
+    """
+    for index, word in enumerate(argv):
+        if index and base_name(argv[0]) not in RUNNERS:
+            return None
+        if base_name(word) in names:
+            return index
+    return None
+
+
+def base_name(word: str) -> str:
+    """A programme's name without directory, npm scope and version, and JavaScript suffix."""
+    name = word.rpartition("/")[2]
+    name = name[:1] + name[1:].partition("@")[0]
+    for suffix in (".js", ".mjs", ".cjs"):
+        name = name.removesuffix(suffix)
+    return name

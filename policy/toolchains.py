@@ -1,0 +1,400 @@
+"""Which toolchains outside the system directories a command can reach through PATH, and what they need.
+
+Pure: all that must be known of the disk comes from the `Host`. Grants are read and execute, never write. What a tool
+would write is redirected to the private home, and files that may hold credentials stay closed.
+
+How it goes: each PATH entry, each active variable (VIRTUAL_ENV, JAVA_HOME ...) and each named programme is a place that
+is *reached*. A reached place selects the toolchains whose root holds it; a selected toolchain's own links, and the
+links and `#!` lines of plain directories of programmes, reach further places, until nothing new is found.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple, Protocol
+
+from policy.host import Host
+from policy.plan import Grant, beneath
+from policy.shebang import interpreter_of
+from policy.toolchain_table import Toolchain, ToolchainTable
+
+ACCESS = "rx"
+
+MAX_PROGRAMMES = 2000
+"""A PATH directory with more entries than this is not looked through."""
+
+
+class ToolchainHost(Host, Protocol):
+    """What discovery asks beyond `Host`."""
+
+    def others_can_write(self, path: str) -> bool:
+        """Whether a user other than root and the caller may write `path`: mode bit o+w, or another owner."""
+
+
+class Found(NamedTuple):
+    """One selected toolchain."""
+
+    name: str
+    root: str
+
+
+class Toolchains(NamedTuple):
+    """What a plan takes over. Paths are canonical."""
+
+    found: tuple[Found, ...]
+    grants: tuple[Grant, ...]
+    """Read and execute; the source is ``toolchain NAME`` or ``PATH``."""
+    denied: tuple[tuple[str, str], ...]
+    """(path, source): stays closed below the grants."""
+    links: tuple[tuple[str, str], ...]
+    """Symbolic links (path, text) on the way to the grants."""
+    env_pass: tuple[str, ...]
+    """Names of variables that pass through."""
+    env_set: tuple[tuple[str, str], ...]
+    """Variables to set; values may hold ``${home}``."""
+    seeds: tuple[tuple[str, str], ...]
+    """(path relative to the private home, canonical source): plain files to copy there."""
+    path: tuple[str, ...]
+    """The entries of PATH that lead somewhere in the jail, in order."""
+    notes: tuple[str, ...]
+    """What was not granted, and why."""
+
+
+def discover(
+    host: ToolchainHost,
+    path: str,
+    table: ToolchainTable,
+    *,
+    worktree: str = "",
+    programs: Sequence[str] = (),
+) -> Toolchains:
+    """Finds the toolchains.
+
+    Args:
+        host: the machine.
+        path: value of PATH.
+        table: the known toolchains, from `load_table`.
+        worktree: canonical root of the worktree; what lies in it is granted elsewhere.
+        programs: absolute paths of commands that will be run, wherever they lie.
+    """
+    search = _Search(host, table, worktree)
+    for entry in path.split(":"):
+        search.path_entry(entry)
+    search.active_variables()
+    for program in programs:
+        search.follow(program, "the command", trusted=True)
+    for directory in table.followed:
+        for name in host.listing(directory) or ():
+            if host.kind(f"{directory}/{name}") == "link":
+                search.follow(f"{directory}/{name}", f"{directory}/{name}", trusted=True)
+    for pattern in table.worktree_interpreters if worktree else ():
+        search.follow(f"{worktree}/{pattern}", "the worktree", trusted=False)
+    return search.result()
+
+
+class _Search:
+    def __init__(self, host: ToolchainHost, table: ToolchainTable, worktree: str) -> None:
+        self.host = host
+        self.table = table
+        self.worktree = worktree
+        self.selected: dict[tuple[str, str], Toolchain] = {}
+        self.grants: dict[str, str] = {}
+        self.denied: dict[str, str] = {}
+        self.links: dict[str, str] = {}
+        self.notes: dict[str, None] = {}
+        self.path: dict[str, None] = {}
+        self.followed: set[tuple[str, bool]] = set()
+        self.credentials = self._canonical(f"{host.home}/{name}" for name in table.credentials)
+        self.inside = self._canonical(f"{host.home}/{name}" for name in table.programmes_inside)
+        self.shared = self._canonical(self._placed(place) for place in table.shared_prefixes)
+        self.fixed = self._fixed_roots()
+
+    def _canonical(self, paths: Iterable[str]) -> tuple[str, ...]:
+        """Each path as written and as resolved: a credential directory may be a link."""
+        found: dict[str, None] = {}
+        for path in paths:
+            found[path] = None
+            found[self.host.resolve(path) or path] = None
+        return tuple(found)
+
+    def _placed(self, place: str) -> str:
+        return self.host.home + place[1:] if place.startswith("~/") else place
+
+    def _fixed_roots(self) -> list[tuple[Toolchain, str]]:
+        found = []
+        for tool in self.table.toolchain:
+            named = [value for name in tool.variables if (value := self.host.env(name) or "").startswith("/")]
+            for place in [*named, *map(self._placed, tool.roots)]:
+                root = self.host.resolve(place)
+                if root and (tool, root) not in found and self._harmless(root) and self._marked(tool, root):
+                    found.append((tool, root))
+        return found
+
+    def _in(self, path: str, trees: Iterable[str]) -> bool:
+        return any(beneath(path, tree) for tree in trees)
+
+    def system(self, path: str) -> bool:
+        return self._in(path, self.table.system)
+
+    def local(self, path: str) -> bool:
+        return bool(self.worktree) and beneath(path, self.worktree)
+
+    def secret(self, path: str) -> bool:
+        return self._in(path, self.credentials) and not self._in(path, self.inside)
+
+    def covered(self, path: str) -> bool:
+        return self._in(path, self.grants)
+
+    def reachable(self, path: str) -> bool:
+        return self.system(path) or self.local(path) or (self.covered(path) and not self._in(path, self.denied))
+
+    def _acceptable(self, path: str) -> bool:
+        """Whether `path` may be granted at all."""
+        return self._harmless(path) and not self.secret(path)
+
+    def _harmless(self, path: str) -> bool:
+        """Whether it holds neither home nor worktree, is granted nowhere else, and nobody else can write it."""
+        return not (
+            beneath(self.host.home, path)
+            or (self.worktree and beneath(self.worktree, path))
+            or self.system(path)
+            or self.local(path)
+            or self.host.others_can_write(path)
+        )
+
+    def expand(self, root: str, pattern: str) -> Iterator[str]:
+        """The existing paths below `root` that match `pattern`."""
+        if pattern == ".":
+            yield root
+            return
+        first, _, rest = pattern.partition("/")
+        if "*" in first:
+            names: Iterable[str] = (name for name in self.host.listing(root) or () if fnmatchcase(name, first))
+        else:
+            names = (first,) if self.host.kind(f"{root}/{first}") else ()
+        for name in names:
+            yield from self.expand(f"{root}/{name}", rest or ".")
+
+    def _marked(self, tool: Toolchain, root: str) -> bool:
+        return all(
+            any(next(self.expand(root, pattern), None) for pattern in marker.split("|")) for marker in tool.markers
+        )
+
+    def path_entry(self, entry: str) -> None:
+        """One component of PATH."""
+        if not entry.startswith("/"):
+            self.note(f"PATH entry {entry!r} is relative: it means another directory wherever the command goes")
+            return
+        directory = self.host.resolve(entry)
+        if directory is None or self.host.kind(directory) != "dir":
+            return
+        self._remember_links(entry)
+        if self.system(directory) or self.local(directory):
+            self.path[entry] = None
+            return
+        if self.host.others_can_write(directory):
+            self.note(f"PATH entry {entry} is not granted: other users can put programmes there")
+            return
+        if not self._acceptable(directory):
+            why = "it holds credentials" if self.secret(directory) else "it holds the home directory or the worktree"
+            self.note(f"PATH entry {entry} is not granted: {why}")
+            return
+        self.reach(directory, trusted=True)
+        if not self.covered(directory):
+            self._programmes(directory)
+        if any(beneath(path, directory) or beneath(directory, path) for path in self.grants):
+            self.path[entry] = None
+        elif names := self.host.listing(directory):
+            # Only links, which need no grant themselves: the entry works when one of them leads somewhere.
+            targets = (self.host.resolve(f"{directory}/{name}") for name in names)
+            if any(target and self.reachable(target) for target in targets):
+                self.path[entry] = None
+
+    def active_variables(self) -> None:
+        """VIRTUAL_ENV and the like."""
+        for tool in self.table.toolchain:
+            for name in tool.active_variables:
+                root = self.host.resolve(self.host.env(name) or "/")
+                if root is None or root == "/":
+                    continue
+                if self.local(root):
+                    for pattern in tool.follow:
+                        self.follow(f"{root}/{pattern}", "the worktree", trusted=False)
+                elif (tool, root) in self.fixed or (self._acceptable(root) and self._marked(tool, root)):
+                    self.select(tool, root)
+
+    def reach(self, place: str, *, trusted: bool) -> None:
+        """Selects what `place` (canonical) belongs to.
+
+        Args:
+            place: a directory or file.
+            trusted: False when an agent may have made the link that leads here: then only the usual places of known
+                toolchains count, for an agent could otherwise open any other virtual environment for reading.
+        """
+        for tool, root in self.fixed:
+            if any(beneath(place, root if part == "." else f"{root}/{part}") for part in tool.touched_by):
+                self.select(tool, root)
+        if not trusted or self.covered(place):
+            return
+        root = place
+        while root and not beneath(self.host.home, root) and not self.system(root):
+            for tool in self.table.toolchain:
+                allowed = tool.anywhere and (tool.shared_prefix or root not in self.shared)
+                if allowed and self._marked(tool, root) and self._acceptable(root):
+                    self.select(tool, root)
+                    return
+            root = root.rpartition("/")[0]
+
+    def follow(self, path: str, why: str, *, trusted: bool) -> None:
+        """Goes along a link or a script's `#!` line to what is behind it."""
+        if (path, trusted) in self.followed:
+            return
+        self.followed.add((path, trusted))
+        target = self.host.resolve(path)
+        if target is None:
+            return
+        self._remember_links(path)
+        for link, _ in self.host.links(path):
+            # A chain may pass through an installation that its end does not lie in (venv -> pyenv -> system).
+            parent = self.host.resolve(link.rpartition("/")[0] or "/")
+            if parent and not self.system(parent) and not self.local(parent):
+                self.reach(f"{parent}/{link.rpartition('/')[2]}", trusted=trusted)
+        if self.system(target) or self.local(target):
+            return
+        self.reach(target, trusted=trusted)
+        if self.host.kind(target) != "file":
+            return
+        if not self.covered(target) and not (trusted and self._single(target)):
+            self.note(f"{path} leads to {target}, which belongs to no known toolchain: not granted ({why})")
+            return
+        self._interpreter(target, trusted=trusted)
+
+    def _single(self, target: str) -> bool:
+        """Grants one programme by itself, as long as it is one."""
+        name = target.rpartition("/")[2]
+        if not self.host.executable(target) or not self._acceptable(target) or name in self.table.credential_names:
+            return False
+        self.grants[target] = "PATH"
+        return True
+
+    def _interpreter(self, script: str, *, trusted: bool) -> None:
+        interpreter = interpreter_of(self.host.read(script) or b"")
+        if interpreter:
+            self.follow(interpreter, script, trusted=trusted)
+
+    def _programmes(self, directory: str) -> None:
+        """A directory of programmes that is no toolchain's: ~/bin, ~/.local/bin."""
+        names = self.host.listing(directory)
+        if names is None or len(names) > MAX_PROGRAMMES:
+            self.note(f"PATH entry {directory} is not granted: it cannot be listed, or has over {MAX_PROGRAMMES} names")
+            return
+        programmes, strays = [], []
+        for name in names:
+            path = f"{directory}/{name}"
+            kind = self.host.kind(path)
+            if kind == "link":
+                self.follow(path, path, trusted=True)
+            elif kind == "file" and self.host.executable(path) and name not in self.table.credential_names:
+                programmes.append(path)
+            else:
+                strays.append(name)
+        if programmes and not strays:
+            self.grants[directory] = "PATH"
+        elif programmes:
+            self.note(f"{directory} also holds {strays[0]}: only its programmes are granted, one by one")
+        for path in programmes:
+            if strays:
+                self._single(path)
+            self._interpreter(path, trusted=True)
+
+    def select(self, tool: Toolchain, root: str) -> None:
+        """Takes over a toolchain's grants and goes on to where its links lead."""
+        if (tool.name, root) in self.selected:
+            return
+        self.selected[tool.name, root] = tool
+        source = f"toolchain {tool.name}"
+        for pattern in tool.grants:
+            for path in self.expand(root, pattern):
+                target = self.host.resolve(path)
+                if target is None or self.system(target) or self.local(target):
+                    continue
+                broad = (tool, root) not in self.fixed and any(beneath(secret, target) for secret in self.credentials)
+                if broad or not self._acceptable(target):
+                    self.note(f"{path} is not granted to {tool.name}: it holds credentials, or others can write it")
+                    continue
+                self._remember_links(path)
+                self.grants.setdefault(target, source)
+        for pattern in tool.excluded:
+            for path in self.expand(root, pattern):
+                self._deny(path, source)
+        for name in tool.notes:
+            self.note(f"{tool.name}: {name}")
+        for other, place in self.fixed:
+            if other.name in tool.brings:
+                self.select(other, place)
+        for pattern in tool.follow:
+            for path in self.expand(root, pattern):
+                self.follow(path, source, trusted=True)
+
+    def _deny(self, path: str, source: str) -> None:
+        directory = self.host.resolve(path.rpartition("/")[0])
+        target = self.host.resolve(path)
+        for place in (directory and f"{directory}/{path.rpartition('/')[2]}", target):
+            if place and not self.system(place):
+                self.denied[place] = source
+
+    def _remember_links(self, path: str) -> None:
+        self.links.update(self.host.links(path))
+
+    def note(self, text: str) -> None:
+        self.notes[text] = None
+
+    def result(self) -> Toolchains:
+        """Everything that was found."""
+        for path in self.credentials:
+            if self.covered(path):
+                self._deny(path, "credentials")
+                self.denied[path] = "credentials"
+        grants = [
+            (path, ACCESS, source)
+            for path, source in sorted(self.grants.items())
+            if not any(path != other and beneath(path, other) for other in self.grants)
+        ]
+        denied = {path: source for path, source in sorted(self.denied.items()) if self.covered(path)}
+        return Toolchains(
+            found=tuple(Found(*key) for key in self.selected),
+            grants=tuple(grants),
+            denied=tuple(denied.items()),
+            links=tuple(sorted((link, text) for link, text in self.links.items() if not self.reachable(link))),
+            env_pass=tuple(self._passed()),
+            env_set=tuple(sorted(self._environment().items())),
+            seeds=tuple(sorted(self._seeds().items())),
+            path=tuple(self.path),
+            notes=tuple(self.notes),
+        )
+
+    def _passed(self) -> list[str]:
+        names = {name for tool in self.selected.values() for name in tool.passed}
+        return sorted(name for name in names if self.host.env(name) is not None)
+
+    def _environment(self) -> dict[str, str]:
+        values: dict[str, str] = {}
+        for (_, root), tool in self.selected.items():
+            for name, value in tool.set.items():
+                values.setdefault(name, value.replace("${root}", root))
+        roots = {root for _, root in self.selected}  # of which only parts may be granted
+        names = [name for tool in self.table.toolchain for name in tool.active_variables]
+        names += [name for tool in self.selected.values() for name in tool.pass_paths]
+        for name in names:
+            value = self.host.env(name) or ""
+            target = self.host.resolve(value) if value.startswith("/") else None
+            if target and (target in roots or self.reachable(target)):
+                values[name] = value
+        return values
+
+    def _seeds(self) -> dict[str, str]:
+        found = {}
+        for name in {seed for tool in self.selected.values() for seed in tool.seeds}:
+            source = self.host.resolve(f"{self.host.home}/{name}")
+            if source and self.host.kind(source) == "file" and not self.secret(source):
+                found[name] = source
+        return found

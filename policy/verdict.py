@@ -1,0 +1,115 @@
+"""What a Plan says about one path: the question behind `paddock explain PATH` and every hint.
+
+The same arithmetic as the kernel's: a path has the union of the accesses of all grants above it, less what a denied or
+read-only path above it takes away. Pure.
+"""
+
+import shlex
+from typing import NamedTuple
+
+from policy.derive import NESTED
+from policy.plan import Plan, beneath
+
+NAMES = {"r": "read", "w": "write", "x": "execute", "i": "device control"}
+
+
+class Verdict(NamedTuple):
+    """What a Plan allows at a path.
+
+    Attributes:
+        path: canonical path that was judged.
+        access: letters as in `policy.plan`, "" when nothing is allowed.
+        rules: (granted path, access, source) of each grant that reaches it, nearest first.
+        limits: (path, "denied" | "read-only", source) of each exception that reaches it, nearest first.
+        hint: what would allow it (or more of it); "" when everything is allowed.
+        risk: what that would open; "" when nothing special is known.
+    """
+
+    path: str
+    access: str
+    rules: tuple[tuple[str, str, str], ...]
+    limits: tuple[tuple[str, str, str], ...]
+    hint: str
+    risk: str
+
+    def describe(self) -> list[str]:
+        """The verdict in words, one fact a line."""
+        allowed = ", ".join(NAMES[letter] for letter in self.access) or "nothing"
+        lines = [f"{self.path}: {allowed}"]
+        lines += [f"  granted by  {path} ({access}) from {source}" for path, access, source in self.rules]
+        lines += [f"  {kind:<11} {path} from {source}" for path, kind, source in self.limits]
+        if not self.rules and not self.limits:
+            lines.append("  no rule grants it: what is not granted is denied")
+        if self.hint:
+            lines.append(f"  to allow it {self.hint}")
+        if self.risk:
+            lines.append(f"  risk        {self.risk}")
+        return lines
+
+
+# (last components or parts of a path, what a grant would open); the first match is told.
+_RISKS: tuple[tuple[str, str], ...] = (
+    ("/.ssh", "private keys: whoever holds them can log in to your servers and push as you"),
+    ("/.gnupg", "private keys: whoever holds them can sign and decrypt as you"),
+    ("/.aws", "cloud credentials"),
+    ("/.azure", "cloud credentials"),
+    ("/.config/gcloud", "cloud credentials"),
+    ("/.kube", "cluster credentials"),
+    ("/.docker", "registry credentials"),
+    ("/.netrc", "passwords"),
+    ("/.npmrc", "registry tokens"),
+    ("/.pypirc", "registry tokens"),
+    ("/.git-credentials", "passwords for git hosts"),
+    ("/.config/gh", "a token for GitHub"),
+    ("/etc/shadow", "password hashes of every user"),
+    ("/etc/ssl/private", "private keys of this machine"),
+    ("docker.sock", "whoever reaches the Docker daemon is root on this machine"),
+    ("/run/user", "sockets of your desktop session: agents for keys, D-Bus, Wayland"),
+    ("/.git/hooks", "programmes that git runs outside the jail"),
+    ("/.git", "the repository itself: its config may hold tokens, its hooks run outside the jail"),
+    ("/.bashrc", "programmes that your shell runs outside the jail"),
+    ("/.profile", "programmes that your shell runs outside the jail"),
+    ("/.zshrc", "programmes that your shell runs outside the jail"),
+)
+
+
+def decide(plan: Plan, path: str) -> Verdict:
+    """What `plan` allows at `path`, and why.
+
+    Args:
+        plan: bound or not; slots that are not bound never match.
+        path: canonical absolute path (symbolic links resolved by the caller; it need not exist).
+    """
+    rules = [grant for grant in plan.grants if grant[0].startswith("/") and beneath(path, grant[0])]
+    rules.sort(key=lambda grant: -len(grant[0]))
+    inner = max((len(where) for where, _, source in rules if source == NESTED), default=0)
+    limits = [(where, "denied", source) for where, source in plan.denied if beneath(path, where) and len(where) > inner]
+    limits += [(where, "read-only", source) for where, source in plan.read_only if beneath(path, where)]
+    limits.sort(key=lambda limit: -len(limit[0]))
+    access = "".join(letter for letter in "rwxi" if any(letter in grant[1] for grant in rules))
+    if any(kind == "denied" for _, kind, _ in limits):
+        access = ""
+    elif limits:
+        access = access.replace("w", "")
+    return Verdict(path, access, tuple(rules), tuple(limits), _hint(path, access, limits), _risk(path))
+
+
+def _hint(path: str, access: str, limits: list[tuple[str, str, str]]) -> str:
+    quoted = shlex.quote(path)
+    if "w" in access:
+        return ""
+    if limits:
+        where, kind, source = limits[0]
+        if source.startswith("--deny"):
+            return f"leave out --deny {shlex.quote(where)}"
+        return f"change what makes {shlex.quote(where)} {kind}: {source}"
+    if not access:
+        return f"--ro {quoted} (read and execute) or --rw {quoted} (write too)"
+    return f"--rw {quoted} (to write too)"
+
+
+def _risk(path: str) -> str:
+    for mark, risk in _RISKS:
+        if path.endswith(mark) or f"{mark}/" in path:
+            return risk
+    return ""

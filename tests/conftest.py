@@ -1,0 +1,87 @@
+"""What every test may ask for: an identity, a place to work in, a repository, the installed command."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import features, identity, install, repository
+from tests.support.identity import Who
+from tests.support.install import Installed
+from tests.support.repository import Repo
+
+SCRUBBED = ("GIT_", "XDG_", "PADDOCK_")
+
+# An ordinary user cannot act as root; the ids say so, instead of a skip that reads like a fault.
+IDENTITIES = ("root", "user") if os.geteuid() == 0 else ("user-of-the-suite",)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuses a `PADDOCK_REQUIRE` that names what nobody checks."""
+    try:
+        features.parse_required(features.REQUIRED_TEXT)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Takes the caller's git, XDG and Paddock settings away, and his home."""
+    before = os.umask(0o022)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(SCRUBBED)]:
+            patch.delenv(name)
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+    os.umask(before)
+
+
+@pytest.fixture(scope="session")
+def installed() -> Installed:
+    """The wheel of the present sources, installed where every user can execute it."""
+    return install.install()
+
+
+@pytest.fixture
+def public_dir() -> Iterator[Path]:
+    """An empty directory that every user can enter (`tmp_path` lies in one of mode 0700), removed afterwards."""
+    path = Path(tempfile.mkdtemp(prefix="t-", dir=install.public_root()))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(params=IDENTITIES)
+def who(request: pytest.FixtureRequest, public_dir: Path) -> Who:
+    """The identity a test acts as: once root, once an ordinary user without capabilities."""
+    home = public_dir / "home"
+    return identity.root(home) if request.param == "root" else identity.user(home)
+
+
+@pytest.fixture
+def user(public_dir: Path) -> Who:
+    """An ordinary user without capabilities, whoever runs the suite."""
+    return identity.user(public_dir / "home-of-user")
+
+
+@pytest.fixture
+def as_user(user: Who) -> Callable[..., object]:
+    """`user.run`, for tests that need nothing else of it: argv, then cwd=, env=, stdin=, timeout=."""
+    return user.run
+
+
+@pytest.fixture
+def place(who: Who, public_dir: Path) -> Path:
+    """An empty directory that belongs to `who`."""
+    path = public_dir / "place"
+    path.mkdir()
+    return who.give(path)
+
+
+@pytest.fixture
+def repo(who: Who, place: Path) -> Repo:
+    """A repository with the linked worktrees `one` and `two` and the submodule `library`, owned by `who`."""
+    return repository.make(who, place)

@@ -1,0 +1,111 @@
+"""Nothing may outlive a test of the kernel suite: no process, no mount."""
+
+import ctypes
+import os
+import select
+import signal
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.identity import MARKER
+
+PR_SET_CHILD_SUBREAPER = 36
+GRACE_SECONDS = 5.0
+
+# Mounted by the kernel whenever somebody looks there; no doing of ours.
+AUTOMATIC = (" - autofs ", " - binfmt_misc ")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _subreaper() -> None:
+    """Orphans come to this process, so that a daemon which scrubbed its environment is found too (prctl(2))."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind(_subreaper: None) -> Iterator[None]:
+    """Fails a test that leaves a process or a mount. Set up first, so it looks when all other fixtures are gone."""
+    marker = uuid.uuid4().hex
+    children, mounts = _children(), _mounts()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARKER, marker)
+        yield
+    survivors = _survivors(marker, children)
+    added = _mounts() - mounts
+    assert not survivors, "processes outlived the test: " + "; ".join(survivors)
+    assert not added, "mounts outlived the test:\n" + "\n".join(sorted(added))
+
+
+def _survivors(marker: str, known: set[int]) -> list[str]:
+    """Waits for what is ending, kills what is not, and describes the latter."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    left: list[str] = []
+    while pids := _marked(marker) | (_children() - known):
+        for pid in pids:
+            if not _ended(pid, deadline):
+                left.append(f"{pid} {_words(pid)}")
+                os.kill(pid, signal.SIGKILL)
+                _ended(pid, time.monotonic() + GRACE_SECONDS)
+            _reap(pid)
+    return left
+
+
+def _ended(pid: int, deadline: float) -> bool:
+    """Whether `pid` ended before the deadline (a zombie has ended); waits on a pidfd, never polls."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        ready, _, _ = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
+    finally:
+        os.close(fd)
+    return bool(ready)
+
+
+def _reap(pid: int) -> None:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:  # somebody else's child, or collected by subprocess already
+        return
+
+
+def _children() -> set[int]:
+    """Direct children of this process, whichever thread started them."""
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        found.update(map(int, (task / "children").read_text().split()))
+    return found
+
+
+def _marked(marker: str) -> set[int]:
+    """Processes whose environment holds the marker, this one excepted."""
+    wanted = f"{MARKER}={marker}".encode()
+    found: set[int] = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            try:
+                environment = (entry / "environ").read_bytes()
+            except (PermissionError, FileNotFoundError, ProcessLookupError):
+                continue
+            if wanted in environment.split(b"\0"):
+                found.add(int(entry.name))
+    return found
+
+
+def _words(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError as error:
+        return f"({error.strerror})"
+
+
+def _mounts() -> set[str]:
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return {line for line in lines if not any(kind in line for kind in AUTOMATIC)}

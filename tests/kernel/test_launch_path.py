@@ -1,0 +1,107 @@
+"""What a warm launch imports: every import counts in milliseconds, before every command of every agent."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.features import need
+from tests.support.identity import Who
+from tests.support.install import Installed
+from tests.support.repository import Repo
+
+COSTLY = {
+    "argparse",
+    "asyncio",
+    "collections",
+    "contextlib",
+    "dataclasses",
+    "enum",
+    "functools",
+    "git",
+    "importlib.metadata",
+    "inspect",
+    "json",
+    "logging",
+    "pathlib",
+    "pydantic",
+    "re",
+    "rich",
+    "shutil",
+    "signal",
+    "site",
+    "socket",
+    "struct",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "tomllib",
+    "typer",
+    "typing",
+}
+
+# Runs the real script's Python part with every import reported to a file in the worktree: that stays writable when
+# inherited descriptors are closed and Landlock stands, so imports after the fork are seen as well.
+PROBE = """
+import posix, sys
+def report(event, arguments):
+    if event == "import":
+        log = posix.open({log!r}, posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT, 0o600)
+        posix.write(log, arguments[0].encode() + b"\\n")
+        posix.close(log)
+for name in sys.modules:
+    report("import", (name,))
+sys.addaudithook(report)
+with open({script!r}) as file:
+    code = compile(file.read(), {script!r}, "exec")
+sys.argv = [{script!r}, {script!r}, *sys.argv[1:]]
+exec(code)
+"""
+
+OPTIONS = ("run", "--net", "none", "--git", "readonly", "--")
+
+
+def imported(who: Who, installed: Installed, worktree: Path, command: tuple[str, ...]) -> set[str]:
+    """Names of all modules that one launch of `command` imported, or tried to."""
+    log = worktree / "imports.log"
+    program = PROBE.format(log=str(log), script=str(installed.paddock))
+    ended = who.run([installed.python, "-I", "-S", "-c", program, *OPTIONS, *command], cwd=worktree)
+    assert ended.returncode == 0, ended.stderr
+    names = set(log.read_text().split())
+    log.unlink()
+    return names
+
+
+@pytest.fixture
+def worktree(who: Who, repo: Repo, installed: Installed) -> Path:
+    """A worktree in which `true` was run once already, so that its plan is cached."""
+    need("landlock")
+    ended = who.run([str(installed.paddock), *OPTIONS, "true"], cwd=repo.one)
+    assert ended.returncode == 0, ended.stderr
+    return repo.one
+
+
+def test_a_warm_launch_imports_nothing_costly(who: Who, installed: Installed, worktree: Path) -> None:
+    """With a valid cached plan, only the launcher's own modules and the interpreter's core are loaded."""
+    names = imported(who, installed, worktree, ("true",))
+    assert {"launcher.__main__", "launcher.jail.landlock", "launcher.jail.seccomp", "policy.plan"} <= names
+    assert not names & COSTLY
+    assert not {name for name in names if name.partition(".")[0] in COSTLY}
+
+
+def test_a_warm_launch_stays_within_the_core(who: Who, installed: Installed, worktree: Path) -> None:
+    """Whatever else is imported comes from the short list of modules that cost next to nothing."""
+    bare = who.run([installed.python, "-I", "-S", "-c", "import sys, os, ctypes; print(*sys.modules)"])
+    allowed = set(bare.stdout.split()) | set(sys.builtin_module_names) | {"fcntl", "select", "_struct"}
+    names = imported(who, installed, worktree, ("true",))
+    assert {name for name in names if name.partition(".")[0] not in {*allowed, "launcher", "policy"}} == set()
+
+
+def test_a_changed_configuration_takes_the_long_way(who: Who, installed: Installed, worktree: Path) -> None:
+    """The same probe does see pydantic where a plan has to be made, so its silence means something."""
+    (worktree / ".paddock.toml").write_text('net = "none"\n')
+    who.give(worktree)
+    log = worktree / "imports.log"
+    program = PROBE.format(log=str(log), script=str(installed.paddock))
+    who.run([installed.python, "-I", "-S", "-c", program, *OPTIONS, "true"], cwd=worktree)
+    assert "pydantic" in log.read_text().split()

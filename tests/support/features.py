@@ -1,0 +1,82 @@
+"""What this machine can do, found by trying, and what it must be able to do.
+
+`PADDOCK_REQUIRE=landlock,userns` turns a missing feature from a skip into a failure: CI sets it, so that a
+suite which skips everything cannot pass there.
+"""
+
+import ctypes
+import functools
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.identity import DROP
+
+LANDLOCK_CREATE_RULESET = 444  # the same number on every architecture
+LANDLOCK_CREATE_RULESET_VERSION = 1
+
+
+def _landlock() -> str:
+    libc = ctypes.CDLL(None, use_errno=True)
+    abi = libc.syscall(LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_CREATE_RULESET_VERSION)
+    return "" if abi >= 1 else f"landlock_create_ruleset: {os.strerror(ctypes.get_errno())}"
+
+
+def _tried(*argv: str) -> str:
+    """Why `argv`, run as an ordinary user, does not succeed; empty when it does."""
+    prefix = DROP if os.geteuid() == 0 else ()
+    try:
+        ended = subprocess.run([*prefix, *argv], cwd="/", capture_output=True, text=True, timeout=20, check=False)
+    except OSError as error:
+        return str(error)
+    return "" if ended.returncode == 0 else (ended.stderr.strip() or f"{argv[0]} ended with {ended.returncode}")
+
+
+def _userns() -> str:
+    return _tried("unshare", "--user", "--map-root-user", "--mount", "true")
+
+
+def _bubblewrap() -> str:
+    return _tried("bwrap", "--unshare-all", "--ro-bind", "/", "/", "true")
+
+
+def _agents() -> str:
+    missing = [name for name in ("claude", "codex") if not shutil.which(name)]
+    return f"not on PATH: {', '.join(missing)}" if missing else ""
+
+
+FEATURES: dict[str, Callable[[], str]] = {
+    "landlock": _landlock,
+    "userns": _userns,
+    "bubblewrap": _bubblewrap,
+    "agents": _agents,
+}
+
+
+def parse_required(text: str) -> frozenset[str]:
+    """The names in a comma list; ValueError names the ones that are no feature."""
+    names = frozenset(filter(None, (name.strip() for name in text.split(","))))
+    if unknown := sorted(names - FEATURES.keys()):
+        raise ValueError(f"PADDOCK_REQUIRE: unknown {', '.join(unknown)}; known are {', '.join(FEATURES)}")
+    return names
+
+
+# Read at import: the environment is scrubbed before the first test.
+REQUIRED_TEXT = os.environ.get("PADDOCK_REQUIRE", "")
+
+
+@functools.cache
+def missing(feature: str) -> str:
+    """Why the machine lacks `feature`; empty when it has it. KeyError for a name that is no feature."""
+    return FEATURES[feature]()
+
+
+def need(feature: str, *, required_text: str = REQUIRED_TEXT) -> None:
+    """Goes on when the machine has `feature`; else skips the test, or fails it when the feature is required."""
+    if why := missing(feature):
+        if feature in parse_required(required_text):
+            pytest.fail(f"{feature} is required (PADDOCK_REQUIRE) and missing: {why}", pytrace=False)
+        pytest.skip(f"needs {feature}: {why}")
