@@ -18,6 +18,7 @@ from policy.plan import VERSION, Grant, Plan, beneath
 from policy.toolchains import Toolchains
 from policy.worktree import WorktreeSandboxContext
 
+_PRIVATE = ("/tmp", "/var/tmp", "/dev", "/proc")
 READ = "rx"  # a tree that may be used: read, listed, executed
 WRITE = "rwx"
 DATA = "r"  # files that are only read
@@ -318,9 +319,6 @@ def _program_grants(command: Command, grants: Iterable[Grant], host: Host) -> li
     return [(path, READ, "the command's own programme")]
 
 
-NESTED = "granted submodule"
-
-
 def _nested(context: WorktreeSandboxContext, denied: dict[str, str]) -> list[Grant]:
     """Granted submodules inside ones that are not: the deepest root wins, but `--deny` beats both."""
     hidden = [str(path) for _, path in _ungranted(context)]
@@ -329,7 +327,7 @@ def _nested(context: WorktreeSandboxContext, denied: dict[str, str]) -> list[Gra
         path = str(submodule.worktree_path)
         above = [where for where in denied if beneath(path, where)]
         if above and all(where in hidden for where in above):
-            result.append((path, WRITE, NESTED))
+            result.append((path, WRITE, promises.NESTED))
     return result
 
 
@@ -419,7 +417,8 @@ def _environment(rules: Rules, provider: Translation, toolchains: Toolchains) ->
 def _merged(grants: Iterable[Grant]) -> tuple[Grant, ...]:
     """One grant per path, with the union of accesses; sources are joined, order is kept.
 
-    A grant that one above it covers is left out: rules and mounts reach the whole tree below them.
+    A grant that one above it covers is left out: rules and mounts reach the whole tree below them. Not so where the
+    one above is a private directory of the jail, which shows nothing of what lies below it outside.
     """
     merged: dict[str, tuple[str, str]] = {}
     for path, access, source in grants:
@@ -431,7 +430,7 @@ def _merged(grants: Iterable[Grant]) -> tuple[Grant, ...]:
         parent = path
         while parent not in ("", "/"):
             parent = parent.rpartition("/")[0] or "/"
-            if parent in merged and set(access) <= set(merged[parent][0]):
+            if parent not in _PRIVATE and parent in merged and set(access) <= set(merged[parent][0]):
                 return True
         return False
 

@@ -11,6 +11,9 @@ NAMESPACES = "landlock+namespaces"
 LANDLOCK = "landlock"
 BUBBLEWRAP = "bubblewrap"
 
+NESTED = "granted submodule"
+"""Source of a grant that holds although a denied path lies above it: a submodule inside one that is not granted."""
+
 BACKENDS = (NAMESPACES, LANDLOCK)
 """In the order of preference of `--backend auto`."""
 

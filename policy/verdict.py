@@ -7,8 +7,8 @@ read-only path above it takes away. Pure.
 import shlex
 from typing import NamedTuple
 
-from policy.derive import NESTED
 from policy.plan import Plan, beneath
+from policy.promises import NESTED
 
 NAMES = {"r": "read", "w": "write", "x": "execute", "i": "device control"}
 

@@ -45,8 +45,9 @@ def key(words: tuple[object, ...], cwd: str) -> bytes:
     return _dumped((sys.version_info[:3], sys.executable, words, cwd, os.geteuid(), os.getegid(), os.getgroups()))
 
 
-def _dumped(value: "Any") -> bytes:
-    return marshal.dumps(value)
+def _dumped(value: "Any") -> bytes:  # noqa: ANN401  # typeshed names no type for what marshal takes
+    # Version 2: later ones mark shared objects, so that equal values could give different bytes.
+    return marshal.dumps(value, 2)
 
 
 def _path(places: Places, key_bytes: bytes) -> str:

@@ -7,8 +7,11 @@ import os
 import sys
 
 from launcher.jail import enter, hygiene, init, status, syscalls
+from launcher.jail.namespaces import enter as namespaces
+from launcher.jail.namespaces import layout
 from launcher.session import cache, report_file, state, terminal
 from launcher.session.places import Places
+from policy import promises
 from policy.errors import printable
 from policy.plan import Plan
 
@@ -57,7 +60,13 @@ def run(
         if verbose:
             sys.stderr.write(f"paddock: session {session.name}, {plan.backend}, worktree {printable(plan.worktree)}\n")
         sys.stderr.flush()
-        worker = _Worker(bound, bound.argv(arguments), hygiene.environment(bound, os.environ, given), entry.filter)
+        worker = _Worker(
+            bound,
+            bound.argv(arguments),
+            hygiene.environment(bound, os.environ, given),
+            entry.filter,
+            (session.slots["home"], session.slots["tmp"]),
+        )
         status_code = terminal.supervise(
             worker,
             namespaces=worker.namespaces,
@@ -78,18 +87,30 @@ def run(
 class _Worker:
     """What runs in the child process: the jail's view, then init, then the command."""
 
-    __slots__ = ("_argv", "_environment", "_filter", "_held", "_plan", "_uid", "namespaces")
+    __slots__ = ("_argv", "_environment", "_filter", "_gid", "_operations", "_plan", "_uid", "namespaces")
 
-    def __init__(self, plan: Plan, argv: list[str], environment: dict[str, str], filter_program: bytes) -> None:
+    def __init__(
+        self, plan: Plan, argv: list[str], environment: dict[str, str], filter_program: bytes, slots: tuple[str, ...]
+    ) -> None:
         self._plan = plan
         self._argv = argv
         self._environment = environment
         self._filter = filter_program
-        self._uid = os.geteuid()
-        self._held: tuple[str, ...] = ("survival",)
+        self._uid, self._gid = os.geteuid(), os.getegid()
+        self._operations: tuple[layout.Operation, ...] = ()
         self.namespaces = 0
+        if plan.backend == promises.NAMESPACES:
+            nested = [path for path, _, source in plan.grants if source == promises.NESTED]
+            self._operations = layout.prepare(plan, (*slots, *nested))
+            self.namespaces = namespaces.flags(plan)
 
     def __call__(self, status_fd: int, launcher_pidfd: int) -> "NoReturn":
+        held = ["survival"]
+        if self.namespaces:
+            facts = namespaces.enter(self._plan, self._operations, uid=self._uid, gid=self._gid)
+            status.send_report(status_fd, facts)
+            held += [name for name, state, _ in facts if state == "held"]
+
         def start() -> "NoReturn":
             enter.enter(
                 self._plan,
@@ -97,7 +118,7 @@ class _Worker:
                 self._environment,
                 filter_program=self._filter,
                 kernel_uid=self._uid,
-                held_outside=self._held,
+                held_outside=tuple(held),
                 report=lambda facts: status.send_report(status_fd, facts),
                 keep=(status_fd,),
             )

@@ -42,9 +42,9 @@ def _nothing_left_behind(_subreaper: None) -> Iterator[None]:
     assert not added, "mounts outlived the test:\n" + "\n".join(sorted(added))
 
 
-def _survivors(marker: str, known: set[int]) -> list[str]:
+def _survivors(marker: str, known: set[int], *, grace: float = GRACE_SECONDS) -> list[str]:
     """Waits for what is ending, kills what is not, and describes the latter."""
-    deadline = time.monotonic() + GRACE_SECONDS
+    deadline = time.monotonic() + grace
     left: list[str] = []
     while pids := _marked(marker) | (_children() - known):
         for pid in pids:

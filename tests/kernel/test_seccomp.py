@@ -1,77 +1,25 @@
 """The system call filter in the running kernel, as root and as a user."""
 
 import asyncio
-import contextlib
 import ctypes
 import errno
 import os
 import pty
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from launcher.jail import capabilities, hygiene, seccomp, syscall_tables, syscalls
+from launcher.jail import capabilities, seccomp, syscall_tables, syscalls
 from policy.errors import Refusal
 from tests.support import forked
+from tests.support.filtered import HERE, LIBC, call, filtered, raw
 from tests.support.forked import verdict
 from tests.support.identity import Who
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def raw(number: int, *arguments: int) -> str:
-    """``ok`` or the errno's name of a call by number; unnamed arguments are 0."""
-    words = [ctypes.c_long(argument) for argument in (*arguments, 0, 0, 0, 0, 0, 0)[:6]]
-    ctypes.set_errno(0)
-    if _libc.syscall(ctypes.c_long(number), *words) != -1:
-        return "ok"
-    return errno.errorcode[ctypes.get_errno()]
-
-
-def call(name: str, *arguments: int) -> str:
-    """`raw` by name, for the machine the test runs on."""
-    number = syscall_tables.number(name, syscalls.MACHINE)
-    assert number is not None
-    return raw(number, *arguments)
-
-
-HERE = tuple(
-    name
-    for name in (*syscall_tables.UNIFIED, *syscall_tables.OLDER)
-    if syscall_tables.number(name, syscalls.MACHINE) is not None
-)
-
-
-def filtered(
-    act: Callable[[], forked.T],
-    net: str = "none",
-    *,
-    own_network: bool = False,
-    own_processes: bool = False,
-    own_ipc: bool = False,
-    kill_zero: bool = False,
-    unix_datagrams: bool = False,
-) -> forked.T:
-    """What `act` returns behind the filter."""
-    program = seccomp.program(
-        syscalls.MACHINE,
-        net=net,
-        own_network=own_network,
-        own_processes=own_processes,
-        own_ipc=own_ipc,
-        kill_zero=kill_zero,
-        unix_datagrams=unix_datagrams,
-    )
-    hygiene.no_new_privs()
-    seccomp.install(program)
-    return act()
 
 
 def test_the_kernel_accepts_every_filter(who: Who) -> None:
@@ -249,104 +197,6 @@ def test_the_own_process_group_cannot_be_signalled(who: Who) -> None:
     assert forked.run(lambda: filtered(act, kill_zero=True), who) == ["ok", "ok"]
 
 
-INTERNET = {
-    "tcp": (socket.AF_INET, socket.SOCK_STREAM, 0),
-    "tcp6": (socket.AF_INET6, socket.SOCK_STREAM, 6),
-    "udp": (socket.AF_INET, socket.SOCK_DGRAM, 0),
-    "mptcp": (socket.AF_INET, socket.SOCK_STREAM, 262),
-    "raw": (socket.AF_INET, socket.SOCK_RAW, 1),
-    "packet": (socket.AF_PACKET, socket.SOCK_RAW, 0),
-    "vsock": (40, socket.SOCK_STREAM, 0),
-    "routes": (socket.AF_NETLINK, socket.SOCK_RAW, 0),
-    "diag": (socket.AF_NETLINK, socket.SOCK_RAW, 4),
-    "unix": (socket.AF_UNIX, socket.SOCK_STREAM, 0),
-    "unix-datagram": (socket.AF_UNIX, socket.SOCK_DGRAM, 0),
-}
-
-
-def opened(family: int, kind: int, protocol: int) -> None:
-    # Close-on-exec and non-blocking are flags in the type, as programmes usually give them.
-    socket.socket(family, kind | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, protocol).close()
-
-
-@pytest.mark.parametrize(
-    ("net", "own_network", "tcp", "udp"),
-    [
-        ("none", False, "EACCES", "EACCES"),
-        ("proxy", False, "ok", "EACCES"),
-        ("open", False, "ok", "ok"),
-        ("none", True, "ok", "ok"),
-    ],
-)
-def test_sockets_follow_the_network_mode(who: Who, net: str, own_network: bool, tcp: str, udp: str) -> None:
-    """Each kind of socket is there or not as the mode says."""
-
-    def act() -> dict[str, str]:
-        return {name: verdict(opened, *arguments) for name, arguments in INTERNET.items()}
-
-    internet = net != "none" or own_network
-    assert forked.run(lambda: filtered(act, net, own_network=own_network), who) == {
-        "tcp": tcp,
-        "tcp6": tcp,
-        "udp": udp,
-        "mptcp": "EPROTONOSUPPORT" if internet else "EACCES",
-        "raw": "EPERM" if internet else "EACCES",
-        "packet": "EAFNOSUPPORT",
-        "vsock": "EAFNOSUPPORT",
-        "routes": "ok",
-        "diag": "EPROTONOSUPPORT",
-        "unix": "ok",
-        "unix-datagram": "EAFNOSUPPORT",
-    }
-
-
-def test_unix_datagrams_reach_no_host_socket(who: Who, place: Path) -> None:
-    """A datagram socket pair would carry a path in each message; streams do not."""
-
-    def act() -> list[str]:
-        return [
-            verdict(socket.socketpair, socket.AF_UNIX, socket.SOCK_DGRAM),
-            verdict(socket.socketpair, socket.AF_UNIX, socket.SOCK_RAW),
-            verdict(socket.socketpair, socket.AF_UNIX, socket.SOCK_STREAM),
-        ]
-
-    assert forked.run(lambda: filtered(act), who) == ["EAFNOSUPPORT", "EAFNOSUPPORT", "ok"]
-    assert forked.run(lambda: filtered(act, unix_datagrams=True), who) == ["ok", "ok", "ok"]
-
-
-@contextlib.contextmanager
-def tcp_server() -> Iterator[tuple[str, int]]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()
-
-
-def test_tcp_fast_open_does_not_connect(who: Who) -> None:
-    """sendto with MSG_FASTOPEN is refused where TCP is guarded by its port; a plain connect goes on to Landlock."""
-    with tcp_server() as address:
-
-        def act() -> list[str]:
-            with socket.socket() as fast, socket.socket() as plain:
-                return [
-                    verdict(fast.sendto, b"x", socket.MSG_FASTOPEN, address),
-                    verdict(fast.setsockopt, socket.IPPROTO_TCP, 30, 1),
-                    verdict(plain.connect, address),
-                    verdict(plain.sendall, b"x"),
-                ]
-
-        assert forked.run(lambda: filtered(act, "proxy"), who) == ["ENOTSUP", "ENOTSUP", "ok", "ok"]
-
-
-def test_an_unbound_socket_does_not_listen_in_proxy_mode(who: Who) -> None:
-    """listen(2) would choose a port by itself, past Landlock's bind rule; in open mode it may."""
-
-    def act() -> str:
-        with socket.socket() as server:
-            return verdict(server.listen)
-
-    assert forked.run(lambda: filtered(act, "proxy"), who) == "EPERM"
-    assert forked.run(lambda: filtered(act, "open"), who) == "ok"
-
-
 def test_asyncio_and_its_servers_run_behind_the_strictest_filter(who: Who, place: Path) -> None:
     """An event loop, a subprocess in it and a server on a socket file work without any network."""
 
@@ -410,12 +260,12 @@ def test_a_debugger_can_trace_its_own_child(who: Who) -> None:
         capabilities.drop_all()
         pid = os.fork()
         if pid == 0:
-            _libc.ptrace(0, 0, 0, 0)  # PTRACE_TRACEME
+            LIBC.ptrace(0, 0, 0, 0)  # PTRACE_TRACEME
             os.kill(os.getpid(), signal.SIGSTOP)
             os._exit(5)
         _, status = os.waitpid(pid, 0)
         stopped = os.WIFSTOPPED(status) and os.WSTOPSIG(status)
-        continued = _libc.ptrace(7, pid, 0, 0)  # PTRACE_CONT
+        continued = LIBC.ptrace(7, pid, 0, 0)  # PTRACE_CONT
         return [stopped, continued, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])]
 
     assert forked.run(lambda: filtered(act), who) == [signal.SIGSTOP, 0, 5]

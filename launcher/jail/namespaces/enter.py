@@ -112,6 +112,7 @@ def _facts(plan: Plan, operations: tuple[Operation, ...], view: View) -> Facts:
         ("visibility", "held", "/proc of the jail's own PID namespace"),
         ("survival", "held", "PID namespace that ends with the launcher"),
         ("unix-sockets", "held", "paths: not mounted; " + _abstract(plan)),
+        ("shared-memory", "held", "private /dev/shm, IPC namespace"),
         ("terminals", "held", "private devpts"),
     ]
     if plan.net != "open":

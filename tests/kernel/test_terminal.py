@@ -1,0 +1,417 @@
+"""A jail at a terminal is like no jail at all: job control, signals, pipelines, exit statuses."""
+
+import os
+import shlex
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support import jail as jails
+from tests.support.console import CTRL_C, CTRL_D, CTRL_Z, SHELL, Console
+from tests.support.features import need
+from tests.support.identity import Who
+from tests.support.install import Installed
+from tests.support.jail import Jail
+
+
+@pytest.fixture
+def jail(who: Who, installed: Installed, place: Path) -> Jail:
+    """A jail around an empty worktree."""
+    need("userns")
+    return jails.make(who, installed, place)
+
+
+@pytest.fixture(params=[True, False], ids=["pid-namespace", "subreaper"])
+def namespaces(request: pytest.FixtureRequest) -> bool:
+    """Whether the jail has namespaces, or only two processes that watch each other."""
+    return bool(request.param)
+
+
+@pytest.fixture
+def console(jail: Jail) -> "Console":
+    """A shell on a terminal."""
+    return Console(jail.who, jail.worktree)
+
+
+def line(jail: Jail, *argv: str, namespaces: bool, **spec: object) -> str:
+    """A command line for a shell that runs `argv` in the jail."""
+    return shlex.join(jail.words(argv, namespaces=namespaces, **spec))
+
+
+# Job control
+
+
+def test_ctrl_c_ends_the_command(jail: Jail, console: Console, namespaces: bool) -> None:
+    """The terminal's interrupt reaches the command, and the status is 128+2."""
+    with console:
+        console.run(line(jail, "sh", "-c", "echo ready; exec cat", namespaces=namespaces))
+        console.expect("ready")
+        console.type(CTRL_C)
+        console.expect(f"<{128 + signal.SIGINT}>")
+
+
+COUNTING = """
+import os, signal
+counts = dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGUSR2), 0)
+def count(number, frame):
+    counts[number] += 1
+    os.write(1, b"<%s>\\n" % signal.Signals(number).name.encode())
+for number in counts:
+    signal.signal(number, count)
+print("ready", flush=True)
+while not counts[signal.SIGUSR2]:
+    signal.pause()
+print("counted", counts[signal.SIGINT], counts[signal.SIGTERM])
+"""
+
+
+def test_an_interrupt_arrives_once(jail: Jail, console: Console, namespaces: bool) -> None:
+    """Ctrl-C is not passed on a second time by the launcher, which sees it too."""
+    file = jail.outside / "pid"
+    program = [str(jail.python), "-I", "-S", "-c", COUNTING]
+    with console:
+        console.run(line(jail, *program, namespaces=namespaces, pid_file=str(file)))
+        console.expect("ready")
+        for _ in range(3):
+            console.type(CTRL_C)
+            console.expect("<SIGINT>")
+        # Goes the way on which a second interrupt would come, behind it.
+        os.kill(int(file.read_text()), signal.SIGUSR2)
+        console.expect("counted 3 0")
+        console.expect("<0>")
+
+
+def test_a_signal_to_the_launcher_reaches_the_command(jail: Jail, console: Console, namespaces: bool) -> None:
+    """What somebody sends to the one process that is known outside is passed on, once."""
+    file = jail.outside / "pid"
+    program = [str(jail.python), "-I", "-S", "-c", COUNTING]
+    with console:
+        console.run(line(jail, *program, namespaces=namespaces, pid_file=str(file)))
+        console.expect("ready")
+        os.kill(int(file.read_text()), signal.SIGTERM)
+        console.expect("<SIGTERM>")
+        os.kill(int(file.read_text()), signal.SIGUSR2)
+        console.expect("counted 0 1")
+
+
+def test_a_signal_to_the_group_arrives_once(jail: Jail, console: Console, namespaces: bool) -> None:
+    """`kill %1` reaches command and launcher alike; the launcher's copy is recognised as the same."""
+    file = jail.outside / "pid"
+    program = [str(jail.python), "-I", "-S", "-c", COUNTING]
+    with console:
+        console.run(line(jail, *program, namespaces=namespaces, pid_file=str(file)))
+        console.expect("ready")
+        launcher = int(file.read_text())
+        os.killpg(os.getpgid(launcher), signal.SIGTERM)
+        console.expect("<SIGTERM>")
+        os.kill(launcher, signal.SIGUSR2)
+        console.expect("counted 0 1")
+
+
+def test_ctrl_z_and_fg(jail: Jail, console: Console, namespaces: bool) -> None:
+    """The job stops, is listed, continues in the foreground, stops a second time, and reads on."""
+    with console:
+        console.type(line(jail, "sh", "-c", "echo ready; exec cat", namespaces=namespaces) + "\n")
+        console.expect("ready")
+        for word in ("one", "two", "three"):
+            console.type(CTRL_Z)
+            console.expect("Stopped")
+            console.run("jobs")
+            console.expect(r"Stopped[^\n]*jailed.py")
+            console.expect("<0>")
+            console.type("fg\n")
+            console.expect(r"jailed.py[^\n]*\n")
+            console.type(f"{word}\n")
+            console.expect(word)
+        console.type(CTRL_D)
+        console.run("true")
+        console.expect("<0>")
+
+
+def test_a_stopped_job_continues_in_the_background(jail: Jail, console: Console, namespaces: bool) -> None:
+    """`bg` lets it run on without the terminal."""
+    with console:
+        console.type(line(jail, "sh", "-c", "echo ready; read x < fifo; echo got $x", namespaces=namespaces) + "\n")
+        os.mkfifo(jail.worktree / "fifo")
+        jail.who.give(jail.worktree)
+        console.expect("ready")
+        console.type(CTRL_Z)
+        console.expect("Stopped")
+        console.type("bg\n")
+        console.run("echo word > fifo; wait")
+        console.expect("got word")
+        console.expect("<0>")
+
+
+def test_a_command_that_stops_itself(jail: Jail, console: Console, namespaces: bool) -> None:
+    """The shell gets the terminal back although the terminal sent nothing; `fg` brings the command back."""
+    with console:
+        console.type(line(jail, "sh", "-c", "kill -STOP $$; echo back; read x; echo $x", namespaces=namespaces) + "\n")
+        console.expect("Stopped")
+        console.run("echo outside")
+        console.expect("outside")
+        console.expect("<0>")
+        console.type("fg\n")
+        console.expect("back")
+        console.type("word\n")
+        console.expect("word")
+        console.run("true")
+        console.expect("<0>")
+
+
+def test_a_shell_inside_is_interactive(jail: Jail, console: Console, namespaces: bool) -> None:
+    """bash in the jail has jobs of its own, can be suspended as a whole, and leaves the terminal in order."""
+    with console:
+        console.type(line(jail, *SHELL, namespaces=namespaces) + "\n")
+        console.type("echo inside-$((6*7)); cat\n")
+        console.expect("inside-42")
+        console.type(CTRL_Z)
+        console.expect("Stopped")
+        console.type("jobs; suspend -f\n")
+        console.expect(r"Stopped[^\n]*cat")
+        console.expect(r"Stopped[^\n]*jailed.py")
+        console.run("echo outside")
+        console.expect("outside\r\n<0>")
+        console.type("fg\n")
+        console.expect(r"jailed.py[^\n]*\n")
+        console.type("fg\n")
+        console.expect("cat")
+        console.type("to-cat\n")
+        console.expect("to-cat")
+        console.type(CTRL_C)
+        console.run("echo still-inside")
+        console.expect("still-inside\r\n<0>")
+        console.type("exit 5\n")
+        console.run("echo status $?")
+        console.expect("status 5")
+
+
+def test_a_caller_without_job_control_gets_the_terminal_back(jail: Jail, console: Console, namespaces: bool) -> None:
+    """An interactive shell inside took the terminal for a group that is dead now; the caller can read again."""
+    script = f"{line(jail, *SHELL, namespaces=namespaces)}; read x; echo got $x"
+    with console:
+        console.run(f"sh -c {shlex.quote(script)}")
+        console.type("echo inside-$((6*7)); exit\n")
+        console.expect("inside-42")
+        console.type("word\n")
+        console.expect("got word")
+        console.expect("<0>")
+
+
+def test_reading_in_the_background_stops(jail: Jail, console: Console, namespaces: bool) -> None:
+    """A background job that reads the terminal is stopped by it, and gets its line in the foreground."""
+    with console:
+        console.type(line(jail, "sh", "-c", "read x; echo got $x", namespaces=namespaces) + " &\n")
+        console.run("wait %1")
+        console.expect(r"<\d+>")
+        console.run("jobs")
+        console.expect(r"Stopped \(tty input\)")
+        console.expect("<0>")
+        console.type("fg\n")
+        console.expect(r"jailed.py[^\n]*\n")
+        console.type("word\n")
+        console.expect("got word")
+
+
+def test_a_job_in_the_background_leaves_the_terminal_alone(jail: Jail, console: Console, namespaces: bool) -> None:
+    """The shell keeps the foreground while, and after, a background jail runs."""
+    with console:
+        console.run(line(jail, "true", namespaces=namespaces) + " & wait")
+        console.expect("<0>")
+        console.run("read x; echo got $x")
+        console.type("word\n")
+        console.expect("got word")
+        console.expect("<0>")
+
+
+# The screen
+
+
+def test_a_new_window_size_reaches_the_command(jail: Jail, console: Console, namespaces: bool) -> None:
+    """SIGWINCH and the size come straight from the terminal."""
+    script = "trap 'stty size; exit' WINCH; echo ready; while :; do read x < fifo || :; done"
+    os.mkfifo(jail.worktree / "fifo")
+    jail.who.give(jail.worktree)
+    with console:
+        console.run(line(jail, "bash", "-c", script, namespaces=namespaces))
+        console.expect("ready")
+        console.resize(33, 77)
+        console.expect("33 77")
+        console.expect("<0>")
+
+
+RAW = """
+import os, termios, tty
+tty.setraw(0)
+os.write(1, b"raw\\r\\n")
+while (key := os.read(0, 1)) != b"q":
+    os.write(1, b"[%d]" % key[0])
+"""
+
+
+def test_a_full_screen_programme_gets_every_key(jail: Jail, console: Console, namespaces: bool) -> None:
+    """In raw mode even Ctrl-C and Ctrl-Z are keys, and nobody stops or dies."""
+    with console:
+        console.run(line(jail, str(jail.python), "-I", "-S", "-c", RAW, namespaces=namespaces))
+        console.expect("raw")
+        console.type("a" + CTRL_C + CTRL_Z + "q")
+        console.expect(r"\[97\]\[3\]\[26\]")
+        console.expect("<0>")
+
+
+def test_the_terminal_has_a_name_inside(jail: Jail, console: Console) -> None:
+    """tty(1) finds the inherited terminal, though its number belongs to nothing inside."""
+    with console:
+        console.run(line(jail, "tty", namespaces=True))
+        console.expect("/dev/console\r\n<0>")
+
+
+# Pipelines
+
+
+def test_one_job_with_its_pipeline(jail: Jail, console: Console, namespaces: bool) -> None:
+    """A jail in front of a programme that reads the terminal is one job with it."""
+    reader = 'while read l; do echo "[$l]"; done; read k < /dev/tty; echo key $k'
+    with console:
+        console.run(f"{line(jail, 'seq', '3', namespaces=namespaces)} | sh -c {shlex.quote(reader)}")
+        console.expect(r"\[1\]\r\n\[2\]\r\n\[3\]")
+        console.type("word\n")
+        console.expect("key word\r\n<0>")
+
+
+def test_the_pipeline_outlives_the_command(jail: Jail, namespaces: bool) -> None:
+    """What is behind a jail gets all of the output and ends by itself."""
+    words = line(jail, "sh", "-c", "echo a; echo b; kill -9 $$", namespaces=namespaces)
+    ended = jail.who.run(["bash", "-c", f'{words} | tee copy; echo "${{PIPESTATUS[*]}}"'], cwd=jail.worktree)
+    assert ended.stdout == "a\nb\n137 0\n"
+    assert (jail.worktree / "copy").read_text() == "a\nb\n"
+
+
+def test_a_reader_that_leaves_ends_the_command(jail: Jail, namespaces: bool) -> None:
+    """SIGPIPE has its default meaning inside, although the interpreter ignores it."""
+    words = line(jail, "yes", namespaces=namespaces)
+    ended = jail.who.run(["bash", "-c", f'{words} | head -1; echo "${{PIPESTATUS[*]}}"'], cwd=jail.worktree)
+    assert ended.stdout == f"y\n{128 + signal.SIGPIPE} 0\n"
+
+
+def test_end_of_input_comes_through(jail: Jail, namespaces: bool) -> None:
+    """An editor that closes its end of the pipe is noticed, so no process of ours holds it open."""
+    ended = jail.run(["cat"], stdin="text\n", namespaces=namespaces)
+    assert (ended.returncode, ended.stdout) == (0, "text\n")
+
+
+def test_end_of_output_comes_through(jail: Jail, namespaces: bool) -> None:
+    """A command that closes its output while it goes on is noticed by nobody but its reader."""
+    file = jail.worktree / "fifo"
+    os.mkfifo(file)
+    jail.who.give(jail.worktree)
+    script = "exec <&-; exec 3<fifo; read x <&3"
+    process = jail.who.start(jail.words(["sh", "-c", script], namespaces=namespaces), cwd=jail.worktree)
+    assert process.stdin is not None
+    with process:
+        file.write_text("go\n")
+        assert process.wait(30) == 0
+
+
+def test_closed_standard_input_is_empty(jail: Jail, namespaces: bool) -> None:
+    """With nothing on descriptor 0 the command reads /dev/null, not a pipe or pidfd of ours."""
+    words = line(jail, "sh", "-c", "readlink /proc/self/fd/0; cat", namespaces=namespaces)
+    ended = jail.who.run(["sh", "-c", f"exec {words} <&-"], cwd=jail.worktree)
+    assert (ended.returncode, ended.stdout) == (0, "/dev/null\n")
+
+
+def test_without_a_terminal(jail: Jail, namespaces: bool) -> None:
+    """A session that has none runs as well."""
+    ended = jail.who.run(["setsid", "--wait", *jail.words(["sh", "-c", "tty; exit 9"], namespaces=namespaces)])
+    assert (ended.returncode, ended.stdout) == (9, "not a tty\n")
+
+
+# Statuses
+
+ALL = """
+import sys
+from launcher.jail import init, syscalls
+from launcher.session import terminal
+import os
+namespaces = syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWPID if sys.argv[1] == "True" else 0
+def status(code):
+    def start():
+        if code >= 256:
+            os.kill(os.getpid(), code - 256)
+        os._exit(code)
+    def worker(status_fd, launcher_pidfd):
+        init.run_init(status_fd, launcher_pidfd, start, pid_namespace=bool(namespaces))
+    return terminal.supervise(worker, namespaces=namespaces)
+print(*map(status, [*range(256), *map(int, sys.argv[2:])]))
+"""
+
+
+def test_every_exit_status_comes_through(jail: Jail, namespaces: bool) -> None:
+    """0 to 255 as they are, a death by signal as 128+N."""
+    deadly = [signal.SIGHUP, signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGXFSZ, signal.SIGUSR1]
+    words = [jail.installed.python, "-I", "-c", ALL, str(namespaces), *(str(256 + int(n)) for n in deadly)]
+    ended = jail.who.run(words)
+    assert ended.stderr == ""
+    assert list(map(int, ended.stdout.split())) == [*range(256), *(128 + int(n) for n in deadly)]
+
+
+def test_a_refusal_in_the_worker_reaches_the_launcher(jail: Jail, namespaces: bool) -> None:
+    """An exception that nobody foresaw becomes a Refusal with its place, and the status is 125."""
+    ended = jail.run(["true"], namespaces=namespaces, fault="error")
+    assert ended.returncode == 125
+    assert "[internal-error]" in ended.stderr
+    assert "jailed.py" in ended.stderr
+    assert "made up" in ended.stderr
+
+
+def test_a_worker_that_dies_is_noticed(jail: Jail, namespaces: bool) -> None:
+    """Without a word of its own there is still an answer."""
+    ended = jail.run(["true"], namespaces=namespaces, fault="die")
+    assert ended.returncode == 125
+    assert "[jail-lost]" in ended.stderr
+
+
+def test_a_worker_that_hangs_is_ended(jail: Jail, namespaces: bool) -> None:
+    """A mount that never comes back does not keep the caller forever."""
+    ended = jail.run(["true"], namespaces=namespaces, fault="hang", start_timeout=0.2)
+    assert ended.returncode == 125
+    assert "[start-timeout]" in ended.stderr
+
+
+# What the command inherits
+
+
+STATE = "grep -E '^Sig(Blk|Ign)' /proc/self/status"
+
+
+@pytest.mark.parametrize("caller", ["", "trap '' INT", "trap '' CHLD", "trap '' HUP TERM"])
+def test_the_command_inherits_the_callers_signals(jail: Jail, namespaces: bool, caller: str) -> None:
+    """What the caller ignores is ignored, and nothing else is ignored or blocked."""
+    words = line(jail, "sh", "-c", STATE, namespaces=namespaces)
+    bare = jail.who.run(["sh", "-c", f"{caller}\nexec sh -c {shlex.quote(STATE)}"])
+    ended = jail.who.run(["sh", "-c", f"{caller}\nexec {words}"], cwd=jail.worktree)
+    assert bare.stdout.count("Sig") == 2
+    assert ended.stdout == bare.stdout
+
+
+def test_the_status_survives_an_ignored_sigchld(jail: Jail, namespaces: bool) -> None:
+    """A caller who ignores SIGCHLD would have the kernel throw the status away."""
+    words = line(jail, "sh", "-c", "exit 7", namespaces=namespaces)
+    assert jail.who.run(["sh", "-c", f"trap '' CHLD; exec {words}"], cwd=jail.worktree).returncode == 7
+
+
+def test_the_command_shares_session_and_group_with_its_caller(jail: Jail) -> None:
+    """Without a PID namespace both can be read from inside; no process of ours has made its own."""
+    probe = "import os; print(os.getsid(0), os.getpgrp())"
+    words = jail.words([str(jail.python), "-I", "-S", "-c", probe], namespaces=False)
+    process = subprocess.Popen(
+        jail.who.command(words),
+        stdout=subprocess.PIPE,
+        text=True,
+        env=jail.who.environment(),
+        start_new_session=True,
+    )
+    said, _ = process.communicate(timeout=30)
+    assert said.split() == [str(process.pid)] * 2
