@@ -270,7 +270,7 @@ def _devices(rules: Rules, host: Host, *, mounts: bool) -> list[Grant]:
     if not mounts:
         return found
     return [
-        *found,
+        *(device for device in found if device[0] != "/dev/ptmx"),  # inside, a link into the private /dev/pts
         ("/dev", DATA, "private /dev"),
         ("/dev/console", "rwi", "private /dev"),
         ("/tmp", WRITE, "private temp"),
