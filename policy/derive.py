@@ -7,77 +7,17 @@ Order of the decisions: backend, network, git, grants, exceptions, environment, 
 """
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
 
 from policy import promises
 from policy.config.rules import Rules
-from policy.errors import EXIT_NOT_FOUND, Refusal
+from policy.errors import Refusal
 from policy.grants import expand
 from policy.host import Host
+from policy.ingredients import DATA, READ, WRITE, devices, environment, git_grants, handoff, merged, program_grants
+from policy.launch import Command, Git, Support, Translation
 from policy.plan import VERSION, Grant, Plan, beneath
 from policy.toolchains import Toolchains
 from policy.worktree import WorktreeSandboxContext
-
-_PRIVATE = ("/tmp", "/var/tmp", "/dev", "/proc")
-READ = "rx"  # a tree that may be used: read, listed, executed
-WRITE = "rwx"
-DATA = "r"  # files that are only read
-
-
-class Support(Protocol):
-    """What the probe found, as far as decisions need it."""
-
-    landlock_abi: int
-    seccomp: bool
-    userns: bool
-    userns_why: str
-    fresh_proc: bool
-    fresh_proc_why: str
-    uid: int
-
-
-class Git(NamedTuple):
-    """Where the worktree's git data lies; all paths canonical.
-
-    Attributes:
-        kind: ``main``, ``linked`` or ``submodule``.
-        git_dir: the worktree's own git directory.
-        common_dir: objects, refs and config.
-        modules: (submodule's name, its git directory).
-    """
-
-    kind: str
-    git_dir: str
-    common_dir: str
-    modules: tuple[tuple[str, str], ...]
-
-
-class Command(NamedTuple):
-    """What is to be executed, found by the launcher.
-
-    Attributes:
-        name: the word the caller gave, argv[0].
-        path: the absolute path it was found at, which is executed (its links matter: virtual environments and
-            multi-call programmes look at the name they were started by).
-        program: the canonical file behind it.
-        cwd: directory to start in.
-    """
-
-    name: str
-    path: str
-    program: str
-    cwd: str
-
-
-class Translation(NamedTuple):
-    """What a provider's strategy made of the worktree. All empty for a plain command."""
-
-    provider: str = ""
-    dialect: str = "native"
-    environment: tuple[tuple[str, str], ...] = ()
-    arguments: tuple[str, ...] = ()
-    arguments_at: int = -1
-    credentials: tuple[str, ...] = ()
 
 
 def derive(
@@ -131,9 +71,9 @@ def derive(
         grant(path, READ, source)
     for path, source in rules.system_files:
         grant(path, DATA, source)
-    grants += _devices(rules, host, mounts=mounts)
+    grants += devices(rules, host, mounts=mounts)
     grants += [("@home", WRITE, "private home"), ("@tmp", WRITE, "private temp")]
-    grants += _git_grants(git, rules.git, root, host)
+    grants += git_grants(git, rules.git, root, host)
     grants += toolchains.grants
     links.update(toolchains.links)
     for path, access, source in [(p, READ, s) for p, s in rules.read] + [(p, WRITE, s) for p, s in rules.write]:
@@ -144,7 +84,7 @@ def derive(
                 context=f"asked for by {source}",
                 hint="make it first, or leave the grant out",
             )
-    grants += _program_grants(command, grants, host)
+    grants += program_grants(command, grants, host)
     links.update(host.links(command.path))
 
     denied = {str(path): f"submodule {name} is not granted" for name, path in _ungranted(context)}
@@ -167,6 +107,11 @@ def derive(
     read_only = {str(path): "worktree context" for path in context.read_only_paths}
     if git.kind == "main" and rules.git == "readonly":
         read_only[git.git_dir] = "--git readonly"
+    if mounts:
+        # Whoever replaces a pointer decides which configuration the user's own git obeys there next.
+        for where in (root, *(str(submodule.worktree_path) for submodule in context.submodule_worktrees)):
+            if host.kind(f"{where}/.git") == "file":
+                read_only[f"{where}/.git"] = "git pointer"
 
     _check_own(grants, own, host)
     exceptions = dict.fromkeys(read_only, READ) | dict.fromkeys(denied, "")
@@ -198,15 +143,15 @@ def derive(
         command=command.name,
         arguments=provider.arguments,
         arguments_at=provider.arguments_at,
-        grants=_merged(grants),
+        grants=merged(grants),
         links=tuple(sorted(links.items())),
         denied=tuple(sorted(denied.items())),
         read_only=tuple(sorted(read_only.items())),
-        handoff=_handoff(root, rules, host, exceptions),
+        handoff=handoff(root, rules, host, exceptions, git),
         net=rules.net,
         domains=tuple(rules.domains),
         env_pass=tuple(dict.fromkeys((*rules.env_pass, *toolchains.env_pass, *provider.credentials))),
-        env_set=_environment(rules, provider, toolchains),
+        env_set=environment(rules, provider, toolchains),
         limits=tuple(rules.limits),
         git=rules.git,
         backend=backend,
@@ -262,61 +207,6 @@ def check_built(rules: Rules) -> None:
             "--git private is not built yet",
             hint="--git readonly (default), or --git shared, which lets the command write the repository",
         )
-
-
-def _devices(rules: Rules, host: Host, *, mounts: bool) -> list[Grant]:
-    """Devices and process information. With mounts /dev, /tmp and /proc are made anew inside the jail."""
-    found = [device for device in rules.devices if host.kind(device[0]) not in (None, "link")]
-    if not mounts:
-        return found
-    return [
-        *(device for device in found if device[0] != "/dev/ptmx"),  # inside, a link into the private /dev/pts
-        ("/dev", DATA, "private /dev"),
-        ("/dev/console", "rwi", "private /dev"),
-        ("/tmp", WRITE, "private temp"),
-        ("/var/tmp", WRITE, "private temp"),
-    ]
-
-
-def _git_grants(git: Git, mode: str, root: str, host: Host) -> list[Grant]:
-    """Grants outside the worktree that git itself needs.
-
-    readonly: objects, refs and config can be read, so `git log`, `diff` and `status` work. shared: all of it,
-    writable.
-    """
-    source = f"--git {mode}"
-    if mode == "shared":
-        return [] if git.kind == "main" else [(git.common_dir, WRITE, source), (git.git_dir, WRITE, source)]
-    # As trees, not file by file: git replaces its files by renaming, and a rule or mount stays with the old one.
-    paths = [git.common_dir, git.git_dir, *(path for _, path in git.modules)]
-    for objects in [f"{path}/objects" for path in dict.fromkeys(paths)]:
-        paths += _alternates(objects, host, 5)
-    outside = dict.fromkeys(path for path in paths if not beneath(path, root))
-    return [(path, DATA, source) for path in outside]
-
-
-def _alternates(objects: str, host: Host, depth: int) -> list[str]:
-    """Object stores that `objects` borrows from (gitrepository-layout(5), objects/info/alternates)."""
-    content = host.read(f"{objects}/info/alternates") if depth else None
-    found: list[str] = []
-    for line in (content or b"").split(b"\n"):
-        text = line.decode("utf-8", "surrogateescape")
-        if text and not text.startswith("#"):
-            path = host.resolve(text if text.startswith("/") else f"{objects}/{text}")
-            if path is not None:
-                found += [path, *_alternates(path, host, depth - 1)]
-    return found
-
-
-def _program_grants(command: Command, grants: Iterable[Grant], host: Host) -> list[Grant]:
-    """The programme itself, and the package it belongs to, when nothing else grants them."""
-    if any(beneath(command.program, path) and "x" in access for path, access, _ in grants):
-        return []
-    before, marker, _ = command.program.partition("/node_modules/")
-    path = before + "/node_modules" if marker else command.program
-    if host.resolve(path) != path:
-        raise Refusal("command-moved", f"{command.program} changed while it was looked at", exit_code=EXIT_NOT_FOUND)
-    return [(path, READ, "the command's own programme")]
 
 
 def _nested(context: WorktreeSandboxContext, denied: dict[str, str]) -> list[Grant]:
@@ -391,47 +281,3 @@ def _listing(host: Host) -> Callable[[str], tuple[tuple[str, bool], ...]]:
         return tuple((name, host.kind(f"{prefix}/{name}") == "link") for name in host.listing(path) or ())
 
     return listing
-
-
-def _handoff(root: str, rules: Rules, host: Host, exceptions: dict[str, str]) -> tuple[tuple[str, str], ...]:
-    """Existing hand-off files in the worktree: (canonical path, mode). Names are relative to the root."""
-    found: dict[str, str] = {}
-    for mode, names in (("report", rules.handoff_report), ("protect", rules.handoff_protect)):
-        for name in names:
-            path = f"{root}/{name.rstrip('/')}"
-            if host.kind(path) in ("file", "dir") and host.resolve(path) == path and path not in exceptions:
-                found[path] = mode
-    return tuple(sorted(found.items()))
-
-
-def _environment(rules: Rules, provider: Translation, toolchains: Toolchains) -> tuple[tuple[str, str], ...]:
-    """Later entries win: what the user sets beats the provider's, which beats ours."""
-    values = {"HOME": "${home}", "TMPDIR": "${tmp}", "TMP": "${tmp}", "TEMP": "${tmp}"}
-    if rules.git == "readonly":
-        values["GIT_OPTIONAL_LOCKS"] = "0"  # or `git status` complains that it cannot refresh the index
-    if toolchains.path:
-        values["PATH"] = ":".join(toolchains.path)  # without entries that lead nowhere in the jail
-    return tuple((values | dict(toolchains.env_set) | dict(provider.environment) | dict(rules.env_set)).items())
-
-
-def _merged(grants: Iterable[Grant]) -> tuple[Grant, ...]:
-    """One grant per path, with the union of accesses; sources are joined, order is kept.
-
-    A grant that one above it covers is left out: rules and mounts reach the whole tree below them. Not so where the
-    one above is a private directory of the jail, which shows nothing of what lies below it outside.
-    """
-    merged: dict[str, tuple[str, str]] = {}
-    for path, access, source in grants:
-        known, sources = merged.get(path, ("", ""))
-        union = "".join(letter for letter in "rwxi" if letter in known or letter in access)
-        merged[path] = (union, sources if union == known else f"{sources}, {source}" if sources else source)
-
-    def covered(path: str, access: str) -> bool:
-        parent = path
-        while parent not in ("", "/"):
-            parent = parent.rpartition("/")[0] or "/"
-            if parent not in _PRIVATE and parent in merged and set(access) <= set(merged[parent][0]):
-                return True
-        return False
-
-    return tuple((path, access, source) for path, (access, source) in merged.items() if not covered(path, access))

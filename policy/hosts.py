@@ -234,8 +234,10 @@ def _check_label(label: str) -> None:
         raise _Invalid(f"label {label!r} starts or ends with a hyphen")
     if label[2:4] == "--":
         try:
-            international = label.startswith("xn--") and not label[4:].encode("ascii").decode("punycode").isascii()
-        except (UnicodeError, ValueError, OverflowError):
-            international = False
-        if not international:
+            decoded = label[4:].encode("ascii").decode("punycode")
+            valid = label.startswith("xn--") and not decoded.isascii() and decoded.isprintable()
+            valid = valid and decoded.encode("punycode") == label[4:].encode("ascii")
+        except (ValueError, OverflowError):
+            valid = False
+        if not valid:
             raise _Invalid(f"label {label!r} is not a valid A-label")

@@ -65,7 +65,9 @@ def enter(
 
     own_network = "network" in held_outside
     abi = landlock.abi()
-    enforced = landlock.restrict(plan.grants, abi=abi, network=plan.net == "open" or own_network, log=True)
+    # A root of our own shows only what is granted, so `ls /` tells nothing else.
+    shown = (("/", "l", "the jail's own root"),) if "unix-sockets" in held_outside else ()
+    enforced = landlock.restrict((*plan.grants, *shown), abi=abi, network=plan.net == "open" or own_network, log=True)
     _, rules, handled_fs, handled_net, scopes, skipped = enforced
     facts.append(("landlock", "layer", f"ABI {abi}, {rules} rules, rights fs={handled_fs:#x} net={handled_net:#x} "
                   f"scopes={scopes:#x}" + (f", {len(skipped)} grants absent" if skipped else "")))  # fmt: skip

@@ -48,6 +48,9 @@ _SIGINFO = 128  # sizeof(struct signalfd_siginfo), which starts with ssi_signo, 
 # the second is taken for the first; a second one that somebody really sent is lost no more than a pending one is.
 _SAME_SIGNAL = 0.1
 
+# Stops are numbered, and their number travels in a signal's value beside a signal number.
+_MOST_STOPS = 1 << 20
+
 # What the caller had before `block_signals`: the mask, and whether SIGCHLD was ignored. Inherited over fork.
 _before: "tuple[set[int], bool]" = (set(), False)
 
@@ -94,14 +97,19 @@ def read_signals(fd: int) -> list[tuple[int, int, int]]:
     ]
 
 
-def send_command(pid: int, signal: int) -> None:
-    """Asks the init with process id `pid` to pass `signal` on to the command (SIGCONT: to continue it).
+def send_command(pid: int, signal: int, stop: int = 0) -> None:
+    """Asks the init with process id `pid` to pass `signal` on to the command.
 
     A process that has ended is no error: its end is on the way to the caller.
+
+    Args:
+        pid: of the init.
+        signal: one of `FORWARDED`, or SIGCONT to continue the command.
+        stop: with SIGCONT, the stop to end; if the command has run since, it is left alone. 0: whatever its state.
     """
     sigqueue = ctypes.CDLL(None, use_errno=True)["sigqueue"]
     sigqueue.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
-    sigqueue(pid, COMMAND, signal)
+    sigqueue(pid, COMMAND, signal | stop << 8)
 
 
 def run_init(
@@ -165,13 +173,15 @@ def failure(what: str, error: BaseException) -> Refusal:
 class Init:
     """The loop of the process above the command. `run` does not come back."""
 
-    __slots__ = ("_agent", "_direct", "_handlers", "_pid_namespace", "_signals", "_status_fd")
+    __slots__ = ("_agent", "_direct", "_handlers", "_pid_namespace", "_signals", "_status_fd", "_stopped", "_stops")
 
     def __init__(self, status_fd: int, launcher_pidfd: int, agent: int, *, pid_namespace: bool) -> None:
         self._status_fd = status_fd
         self._agent = agent
         self._pid_namespace = pid_namespace
         self._direct: dict[int, float] = {}
+        self._stops = 0
+        self._stopped = False
         self._signals = open_signals()
         # One row per source of events; a socket for further commands is one row more.
         self._handlers: dict[int, Callable[[], None]] = {
@@ -205,7 +215,7 @@ class Init:
 
     def _on_signals(self) -> None:
         arrived = read_signals(self._signals)
-        # Stops are told before a continuation is, so that the launcher can tell an old stop from a new one.
+        # First, so that a request to continue meets what is known about the stop that it means.
         self._reap()
         for signal, code, value in arrived:
             self._on_signal(signal, code, value)
@@ -216,8 +226,11 @@ class Init:
                 self._direct[signal] = time.monotonic()
         elif signal != COMMAND:
             return
-        elif value == _signal.SIGCONT:
-            self._continue()
+        elif value & 0xFF == _signal.SIGCONT:
+            stop = value >> 8
+            # The shell's SIGCONT may have been here before, and a new Ctrl-Z since: that one must stand.
+            if not stop or (self._stopped and stop == self._stops):
+                self._continue()
         elif value in FORWARDED and time.monotonic() - self._direct.pop(value, -1.0) > _SAME_SIGNAL:
             self._kill(value)
 
@@ -231,7 +244,6 @@ class Init:
         except ProcessLookupError:
             return
         self._kill(_signal.SIGCONT)
-        status.send(self._status_fd, status.CONTINUED)
 
     def _kill(self, signal: int) -> None:
         # Not reaped yet, so the number is still the command's.
@@ -243,17 +255,23 @@ class Init:
 
     def _reap(self) -> None:
         while True:
-            pid, code = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+            pid, code = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
             if pid == 0:
                 return
             if pid != self._agent:
                 continue
             if os.WIFSTOPPED(code):
-                status.send(self._status_fd, status.STOPPED, bytes((os.WSTOPSIG(code),)))
-                continue
-            self._end_all()
-            status.send(self._status_fd, status.EXITED, code.to_bytes(4, "little"))
-            os._exit(0)
+                self._stopped = True
+                self._stops = self._stops % _MOST_STOPS + 1
+                payload = bytes((os.WSTOPSIG(code),)) + self._stops.to_bytes(4, "little")
+                status.send(self._status_fd, status.STOPPED, payload)
+            elif os.WIFCONTINUED(code):
+                self._stopped = False
+                status.send(self._status_fd, status.CONTINUED)
+            else:
+                self._end_all()
+                status.send(self._status_fd, status.EXITED, code.to_bytes(4, "little"))
+                os._exit(0)
 
     def _end_all(self) -> None:
         if not self._pid_namespace:

@@ -93,6 +93,8 @@ LETTERS = {
     | FS_RESOLVE_UNIX,
     "x": FS_EXECUTE,
     "i": FS_IOCTL_DEV,
+    # Not in any Plan: only `enter` uses it, for a root that shows nothing but what is granted.
+    "l": FS_READ_DIR,
 }
 """What each letter of an Access (policy/plan.py) asks for.
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 STARTING = b"B"  # the jail is built; the command's process takes its last steps
-STOPPED = b"S"  # the command has stopped; payload: the signal's number, one byte
-CONTINUED = b"C"  # the command has been continued as the launcher asked; no payload
+STOPPED = b"S"  # the command has stopped; payload: the signal's number, one byte, and which stop it is, four bytes
+CONTINUED = b"C"  # the command runs again; no payload
 EXITED = b"X"  # everything inside has ended; payload: the wait status, four bytes
 REFUSED = b"E"  # a Refusal, to be raised again by the launcher; payload: marshal of its five parts
 REPORT = b"R"  # facts for the ledger; payload: marshal of a tuple

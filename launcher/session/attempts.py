@@ -23,7 +23,7 @@ def attempt(outcome: Outcome, what: str, action: Callable[[], object], kind: str
     try:
         action()
         outcome.append((kind, what, "done", ""))
-    except (OSError, AssertionError) as error:
+    except (OSError, ValueError, AssertionError) as error:
         name = type(error).__name__
         outcome.append((kind, what, "denied", getattr(error, "strerror", None) or str(error) or name))
 
@@ -31,6 +31,21 @@ def attempt(outcome: Outcome, what: str, action: Callable[[], object], kind: str
 def read(path: str) -> Callable[[], object]:
     """An action that reads a file."""
     return Path(path).read_bytes
+
+
+def read_any(paths: list[str]) -> Callable[[], object]:
+    """An action that goes through when one of the files can be read."""
+
+    def action() -> None:
+        for path in paths:
+            try:
+                Path(path).read_bytes()
+            except OSError:
+                continue
+            return
+        raise PermissionError(1, f"none of {len(paths)}")
+
+    return action
 
 
 def write(path: str) -> Callable[[], object]:
@@ -91,7 +106,9 @@ def daemon(pid_file: str) -> Callable[[], object]:
                     os.close(descriptor)
                 signal.pause()
             os._exit(0)
-        os.read(reading, 1)
+        os.close(writing)
+        if not os.read(reading, 1):
+            raise OSError(5, "the daemon did not start")
 
     return action
 
@@ -117,8 +134,9 @@ def main(given: dict[str, str]) -> dict[str, Outcome]:
     pair("writes", "write into /etc", write("/etc/paddock-selftest"), "write into the private temp", write(f"{temp}/x"))
     pair("deny-inside-allow", "read the exception", read(f"{given['tree']}/exception/file"), "read beside it",
          read(f"{given['tree']}/beside/file"))  # fmt: skip
-    pair("toolchains", "list the real home", lambda: os.listdir(given["home"]), "run this interpreter", check(True))
-    pair("handoff", "write an existing .envrc", write(f"{inside}/.envrc"), "write another file", write(f"{inside}/a"))
+    pair("toolchains", "read a file of the real home", read_any(given["private"].split("\n")), "run this interpreter",
+         check(True))  # fmt: skip
+    pair("handoff", "write an existing .envrc", write(given["handoff"]), "write another file", write(f"{inside}/a"))
     pair("metadata", "chmod outside", lambda: os.chmod(f"{outside}/chmod", 0o777), "chmod inside",
          lambda: os.chmod(f"{inside}/file", 0o700))  # fmt: skip
     pair("environment", "see a variable that is not listed", check("PADDOCK_SELFTEST_SECRET" in os.environ),

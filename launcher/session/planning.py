@@ -18,6 +18,7 @@ from policy.config import flags
 from policy.config import rules as config_rules
 from policy.config.settings import Settings
 from policy.errors import Refusal
+from policy.launch import Git, Translation
 from policy.plan import Plan, beneath
 from policy.providers import registry, strategy
 from policy.providers.model import ArgumentsPosition, DialectName
@@ -80,15 +81,13 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     here = machine.resolve(cwd) or cwd
     directory = here if beneath(here, found.root) else found.root
     config_file = _text(options, "--config")
-    settings, read = configuration.load(
-        found.root,
-        os.path.join(cwd, config_file) if config_file else None,
-        flags.layer(options, cwd=cwd, home=places.home),
-        os.environ,
-        trust=Trust(places.state),
-    )
-    for path in read:
+    if config_file:
+        config_file = os.path.join(cwd, config_file)
+    # Recorded before they are read: a file that changes in between makes the plan stale, not wrong.
+    for path in configuration.sources(found.root, config_file, os.environ):
         machine.depends_on_content(path)
+    flags_layer = flags.layer(without_values(options), cwd=cwd, home=places.home)
+    settings, _ = configuration.load(found.root, config_file, flags_layer, os.environ, trust=Trust(places.state))
     rules = config_rules.rules(settings, found.root, machine)
     program = find_command(command[0], cwd, directory, machine)
     support = probe.probe()
@@ -102,7 +101,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     )
     plan = derive.derive(
         context,
-        derive.Git(found.kind, found.git_dir, found.common_dir, tuple((s.name, s.git_dir) for s in found.submodules)),
+        Git(found.kind, found.git_dir, found.common_dir, tuple((s.name, s.git_dir) for s in found.submodules)),
         program,
         rules,
         support,
@@ -111,7 +110,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         provider=_translated(settings, context, command, places),
         own=places.own(),
     )
-    return Planned(plan, context, support, machine, found.common_dir, tools.seeds)
+    return Planned(plan, context_for_tools(plan, context), support, machine, found.common_dir, tools.seeds)
 
 
 def prepare(planned: Planned, places: Places) -> None:
@@ -168,6 +167,32 @@ def context_of(found: checkout.Checkout, wanted: list[str], freeze_root: bool) -
     )
 
 
+def context_for_tools(plan: Plan, context: WorktreeSandboxContext) -> WorktreeSandboxContext:
+    """The context with the Plan's exceptions inside the worktree, so that the validator says what the kernel does."""
+    root, hidden = plan.worktree, {str(submodule.worktree_path) for submodule in context.ungranted_submodules}
+    read_only = [path for path, _ in plan.read_only if beneath(path, root)]
+    if plan.backend == promises.NAMESPACES:
+        read_only += [path for path, mode in plan.handoff if mode == "protect"]
+    denied = [path for path, _ in plan.denied if beneath(path, root) and path not in hidden]
+    return context.model_copy(
+        update={
+            "read_only_paths": tuple(Path(path) for path in read_only),
+            "denied_paths": tuple(Path(path) for path in denied),
+            # With mounts nothing freezes: the exceptions are mounted over.
+            "freeze_root": context.freeze_root and plan.backend != promises.NAMESPACES,
+        }
+    )
+
+
+def without_values(options: Options) -> Options:
+    """`options` with `--env NAME=VALUE` left out, after a check of the names: values must not enter a Plan."""
+    items = options.get("--env")
+    if not isinstance(items, list):
+        return options
+    flags.layer({"--env": items}, cwd="/", home="/")
+    return options | {"--env": [item for item in items if "=" not in item]}
+
+
 def worktree_id(path: str) -> str:
     """A stable id for a worktree: readable, and unique by the hash of its canonical path."""
     name = "".join(char if char.isascii() and char.isalnum() else "-" for char in os.path.basename(path))[:32]
@@ -188,11 +213,9 @@ def filter_program(plan: Plan, support: probe.Support) -> bytes:
     )
 
 
-def _translated(
-    settings: Settings, context: WorktreeSandboxContext, command: list[str], places: Places
-) -> derive.Translation:
+def _translated(settings: Settings, context: WorktreeSandboxContext, command: list[str], places: Places) -> Translation:
     if not settings.provider.value:
-        return derive.Translation()
+        return Translation()
     dialect = DialectName(settings.dialect.value)
     known = registry.load_registry(dialect, Path(places.config, "providers"), entry_points=True)
     chosen = known.require(settings.provider.value)
@@ -207,7 +230,7 @@ def _translated(
     if isinstance(chosen, strategy.DeclaredStrategy):
         spec = chosen.spec
         credentials = (*spec.credentials.environment, *spec.settings)
-    return derive.Translation(
+    return Translation(
         provider=chosen.provider_name,
         dialect=dialect.value,
         environment=tuple(words.environment.items()),

@@ -2,9 +2,9 @@
 
 import os
 
-from policy.derive import Command
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal
 from policy.host import Host
+from policy.launch import Command
 
 
 def find_command(name: str, cwd: str, directory: str, host: Host) -> Command:

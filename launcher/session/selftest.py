@@ -91,11 +91,12 @@ def run(places: Places, *, options: tuple[str, ...] = ()) -> Result:
 
 def _prepare(base: Path, stack: ExitStack) -> dict[str, str]:
     """The worktree and what is worth reaching outside it."""
-    inside, outside, tree = base / "worktree", base / "outside", base / "tree"
-    for directory in (inside / ".git/objects", inside / ".git/refs", outside, tree / "exception", tree / "beside"):
+    root, outside, tree = base / "worktree", base / "outside", base / "tree"
+    inside = root / "area"  # without mounts the root itself is frozen around .git
+    for directory in (root / ".git/objects", root / ".git/refs", inside, outside, tree / "exception", tree / "beside"):
         directory.mkdir(parents=True)
-    (inside / ".git/HEAD").write_text("ref: refs/heads/main\n")
-    for file in (inside / "file", inside / ".envrc", outside / "secret", outside / "chmod",
+    (root / ".git/HEAD").write_text("ref: refs/heads/main\n")
+    for file in (inside / "file", root / ".envrc", outside / "secret", outside / "chmod",
                  tree / "exception/file", tree / "beside/file"):  # fmt: skip
         file.write_text("content\n")
     shutil.copy(Path(__file__).with_name("attempts.py"), inside / "attempts.py")
@@ -118,10 +119,13 @@ def _prepare(base: Path, stack: ExitStack) -> dict[str, str]:
     shared.write_text("content\n")
     stack.callback(shared.unlink)
     return {
+        "worktree": str(root),
         "inside": str(inside),
+        "handoff": str(root / ".envrc"),
         "outside": str(outside),
         "tree": str(tree),
-        "home": os.path.expanduser("~"),
+        "home": str(Path.home()),
+        "private": "\n".join(_private_files(Path.home())),
         "marker": marker,
         "pid": str(os.getpid()),
         "unix": _short(outside / "s", stack),
@@ -130,6 +134,15 @@ def _prepare(base: Path, stack: ExitStack) -> dict[str, str]:
         "terminal": os.ttyname(theirs),
         "open_files": _OPEN_FILES,
     }
+
+
+def _private_files(home: Path) -> list[str]:
+    """Files directly in the home directory: histories, tokens, settings. None of them is anybody's toolchain."""
+    try:
+        found = [str(path) for path in home.iterdir() if path.is_file() and not path.is_symlink()]
+    except OSError:
+        found = []
+    return [*found, str(home / ".netrc")]
 
 
 def _short(path: Path, stack: ExitStack) -> str:
@@ -158,7 +171,7 @@ def _jailed(base: Path, given: dict[str, str], inherited: int, options: tuple[st
     """Runs the attempts in a jail and returns the backend and what they say."""
     report, prepared = base / "report.json", base / "worktree/given.json"
     command = [
-        *(sys.executable, "-I", "-m", "launcher", "run", "--worktree", given["inside"], "--freeze-root"),
+        *(sys.executable, "-I", "-m", "launcher", "run", "--worktree", given["worktree"], "--freeze-root"),
         *("--net", "none", "--ro", given["tree"], "--deny", given["tree"] + "/exception"),
         *("--limit", f"open_files={_OPEN_FILES}", "--report", str(report), *options),
         *("--", sys.executable, "-I", "-S", given["inside"] + "/attempts.py", str(prepared), given["marker"]),

@@ -127,7 +127,6 @@ class _Jail:
         on_report: "Callable[[tuple[Any, ...]], None] | None",
     ) -> None:
         self._child: int | None = child
-        self._pid = child
         self._reader = reader
         self._signals = signals
         self._terminal = terminal
@@ -135,7 +134,7 @@ class _Jail:
         self._decoder = status.Decoder()
         self._started = False
         self._late = False
-        self._continuing = 0
+        self._stopped = (0, 0)  # the signal, 0 while the command runs, and the number of the stop
         self._child_status = 0
         self._status: int | None = None
         self._refusal: Refusal | None = None
@@ -190,10 +189,14 @@ class _Jail:
             if signal == _signal.SIGCHLD:
                 self._reap()
             elif signal == _signal.SIGCONT:
-                self._continue()
+                self._command(signal)
             elif signal in init.FORWARDED and (everything or code != init.SI_KERNEL):
                 # Those of the kernel are the terminal's: they reached the command, being for its whole group.
-                init.send_command(self._pid, signal)
+                self._command(signal)
+
+    def _command(self, signal: int, stop: int = 0) -> None:
+        if self._child is not None:  # else its number may be somebody else's by now
+            init.send_command(self._child, signal, stop)
 
     def _reap(self) -> None:
         if self._child is not None:
@@ -218,15 +221,19 @@ class _Jail:
             elif kind == status.EXITED:
                 self._status = int.from_bytes(payload, "little")
             elif kind == status.CONTINUED:
-                self._continuing = max(0, self._continuing - 1)
-            elif kind == status.STOPPED and not self._continuing and self._child is not None:
-                # While a continuation is under way, a stop that is told is one from before it.
-                self._stop(payload[0])
+                self._stopped = (0, 0)
+            elif kind == status.STOPPED:
+                self._stopped = (payload[0], int.from_bytes(payload[1:], "little"))
+        if self._stopped[0]:
+            self._stop(*self._stopped)
         return bool(data)
 
-    def _stop(self, signal: int) -> None:
+    def _stop(self, signal: int, number: int) -> None:
         """Stops as the command did, so that the shell takes over; when continued, puts everything back."""
-        self._terminal.remember(self._pid)
+        self._stopped = (0, 0)
+        if self._child is None:
+            return
+        self._terminal.remember(self._child)
         # Sent while blocked: the terminal's own signal may be pending, and two would stop twice. Where stopping
         # is impossible (orphaned process group) nothing happens here, and the command goes on at once.
         os.kill(os.getpid(), signal)
@@ -234,12 +241,7 @@ class _Jail:
         _signal.pthread_sigmask(_signal.SIG_BLOCK, {signal})
         _signal.sigtimedwait({_signal.SIGCONT}, 0)  # answered right here
         self._terminal.give_back()
-        self._continue()
-
-    def _continue(self) -> None:
-        if self._child is not None:
-            self._continuing += 1
-            init.send_command(self._pid, _signal.SIGCONT)
+        self._command(_signal.SIGCONT, number)
 
 
 class Terminal:

@@ -8,28 +8,19 @@ import typer
 
 from launcher.jail import probe
 from launcher.session import places, selftest
+from launcher.verbs import typer_verb
 from policy.errors import Refusal
 
-_EPILOG = """Examples:
-
-paddock doctor                              what is there, what is proven, what to do
-
-paddock doctor --json                       the same for programmes
-
-PADDOCK_NO_USERNS=1 paddock doctor          as if user namespaces were blocked
-"""
+EXAMPLES = (
+    ("paddock doctor", "what is there, what is proven, what to do"),
+    ("paddock doctor --json", "the same for programmes"),
+    ("PADDOCK_NO_USERNS=1 paddock doctor", "as if user namespaces were blocked"),
+)
 
 
 def main(argv: list[str]) -> int:
     """Exit status 0 when the jail holds all that its backend promises, 1 when not, 125 when none can start."""
-    result: int = typer.main.get_command(_app()).main(argv, prog_name="paddock doctor", standalone_mode=False) or 0
-    return result
-
-
-def _app() -> typer.Typer:
-    app = typer.Typer(add_completion=False)
-    app.command(epilog=_EPILOG)(doctor)
-    return app
+    return typer_verb.run("doctor", doctor, argv, examples=EXAMPLES)
 
 
 def doctor(

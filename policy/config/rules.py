@@ -4,17 +4,16 @@ A pattern is a path whose components may hold ``*`` (any run of characters) and 
 across a ``/``. Everything else stands for itself, brackets included: ``[id]`` is an ordinary directory's name.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from policy.config.settings import Settings
-from policy.host import Host
 
 
 @dataclass(slots=True)
 class Rules:
-    """See `policy.derive.Rules`; entries of the first group are (value, source).
+    """The configuration as far as decisions need it; entries of the first group are (value, source).
 
     `devices` holds (path, access letters, source); `warnings` what the user should be told.
     """
@@ -37,7 +36,14 @@ class Rules:
     warnings: tuple[str, ...]
 
 
-def rules(settings: Settings, root: str, host: Host) -> Rules:
+class Lists(Protocol):
+    """The part of `policy.host.Host` that patterns need."""
+
+    def listing(self, path: str) -> tuple[str, ...] | None:
+        """Sorted names in a directory; None when it cannot be listed."""
+
+
+def rules(settings: Settings, root: str, host: Lists) -> Rules:
     """What `derive` needs of `settings`.
 
     Args:
@@ -96,14 +102,28 @@ def expand(pattern: str, listing: Callable[[str], tuple[str, ...] | None], plain
         if "*" not in part and "?" not in part:
             found = [f"{path}/{part}" for path in found]
             continue
-        fits = component(part).fullmatch
-        found = [f"{path}/{name}" for path in found for name in listing(path or "/") or () if fits(name)]
+        found = [f"{path}/{name}" for path in found for name in listing(path or "/") or () if fits(part, name)]
     return tuple(found)
 
 
-def component(text: str) -> re.Pattern[str]:
-    """One component of a pattern as a regular expression."""
-    return re.compile(
-        "".join(".*" if char == "*" else "." if char == "?" else re.escape(char) for char in re.sub(r"\*+", "*", text)),
-        re.DOTALL,
-    )
+def fits(pattern: str, name: str) -> bool:
+    """Whether one component of a pattern stands for `name`.
+
+    Only the last ``*`` is ever reconsidered, so the time is bounded by the product of the lengths: patterns come from
+    files that agents write, and a regular expression could be made to run for years.
+    """
+    at = seen = 0
+    star, mark = -1, 0
+    while seen < len(name):
+        if at < len(pattern) and pattern[at] == "*":
+            star, mark = at, seen
+            at += 1
+        elif at < len(pattern) and pattern[at] in ("?", name[seen]):
+            at += 1
+            seen += 1
+        elif star >= 0:
+            mark += 1
+            at, seen = star + 1, mark
+        else:
+            return False
+    return pattern[at:].strip("*") == ""

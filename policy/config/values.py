@@ -95,6 +95,8 @@ def pattern(value: object) -> str:
         raise ValueError(f"{written!r} is not a plain path relative to the worktree's root")
     if "**" in written:
         raise ValueError(f"{written!r}: ** is not known; a pattern is anchored at the root, * stays in one component")
+    if sum("*" in part or "?" in part for part in parts) > 2:
+        raise ValueError(f"{written!r} has wildcards in more than two components")
     return "/".join(parts)
 
 

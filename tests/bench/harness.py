@@ -4,8 +4,6 @@ Absolute times say more about the machine than about the programme, so what coun
 command. Nothing here asserts anything.
 """
 
-import os
-import resource
 import shutil
 import statistics
 import subprocess
@@ -44,13 +42,11 @@ class Result:
         name: the contestant's name.
         median: seconds.
         spread: half the distance between the quartiles, seconds.
-        peak: greatest resident memory of any process of the command, bytes.
     """
 
     name: str
     median: float
     spread: float
-    peak: int
 
 
 def compare(contestants: Sequence[Contestant], rounds: int = 100) -> list[Result]:
@@ -60,23 +56,24 @@ def compare(contestants: Sequence[Contestant], rounds: int = 100) -> list[Result
         subprocess.CalledProcessError: a command failed; its stderr is in the error.
     """
     times: list[list[float]] = [[] for _ in contestants]
-    peaks = [0] * len(contestants)
     for number in range(-2, rounds):
         for index, contestant in enumerate(contestants):
             for path in contestant.cold:
                 shutil.rmtree(path, ignore_errors=True)
-            seconds, peak = measure(contestant)
+            seconds = measure(contestant)
             if number >= 0:
                 times[index].append(seconds)
-                peaks[index] = max(peaks[index], peak)
     return [
-        Result(contestant.name, statistics.median(taken), _spread(taken), peak)
-        for contestant, taken, peak in zip(contestants, times, peaks, strict=True)
+        Result(contestant.name, statistics.median(taken), _spread(taken))
+        for contestant, taken in zip(contestants, times, strict=True)
     ]
 
 
-def measure(contestant: Contestant) -> tuple[float, int]:
-    """Runs a command once and returns seconds from start to end, and its peak resident memory in bytes."""
+def measure(contestant: Contestant) -> float:
+    """Runs a command once and returns the seconds from its start until it has ended and closed its output.
+
+    Memory is not measured here: ru_maxrss of a child also counts the image it was forked from, this one.
+    """
     start = time.perf_counter()
     process = subprocess.Popen(
         contestant.argv,
@@ -91,23 +88,22 @@ def measure(contestant: Contestant) -> tuple[float, int]:
     )
     assert process.stderr is not None
     complaint = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
+    status = process.wait()
     seconds = time.perf_counter() - start
     process.stderr.close()
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise subprocess.CalledProcessError(process.returncode, list(contestant.argv), stderr=complaint)
-    return seconds, _bytes(usage)
+    if status != 0:
+        raise subprocess.CalledProcessError(status, list(contestant.argv), stderr=complaint)
+    return seconds
 
 
 def table(results: Sequence[Result]) -> str:
     """The results as text; every ratio is to the first line."""
     width = max(len(result.name) for result in results)
-    lines = [f"{'':{width}}  {'median':>9}  {'+/-':>7}  {'ratio':>6}  {'peak':>9}"]
+    lines = [f"{'':{width}}  {'median':>9}  {'+/-':>7}  {'ratio':>6}"]
     for result in results:
         lines.append(
             f"{result.name:{width}}  {result.median * 1e3:6.2f} ms  {result.spread * 1e3:7.2f}"
-            f"  {result.median / results[0].median:6.2f}  {result.peak / 2**20:5.1f} MiB"
+            f"  {result.median / results[0].median:6.2f}"
         )
     return "\n".join(lines)
 
@@ -117,7 +113,3 @@ def _spread(taken: list[float]) -> float:
         return 0.0
     low, _, high = statistics.quantiles(taken, n=4)
     return (high - low) / 2
-
-
-def _bytes(usage: resource.struct_rusage) -> int:
-    return usage.ru_maxrss * 1024  # KiB on Linux, getrusage(2)

@@ -50,7 +50,7 @@ def _survivors(marker: str, known: set[int], *, grace: float = GRACE_SECONDS) ->
         for pid in pids:
             if not _ended(pid, deadline):
                 left.append(f"{pid} {_words(pid)}")
-                os.kill(pid, signal.SIGKILL)
+                _kill(pid)
                 _ended(pid, time.monotonic() + GRACE_SECONDS)
             _reap(pid)
     return left
@@ -69,6 +69,13 @@ def _ended(pid: int, deadline: float) -> bool:
     return bool(ready)
 
 
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:  # it ended by itself in this moment
+        return
+
+
 def _reap(pid: int) -> None:
     try:
         os.waitpid(pid, os.WNOHANG)
@@ -77,10 +84,16 @@ def _reap(pid: int) -> None:
 
 
 def _children() -> set[int]:
-    """Direct children of this process, whichever thread started them."""
+    """Direct children of this process, whichever thread started them.
+
+    Read twice: proc(5) says that a reading can miss children while one of them ends.
+    """
     found: set[int] = set()
-    for task in Path("/proc/self/task").iterdir():
-        found.update(map(int, (task / "children").read_text().split()))
+    for task in (*Path("/proc/self/task").iterdir(),) * 2:
+        try:
+            found.update(map(int, (task / "children").read_text().split()))
+        except (FileNotFoundError, ProcessLookupError):  # the thread has ended
+            continue
     return found
 
 

@@ -229,6 +229,22 @@ def test_root_locks_itself_out() -> None:
     assert forked.run(act) == ((True, True), capabilities.SECUREBITS)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has a capability to raise")
+def test_an_ambient_capability_goes_too() -> None:
+    """What a service was given to hand on to its children does not reach the jail."""
+
+    def act() -> tuple[tuple[int, ...], tuple[int, ...], str]:
+        everything = syscalls.capget()[1]
+        syscalls.capset(everything, everything, everything)
+        syscalls.prctl(syscalls.PR_CAP_AMBIENT, syscalls.PR_CAP_AMBIENT_RAISE, 37)  # CAP_AUDIT_READ
+        before = capabilities.ambient()
+        capabilities.drop_all()
+        raised = verdict(syscalls.prctl, syscalls.PR_CAP_AMBIENT, syscalls.PR_CAP_AMBIENT_RAISE, 37)
+        return before, capabilities.ambient(), raised
+
+    assert forked.run(act) == ((37,), (), "EPERM")
+
+
 def test_a_user_without_capabilities_drops_what_there_is(user: Who) -> None:
     """Without CAP_SETPCAP the secure bits stay as they are, which is said."""
 

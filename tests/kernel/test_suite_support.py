@@ -66,18 +66,18 @@ def test_a_daemon_that_hid_itself_is_found_and_ended(who: Who) -> None:
 def test_a_marked_process_elsewhere_is_found_and_ended() -> None:
     """A process that is no child of the suite is recognised by the marker in its environment."""
     marker = uuid.uuid4().hex
-    process = subprocess.Popen(["sleep", "1000"], env=os.environ | {MARKER: marker})
-    left = _survivors(marker, _children(), grace=0.1)
+    with subprocess.Popen(["sleep", "1000"], env=os.environ | {MARKER: marker}) as process:
+        left = _survivors(marker, _children(), grace=0.1)
     assert left == [f"{process.pid} sleep 1000"]
-    assert process.wait() in (-signal.SIGKILL, 0)  # 0: collected by the check already
+    assert process.returncode in (-signal.SIGKILL, 0)  # 0: collected by the check already
 
 
 def test_what_is_just_ending_is_no_leak() -> None:
     """A process that ends within the grace period is waited for, not reported."""
     before = _children()
-    process = subprocess.Popen(["sleep", "0.2"])
-    assert _survivors(uuid.uuid4().hex, before, grace=30) == []
-    assert process.wait() == 0
+    with subprocess.Popen(["sleep", "0.2"]):
+        assert _survivors(uuid.uuid4().hex, before, grace=30) == []
+    assert _children() == before
 
 
 def test_mounts_of_other_namespaces_are_not_counted(public_dir: Path) -> None:

@@ -351,7 +351,7 @@ print(*map(status, [*range(256), *map(int, sys.argv[2:])]))
 def test_every_exit_status_comes_through(jail: Jail, namespaces: bool) -> None:
     """0 to 255 as they are, a death by signal as 128+N."""
     deadly = [signal.SIGHUP, signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGXFSZ, signal.SIGUSR1]
-    words = [jail.installed.python, "-I", "-c", ALL, str(namespaces), *(str(256 + int(n)) for n in deadly)]
+    words = [str(jail.installed.python), "-I", "-c", ALL, str(namespaces), *(str(256 + int(n)) for n in deadly)]
     ended = jail.who.run(words)
     assert ended.stderr == ""
     assert list(map(int, ended.stdout.split())) == [*range(256), *(128 + int(n) for n in deadly)]

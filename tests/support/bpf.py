@@ -1,6 +1,17 @@
 """An interpreter of classic BPF, so that filters can be judged without installing them."""
 
-from launcher.jail import bpf
+import errno
+from itertools import product
+
+from launcher.jail import bpf, seccomp, syscall_tables
+
+ENOSYS = seccomp.ERRNO | errno.ENOSYS
+EPERM = seccomp.ERRNO | errno.EPERM
+EACCES = seccomp.ERRNO | errno.EACCES
+FAMILY = seccomp.ERRNO | errno.EAFNOSUPPORT
+PROTOCOL = seccomp.ERRNO | errno.EPROTONOSUPPORT
+FASTOPEN = seccomp.ERRNO | errno.EOPNOTSUPP
+ANSWERS = {seccomp.ALLOW, seccomp.KILL_PROCESS, ENOSYS, EPERM, EACCES, FAMILY, PROTOCOL, FASTOPEN}
 
 
 def execute(program: bytes, data: bytes) -> int:
@@ -32,3 +43,57 @@ def execute(program: bytes, data: bytes) -> int:
                 bpf.JUMP_ANY_BIT: accumulator & constant != 0,
             }
             here += when_true if tests[code] else when_false
+
+
+def seccomp_data(number: int, arch: int, arguments: tuple[int, ...]) -> bytes:
+    """`struct seccomp_data`: number, architecture, instruction pointer, six arguments."""
+    words = [*arguments, 0, 0, 0, 0, 0, 0][:6]
+    head = (number & 0xFFFFFFFF).to_bytes(4, "little") + arch.to_bytes(4, "little") + bytes(8)
+    return head + b"".join((word & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little") for word in words)
+
+
+class Filter:
+    """A filter for one machine, asked by the names of calls. Nothing is allowed beyond the minimum unless said."""
+
+    def __init__(
+        self,
+        machine: str,
+        net: str = "none",
+        *,
+        own_network: bool = False,
+        own_processes: bool = False,
+        own_ipc: bool = False,
+        kill_zero: bool = False,
+        unix_datagrams: bool = False,
+    ) -> None:
+        self.machine = machine
+        self.program = seccomp.program(
+            machine,
+            net=net,
+            own_network=own_network,
+            own_processes=own_processes,
+            own_ipc=own_ipc,
+            kill_zero=kill_zero,
+            unix_datagrams=unix_datagrams,
+        )
+
+    def number(self, number: int, *arguments: int, arch: int | None = None) -> int:
+        """The answer to a call by number."""
+        native = syscall_tables.AUDIT_ARCH[self.machine]
+        return execute(self.program, seccomp_data(number, native if arch is None else arch, arguments))
+
+    def __call__(self, name: str, *arguments: int) -> int:
+        """The answer to a call by name."""
+        number = syscall_tables.number(name, self.machine)
+        assert number is not None, f"{self.machine} has no {name}"
+        return self.number(number, *arguments)
+
+
+SWITCHES = ("own_network", "own_processes", "own_ipc", "kill_zero", "unix_datagrams")
+FILTERS = [
+    Filter(machine, net, **dict(zip(SWITCHES, values, strict=True)))
+    for machine in syscall_tables.MACHINES
+    for net in seccomp.NETWORKS
+    for values in product((False, True), repeat=len(SWITCHES))
+]
+"""Every filter that there is."""

@@ -43,11 +43,11 @@ class Jail:
     worktree: Path
     python: Path
 
-    def command(self, argv: Sequence[Word], **spec: Any) -> list[str]:
+    def command(self, argv: Sequence[Word], **spec: object) -> list[str]:
         """The words that run `argv` in a jail as `spec` says (see `jailed.py`), as this user."""
         return self.who.command(self.words(argv, **spec))
 
-    def words(self, argv: Sequence[Word], **spec: Any) -> list[str]:
+    def words(self, argv: Sequence[Word], **spec: object) -> list[str]:
         """The same without a change of user in front."""
         program = self.outside / "jailed.py"
         program.write_text(PROGRAM.read_text())
@@ -57,18 +57,18 @@ class Jail:
         file.write_text(json.dumps(base | spec, default=str))
         return [str(self.installed.python), "-I", str(program), str(file)]
 
-    def run(self, argv: Sequence[Word], *, stdin: str = "", **spec: Any) -> "subprocess.CompletedProcess[str]":
+    def run(self, argv: Sequence[Word], *, stdin: str = "", **spec: object) -> "subprocess.CompletedProcess[str]":
         """Runs `argv` in a jail to its end."""
         return self.who.run(self.words(argv, **spec), cwd=self.worktree, stdin=stdin)
 
-    def attack(self, code: str, *words: Word, **spec: Any) -> Any:
+    def attack(self, code: str, *words: Word, **spec: object) -> Any:  # noqa: ANN401  # whatever JSON the attack says
         """What Python `code` in a jail leaves in the variable `result`; it has `attempt` and `words`."""
         program = f"{ATTEMPT}\nwords = sys.argv[1:]\n{code}\nprint(json.dumps(result))\n"
         ended = self.run([self.python, "-I", "-S", "-c", program, *words], **spec)
         assert ended.returncode == 0, ended.stderr
         return json.loads(ended.stdout)
 
-    def facts(self, **spec: Any) -> dict[str, list[tuple[str, str]]]:
+    def facts(self, **spec: object) -> dict[str, list[tuple[str, str]]]:
         """What the layer reports for a jail: row -> (verdict, detail) of each entry."""
         report = self.outside / "report.json"
         ended = self.run(["true"], report=report, **spec)

@@ -274,6 +274,7 @@ def _never_looser(before: Settings, after: Settings) -> None:
     assert git[after.git_mode.value] <= git[before.git_mode.value]
     now = dict(_values(after.limits))
     for name, value in _values(before.limits):
+        assert name in now
         assert now[name] <= value
     for name in ("backend", "provider", "dialect"):
         assert getattr(after, name).value == getattr(before, name).value

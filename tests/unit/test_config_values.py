@@ -138,7 +138,7 @@ def test_a_pattern_is_relative_to_the_root(text: str) -> None:
     assert values.pattern(text) == text.rstrip("/")
 
 
-@pytest.mark.parametrize("text", ["", "/etc/passwd", "../x", "a/../b", "./a", "a//b", "**/x", "a**", "a\0", 1])
+@pytest.mark.parametrize("text", ["", "/etc/passwd", "../x", "a/../b", "./a", "a//b", "**/x", "a**", "a\0", "*/*/*", 1])
 def test_a_pattern_that_leaves_the_root_or_has_no_depth_is_refused(text: object) -> None:
     """** is refused instead of being read as *."""
     with pytest.raises(ValueError, match=r"."):

@@ -88,9 +88,16 @@ def test_letters_add_up(one: str, other: str, abi: int, directory: bool) -> None
 
 
 def test_reading_does_not_include_executing_or_writing() -> None:
-    """The letters are disjoint."""
-    for one, other in combinations(landlock.LETTERS.values(), 2):
+    """The letters of a plan are disjoint."""
+    for one, other in combinations((landlock.LETTERS[letter] for letter in "rwxi"), 2):
         assert one & other == 0
+
+
+def test_every_other_letter_asks_for_less_than_one_of_a_plan() -> None:
+    """What the launcher uses for itself opens nothing that a plan could not say."""
+    for letter in landlock.LETTERS.keys() - set("rwxi"):
+        rights = landlock.LETTERS[letter]
+        assert any(rights & ~landlock.LETTERS[wider] == 0 for wider in "rwxi"), letter
 
 
 def test_an_unknown_letter_is_an_error() -> None:

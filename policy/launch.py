@@ -1,0 +1,59 @@
+"""What one launch is about, as the launcher found it. Plain facts; `policy.derive` decides with them."""
+
+from typing import NamedTuple, Protocol
+
+
+class Support(Protocol):
+    """What the probe found, as far as decisions need it."""
+
+    landlock_abi: int
+    seccomp: bool
+    userns: bool
+    userns_why: str
+    fresh_proc: bool
+    fresh_proc_why: str
+    uid: int
+
+
+class Git(NamedTuple):
+    """Where the worktree's git data lies; all paths canonical.
+
+    Attributes:
+        kind: ``main``, ``linked`` or ``submodule``.
+        git_dir: the worktree's own git directory.
+        common_dir: objects, refs and config.
+        modules: (submodule's name, its git directory).
+    """
+
+    kind: str
+    git_dir: str
+    common_dir: str
+    modules: tuple[tuple[str, str], ...]
+
+
+class Command(NamedTuple):
+    """What is to be executed, found by the launcher.
+
+    Attributes:
+        name: the word the caller gave, argv[0].
+        path: the absolute path it was found at, which is executed (its links matter: virtual environments and
+            multi-call programmes look at the name they were started by).
+        program: the canonical file behind it.
+        cwd: directory to start in.
+    """
+
+    name: str
+    path: str
+    program: str
+    cwd: str
+
+
+class Translation(NamedTuple):
+    """What a provider's strategy made of the worktree. All empty for a plain command."""
+
+    provider: str = ""
+    dialect: str = "native"
+    environment: tuple[tuple[str, str], ...] = ()
+    arguments: tuple[str, ...] = ()
+    arguments_at: int = -1
+    credentials: tuple[str, ...] = ()
