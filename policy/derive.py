@@ -13,7 +13,18 @@ from policy.config.rules import Rules
 from policy.errors import Refusal
 from policy.grants import expand
 from policy.host import Host
-from policy.ingredients import DATA, READ, WRITE, devices, environment, git_grants, handoff, merged, program_grants
+from policy.ingredients import (
+    DATA,
+    PRIVATE_TEMP,
+    READ,
+    WRITE,
+    devices,
+    environment,
+    git_grants,
+    handoff,
+    merged,
+    program_grants,
+)
 from policy.launch import Command, Git, Support, Translation
 from policy.plan import VERSION, Grant, Plan, beneath
 from policy.toolchains import Toolchains
@@ -235,6 +246,8 @@ def _check_own(grants: Iterable[Grant], own: tuple[str, ...], host: Host) -> Non
     for place in own:
         canonical = canonical_form(place, host)
         for path, access, source in grants:
+            if source == PRIVATE_TEMP:
+                continue  # the jail's own: what lies there outside is not in it
             if "w" in access and not path.startswith("@") and beneath(canonical, path):
                 raise Refusal(
                     "grant-covers-state",

@@ -13,6 +13,8 @@ READ = "rx"  # a tree that may be used: read, listed, executed
 WRITE = "rwx"
 DATA = "r"  # files that are only read
 
+PRIVATE_TEMP = "private /tmp"
+
 _PRIVATE = ("/tmp", "/var/tmp", "/dev", "/proc")
 
 
@@ -25,8 +27,8 @@ def devices(rules: Rules, host: Host, *, mounts: bool) -> list[Grant]:
         *(device for device in found if device[0] != "/dev/ptmx"),  # inside, a link into the private /dev/pts
         ("/dev", DATA, "private /dev"),
         ("/dev/console", "rwi", "private /dev"),
-        ("/tmp", WRITE, "private temp"),
-        ("/var/tmp", WRITE, "private temp"),
+        ("/tmp", WRITE, PRIVATE_TEMP),
+        ("/var/tmp", WRITE, PRIVATE_TEMP),
     ]
 
 

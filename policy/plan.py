@@ -165,7 +165,9 @@ def _bound(path: str, slots: dict[str, str]) -> str:
 
 
 def _expanded(value: str, slots: dict[str, str]) -> str:
-    for name in SLOTS:
-        if "${" + name + "}" in value:
-            value = value.replace("${" + name + "}", slots[name])
-    return value
+    """`value` with each ``${slot}`` replaced, once: what a slot's path holds is not looked at again."""
+    head, *rest = value.split("${")
+    for part in rest:
+        name, brace, tail = part.partition("}")
+        head += slots[name] + tail if brace and name in SLOTS else "${" + part
+    return head

@@ -5,7 +5,7 @@ import sys
 
 from launcher import cli
 from launcher.session import cache, places, run
-from policy.errors import Refusal
+from policy.errors import Refusal, printable
 
 SYNOPSIS = "[options] -- COMMAND [ARGUMENT]..."
 EXAMPLES = (
@@ -52,7 +52,8 @@ def launch(options: cli.Parsed, command: list[str]) -> int:
         from launcher.session import planning
 
         if "--dry-run" in options:
-            print("\n".join(planning.make(options, command, cwd, where).plan.describe()))
+            for line in planning.make(options, command, cwd, where).plan.describe():
+                print(printable(line))
             return 0
         entry = planning.entry(options, command, cwd, where, key=key)
     return run.run(

@@ -229,13 +229,20 @@ def test_a_job_in_the_background_leaves_the_terminal_alone(jail: Jail, console: 
 # The screen
 
 
+SIZED = """
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGWINCH})
+print("ready", flush=True)
+signal.sigwait({signal.SIGWINCH})
+size = os.get_terminal_size(0)
+print(size.lines, size.columns)
+"""
+
+
 def test_a_new_window_size_reaches_the_command(jail: Jail, console: Console, namespaces: bool) -> None:
     """SIGWINCH and the size come straight from the terminal."""
-    script = "trap 'stty size; exit' WINCH; echo ready; while :; do read x < fifo || :; done"
-    os.mkfifo(jail.worktree / "fifo")
-    jail.who.give(jail.worktree)
     with console:
-        console.run(line(jail, "bash", "-c", script, namespaces=namespaces))
+        console.run(line(jail, str(jail.python), "-I", "-S", "-c", SIZED, namespaces=namespaces))
         console.expect("ready")
         console.resize(33, 77)
         console.expect("33 77")
@@ -298,7 +305,7 @@ def test_a_reader_that_leaves_ends_the_command(jail: Jail, namespaces: bool) -> 
 
 def test_end_of_input_comes_through(jail: Jail, namespaces: bool) -> None:
     """An editor that closes its end of the pipe is noticed, so no process of ours holds it open."""
-    ended = jail.run(["cat"], stdin="text\n", namespaces=namespaces)
+    ended = jail.who.run(jail.words(["cat"], namespaces=namespaces), cwd=jail.worktree, stdin="text\n")
     assert (ended.returncode, ended.stdout) == (0, "text\n")
 
 

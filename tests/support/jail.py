@@ -57,9 +57,9 @@ class Jail:
         file.write_text(json.dumps(base | spec, default=str))
         return [str(self.installed.python), "-I", str(program), str(file)]
 
-    def run(self, argv: Sequence[Word], *, stdin: str = "", **spec: object) -> "subprocess.CompletedProcess[str]":
-        """Runs `argv` in a jail to its end."""
-        return self.who.run(self.words(argv, **spec), cwd=self.worktree, stdin=stdin)
+    def run(self, argv: Sequence[Word], **spec: object) -> "subprocess.CompletedProcess[str]":
+        """Runs `argv` in a jail to its end, with nothing to read."""
+        return self.who.run(self.words(argv, **spec), cwd=self.worktree)
 
     def attack(self, code: str, *words: Word, **spec: object) -> Any:  # noqa: ANN401  # whatever JSON the attack says
         """What Python `code` in a jail leaves in the variable `result`; it has `attempt` and `words`."""
