@@ -85,3 +85,7 @@ $(VENV)/.installed: $(VENV)/.made $(SOURCES)
 	$(PIP) install --force-reinstall --no-deps .
 	$(PIP) install .
 	touch $@
+
+.PHONY: docs
+docs: $(VENV)/.tools ## write README's tables and the man page from the programme's own tables
+	@$(BIN)/python -m tests.support.manual

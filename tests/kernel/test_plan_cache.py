@@ -1,0 +1,390 @@
+"""A cached plan is used exactly as long as making it again would give the same, and nobody else can put one there."""
+
+import marshal
+import multiprocessing
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.session import cache, inputs, places, planning, trust
+from launcher.verbs import run
+from policy.errors import Refusal
+from tests.support import forked, identity
+from tests.support.identity import Who
+from tests.support.install import Installed
+from tests.support.repository import Repo
+
+SECRET = "hunter2-correct-horse"
+
+
+class Bench:
+    """Launches without the launch: the plan of one command in a real repository, cached as `paddock run` does it.
+
+    Attributes:
+        place: everything of this test lies below it.
+        root: the main checkout, with a populated submodule ``library``.
+        first, second: the directories in front of the system's in PATH.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.root = place / "repo"
+        self.first, self.second = place / "first", place / "second"
+        self.options: dict[str, str | list[str] | bool] = {}
+        self.command = ["tool", "argument"]
+
+    @property
+    def where(self) -> places.Places:
+        return places.places(os.environ)
+
+    def key(self) -> bytes:
+        words, _ = run.key_words(self.options, self.command[0])
+        return cache.key(words, str(self.root))
+
+    def plan(self) -> cache.Entry:
+        """What a launch does that finds nothing."""
+        return planning.entry(self.options, self.command, str(self.root), self.where, key=self.key())
+
+    def cached(self) -> cache.Entry | None:
+        """What a launch finds."""
+        return cache.load(self.where, self.key(), os.environ)
+
+    @property
+    def entries(self) -> list[Path]:
+        return sorted(Path(self.where.cache, "plans").iterdir())
+
+    @property
+    def entry(self) -> Path:
+        (path,) = self.entries
+        return path
+
+
+def program(path: Path, text: str = "#!/bin/sh\n") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def git(*words: str, at: Path) -> None:
+    subprocess.run(["git", "-c", "protocol.file.allow=always", *words], cwd=at, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with a submodule; each test works on a copy."""
+    place = tmp_path_factory.mktemp("plan-cache")
+    for name in ("upstream", "repo"):
+        (place / name).mkdir()
+        git("init", "-q", "-b", "main", at=place / name)
+        git("config", "user.name", "Tester", at=place / name)
+        git("config", "user.email", "tester@example.invalid", at=place / name)
+        git("commit", "-q", "--allow-empty", "-m", "First.", at=place / name)
+    git("submodule", "--quiet", "add", "../upstream", "library", at=place / "repo")
+    git("commit", "-q", "-m", "Library.", at=place / "repo")
+    return place / "repo"
+
+
+@pytest.fixture
+def bench(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    place = Path(os.path.realpath(tmp_path))
+    shutil.copytree(template, place / "repo", symlinks=True)
+    bench = Bench(place)
+    for name in [name for name in os.environ if name not in (identity.MARKER,)]:
+        monkeypatch.delenv(name)
+    bench.first.mkdir()
+    program(bench.second / "tool")
+    home = place / "home"
+    go = home / ".local/go"
+    program(go / "bin/go")
+    program(go / "bin/gofmt")
+    (home / ".config/paddock").mkdir(parents=True)
+    (home / "data").mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("PATH", f"{bench.first}:{bench.second}:{go}/bin:/usr/bin:/bin")
+    return bench
+
+
+Change = Callable[[Bench, pytest.MonkeyPatch], object]
+
+
+def user_config(bench: Bench, text: str = "") -> Path:
+    path = Path(bench.where.config, "config.toml")
+    path.write_text("schema = 1\n" + text)
+    path.chmod(0o600)
+    return path
+
+
+def project_config(bench: Bench, text: str = "") -> Path:
+    path = bench.root / ".paddock.toml"
+    path.write_text("schema = 1\n" + text)
+    return path
+
+
+def same_size_same_time(path: Path, text: str) -> None:
+    """Other content with the old size and modification time, in place: only the change time tells."""
+    old = path.stat()
+    assert len(text) == old.st_size
+    path.write_text(text)
+    os.utime(path, ns=(old.st_atime_ns, old.st_mtime_ns))
+
+
+def replace_worktree(bench: Bench) -> None:
+    other = bench.place / "other"
+    shutil.copytree(bench.root, other, symlinks=True)
+    bench.root.rename(bench.place / "gone")
+    other.rename(bench.root)
+
+
+def second_submodule(bench: Bench) -> None:
+    (bench.root / "nested").mkdir()
+    shutil.copytree(bench.root / ".git/modules/library", bench.root / ".git/modules/nested", symlinks=True)
+    config = bench.root / ".git/modules/nested/config"
+    config.write_text(config.read_text().replace("/library", "/nested"))
+    (bench.root / "nested/.git").write_text("gitdir: ../.git/modules/nested\n")
+
+
+def trusting(bench: Bench) -> None:
+    store = trust.Trust(bench.where.state)
+    store.trust(str(bench.root / ".paddock.toml"), (bench.root / ".paddock.toml").read_bytes())
+
+
+def provider_file(bench: Bench) -> Path:
+    path = Path(bench.where.config, "providers/own.toml")
+    path.parent.mkdir(exist_ok=True)
+    source = Path(planning.__file__).parents[2] / "policy/providers/builtin/goose.toml"
+    path.write_text(source.read_text().replace('name = "goose"', 'name = "own"', 1))
+    return path
+
+
+CHANGES: dict[str, Change] = {
+    "the user's configuration is made": lambda b, m: user_config(b),
+    "a project's configuration is made": lambda b, m: project_config(b),
+    "trust is recorded": lambda b, m: (trust.Trust(b.where.state).trust("/somewhere", b"content")),
+    ".gitmodules is edited": lambda b, m: (b.root / ".gitmodules").write_text("# other\n"),
+    ".gitmodules is removed": lambda b, m: (b.root / ".gitmodules").unlink(),
+    "a submodule comes": lambda b, m: second_submodule(b),
+    "a submodule goes": lambda b, m: shutil.rmtree(b.root / ".git/modules/library"),
+    "a submodule's directory goes": lambda b, m: shutil.rmtree(b.root / "library"),
+    "a submodule's directory becomes a link": lambda b, m: (
+        (b.root / "library").rename(b.place / "moved"),
+        (b.root / "library").symlink_to(b.place / "moved"),
+    ),
+    "a submodule's configuration says another place": lambda b, m: git(
+        "config", "core.worktree", "../../../elsewhere", at=b.root / ".git/modules/library"
+    ),
+    "git borrows other objects": lambda b, m: (b.root / ".git/objects/info/alternates").write_text(f"{b.place}/home\n"),
+    "PATH loses an entry": lambda b, m: m.setenv("PATH", f"{b.second}:/usr/bin:/bin"),
+    "PATH is unset": lambda b, m: m.delenv("PATH"),
+    "HOME is another": lambda b, m: m.setenv("HOME", str(b.place / "other-home")),
+    "a programme comes earlier in PATH": lambda b, m: program(b.first / "tool"),
+    "a dangling link comes earlier in PATH and leads somewhere later": lambda b, m: (
+        (b.first / "tool").symlink_to(program(b.place / "elsewhere"))
+    ),
+    "the programme goes": lambda b, m: (b.second / "tool").unlink(),
+    "the programme is replaced": lambda b, m: (
+        program(b.second / "new").rename(b.second / "tool"),
+    ),
+    "the programme cannot be executed any more": lambda b, m: (b.second / "tool").chmod(0o644),
+    "a directory of PATH becomes a link": lambda b, m: (
+        b.second.rename(b.place / "moved"),
+        b.second.symlink_to(b.place / "moved"),
+    ),
+    "a directory of PATH can be written by all": lambda b, m: b.second.chmod(0o777),
+    "a toolchain goes": lambda b, m: shutil.rmtree(b.place / "home/.local/go"),
+    "a toolchain's variable is set": lambda b, m: m.setenv("VIRTUAL_ENV", str(b.place / "home/data")),
+    "the worktree is replaced by another": lambda b, m: replace_worktree(b),
+    "the worktree's git directory goes": lambda b, m: (b.root / ".git").rename(b.place / "gone"),
+    "a worktree is made around": lambda b, m: (b.root / ".git").rename(b.place / ".git"),
+    "the private home goes": lambda b, m: shutil.rmtree(Path(b.where.state, "worktrees")),
+    "a hand-off file comes": lambda b, m: (b.root / ".envrc").touch(),
+    "a hand-off file that a pattern names comes": lambda b, m: (b.root / "x.code-workspace").touch(),
+    "user namespaces are switched off": lambda b, m: m.setenv("PADDOCK_NO_USERNS", "1"),
+    "Landlock is pinned": lambda b, m: m.setenv("PADDOCK_LANDLOCK_ABI", "6"),
+    "Landlock is switched off": lambda b, m: m.setenv("PADDOCK_NO_LANDLOCK", "1"),
+    "configuration moves": lambda b, m: m.setenv("XDG_CONFIG_HOME", str(b.place / "xdg-config")),
+    "state moves": lambda b, m: m.setenv("XDG_STATE_HOME", str(b.place / "xdg-state")),
+}
+"""What happens between two launches, each of which has to be noticed."""
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_of_an_input_is_noticed(bench: Bench, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """An unchanged launch finds its plan; after the change it finds none, until it is made again."""
+    bench.plan()
+    found = bench.cached()
+    assert found is not None
+    CHANGES[what](bench, monkeypatch)
+    assert bench.cached() is None
+
+
+def _edited(path: Path) -> None:
+    path.write_text(path.read_text() + "# edited\n")
+
+
+FILES: dict[str, tuple[Callable[[Bench], Path], dict[str, Callable[[Path], object]]]] = {
+    name: (
+        make,
+        {
+            "edited": _edited,
+            "removed": Path.unlink,
+            "edited in place with its old size and time": lambda path: same_size_same_time(
+                path, path.read_text().replace("#1", "#2")
+            ),
+        },
+    )
+    for name, make in {
+        "user": lambda bench: user_config(bench, "#1\n"),
+        "project": lambda bench: project_config(bench, "#1\n"),
+        "--config": lambda bench: _extra(bench),
+    }.items()
+}
+
+
+def _extra(bench: Bench) -> Path:
+    path = bench.place / "extra.toml"
+    path.write_text("schema = 1\n#1\n")
+    bench.options = {"--config": str(path)}
+    return path
+
+
+@pytest.mark.parametrize("how", ["edited", "removed", "edited in place with its old size and time"])
+@pytest.mark.parametrize("which", FILES)
+def test_a_change_of_configuration_is_noticed(bench: Bench, which: str, how: str) -> None:
+    """Each file of configuration counts, whichever way it changes."""
+    make, ways = FILES[which]
+    path = make(bench)
+    bench.plan()
+    assert bench.cached() is not None
+    ways[how](path)
+    assert bench.cached() is None
+
+
+def test_trust_of_the_projects_file_is_noticed(bench: Bench) -> None:
+    """A file that was refused is taken after `paddock trust`, and refused again once trust is taken back."""
+    project_config(bench, f'[filesystem]\nread = ["{bench.place}/home/data"]\n')
+    with pytest.raises(Refusal, match="trust"):
+        bench.plan()
+    trusting(bench)
+    entry = bench.plan()
+    assert str(bench.place / "home/data") in [path for path, _, _ in entry.plan.grants]
+    assert bench.cached() is not None
+    trust.Trust(bench.where.state).forget(str(bench.root / ".paddock.toml"))
+    assert bench.cached() is None
+
+
+@pytest.mark.parametrize("option", ["--ro", "--rw", "--deny"])
+def test_a_path_named_on_the_command_line_is_an_input(bench: Bench, option: str) -> None:
+    """When what it names is replaced by a link, its plan is made again."""
+    data = bench.place / "home/data"
+    bench.options = {option: [str(data)]}
+    bench.plan()
+    assert bench.cached() is not None
+    data.rename(bench.place / "moved")
+    data.symlink_to(bench.place / "moved")
+    assert bench.cached() is None
+
+
+def test_a_denied_path_that_appears_is_noticed(bench: Bench) -> None:
+    """`--deny` of something missing only warns; once it is there, the plan denies it."""
+    late = bench.root / "late"
+    bench.options = {"--deny": [str(late)]}
+    assert any("late" in warning for warning in bench.plan().plan.warnings)
+    late.mkdir()
+    assert bench.cached() is None
+    assert str(late) in [path for path, _ in bench.plan().plan.denied]
+
+
+def test_a_providers_file_is_an_input(bench: Bench) -> None:
+    """Editing or adding a provider's file changes the flags that agents get, so a new plan is made."""
+    path = provider_file(bench)
+    bench.options = {"--provider": "own"}
+    bench.plan()
+    assert bench.cached() is not None
+    _edited(path)
+    assert bench.cached() is None
+    bench.plan()
+    assert bench.cached() is not None
+    (path.parent / "another.toml").write_text(path.read_text().replace('name = "own"', 'name = "another"', 1))
+    assert bench.cached() is None
+
+
+def test_the_first_providers_file_is_noticed(bench: Bench) -> None:
+    """A provider's file that overrides a built-in one counts from the moment it is there."""
+    bench.options = {"--provider": "goose"}
+    bench.plan()
+    assert bench.cached() is not None
+    path = provider_file(bench)
+    path.write_text("override = true\n" + path.read_text().replace('name = "own"', 'name = "goose"', 1))
+    assert bench.cached() is None
+
+
+def test_paddocks_own_code_and_data_are_inputs(bench: Bench) -> None:
+    """Every module of the two packages that took part, and each file of their data, is recorded with its content."""
+    bench.plan()
+    body = bench.entry.read_bytes()[len(cache._MAGIC) + 8 :]
+    recorded = {subject for kind, subject, _ in marshal.loads(body)[1] if kind == inputs.CONTENT}
+    package = Path(planning.__file__).parents[2]
+    data = [path for path in (package / "policy").rglob("*.toml") if path.name != "template.toml"]
+    for path in (*data, package / "policy/derive.py", package / "launcher/session/cache.py", package / "policy/plan.py"):
+        assert str(path) in recorded
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({}, {"--freeze-root": True}),
+        ({"--ro": ["/usr/share"]}, {"--rw": ["/usr/share"]}),
+        ({"--ro": ["/usr", "/opt"]}, {"--ro": ["/usr"]}),
+        ({"--env": ["A"]}, {"--env": ["A=1"]}),
+        ({"--env": ["A", "B"]}, {"--env": ["A"]}),
+        ({"--net": "none"}, {"--net": "open"}),
+        ({"--worktree": "."}, {}),
+    ],
+)
+def test_other_options_are_another_launch(
+    bench: Bench, one: dict[str, str | list[str] | bool], other: dict[str, str | list[str] | bool]
+) -> None:
+    """Two command lines that may decide differently have different keys."""
+    bench.options = one
+    first = bench.key()
+    bench.options = other
+    assert bench.key() != first
+
+
+def test_the_key_holds_who_asks(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
+    """User, group, supplementary groups, directory and interpreter are part of the key."""
+    keys = {bench.key()}
+    for name, value in (("geteuid", 12), ("getegid", 12), ("getgroups", [12])):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, lambda value=value: value)
+            keys.add(bench.key())
+    keys.add(cache.key(("tool",), "/elsewhere"))
+    assert len(keys) == 5
+
+
+def test_the_commands_arguments_do_not_matter(bench: Bench) -> None:
+    """`make a` and `make b` share a plan: arguments are put in at launch."""
+    bench.plan()
+    bench.command = ["tool", "another"]
+    assert bench.cached() is not None
+
+
+def test_values_and_arguments_never_reach_the_disk(bench: Bench) -> None:
+    """Neither `--env NAME=VALUE` nor the command's arguments are found in any file below the cache directory."""
+    bench.options = {"--env": [f"TOKEN={SECRET}", "PASSED"]}
+    bench.command = ["tool", SECRET, f"--password={SECRET}"]
+    os.environ["PASSED"] = SECRET
+    bench.plan()
+    assert bench.cached() is not None
+    files = [path for path in Path(bench.where.cache).rglob("*") if path.is_file()]
+    assert files
+    for path in files:
+        assert SECRET.encode() not in path.read_bytes()
+        assert b"TOKEN" in path.read_bytes()

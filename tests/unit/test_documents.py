@@ -1,0 +1,61 @@
+"""README, man page and --help say what the programme does, because they come from its tables."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from launcher import cli
+from launcher.verbs import run
+from tests.support import manual
+
+
+def test_the_readmes_tables_are_the_programmes() -> None:
+    """README's tables of options, verbs and promises are made from the tables that the programme uses."""
+    text = manual.README.read_text(encoding="utf-8")
+    assert text == manual.readme(text), "run `make docs`"
+
+
+def test_the_man_page_is_the_programmes() -> None:
+    """The man page is made from the same tables."""
+    assert manual.MAN_PAGE.read_text(encoding="utf-8") == manual.man_page(), "run `make docs`"
+
+
+@pytest.mark.skipif(shutil.which("man") is None, reason="man is not installed")
+def test_the_man_page_is_clean_roff() -> None:
+    """man(1) formats the page without a warning, and each option is in what it prints."""
+    shown = subprocess.run(
+        ["man", "--warnings", "--local-file", str(manual.MAN_PAGE)],
+        env={"PATH": "/usr/bin:/bin", "MANWIDTH": "100", "LC_ALL": "C.UTF-8", "MANPAGER": "cat"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stderr == ""
+    plain = re.sub(".\b", "", shown.stdout)
+    assert all(name in plain for name, *_ in cli.OPTIONS)
+
+
+def test_help_names_every_option() -> None:
+    """`paddock run --help` lists each option of the table with its text."""
+    text = cli.help_text("run", run.SYNOPSIS, run.EXAMPLES)
+    for name, _, metavar, meaning in cli.OPTIONS:
+        assert f"{name} {metavar}".rstrip() in text
+        assert meaning in text
+
+
+def test_the_overview_names_every_verb() -> None:
+    """`paddock --help` lists each verb of the table with its summary."""
+    for name, (_, summary) in cli.VERBS.items():
+        assert f"{name:<9} {summary}" in cli.overview()
+
+
+def test_readme_names_no_option_that_does_not_exist() -> None:
+    """Every long option in README's prose and examples is one of the programme's."""
+    known = {name for name, *_ in cli.OPTIONS} | {
+        *("--json", "--plan", "--help", "--version", "--force", "--forget", "--list", "--verbose"),
+    }
+    text = manual.README.read_text(encoding="utf-8")
+    used = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", "\n".join(re.findall(r"paddock [^`\n]*", text))))
+    assert used <= known
