@@ -6,6 +6,7 @@ opens or binds anything, and each grant carries its source.
 Order of the decisions: backend, network, git, grants, exceptions, environment, what must hold.
 """
 
+import posixpath
 from collections.abc import Callable, Iterable
 
 from policy import promises
@@ -15,9 +16,11 @@ from policy.grants import expand
 from policy.host import Host
 from policy.ingredients import (
     DATA,
+    PRIVATE,
     PRIVATE_TEMP,
     READ,
     WRITE,
+    borrowed,
     devices,
     environment,
     git_grants,
@@ -62,7 +65,7 @@ def derive(
     provider = provider or Translation()
     root = str(context.main_worktree_path)
     backend = choose_backend(rules.backend, support)
-    mounts = backend == promises.NAMESPACES
+    mounts = promises.has_mounts(backend)
     check_built(rules)
     warnings = list(rules.warnings)
 
@@ -84,22 +87,25 @@ def derive(
         grant(path, DATA, source)
     grants += devices(rules, host, mounts=mounts)
     grants += [("@home", WRITE, "private home"), ("@tmp", WRITE, "private temp")]
-    grants += git_grants(git, rules.git, root, host)
+    grants += git_grants(git, rules.git, root)
     grants += toolchains.grants
     links.update(toolchains.links)
     for path, access, source in [(p, READ, s) for p, s in rules.read] + [(p, WRITE, s) for p, s in rules.write]:
-        if grant(path, access, source) is None:
+        granted = grant(path, access, source)
+        if granted is None:
             raise Refusal(
                 "grant-missing",
                 f"{path} does not exist, so it cannot be granted",
                 context=f"asked for by {source}",
                 hint="make it first, or leave the grant out",
             )
-    grants += program_grants(command, grants, host)
+        if mounts and granted in PRIVATE:
+            warnings.append(f"{source} {path}: a jail has its own {granted}; name what is needed below it")
+    grants += program_grants(command, grants, host, root)
     links.update(host.links(command.path))
 
-    denied = {str(path): f"submodule {name} is not granted" for name, path in _ungranted(context)}
-    denied |= {path: f"submodule {name} is not granted" for name, path in _ungranted_modules(context, git)}
+    denied = {path: not_granted(name) for name, path in _ungranted(context)}
+    denied |= {path: not_granted(name) for name, path in _ungranted_modules(context, git)}
     denied |= {str(path): "worktree context" for path in context.denied_paths}
     denied |= dict(toolchains.denied)
     for path, source in rules.deny:
@@ -130,13 +136,26 @@ def derive(
     if not mounts:
         _check_writable_exceptions(grants, exceptions, context.freeze_root, denied | read_only, git)
         grants = list(expand(grants, exceptions, _listing(host)))
-    grants += nested
+        # Only what is denied above a granted submodule does not count in it.
+        nested = [
+            expanded
+            for inner in nested
+            for expanded in expand(
+                [inner],
+                {path: left for path, left in exceptions.items() if path != inner[0] and beneath(path, inner[0])},
+                _listing(host),
+            )
+        ]
     required = promises.required_rows(backend)
-    if mounts and not support.fresh_proc:
+    if backend == promises.NAMESPACES and not support.fresh_proc:
         required = tuple(row for row in required if row != "visibility")
         warnings.append(f"names and command lines of processes outside can be seen: {support.fresh_proc_why}")
-    if backend == promises.LANDLOCK:
+    if backend == promises.GUARD:
         warnings.append("no user namespaces here: see `paddock doctor` for what is not held")
+    if backend == promises.BUBBLEWRAP and rules.net == "open":
+        required = tuple(row for row in required if row != "unix-sockets")
+        warnings.append("abstract sockets of this machine can be reached: with --net open only Landlock closes them")
+    warnings += borrowed(git, host)
     if rules.git == "shared":
         warnings.append(
             f"--git shared opens {git.common_dir} for writing: the command can plant hooks and configuration that "
@@ -154,11 +173,12 @@ def derive(
         command=command.name,
         arguments=provider.arguments,
         arguments_at=provider.arguments_at,
-        grants=merged(grants),
+        grants=(*merged(grants), *nested),  # not merged: a grant above covers them by name, but is hidden there
         links=tuple(sorted(links.items())),
         denied=tuple(sorted(denied.items())),
         read_only=tuple(sorted(read_only.items())),
         handoff=handoff(root, rules, host, exceptions, git),
+        handoff_patterns=rules.handoff_patterns,
         net=rules.net,
         domains=tuple(rules.domains),
         env_pass=tuple(dict.fromkeys((*rules.env_pass, *toolchains.env_pass, *provider.credentials))),
@@ -174,22 +194,36 @@ def derive(
 def choose_backend(wanted: str, support: Support) -> str:
     """The backend that holds most on this machine, or a Refusal that says what is missing.
 
-    Landlock alone needs ABI 6: before, nothing but a PID namespace keeps signals inside, and before ABI 3
-    nothing but read-only mounts keeps truncate(2) inside.
+    Without namespaces Landlock needs ABI 6: before, nothing but a PID namespace keeps signals inside, and before ABI 3
+    nothing but read-only mounts keeps truncate(2) inside. What it does not cover is the guard's.
+
+    Args:
+        wanted: "auto", "landlock" or "bubblewrap".
+        support: of the machine; what it says of bubblewrap is looked at only where `may_need_bubblewrap`.
+
+    Raises:
+        Refusal: seccomp-missing, bubblewrap-missing, landlock-missing, landlock-too-old, guard-missing.
     """
-    if wanted == promises.BUBBLEWRAP:
-        raise Refusal(
-            "not-built-yet",
-            "--backend bubblewrap is not built yet",
-            hint="leave it out: Landlock holds more",
-        )
     if not support.seccomp:
         raise Refusal("seccomp-missing", "this kernel has no seccomp filters", hint="CONFIG_SECCOMP_FILTER=y")
+    if may_need_bubblewrap(wanted, support) and support.bubblewrap:
+        return promises.BUBBLEWRAP
+    if wanted == promises.BUBBLEWRAP:
+        raise Refusal(
+            "bubblewrap-missing",
+            "bubblewrap does not work here",
+            context=support.bubblewrap_why,
+            hint="install the bubblewrap package and allow unprivileged user namespaces; `paddock doctor` says more\n"
+            "or leave --backend out: Landlock needs neither",
+        )
     if support.landlock_abi < 1:
         raise Refusal(
             "landlock-missing",
-            "this kernel does not offer Landlock, and the bubblewrap backend is not built yet",
-            hint="Linux 5.13 or newer, with landlock in the lsm= boot parameter (cat /sys/kernel/security/lsm)",
+            "this kernel does not offer Landlock"
+            + (", and bubblewrap does not work here either" if wanted == "auto" else ""),
+            context=f"bubblewrap: {support.bubblewrap_why}" if wanted == "auto" else "",
+            hint="Linux 5.13 or newer, with landlock in the lsm= boot parameter (cat /sys/kernel/security/lsm)\n"
+            "or install the bubblewrap package and allow unprivileged user namespaces",
         )
     if support.userns:
         return promises.NAMESPACES
@@ -200,7 +234,20 @@ def choose_backend(wanted: str, support: Support) -> str:
             context=f"user namespaces: {support.userns_why}; signals stay inside only from ABI 6 (Linux 6.12) on",
             hint="allow unprivileged user namespaces, or use a newer kernel; `paddock doctor` says more",
         )
-    return promises.LANDLOCK
+    if not support.guard:
+        raise Refusal(
+            "guard-missing",
+            "without user namespaces the jail needs the guard, and that cannot work here",
+            context=f"user namespaces: {support.userns_why}\nguard: {support.guard_why}",
+            hint="inside a jail, leave `paddock run --` out: what it holds, it holds for everything started in it\n"
+            "elsewhere, allow unprivileged user namespaces, or sysctl kernel.yama.ptrace_scope=1",
+        )
+    return promises.GUARD
+
+
+def may_need_bubblewrap(wanted: str, support: Support) -> bool:
+    """Whether `choose_backend` will ask for bubblewrap, which it costs some time to try."""
+    return wanted == promises.BUBBLEWRAP or (wanted == "auto" and support.landlock_abi < 1)
 
 
 def check_built(rules: Rules) -> None:
@@ -222,14 +269,19 @@ def check_built(rules: Rules) -> None:
 
 def _nested(context: WorktreeSandboxContext, denied: dict[str, str]) -> list[Grant]:
     """Granted submodules inside ones that are not: the deepest root wins, but `--deny` beats both."""
-    hidden = [str(path) for _, path in _ungranted(context)]
+    hidden = {path: not_granted(name) for name, path in _ungranted(context)}
     result: list[Grant] = []
     for submodule in context.submodule_worktrees:
         path = str(submodule.worktree_path)
         above = [where for where in denied if beneath(path, where)]
-        if above and all(where in hidden for where in above):
+        if above and all(denied[where] == hidden.get(where) for where in above):
             result.append((path, WRITE, promises.NESTED))
     return result
+
+
+def not_granted(name: str) -> str:
+    """The source of a submodule's denial: it tells apart what `--deny` closed at the same path."""
+    return f"submodule {name} is not granted"
 
 
 def _ungranted(context: WorktreeSandboxContext) -> list[tuple[str, str]]:
@@ -259,12 +311,19 @@ def _check_own(grants: Iterable[Grant], own: tuple[str, ...], host: Host) -> Non
 
 
 def canonical_form(path: str, host: Host) -> str:
-    """Canonical form of a path that need not exist: the part that exists is resolved."""
-    head, tail = path, ""
-    while (found := host.resolve(head)) is None and head not in ("/", ""):
-        head, _, name = head.rpartition("/")
-        head, tail = head or "/", f"/{name}{tail}"
-    return (found or "").rstrip("/") + tail or "/"
+    """Canonical form of an absolute path that need not exist: the part that exists is resolved, dangling links too."""
+    here = path
+    for _ in range(40):  # links, as in the kernel
+        head, tail = here, ""
+        while (found := host.resolve(head)) is None and host.kind(head) != "link":
+            head, _, name = head.rpartition("/")
+            head, tail = head or "/", f"/{name}{tail}"
+        if found is not None:
+            # What does not exist holds no link either, so `..` in it can be taken literally.
+            return posixpath.normpath(f"{found.rstrip('/')}{tail}" or "/")
+        link, text = host.links(head)[-1]
+        here = posixpath.join(posixpath.dirname(link), text) + tail
+    return posixpath.normpath(path)  # a loop: it leads nowhere
 
 
 def _check_writable_exceptions(

@@ -33,6 +33,12 @@ class Host(Protocol):
     def listing(self, path: str) -> tuple[str, ...] | None:
         """Sorted names in a directory; None when it cannot be listed."""
 
+    def present(self, directory: str, names: tuple[str, ...], suffixes: tuple[str, ...]) -> tuple[str, ...]:
+        """Sorted entries of a directory that are in `names` or end in one of `suffixes`; () when it cannot be listed.
+
+        Unlike `listing` it does not make a Plan depend on every other entry.
+        """
+
     def read(self, path: str, limit: int = 65536) -> bytes | None:
         """Content of a regular file, at most `limit` bytes (longer: None); None when it cannot be read."""
 

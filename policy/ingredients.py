@@ -1,11 +1,12 @@
 """Parts of a Plan that follow from one fact each: devices, git, the programme, hand-off files, the environment."""
 
+import shlex
 from collections.abc import Iterable
 
 from policy.config.rules import Rules
-from policy.errors import EXIT_NOT_FOUND, Refusal
+from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal
 from policy.host import Host
-from policy.launch import Command, Git, Translation
+from policy.launch import Command, Git, Translation, led_by
 from policy.plan import Grant, beneath
 from policy.toolchains import Toolchains
 
@@ -15,16 +16,24 @@ DATA = "r"  # files that are only read
 
 PRIVATE_TEMP = "private /tmp"
 
-_PRIVATE = ("/tmp", "/var/tmp", "/dev", "/proc")
+PRIVATE = ("/tmp", "/var/tmp", "/dev", "/proc")
+"""Where mounts are possible, a jail has its own of these."""
 
 
 def devices(rules: Rules, host: Host, *, mounts: bool) -> list[Grant]:
     """Devices and process information. With mounts /dev, /tmp and /proc are made anew inside the jail."""
     found = [device for device in rules.devices if host.kind(device[0]) not in (None, "link")]
     if not mounts:
-        return found
+        # Not /dev/pts, where the user's other terminals are too: the guard opens the other side of new ones.
+        multiplexer = host.resolve("/dev/ptmx")  # in containers a link into /dev/pts
+        multiplexers = [(multiplexer, access, source) for path, access, source in rules.devices if path == "/dev/ptmx"]
+        found = [device for device in found if device[0] not in ("/dev/pts", "/dev/ptmx")]
+        return found + [(path, access, source) for path, access, source in multiplexers if path is not None]
+    own = ("/dev/pts", "/dev/shm")
+    # /dev/ptmx is a link into the private /dev/pts.
+    shown = [(path, access, "private /dev" if path in own else source) for path, access, source in found]
     return [
-        *(device for device in found if device[0] != "/dev/ptmx"),  # inside, a link into the private /dev/pts
+        *(device for device in shown if device[0] != "/dev/ptmx"),
         ("/dev", DATA, "private /dev"),
         ("/dev/console", "rwi", "private /dev"),
         ("/tmp", WRITE, PRIVATE_TEMP),
@@ -32,7 +41,7 @@ def devices(rules: Rules, host: Host, *, mounts: bool) -> list[Grant]:
     ]
 
 
-def git_grants(git: Git, mode: str, root: str, host: Host) -> list[Grant]:
+def git_grants(git: Git, mode: str, root: str) -> list[Grant]:
     """Grants outside the worktree that git itself needs.
 
     readonly: objects, refs and config can be read, so `git log`, `diff` and `status` work. shared: all of it,
@@ -43,29 +52,43 @@ def git_grants(git: Git, mode: str, root: str, host: Host) -> list[Grant]:
         return [] if git.kind == "main" else [(git.common_dir, WRITE, source), (git.git_dir, WRITE, source)]
     # As trees, not file by file: git replaces its files by renaming, and a rule or mount stays with the old one.
     paths = [git.common_dir, git.git_dir, *(path for _, path in git.modules)]
-    for objects in [f"{path}/objects" for path in dict.fromkeys(paths)]:
-        paths += _alternates(objects, host, 5)
     outside = dict.fromkeys(path for path in paths if not beneath(path, root))
     return [(path, DATA, source) for path in outside]
 
 
-def _alternates(objects: str, host: Host, depth: int) -> list[str]:
-    """Object stores that `objects` borrows from (gitrepository-layout(5), objects/info/alternates)."""
-    content = host.read(f"{objects}/info/alternates") if depth else None
-    found: list[str] = []
-    for line in (content or b"").split(b"\n"):
-        text = line.decode("utf-8", "surrogateescape")
-        if text and not text.startswith("#"):
-            path = host.resolve(text if text.startswith("/") else f"{objects}/{text}")
-            if path is not None:
-                found += [path, *_alternates(path, host, depth - 1)]
-    return found
+def borrowed(git: Git, host: Host) -> list[str]:
+    """Warnings for object stores that the repository borrows from (gitrepository-layout(5), objects/info/alternates).
+
+    They are never granted by themselves: whoever could write the repository once, in a run with ``--git shared`` or in
+    a repository that an agent made below the worktree, would name any directory there, and the next run would read it.
+    """
+    content = host.read(f"{git.common_dir}/objects/info/alternates") or b""
+    found = [line.decode("utf-8", "surrogateescape") for line in content.split(b"\n") if line]
+    return [
+        f"git borrows objects from {name}, which is not granted; the repository's objects/info/alternates says so, and "
+        "an agent may have written that: grant it with --ro only if you know it"
+        for name in found[:8]
+        if not name.startswith("#")
+    ]
 
 
-def program_grants(command: Command, grants: Iterable[Grant], host: Host) -> list[Grant]:
-    """The programme itself, and the package it belongs to, when nothing else grants them."""
-    if any(beneath(command.program, path) and "x" in access for path, access, _ in grants):
+def program_grants(command: Command, grants: Iterable[Grant], host: Host, root: str) -> list[Grant]:
+    """The programme itself, and the package it belongs to, when nothing else grants them.
+
+    Not when a link inside the worktree leads to it: an agent may have put it there, and the next run would open
+    what it chose.
+    """
+    shown = [grant for grant in grants if grant[2] != PRIVATE_TEMP]  # the jail's own /tmp does not show the machine's
+    if any(beneath(command.program, path) and "x" in access for path, access, _ in shown):
         return []
+    if led_by(root, command.path, host):
+        raise Refusal(
+            "command-leaves-worktree",
+            f"{command.path} leads out of the worktree, to {command.program}",
+            context="a link in the worktree may be an agent's work, so it grants nothing",
+            hint=f"name the programme itself, {shlex.quote(command.program)}, or grant its directory with --ro",
+            exit_code=EXIT_NOT_EXECUTABLE,
+        )
     before, marker, _ = command.program.partition("/node_modules/")
     path = before + "/node_modules" if marker else command.program
     if host.resolve(path) != path:
@@ -110,9 +133,9 @@ def merged(grants: Iterable[Grant]) -> tuple[Grant, ...]:
 
     def covered(path: str, access: str) -> bool:
         parent = path
-        while parent not in ("", "/"):
+        while path.startswith("/") and parent not in ("", "/"):
             parent = parent.rpartition("/")[0] or "/"
-            if parent not in _PRIVATE and parent in merged and set(access) <= set(merged[parent][0]):
+            if parent not in PRIVATE and parent in merged and set(access) <= set(merged[parent][0]):
                 return True
         return False
 

@@ -2,6 +2,9 @@
 
 from typing import NamedTuple, Protocol
 
+from policy.host import Host
+from policy.plan import beneath
+
 
 class Support(Protocol):
     """What the probe found, as far as decisions need it."""
@@ -10,8 +13,12 @@ class Support(Protocol):
     seccomp: bool
     userns: bool
     userns_why: str
+    guard: bool
+    guard_why: str
     fresh_proc: bool
     fresh_proc_why: str
+    bubblewrap: str
+    bubblewrap_why: str
     uid: int
 
 
@@ -57,3 +64,9 @@ class Translation(NamedTuple):
     arguments: tuple[str, ...] = ()
     arguments_at: int = -1
     credentials: tuple[str, ...] = ()
+
+
+def led_by(worktree: str, path: str, host: Host) -> bool:
+    """Whether something in the worktree decides where `path` leads: it lies there, or a directory on the way does."""
+    directory = host.resolve(path.rpartition("/")[0] or "/")
+    return beneath(path, worktree) or directory is None or beneath(directory, worktree)

@@ -49,13 +49,14 @@ class Plan:
         "denied",  # tuple[tuple[str, str], ...]: (canonical path, source): nothing below is granted
         "read_only",  # tuple[tuple[str, str], ...]: (path, source) inside writable trees: never writable
         "handoff",  # tuple[tuple[str, str], ...]: (path, "protect" | "report"), existing hand-off files
+        "handoff_patterns",  # tuple[tuple[str, str], ...]: (pattern relative to the worktree, "protect" | "report")
         "net",  # str: "none", "proxy" or "open"
         "domains",  # tuple[str, ...]: egress rules, for net == "proxy"
         "env_pass",  # tuple[str, ...]: names (or PREFIX_*) taken over from the caller
         "env_set",  # tuple[tuple[str, str], ...]: name and value; values may hold ${slot}
         "limits",  # tuple[tuple[str, int], ...]: name and value (bytes, seconds or a count)
         "git",  # str: "private", "readonly" or "shared"
-        "backend",  # str: "landlock+namespaces", "landlock", "bubblewrap"
+        "backend",  # str: "landlock+namespaces", "landlock+guard", "bubblewrap"
         "required",  # tuple[str, ...]: ids of rows of policy.promises that must hold
         "warnings",  # tuple[str, ...]: what the user should know before the command starts
     )
@@ -76,6 +77,7 @@ class Plan:
     denied: tuple[tuple[str, str], ...]
     read_only: tuple[tuple[str, str], ...]
     handoff: tuple[tuple[str, str], ...]
+    handoff_patterns: tuple[tuple[str, str], ...]
     net: str
     domains: tuple[str, ...]
     env_pass: tuple[str, ...]

@@ -8,13 +8,13 @@ HELD = "held"
 NOT_HELD = "not held"
 
 NAMESPACES = "landlock+namespaces"
-LANDLOCK = "landlock"
+GUARD = "landlock+guard"
 BUBBLEWRAP = "bubblewrap"
 
 NESTED = "granted submodule"
 """Source of a grant that holds although a denied path lies above it: a submodule inside one that is not granted."""
 
-BACKENDS = (NAMESPACES, LANDLOCK)
+BACKENDS = (NAMESPACES, GUARD, BUBBLEWRAP)
 """In the order of preference of `--backend auto`."""
 
 ROWS: tuple[tuple[str, str, str], ...] = (
@@ -26,13 +26,9 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     (
         "handoff",
         "existing hand-off files of the protected kind are read-only",
-        "landlock: needs a mount namespace",
+        "landlock+guard: needs a mount namespace",
     ),
-    (
-        "metadata",
-        "chmod, chown, utime and xattr outside the grants fail",
-        "landlock: Landlock does not cover metadata; needs a mount namespace",
-    ),
+    ("metadata", "chmod, chown, utime and xattr outside the grants fail", ""),
     ("environment", "only allow-listed environment variables pass", ""),
     ("fds", "inherited file descriptors are closed, except 0, 1 and 2", ""),
     ("privileges", "no_new_privs, no capability, empty bounding set", ""),
@@ -40,28 +36,25 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     (
         "visibility",
         "processes outside cannot be seen",
-        "landlock: /proc lists names and command lines; needs a PID namespace",
+        "landlock+guard: /proc lists names and command lines; needs a PID namespace",
     ),
     ("survival", "nothing outlives the jail, even when the launcher is killed with SIGKILL", ""),
-    (
-        "unix-sockets",
-        "AF_UNIX sockets outside the grants are unreachable",
-        "landlock: abstract names are closed, path names are not; needs a mount namespace",
-    ),
+    ("unix-sockets", "AF_UNIX sockets outside the grants are unreachable", ""),
     (
         "shared-memory",
         "/dev/shm, System V IPC, POSIX queues and keyrings are private or closed",
-        "landlock: semaphores of everyday programmes need the machine's own /dev/shm; needs a mount namespace",
+        "landlock+guard: semaphores of everyday programmes need the machine's own /dev/shm; needs a mount namespace",
     ),
-    (
-        "terminals",
-        "other terminals cannot be opened, input cannot be pushed into the own one",
-        "landlock: new ptys need /dev/pts, which holds the user's other terminals too",
-    ),
+    ("terminals", "other terminals cannot be opened, input cannot be pushed into the own one", ""),
     ("network", "in `none` no way out: TCP, UDP, ICMP, MPTCP, fast open, raw, IPv6", ""),
     ("kernel-surface", "io_uring, bpf, perf, keyrings, userfaultfd, mounts, nested namespaces are closed", ""),
     ("limits", "processes, memory, open files and file size are bounded where a limit is set", ""),
 )
+
+
+def has_mounts(backend: str) -> bool:
+    """Whether the jail has mount, PID and IPC namespaces of its own: a view that shows nothing but what is granted."""
+    return backend in (NAMESPACES, BUBBLEWRAP)
 
 
 def verdict(row: str, backend: str) -> tuple[str, str]:

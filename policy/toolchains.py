@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple, Protocol
 
 from policy.host import Host
+from policy.launch import led_by
 from policy.plan import Grant, beneath
 from policy.shebang import interpreter_of
 from policy.toolchain_table import Toolchain, ToolchainTable
@@ -81,7 +82,9 @@ def discover(
         search.path_entry(entry)
     search.active_variables()
     for program in programs:
-        search.follow(program, "the command", trusted=True)
+        # A link in the worktree may be an agent's; what it leads to is looked at by `worktree_interpreters` only.
+        if not (worktree and led_by(worktree, program, host)):
+            search.follow(program, "the command", trusted=True)
     for directory in table.followed:
         for name in host.listing(directory) or ():
             if host.kind(f"{directory}/{name}") == "link":
@@ -187,7 +190,7 @@ class _Search:
         directory = self.host.resolve(entry)
         if directory is None or self.host.kind(directory) != "dir":
             return
-        self._remember_links(entry)
+        self.links.update(self.host.links(entry))
         if self.system(directory) or self.local(directory):
             self.path[entry] = None
             return
@@ -252,7 +255,7 @@ class _Search:
         target = self.host.resolve(path)
         if target is None:
             return
-        self._remember_links(path)
+        self.links.update(self.host.links(path))
         for link, _ in self.host.links(path):
             # A chain may pass through an installation that its end does not lie in (venv -> pyenv -> system).
             parent = self.host.resolve(link.rpartition("/")[0] or "/")
@@ -321,7 +324,7 @@ class _Search:
                 if broad or not self._acceptable(target):
                     self.note(f"{path} is not granted to {tool.name}: it holds credentials, or others can write it")
                     continue
-                self._remember_links(path)
+                self.links.update(self.host.links(path))
                 self.grants.setdefault(target, source)
         for pattern in tool.excluded:
             for path in self.expand(root, pattern):
@@ -341,9 +344,6 @@ class _Search:
         for place in (directory and f"{directory}/{path.rpartition('/')[2]}", target):
             if place and not self.system(place):
                 self.denied[place] = source
-
-    def _remember_links(self, path: str) -> None:
-        self.links.update(self.host.links(path))
 
     def note(self, text: str) -> None:
         self.notes[text] = None

@@ -7,7 +7,7 @@ read-only path above it takes away. Pure.
 import shlex
 from typing import NamedTuple
 
-from policy.plan import Plan, beneath
+from policy.plan import Grant, Plan, beneath
 from policy.promises import NESTED
 
 NAMES = {"r": "read", "w": "write", "x": "execute", "i": "device control"}
@@ -80,7 +80,7 @@ def decide(plan: Plan, path: str) -> Verdict:
         plan: bound or not; slots that are not bound never match.
         path: canonical absolute path (symbolic links resolved by the caller; it need not exist).
     """
-    rules = [grant for grant in plan.grants if grant[0].startswith("/") and beneath(path, grant[0])]
+    rules = [grant for grant in plan.grants if grant[0].startswith("/") and _reaches(grant, path)]
     rules.sort(key=lambda grant: -len(grant[0]))
     inner = max((len(where) for where, _, source in rules if source == NESTED), default=0)
     limits = [(where, "denied", source) for where, source in plan.denied if beneath(path, where) and len(where) > inner]
@@ -94,12 +94,20 @@ def decide(plan: Plan, path: str) -> Verdict:
     return Verdict(path, access, tuple(rules), tuple(limits), _hint(path, access, limits), _risk(path))
 
 
+def _reaches(grant: Grant, path: str) -> bool:
+    """Whether a grant is about `path` of this machine. A private directory shows nothing of what lies below it here."""
+    where, _, source = grant
+    return path == where if source.startswith("private /") else beneath(path, where)
+
+
 def _hint(path: str, access: str, limits: list[tuple[str, str, str]]) -> str:
     quoted = shlex.quote(path)
     if "w" in access:
         return ""
     if limits:
         where, kind, source = limits[0]
+        if source == "paddock's own":
+            return "nothing does: whoever can reach it can read or write the rules of every jail"
         if source.startswith("--deny"):
             return f"leave out --deny {shlex.quote(where)}"
         return f"change what makes {shlex.quote(where)} {kind}: {source}"

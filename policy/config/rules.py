@@ -33,6 +33,7 @@ class Rules:
     limits: tuple[tuple[str, int], ...]
     handoff_protect: tuple[str, ...]
     handoff_report: tuple[str, ...]
+    handoff_patterns: tuple[tuple[str, str], ...]
     warnings: tuple[str, ...]
 
 
@@ -41,6 +42,9 @@ class Lists(Protocol):
 
     def listing(self, path: str) -> tuple[str, ...] | None:
         """Sorted names in a directory; None when it cannot be listed."""
+
+    def present(self, directory: str, names: tuple[str, ...], suffixes: tuple[str, ...]) -> tuple[str, ...]:
+        """Sorted entries of a directory that are in `names` or end in one of `suffixes`; () when unlistable."""
 
 
 def rules(settings: Settings, root: str, host: Lists) -> Rules:
@@ -51,13 +55,19 @@ def rules(settings: Settings, root: str, host: Lists) -> Rules:
         root: canonical root of the worktree, which hand-off patterns are relative to.
         host: asked for the listings of directories that a pattern's wildcard stands in, and for nothing else.
     """
+    patterns = [entry.value for entry in (*settings.handoff_protect, *settings.handoff_report)]
+    top = _present(root, patterns, host)
+
+    def listing(directory: str) -> tuple[str, ...] | None:
+        return top if directory == root else host.listing(directory)
 
     def handoff(patterns: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(
-            dict.fromkeys(
-                path[len(root) + 1 :] for name in patterns for path in expand(f"{root}/{name}", host.listing, len(root))
-            )
-        )
+        found: dict[str, None] = {}
+        for name in patterns:
+            first = name.partition("/")[0]
+            if first in top or "*" in first or "?" in first:
+                found |= dict.fromkeys(path[len(root) + 1 :] for path in expand(f"{root}/{name}", listing, len(root)))
+        return tuple(found)
 
     protect = handoff(tuple(entry.value for entry in settings.handoff_protect))
     report = handoff(tuple(entry.value for entry in settings.handoff_report))
@@ -82,11 +92,27 @@ def rules(settings: Settings, root: str, host: Lists) -> Rules:
         git=settings.git_mode.value,
         backend=settings.backend.value,
         limits=tuple(entry.value for entry in settings.limits),
+        handoff_patterns=tuple((entry.value, "protect") for entry in settings.handoff_protect)
+        + tuple((entry.value, "report") for entry in settings.handoff_report),
         handoff_protect=protect,
         # A name that one pattern protects and another reports is protected.
         handoff_report=tuple(name for name in report if name not in set(protect)),
         warnings=settings.warnings(),
     )
+
+
+def _present(root: str, patterns: list[str], host: Lists) -> tuple[str, ...]:
+    """The entries of `root` that some pattern may begin with.
+
+    Asked for by name and suffix, so that a Plan does not depend on everything else that comes and goes in a worktree.
+    Only a pattern with its wildcard elsewhere than in front needs the whole listing.
+    """
+    firsts = dict.fromkeys(pattern.partition("/")[0] for pattern in patterns)
+    wild = [first for first in firsts if "*" in first or "?" in first]
+    suffixes = tuple(first[1:] for first in wild if first[0] == "*" and "*" not in first[1:] and "?" not in first)
+    if len(suffixes) < len(wild) or "" in suffixes:
+        return host.listing(root) or ()
+    return host.present(root, tuple(first for first in firsts if first not in wild), suffixes)
 
 
 def expand(pattern: str, listing: Callable[[str], tuple[str, ...] | None], plain: int = 0) -> tuple[str, ...]:
