@@ -18,13 +18,17 @@ Launch path: see launcher/jail/syscalls.py.
 import ctypes
 import errno
 
-from launcher.jail import syscall_tables, syscalls
-from launcher.jail.bpf import Program
+from launcher.jail import syscalls
 from policy.errors import Refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.jail.bpf import Program
 
 ALLOW = 0x7FFF0000
 ERRNO = 0x00050000
 KILL_PROCESS = 0x80000000
+USER_NOTIF = 0x7FC00000
 
 _NUMBER = 0
 _ARCH = 4
@@ -80,6 +84,27 @@ _BY_PID = (
     *("migrate_pages", "move_pages"),
 )
 
+# Performed by the guard on behalf of the process (launcher/jail/guard). Younger relatives are absent then: no libc
+# depends on them.
+MEDIATED: tuple[str, ...] = (
+    *("chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat"),
+    *("utime", "utimes", "futimesat", "utimensat"),
+    *("setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr", "fremovexattr"),
+    "connect",
+)
+_ABSENT_WITH_GUARD = ("setxattrat", "removexattrat")
+
+# ioctls of file systems, by the byte that names their family: ext4 and all (f, v), XFS and all (X), btrfs, F2FS. Some
+# change attributes, or even make directories, through a descriptor that was opened for reading. Where no read-only
+# mount is in their way, only those that read, or write what is open for writing, are left.
+_FILE_SYSTEM_FAMILIES = (0x6600, 0x7600, 0x5800, 0x9400, 0xF500)
+_FILE_SYSTEM_REQUESTS = (
+    *(0x80086601, 0x80046601, 0x80087601, 0x80047601),  # FS_IOC_GETFLAGS, FS_IOC_GETVERSION, and 32-bit ones
+    *(0xC020660B, 0x801C581F, 0x81009431),  # FS_IOC_FIEMAP, FS_IOC_FSGETXATTR, FS_IOC_GETFSLABEL
+    *(0x40049409, 0x4020940D, 0xC0189436),  # FICLONE, FICLONERANGE, FIDEDUPERANGE
+)
+_TIOCGPTPEER = 0x5441
+
 _SEND_FLAGS = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
 
 _CLONE_NEW = 0x7E020000
@@ -103,6 +128,7 @@ def program(
     own_ipc: bool,
     kill_zero: bool,
     unix_datagrams: bool,
+    guard: bool = False,
 ) -> bytes:
     """The filter for one jail, as an array of `struct sock_filter`.
 
@@ -124,11 +150,17 @@ def program(
             too, so allow it only where Landlock scopes signals (ABI 6).
         unix_datagrams: AF_UNIX datagram sockets are allowed; deny them where connections to host sockets are mediated,
             since each datagram carries an address of its own.
+        guard: the calls of `MEDIATED` are notified of, which needs a listener; without one they are ENOSYS. File
+            systems' own ioctls are reduced to harmless ones.
 
     Raises:
         Refusal: unknown machine.
         ValueError: unknown `net`.
     """
+    # A warm launch has the finished programme in its plan, so what assembles it is imported here.
+    from launcher.jail import syscall_tables
+    from launcher.jail.bpf import Program
+
     if machine not in syscall_tables.MACHINES:
         raise Refusal("machine-unsupported", f"there is no system call filter for {machine}")
     if net not in NETWORKS:
@@ -143,7 +175,9 @@ def program(
     closed_network = net != "open" and not own_network
     if closed_network and net == "proxy":
         forbidden += ("listen",)
-    for names, verdict in ((_ABSENT, "absent"), (forbidden, "forbidden")):
+    absent = _ABSENT + _ABSENT_WITH_GUARD if guard else _ABSENT
+    mediated = MEDIATED if guard else ()
+    for names, verdict in ((absent, "absent"), (forbidden, "forbidden"), (mediated, "notified")):
         for name in names:
             _on(bpf, machine, name, verdict)
 
@@ -158,7 +192,7 @@ def program(
 
     _namespace_flags(bpf)
     _personality(bpf)
-    _ioctl(bpf)
+    _ioctl(bpf, guard)
     _priorities(bpf, own_processes)
     if not own_processes:
         for name in _BY_PID:
@@ -186,6 +220,7 @@ def program(
         ("unreachable", ERRNO | errno.EACCES),
         ("fastopen", ERRNO | errno.EOPNOTSUPP),
         ("killed", KILL_PROCESS),
+        *((("notified", USER_NOTIF),) if guard else ()),
         ("allow", ALLOW),
     ):
         bpf.label(label)
@@ -210,13 +245,15 @@ def install(filter_program: bytes) -> None:
         ) from error
 
 
-def _on(bpf: Program, machine: str, name: str, target: str) -> None:
+def _on(bpf: "Program", machine: str, name: str, target: str) -> None:
+    from launcher.jail import syscall_tables
+
     number = syscall_tables.number(name, machine)
     if number is not None:
         bpf.equal(number, then=target)
 
 
-def _namespace_flags(bpf: Program) -> None:
+def _namespace_flags(bpf: "Program") -> None:
     bpf.label("clone")
     bpf.load(_argument(0))
     bpf.any_bit(_CLONE_NEW, "forbidden", "allow")
@@ -225,22 +262,29 @@ def _namespace_flags(bpf: Program) -> None:
     bpf.any_bit(_CLONE_NEW | _CLONE_NEWTIME, "forbidden", "allow")
 
 
-def _personality(bpf: Program) -> None:
+def _personality(bpf: "Program") -> None:
     bpf.label("personality")
     bpf.load(_argument(0))
     bpf.equal(0xFFFFFFFF, "allow")  # a question
     bpf.any_bit(~_PERSONALITY_HARMLESS & 0xFFFFFFFF, "forbidden", "allow")
 
 
-def _ioctl(bpf: Program) -> None:
+def _ioctl(bpf: "Program", guard: bool) -> None:
     bpf.label("ioctl")
     bpf.load(_argument(1))
     for request in _TERMINAL_REQUESTS:
         bpf.equal(request, "forbidden")
+    if guard:
+        bpf.equal(_TIOCGPTPEER, "notified")
+        for request in _FILE_SYSTEM_REQUESTS:
+            bpf.equal(request, "allow")
+        bpf.mask(0xFF00)
+        for family in _FILE_SYSTEM_FAMILIES:
+            bpf.equal(family, "forbidden")
     bpf.jump("allow")
 
 
-def _priorities(bpf: Program, own_processes: bool) -> None:
+def _priorities(bpf: "Program", own_processes: bool) -> None:
     # "which" is a process, a process group or a user. Group 0 is the caller's own, which it shares with whatever
     # stands outside in the same pipeline, and no PID namespace hides those members from the kernel's walk.
     for name, process, group in (("setpriority", 0, 1), ("ioprio_set", 1, 2)):
@@ -256,7 +300,7 @@ def _priorities(bpf: Program, own_processes: bool) -> None:
             bpf.equal(0, "allow", "forbidden")
 
 
-def _sockets(bpf: Program, net: str, own_network: bool, unix_datagrams: bool) -> None:
+def _sockets(bpf: "Program", net: str, own_network: bool, unix_datagrams: bool) -> None:
     bpf.label("socket")
     bpf.load(_argument(0))
     bpf.equal(_UNIX, "allow" if unix_datagrams else "unix type")
@@ -297,7 +341,7 @@ def _sockets(bpf: Program, net: str, own_network: bool, unix_datagrams: bool) ->
             bpf.equal(58, "allow", "protocol")  # ICMPv6 echo
 
 
-def _fast_open(bpf: Program) -> None:
+def _fast_open(bpf: "Program") -> None:
     # sendto on an unconnected socket connects without connect(2), past Landlock's TCP rule.
     for name, index in _SEND_FLAGS.items():
         bpf.label(name)

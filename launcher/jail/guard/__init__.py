@@ -1,0 +1,1 @@
+"""The guard: calls that Landlock does not cover, performed for the command by the process above it."""

@@ -1,0 +1,160 @@
+"""How the guard comes to its listener: what the process above the command does, and what the command's own does.
+
+The filter is installed in the command's process, and so the listener is born there. Its number is told over a pipe, the
+guard fetches it with pidfd_getfd(2), and the command starts when it has: at no moment is a call allowed that nobody
+judged. When the guard dies, the last copy of the listener is gone and the kernel answers ENOSYS.
+
+Launch path of the backend landlock+guard: see launcher/jail/syscalls.py.
+"""
+
+import _thread
+import os
+
+from launcher.jail import capabilities, hygiene, init, landlock, status, syscalls
+from launcher.jail.guard import listener
+from launcher.jail.guard.rules import Rules
+from policy.errors import EXIT_REFUSED, Refusal
+from policy.plan import Plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+else:
+    import _signal
+
+Facts = tuple[tuple[str, str, str], ...]
+
+# Whether this process is in the guard's domain. Inherited over fork: the guards of a jail's further commands share it,
+# so that these commands reach each other's abstract sockets.
+_confined = False
+
+FACTS: Facts = (
+    ("guard", "layer", "seccomp user notification, performed on behalf of the process"),
+    ("metadata", "held", "the guard changes what is writable, and nothing else"),
+    ("unix-sockets", "held", "the guard connects to what is writable; abstract names: Landlock's scope"),
+    ("terminals", "held", "/dev/pts is not granted; the guard opens the other side of new ones"),
+)
+
+
+class Guard:
+    """The guard of one jail. To be made in the process that will be the command's parent, before it forks."""
+
+    def __init__(self, plan: Plan, status_fd: int) -> None:
+        """Opens the pipes and moves this process into a Landlock domain of which the jail's is a part.
+
+        The domain takes nothing away but abstract sockets made outside, so that a connect that is performed here is
+        judged as if the jail made it (landlock(7), LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET).
+
+        Args:
+            plan: bound.
+            status_fd: where faults are told (`launcher.jail.status`).
+
+        Raises:
+            Refusal: Landlock cannot scope abstract sockets (before ABI 6).
+        """
+        self._rules = Rules(plan)
+        self._status_fd = status_fd
+        if landlock.abi() < 6:
+            raise Refusal("landlock-too-old", "without Landlock's scopes the guard cannot judge abstract sockets")
+        self._number, self._tell = os.pipe()
+        self._wait, self._go = os.pipe()
+        hygiene.no_new_privs()
+        if not _confined:
+            _confine()
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What the command's process must keep until `install`; of all else of the guard it must have no copy."""
+        return self._tell, self._wait
+
+    def install(self, program: bytes) -> Facts:
+        """In the command's process: applies the filter and waits until the guard serves. Returns what is held then.
+
+        Raises:
+            Refusal: the kernel refused the filter, or the guard did not take over.
+        """
+        fd = listener.install(program)
+        os.write(self._tell, fd.to_bytes(4, "little"))
+        if not os.read(self._wait, 1):
+            raise Refusal("guard-lost", "the guard did not take over the command's system calls")
+        for own in (fd, self._tell, self._wait):
+            os.close(own)
+        return FACTS
+
+    def serve(self, agent: int) -> None:
+        """In the command's parent, right after the fork: starts the guard's threads and returns.
+
+        From here on this process has no capability: performing calls must not lend any to the jail.
+
+        Args:
+            agent: process id of the command's process.
+        """
+        from launcher.jail.guard import server
+
+        for fd in self.descriptors:
+            os.close(fd)
+        capabilities.drop_all()
+        _signal.signal(server.WAKE, _wake)
+        _thread.start_new_thread(self._serve, (agent,))
+
+    def _serve(self, agent: int) -> None:
+        from launcher.jail.guard import server
+
+        try:
+            said = os.read(self._number, 4)
+            os.close(self._number)
+            if not said:
+                return  # the command's process has refused to start, and says so itself
+            try:
+                pidfd = syscalls.pidfd_open(agent)
+                fd = syscalls.pidfd_getfd(pidfd, int.from_bytes(said, "little"))
+            except OSError as error:
+                raise _untraceable(error) from None
+            os.close(pidfd)
+            serving = server.Server(listener.Listener(fd), self._rules, self._fault)
+            os.write(self._go, b"!")
+            os.close(self._go)
+            serving.start()
+        except BaseException as error:
+            self._fault(error)
+
+    def _fault(self, error: BaseException) -> None:
+        """Ends this process, and with it the jail: the launcher sees to that. Nothing goes on without its guard."""
+        try:
+            refusal = error if isinstance(error, Refusal) else init.failure("the guard failed", error)
+            status.send_refusal(self._status_fd, refusal)
+        finally:
+            os._exit(EXIT_REFUSED)
+
+
+def _confine() -> None:
+    global _confined
+    try:
+        # Every domain, one without file system rights too, denies renames and links from one directory to
+        # another unless it grants them (landlock(7), LANDLOCK_ACCESS_FS_REFER); this one must take nothing away.
+        ruleset = syscalls.landlock_create_ruleset((landlock.FS_REFER, 0, landlock.SCOPE_ABSTRACT_UNIX))
+        try:
+            root = os.open("/", os.O_PATH | os.O_CLOEXEC)
+            rule = landlock.FS_REFER.to_bytes(8, "little") + root.to_bytes(4, "little")
+            syscalls.landlock_add_rule(ruleset, syscalls.LANDLOCK_RULE_PATH_BENEATH, rule)
+            os.close(root)
+            syscalls.landlock_restrict_self(ruleset)
+        finally:
+            os.close(ruleset)
+    except OSError as error:
+        raise Refusal("landlock-refused", "the guard cannot be confined", context=str(error)) from None
+    _confined = True
+
+
+def _wake(signal: int, frame: object) -> None:
+    """Does nothing: that the signal came has interrupted the call that it was meant for."""
+
+
+def _untraceable(error: OSError) -> Refusal:
+    return Refusal(
+        "guard-untraceable",
+        "the guard may not read the command's process",
+        context=f"pidfd_getfd: {error.strerror}; closed by Yama (kernel.yama.ptrace_scope above 1), a container's "
+        "seccomp profile or a security module",
+        hint="paddock doctor says which; allowing user namespaces makes the guard unnecessary",
+    )

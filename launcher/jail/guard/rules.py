@@ -1,0 +1,67 @@
+"""What the guard lets through: a pure reading of the Plan.
+
+A path may be changed, and a socket file connected to, where the Plan says "write" and no exception takes it away. The
+arithmetic is the one of `policy.verdict.decide`; a test holds the two against each other.
+
+Launch path: nothing is imported but the Plan and the promises.
+"""
+
+from policy import promises
+from policy.plan import Plan
+
+DELETED = " (deleted)"
+
+# Sources of grants that hold although a denied path lies above them: the slots lie in Paddock's own state, which is
+# denied (as in `namespaces.layout`, where they are exempt).
+_BEYOND_DENIAL = (promises.NESTED, "private home", "private temp")
+
+
+class Rules:
+    """The answers for one Plan."""
+
+    __slots__ = ("_denied", "_nested", "_read_only", "_writable", "addresses")
+
+    def __init__(self, plan: Plan, addresses: tuple[tuple[bytes, int], ...] = ()) -> None:
+        """Reads a bound Plan.
+
+        Args:
+            plan: bound.
+            addresses: (4 or 16 bytes, port) that may be connected to over TCP when `plan.net` is not "open".
+        """
+        grants = [(path, source) for path, access, source in plan.grants if "w" in access]
+        self._writable = frozenset(path for path, _ in grants)
+        self._nested = frozenset(path for path, source in grants if source in _BEYOND_DENIAL)
+        self._denied = frozenset(path for path, _ in plan.denied)
+        self._read_only = frozenset(path for path, _ in plan.read_only)
+        self.addresses = None if plan.net == "open" else frozenset(addresses)
+
+    def may_write(self, path: str) -> bool:
+        """Whether the Plan lets `path` (absolute, canonical) be written."""
+        granted = nested = False
+        while True:
+            nested = nested or path in self._nested
+            if path in self._read_only or (path in self._denied and not nested):
+                return False
+            granted = granted or path in self._writable
+            if path in ("/", ""):
+                return granted
+            path = path.rpartition("/")[0] or "/"
+
+    def may_change(self, name: str) -> bool:
+        """Whether an open file may be changed that the kernel calls `name` (readlink(2) on /proc/self/fd/N)."""
+        if not name.startswith("/"):
+            # "socket:[N]" and others exist only as descriptors. A pipe may be the caller's of the launcher.
+            return name.startswith("socket:")
+        if name.endswith(DELETED):
+            # The name is gone or really ends like this: both have to be allowed.
+            bare = name.removesuffix(DELETED)
+            return name.startswith("/memfd:") or (self.may_write(bare) and self.may_write(name))
+        return self.may_write(name)
+
+    def may_reach(self, address: bytes, port: int) -> bool:
+        """Whether a TCP connection to an address (4 or 16 bytes) and port may be made."""
+        if self.addresses is None:
+            return True
+        if address.startswith(bytes(10) + b"\xff\xff"):
+            address = address[12:]  # IPv4 in IPv6's clothes
+        return (address, port) in self.addresses

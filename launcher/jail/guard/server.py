@@ -1,0 +1,197 @@
+"""The threads that serve notified calls.
+
+One thread at a time leads: it takes calls and serves at once whatever cannot block. A connect can, as long as the other
+end likes, so the leader hands the lead over before it makes one. The last thread never does: with all others busy,
+further connects wait in a queue, and everything else is served as ever.
+
+Whoever waits in a blocked connect must stay open to signals, although the kernel lets only fatal ones through
+(WAIT_KILLABLE_RECV): the leader looks after them, and wakes a thread whose caller has died or has a signal pending.
+
+Launch path of the backend landlock+guard: see launcher/jail/syscalls.py.
+"""
+
+import _thread
+import errno
+import select
+
+from launcher.jail import syscall_tables, syscalls
+from launcher.jail.guard import metadata, sockets, terminals
+from launcher.jail.guard.call import Call
+from launcher.jail.guard.listener import Gone, Listener
+from launcher.jail.guard.rules import Rules
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+    from collections.abc import Callable
+else:
+    import _signal
+
+MOST_THREADS = 32
+LOOK_AFTER = 100
+"""Milliseconds between two looks at callers whose connect takes long."""
+
+WAKE = _signal.SIGURG
+"""Interrupts a thread's connect. Ignored by default, so one from elsewhere does nothing either."""
+
+_STOPS = 1 << _signal.SIGTSTP - 1 | 1 << _signal.SIGTTIN - 1 | 1 << _signal.SIGTTOU - 1 | 1 << _signal.SIGSTOP - 1
+
+_HANDLERS = {
+    syscall_tables.number(name, syscalls.MACHINE): handler
+    for name, handler in (
+        ("chmod", metadata.chmod),
+        ("fchmod", metadata.fchmod),
+        ("fchmodat", metadata.fchmodat),
+        ("fchmodat2", metadata.fchmodat2),
+        ("chown", metadata.chown),
+        ("lchown", metadata.lchown),
+        ("fchown", metadata.fchown),
+        ("fchownat", metadata.fchownat),
+        ("utime", metadata.utime),
+        ("utimes", metadata.utimes),
+        ("futimesat", metadata.futimesat),
+        ("utimensat", metadata.utimensat),
+        ("setxattr", metadata.setxattr),
+        ("lsetxattr", metadata.lsetxattr),
+        ("fsetxattr", metadata.fsetxattr),
+        ("removexattr", metadata.removexattr),
+        ("lremovexattr", metadata.lremovexattr),
+        ("fremovexattr", metadata.fremovexattr),
+        ("connect", sockets.connect),
+        ("ioctl", terminals.other_side),
+    )
+}
+_CONNECT = syscall_tables.number("connect", syscalls.MACHINE)
+
+
+class Server:
+    """Serves one listener until nobody is left who could call."""
+
+    def __init__(self, listener: Listener, rules: Rules, fault: "Callable[[BaseException], None]") -> None:
+        """Prepares; `start` begins.
+
+        Args:
+            listener: of the jail.
+            rules: what is let through.
+            fault: told about an exception that should never come; it does not come back.
+        """
+        self._listener = listener
+        self._rules = rules
+        self._fault = fault
+        self._lead = _thread.allocate_lock()
+        # The rest is changed under this lock only, and read without it where an old answer does no harm.
+        self._lock = _thread.allocate_lock()
+        self._threads = 0
+        self._idle = 0
+        self._ended = False
+        self._waiting: list[Call] = []
+        self._connecting: dict[int, Call] = {}
+        self._poll = select.poll()
+        self._poll.register(listener.fd, select.POLLIN)
+
+    def start(self) -> None:
+        """Starts the first thread beside the calling one, then serves with the calling one.
+
+        Two are the least: one leads, one may be connecting. RuntimeError when they cannot be had.
+        """
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {WAKE})
+        self._threads = self._idle = 2
+        _thread.start_new_thread(self._work, ())
+        self._work()
+
+    def _work(self) -> None:
+        # Who comes here counts as idle already: between "nothing to do" and "idle" no call may be put in the queue.
+        try:
+            while True:
+                with self._lead:
+                    with self._lock:
+                        self._idle -= 1
+                    call = self._next()
+                while call is not None:
+                    self._connect(call)
+                    with self._lock:
+                        call = self._waiting.pop(0) if self._waiting else None
+                        self._idle += call is None
+                if self._ended:
+                    return
+        except BaseException as error:
+            self._fault(error)
+
+    def _next(self) -> Call | None:
+        """Leads until there is a connect to make that another thread can take the lead for; None at the end."""
+        while not self._ended:
+            if self._connecting and not self._poll.poll(LOOK_AFTER):
+                self._look_after()
+                continue
+            notified = self._listener.receive()
+            if notified is None:
+                # Nobody is left, or one caller has gone.
+                self._ended = any(event & select.POLLHUP for _, event in self._poll.poll(0))
+                continue
+            call = Call(self._listener, *notified)
+            if call.number != _CONNECT:
+                self._serve(call)
+            elif self._another_leads(call):
+                return call
+        return None
+
+    def _another_leads(self, call: Call) -> bool:
+        """Whether another thread can lead, so that this one may make the connect; else the connect waits."""
+        with self._lock:
+            if self._idle:
+                return True
+            if self._threads < MOST_THREADS:
+                try:
+                    _thread.start_new_thread(self._work, ())
+                except RuntimeError:
+                    self._waiting.append(call)
+                    return False
+                self._threads += 1
+                self._idle += 1
+                return True
+            self._waiting.append(call)
+            return False
+
+    def _connect(self, call: Call) -> None:
+        own = _thread.get_ident()
+        with self._lock:
+            self._connecting[own] = call
+        try:
+            self._serve(call)
+        finally:
+            with self._lock:
+                del self._connecting[own]
+
+    def _serve(self, call: Call) -> None:
+        try:
+            result = _HANDLERS[call.number](call, self._rules)
+            if result is not None:
+                call.listener.answer(call.identity, result)
+        except Gone:
+            return  # nobody waits for an answer
+        except OSError as error:
+            call.listener.answer(call.identity, 0, error.errno or errno.EPERM)
+        finally:
+            call.close()
+
+    def _look_after(self) -> None:
+        with self._lock:
+            connecting = list(self._connecting.items())
+        for thread, call in connecting:
+            # Twice in a row: one that another thread of the caller's takes is gone by then.
+            try:
+                pending = _pending(call)
+                wake = bool(pending & call.seen)
+                call.seen = pending
+            except Gone:
+                wake = True
+            if wake or not call.listener.waiting(call.identity):
+                call.interrupted = wake
+                # Threads never end before the process does, so this cannot meet a dead one.
+                _signal.pthread_kill(thread, WAKE)
+
+
+def _pending(call: Call) -> int:
+    """The signals that wait for the caller and that a blocking call would be interrupted by, as a mask."""
+    own, shared, blocked, caught = (int(call.status(name), 16) for name in (b"SigPnd", b"ShdPnd", b"SigBlk", b"SigCgt"))
+    return (own | shared) & ~blocked & (caught | _STOPS)
