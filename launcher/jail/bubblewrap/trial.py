@@ -1,0 +1,78 @@
+"""Whether there is a bwrap to be trusted, and whether it works here: found out by making a jail with it.
+
+Launch path: see launcher/jail/syscalls.py.
+"""
+
+import os
+from _stat import S_ISREG
+
+from launcher.jail.bubblewrap import arguments
+from launcher.jail.bubblewrap.process import Bubblewrap
+from launcher.jail.namespaces import layout
+from policy.errors import Refusal
+from policy.plan import Plan, beneath
+
+_WORKS = b"\0"
+
+# One `struct sock_filter`: return SECCOMP_RET_ALLOW.
+_ALLOW_EVERYTHING = (0x06).to_bytes(4, "little") + (0x7FFF0000).to_bytes(4, "little")
+
+
+def find(search: str, avoid: tuple[str, ...]) -> str:
+    """The canonical path of bwrap, "" when there is none, or none to be trusted.
+
+    It runs outside of every jail, so one that an agent could have put there is passed over: only absolute directories
+    are searched, and the file must belong to root or this user, with nobody else allowed to write it.
+
+    Args:
+        search: directories, as in PATH.
+        avoid: canonical paths of trees that jails may write.
+    """
+    for directory in search.split(":"):
+        path = os.path.realpath(f"{directory}/bwrap")
+        if not directory.startswith("/") or any(beneath(path, tree) for tree in avoid):
+            continue
+        try:
+            found = os.stat(path)
+        except OSError:
+            continue
+        trusted = found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o002
+        if trusted and S_ISREG(found.st_mode) and os.access(path, os.X_OK):
+            return path
+    return ""
+
+
+def why_not(path: str) -> str:
+    """Why the bwrap at `path` is of no use here, "" when it is. Leaves no trace in the calling process."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        # Nothing may escape from here: this is a copy of the caller, with all that it has on its stack.
+        try:
+            os.close(reading)
+            os.write(writing, _tried(path).encode(errors="backslashreplace") or _WORKS)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    said = b""
+    while block := os.read(reading, 4096):
+        said += block
+    os.close(reading)
+    os.waitpid(pid, 0)
+    if said == _WORKS:
+        return ""
+    return said.decode() or "the process that tried it died"
+
+
+def _tried(path: str) -> str:
+    plan = Plan(**(dict.fromkeys(Plan.FIELDS, ()) | {"net": "none"}))
+    words = arguments.argv(plan, layout.prepare(plan), uid=os.geteuid(), gid=os.getegid())
+    try:
+        running = Bubblewrap(path, words, _ALLOW_EVERYTHING)
+        try:
+            running.join()
+        finally:
+            running.end()
+    except Refusal as refusal:
+        return refusal.context.splitlines()[0]
+    return ""
