@@ -38,8 +38,7 @@ def drop_all() -> tuple[bool, bool]:
         if syscalls.capget()[0] >> CAP_SETPCAP & 1:
             # PR_SET_KEEPCAPS may be on; its lock is only useful once it is off, and SECUREBITS leaves it off.
             syscalls.prctl(syscalls.PR_SET_SECUREBITS, SECUREBITS)
-            for capability in bounding():
-                syscalls.prctl(syscalls.PR_CAPBSET_DROP, capability)
+            _drop_bounding()
         # The kernel keeps the ambient set within the other two, so this empties it as well.
         syscalls.capset(0, 0, 0)
     except OSError as error:
@@ -48,6 +47,16 @@ def drop_all() -> tuple[bool, bool]:
     if any(left) or ambient():
         raise Refusal("capabilities-kept", "capabilities are left after dropping them", context=repr((left, ambient())))
     return not bounding(), syscalls.prctl(syscalls.PR_GET_SECUREBITS) & SECUREBITS == SECUREBITS
+
+
+def _drop_bounding() -> None:
+    for number in range(64):
+        try:
+            syscalls.prctl(syscalls.PR_CAPBSET_DROP, number)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return  # behind the kernel's last capability
+            raise
 
 
 def bounding() -> tuple[int, ...]:

@@ -11,6 +11,7 @@ import errno
 import os
 
 from launcher.jail import capabilities, hygiene, landlock, seccomp, syscalls
+from policy import promises
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal
 from policy.plan import Plan
 
@@ -33,6 +34,8 @@ def enter(
     held_outside: tuple[str, ...],
     report: "Callable[[Facts], None]",
     keep: tuple[int, ...],
+    install: "Callable[[bytes], Facts] | None" = None,
+    search: tuple[str, ...] = (),
 ) -> "NoReturn":
     """Turns this process into the jailed command.
 
@@ -45,6 +48,8 @@ def enter(
         held_outside: ids of rows that the steps before (namespaces, init) hold.
         report: is told what holds, right before exec.
         keep: descriptors of ours that must live until exec; they are closed by it.
+        install: applies the filter in place of `seccomp.install`, and returns what that holds.
+        search: files that the command's name may mean, tried in this order in place of the plan's program.
 
     Raises:
         Refusal: a step failed, a required row is not held, or the command cannot be executed (126, 127).
@@ -63,23 +68,17 @@ def enter(
                   f"{', secure bits locked' if locked else ''}"))  # fmt: skip
     held |= {"environment", "fds", "privileges", "limits"}
 
-    own_network = "network" in held_outside
-    abi = landlock.abi()
-    # A root of our own shows only what is granted, so `ls /` tells nothing else.
-    shown = (("/", "l", "the jail's own root"),) if "unix-sockets" in held_outside else ()
-    enforced = landlock.restrict((*plan.grants, *shown), abi=abi, network=plan.net == "open" or own_network, log=True)
-    _, rules, handled_fs, handled_net, scopes, skipped = enforced
-    facts.append(("landlock", "layer", f"ABI {abi}, {rules} rules, rights fs={handled_fs:#x} net={handled_net:#x} "
-                  f"scopes={scopes:#x}" + (f", {len(skipped)} grants absent" if skipped else "")))  # fmt: skip
-    if plan.worktree in skipped:
-        raise Refusal("worktree-missing", f"{plan.worktree} has disappeared", hint="was it removed meanwhile?")
-    held |= {"reads", "deny-inside-allow", "toolchains"}
-    if abi >= 3 or "metadata" in held:  # truncate(2) by path: a right from ABI 3 on, else read-only mounts
-        held.add("writes")
-    if scopes & landlock.SCOPE_SIGNAL or "visibility" in held:
-        held.add("signals")
+    if plan.backend != promises.BUBBLEWRAP:
+        layer, rows = _landlock(plan, held)
+        facts.append(layer)
+        held |= rows
 
-    seccomp.install(filter_program)
+    if install is None:
+        seccomp.install(filter_program)
+    else:
+        guarded = install(filter_program)
+        facts += guarded
+        held |= {row for row, state, _ in guarded if state == "held"}
     facts.append(("seccomp", "layer", f"{len(filter_program) // 8} instructions"))
     held |= {"kernel-surface", "network"}
 
@@ -92,10 +91,58 @@ def enter(
             hint="paddock doctor says which layer is missing, and what to do",
         )
     report((*facts, *((row, "held", "") for row in sorted(held))))
-    try:
-        os.execve(plan.program, argv, environment)
-    except OSError as error:
-        raise _not_executed(plan, error) from None
+    program, error = _execute(search or (plan.program,), argv, environment)
+    if search and error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.lexists(program):
+        raise _not_found(argv[0], search)
+    raise _not_executed(plan.replace(program=program), error)
+
+
+def _landlock(plan: Plan, held: set[str]) -> tuple[tuple[str, str, str], set[str]]:
+    """Applies Landlock, on top of what is held already; returns the ledger's line and the rows that this adds."""
+    abi = landlock.abi()
+    # A root of our own shows only what is granted, so `ls /` tells nothing else.
+    shown = (("/", "l", "the jail's own root"),) if "unix-sockets" in held else ()
+    network = plan.net == "open" or "network" in held
+    enforced = landlock.restrict((*plan.grants, *shown), abi=abi, network=network, log=True)
+    _, rules, handled_fs, handled_net, scopes, skipped = enforced
+    if plan.worktree in skipped:
+        raise Refusal("worktree-missing", f"{plan.worktree} has disappeared", hint="was it removed meanwhile?")
+    rows = {"reads", "deny-inside-allow", "toolchains"}
+    if abi >= 3 or "metadata" in held:  # truncate(2) by path: a right from ABI 3 on, else read-only mounts
+        rows.add("writes")
+    if scopes & landlock.SCOPE_SIGNAL or "visibility" in held:
+        rows.add("signals")
+    rights = f"rights fs={handled_fs:#x} net={handled_net:#x} scopes={scopes:#x}"
+    absent = f", {len(skipped)} grants absent" if skipped else ""
+    return ("landlock", "layer", f"ABI {abi}, {rules} rules, {rights}{absent}"), rows
+
+
+def _execute(programs: tuple[str, ...], argv: list[str], environment: dict[str, str]) -> tuple[str, OSError]:
+    """Executes the first of `programs` that can be; otherwise the file that came closest, and why it cannot.
+
+    As in execvp(3), neither a file that is not there nor one without permission ends the search.
+    """
+    closest: tuple[str, OSError] | None = None
+    for program in programs:
+        try:
+            os.execve(program, argv, environment)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
+                return program, error
+            if closest is None or (error.errno == errno.EACCES and closest[1].errno != errno.EACCES):
+                closest = program, error
+    assert closest is not None
+    return closest
+
+
+def _not_found(name: str, search: tuple[str, ...]) -> Refusal:
+    return Refusal(
+        "command-not-found",
+        f"{name}: command not found inside the jail",
+        context="looked in: " + ":".join(os.path.dirname(path) or "." for path in search),
+        hint="check the spelling; paddock explain FILE says whether the jail shows a file",
+        exit_code=EXIT_NOT_FOUND,
+    )
 
 
 def _change_directory(path: str) -> None:
@@ -109,26 +156,45 @@ def _change_directory(path: str) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
+        few = error.errno == errno.EMFILE
         raise Refusal(
             "directory-unreachable",
             f"cannot change to {path}",
             context=error.strerror or str(error),
-            hint="it may have been removed or replaced meanwhile",
+            hint="allow more: --limit open_files=64" if few else "it may have been removed or replaced meanwhile",
         ) from None
+
+
+def _interpreter(program: str) -> str:
+    """What a script's first line names (execve(2)); empty for anything else."""
+    try:
+        descriptor = os.open(program, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            first = os.read(descriptor, 256).partition(b"\n")[0]
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return ""
+    words = first[2:].split()
+    return os.fsdecode(words[0]) if first.startswith(b"#!") and words else ""
 
 
 def _not_executed(plan: Plan, error: OSError) -> Refusal:
     """126 or 127, after POSIX: what is not there, and what is there but cannot be executed."""
+    interpreter = _interpreter(plan.program)
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        named = f"the interpreter that its first line names, {interpreter}," if interpreter else "it, or its loader,"
         return Refusal(
             "command-not-found",
             f"{plan.program} cannot be started",
-            context="it, or the interpreter that its first line names, is not there inside the jail",
-            hint=f"paddock explain {plan.program}",
+            context=f"{named} is not there inside the jail",
+            hint=f"paddock explain {interpreter or plan.program}",
             exit_code=EXIT_NOT_FOUND,
         )
     context = error.strerror or str(error)
-    hint = f"paddock explain {plan.program}"
+    if interpreter:
+        context += f"; its first line names the interpreter {interpreter}"
+    hint = f"paddock explain {interpreter or plan.program}"
     if error.errno == errno.ENOEXEC:
         context = "the kernel knows no such format, and there is no #! line"
         hint = f"start it through its interpreter, as in: paddock run -- sh {plan.program}"

@@ -24,6 +24,11 @@ _LAST_FD = 0xFFFFFFFF
 RESOURCES = {"cpu_time": 0, "file_size": 1, "memory": 2, "processes": 6, "open_files": 7}
 _CORE = 4
 
+FAR = 4096
+"""From so many processes on, a limit is there to save the machine: it need not be exact, and must cost nothing."""
+
+_OWN_PID_MAX = (6, 14)
+
 
 def fill_standard_fds() -> int:
     """Opens /dev/null on those of 0, 1 and 2 that are closed; returns how many there were.
@@ -165,6 +170,33 @@ def rlimits(limits: tuple[tuple[str, int], ...], *, kernel_uid: int) -> tuple[Fa
             remark = "Linux exempts root from this limit; a cgroup is needed"
         facts.append(_rlimit(name, RESOURCES[name], value, remark, enforced=name != "processes" or kernel_uid != 0))
     return tuple(facts)
+
+
+def bound_pids(count: int) -> str:
+    """Bounds the process ids of this PID namespace, and with them the processes and threads, root's too.
+
+    Call it in the namespace's first process, with /proc/sys still writable. Not for small counts: ids below 300 are
+    not used a second time, so fewer processes than `count` can be had (kernel/pid.c, RESERVED_PIDS).
+
+    Args:
+        count: at least `FAR`.
+
+    Returns:
+        "" when it holds, else why not.
+    """
+    major, _, rest = os.uname().release.partition(".")
+    minor = rest.partition(".")[0].partition("-")[0]
+    if (int(major), int(minor)) < _OWN_PID_MAX:
+        return "process ids have a bound of their own in a PID namespace from Linux 6.14 on"  # before: the machine's
+    try:
+        fd = os.open("/proc/sys/kernel/pid_max", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, str(count).encode())
+        finally:
+            os.close(fd)
+    except OSError as error:
+        return f"/proc/sys/kernel/pid_max: {error.strerror}"
+    return ""
 
 
 def _rlimit(name: str, resource: int, value: int, remark: str, *, enforced: bool = True) -> Fact:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 else:
     import _signal
 
+MOST_OTHERS = 64
+"""Further commands at the same time."""
+
 COMMAND = _signal.SIGRTMIN
 STOPPING = (_signal.SIGTSTP, _signal.SIGTTIN, _signal.SIGTTOU)
 FORWARDED = (
@@ -118,6 +121,9 @@ def run_init(
     start: "Callable[[], NoReturn]",
     *,
     pid_namespace: bool,
+    attend: "Callable[[int], None] | None" = None,
+    further: "tuple[int, Callable[[int, int], NoReturn]] | None" = None,
+    end: "Callable[[], None] | None" = None,
 ) -> "NoReturn":
     """Runs the command and ends this process when the command, and all it left, has ended.
 
@@ -129,12 +135,19 @@ def run_init(
         launcher_pidfd: of the launcher; readable when it has ended.
         start: executes the command, in the child; a Refusal or OSError in it goes to the launcher.
         pid_namespace: this is process 1 of one.
+        attend: told the command's process id, right after the fork. It may start threads, and must not block.
+        further: a listening socket for further commands (close-on-exec, non-blocking), and what serves a connection
+            to it, in a child process: called with the connection and this process's id as that one sees it.
+        end: ends all that was started. For a process that stands outside of its children's PID namespace.
     """
     own = os.getpid()
     agent = os.fork()
     if agent == 0:
-        _run_agent(status_fd, own, start)
-    Init(status_fd, launcher_pidfd, agent, pid_namespace=pid_namespace).run()
+        _run_agent(status_fd, own if end is None else 0, start)
+    if attend is not None:
+        attend(agent)
+    end_all = end or (None if pid_namespace else processes.sweep)
+    Init(status_fd, launcher_pidfd, agent, end_all=end_all, further=further, seen_as=own if end is None else 0).run()
 
 
 def _run_agent(status_fd: int, parent: int, start: "Callable[[], NoReturn]") -> "NoReturn":
@@ -173,26 +186,45 @@ def failure(what: str, error: BaseException) -> Refusal:
 class Init:
     """The loop of the process above the command. `run` does not come back."""
 
-    __slots__ = ("_agent", "_direct", "_handlers", "_pid_namespace", "_signals", "_status_fd", "_stopped", "_stops")
+    __slots__ = (
+        "_agent", "_direct", "_end", "_further", "_handlers", "_others", "_seen_as", "_signals", "_status_fd",
+        "_stopped", "_stops",
+    )  # fmt: skip
 
-    def __init__(self, status_fd: int, launcher_pidfd: int, agent: int, *, pid_namespace: bool) -> None:
+    def __init__(
+        self,
+        status_fd: int,
+        launcher_pidfd: int,
+        agent: int,
+        *,
+        end_all: "Callable[[], object] | None",
+        further: "tuple[int, Callable[[int, int], NoReturn]] | None",
+        seen_as: int,
+    ) -> None:
         self._status_fd = status_fd
         self._agent = agent
-        self._pid_namespace = pid_namespace
+        self._end = end_all
         self._direct: dict[int, float] = {}
         self._stops = 0
         self._stopped = False
         self._signals = open_signals()
-        # One row per source of events; a socket for further commands is one row more.
+        self._further = further
+        self._others: set[int] = set()
+        self._seen_as = seen_as  # this process's id, as its children see it
+        # One row per source of events.
         self._handlers: dict[int, Callable[[], None]] = {
             self._signals: self._on_signals,
             launcher_pidfd: self._on_launcher_death,
         }
+        if further is not None:
+            self._handlers[further[0]] = self._on_connection
 
     def run(self) -> "NoReturn":
         """Serves events until the command has ended; see `run_init`."""
         try:
             _leave_streams()
+            # A copy of the launcher: its memory and environment are none of the command's business (proc(5)).
+            syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
             # What arrived before the fork did not reach the command: pass it on once, whoever sent it.
             for signal, code, value in read_signals(self._signals):
                 if signal in FORWARDED:
@@ -253,12 +285,52 @@ class Init:
         self._end_all()
         os._exit(128 + _signal.SIGKILL)
 
+    def _on_connection(self) -> None:
+        """Leaves a client to a process of its own: one that is slow or talks nonsense cannot stop this one."""
+        assert self._further is not None
+        listener, serve = self._further
+        try:
+            connection = syscalls.accept4(listener, os.O_CLOEXEC)
+        except BlockingIOError:
+            return
+        except OSError:
+            # The client has left, or there are no descriptors, no memory: do not ask again and again meanwhile.
+            time.sleep(0.02)
+            return
+        try:
+            if len(self._others) >= MOST_OTHERS:
+                raise Refusal(
+                    "session-busy",
+                    "the session runs as many further commands as it may",
+                    context=f"{MOST_OTHERS} at the same time",
+                    hint="wait until one has ended",
+                )
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    processes.tie_to_parent(self._seen_as)
+                    serve(connection, self._seen_as)
+                except BaseException as error:
+                    refused = failure("the further command could not be run", error)
+                    status.send_refusal(connection, error if isinstance(error, Refusal) else refused)
+                finally:
+                    os._exit(EXIT_REFUSED)
+            self._others.add(pid)
+        except Refusal as refusal:
+            status.send_refusal(connection, refusal)
+        except OSError as error:
+            status.send_refusal(connection, failure("the session cannot start another process", error))
+        finally:
+            os.close(connection)
+
     def _reap(self) -> None:
         while True:
             pid, code = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
             if pid == 0:
                 return
             if pid != self._agent:
+                if not os.WIFSTOPPED(code) and not os.WIFCONTINUED(code):
+                    self._others.discard(pid)
                 continue
             if os.WIFSTOPPED(code):
                 self._stopped = True
@@ -274,8 +346,8 @@ class Init:
                 os._exit(0)
 
     def _end_all(self) -> None:
-        if not self._pid_namespace:
-            processes.sweep()
+        if self._end is not None:  # else the kernel does it, when this process ends
+            self._end()
 
 
 def _leave_streams() -> None:

@@ -9,6 +9,7 @@ Launch path: see launcher/jail/syscalls.py.
 import os
 
 from launcher.jail import landlock, syscalls
+from policy.errors import Refusal
 
 ENV_NO_USERNS = "PADDOCK_NO_USERNS"
 
@@ -61,11 +62,15 @@ class Support:
         "seccomp_why",  # str
         "userns",  # bool: user, mount, PID, network, IPC and UTS namespaces, and mounts inside
         "userns_why",  # str
+        "guard",  # bool: seccomp user notification, and a parent may read its child
+        "guard_why",  # str
         "fresh_proc",  # bool: /proc of the own PID namespace can be mounted
         "fresh_proc_why",  # str
         "yama",  # int: ptrace_scope; -1 without Yama
         "cgroup",  # str: the own cgroup v2 directory when delegated to this user, else ""
         "cgroup_why",  # str
+        "bubblewrap",  # str: path of a bwrap that works; "" when it does not, or was not asked about
+        "bubblewrap_why",  # str
     )
     __slots__ = FIELDS
 
@@ -78,11 +83,15 @@ class Support:
     seccomp_why: str
     userns: bool
     userns_why: str
+    guard: bool
+    guard_why: str
     fresh_proc: bool
     fresh_proc_why: str
     yama: int
     cgroup: str
     cgroup_why: str
+    bubblewrap: str
+    bubblewrap_why: str
 
     def __init__(self, **fields: object) -> None:
         """Takes every name of `FIELDS` as a keyword, no more and no fewer (TypeError otherwise)."""
@@ -113,6 +122,7 @@ def probe() -> Support:
     why = "" if abi else landlock.kernel_abi()[1] or "switched off by the environment"
     seccomp, seccomp_why = _seccomp()
     userns, userns_why, proc, proc_why = _namespaces()
+    guard, guard_why = _guard()
     cgroup, cgroup_why = _cgroup()
     uname = os.uname()
     return Support(
@@ -125,41 +135,36 @@ def probe() -> Support:
         seccomp_why=seccomp_why,
         userns=userns,
         userns_why=userns_why,
+        guard=guard,
+        guard_why=guard_why,
         fresh_proc=proc,
         fresh_proc_why=proc_why,
         yama=int(_read("/proc/sys/kernel/yama/ptrace_scope") or -1),
         cgroup=cgroup,
         cgroup_why=cgroup_why,
+        bubblewrap="",
+        bubblewrap_why="not asked about",
     )
 
 
-def bubblewrap() -> tuple[str, bool, str]:
-    """Where bwrap is and whether it works here: (path or "", works, why not). Costs a few milliseconds.
+def bubblewrap(avoid: tuple[str, ...] = ()) -> tuple[str, bool, str]:
+    """Where bwrap is and whether it works here: (path or "", works, why not). Costs some ten milliseconds.
 
-    Only absolute entries of PATH are searched, so the current directory cannot offer a bwrap of its own.
+    Args:
+        avoid: canonical paths of trees that jails may write; a bwrap that lies there is not executed.
+
+    Raises:
+        Refusal: PADDOCK_NO_USERNS holds nonsense.
     """
-    for directory in os.environ.get("PATH", "/usr/bin:/bin").split(":"):
-        path = f"{directory}/bwrap"
-        if directory.startswith("/") and os.access(path, os.X_OK):
-            break
-    else:
+    from launcher.jail.bubblewrap import trial
+
+    path = trial.find(os.environ.get("PATH", os.defpath), avoid)
+    if not path:
         return "", False, "bwrap is not installed"
-    reading, writing = os.pipe()
-    try:
-        argv = [path, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--", "/bin/true"]
-        actions = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, writing, 1)]
-        pid = os.posix_spawn(path, argv, {"LC_ALL": "C"}, file_actions=[*actions, (os.POSIX_SPAWN_DUP2, writing, 2)])
-        os.close(writing)
-        writing = -1
-        said = os.read(reading, 4096).decode(errors="replace").strip()
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    finally:
-        os.close(reading)
-        if writing != -1:
-            os.close(writing)
-    if status == 0:
-        return path, True, ""
-    return path, False, said.splitlines()[0] if said else f"bwrap ended with status {status}"
+    if landlock.switched_on(ENV_NO_USERNS):
+        return path, False, f"user namespaces: switched off by {ENV_NO_USERNS}"
+    why = trial.why_not(path)
+    return path, not why, why
 
 
 def describe(support: Support, bwrap: tuple[str, bool, str]) -> tuple[tuple[str, bool, bool, str, str], ...]:
@@ -167,7 +172,6 @@ def describe(support: Support, bwrap: tuple[str, bool, str]) -> tuple[tuple[str,
     abi = support.landlock_abi
     newest = landlock.NEWEST_ABI
     userns_remedy = next((remedy for *_, why, remedy in _USERNS_SETTINGS if why in support.userns_why), "")
-    yama_ok = support.yama <= 1
     return (
         (
             "landlock",
@@ -199,11 +203,15 @@ def describe(support: Support, bwrap: tuple[str, bool, str]) -> tuple[tuple[str,
         ),
         ("bubblewrap", bool(bwrap[0]), bwrap[1], bwrap[2], "" if bwrap[0] else "install the bubblewrap package"),
         (
-            "ptrace",
-            True,
-            yama_ok,
-            "" if yama_ok else f"Yama's ptrace_scope is {support.yama}: no process can mediate calls of its children",
-            "" if yama_ok else "sysctl kernel.yama.ptrace_scope=1",
+            "guard",
+            support.seccomp,
+            support.guard,
+            support.guard_why,
+            ""
+            if support.guard
+            else "sysctl kernel.yama.ptrace_scope=1"
+            if support.yama > 1
+            else "use Linux 5.19 or newer, where no container's filter forbids seccomp and pidfd_getfd",
         ),
         (
             "cgroup",
@@ -238,6 +246,16 @@ def _seccomp() -> tuple[bool, str]:
     return True, ""
 
 
+def _guard() -> tuple[bool, str]:
+    from launcher.jail.guard import trial
+
+    works, why = trial.works()
+    yama = _read("/proc/sys/kernel/yama/ptrace_scope")
+    if not works and yama not in ("", "0", "1"):
+        why += f"; Yama's ptrace_scope is {yama}: no process can mediate calls of its children"
+    return works, why
+
+
 def _namespaces() -> tuple[bool, str, bool, str]:
     if landlock.switched_on(ENV_NO_USERNS):
         why = f"switched off by {ENV_NO_USERNS}"
@@ -270,6 +288,13 @@ def _namespaces() -> tuple[bool, str, bool, str]:
     if refused:
         why = _userns_reason(*next(iter(refused.items())))
     else:
+        if status == -9:
+            # Somebody killed it, or memory ran out: no answer. A guess would make a weaker plan, and keep it.
+            raise Refusal(
+                "probe-interrupted",
+                "what this machine offers could not be found out: the process that tried was killed",
+                hint="run the command again",
+            )
         why = f"the process that tried ended with status {status} and said nothing"
     return False, why, False, why
 

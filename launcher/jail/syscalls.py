@@ -173,6 +173,10 @@ _setns = _function("setns", _int, _int)
 _mount = _function("mount", _char_p, _char_p, _char_p, _ulong, _char_p)
 _umount2 = _function("umount2", _char_p, _int)
 _ioctl = _function("ioctl", _int, _ulong, _void_p)
+_socket = _function("socket", _int, _int, _int)
+_bind = _function("bind", _int, _char_p, _uint)
+_listen = _function("listen", _int, _int)
+_accept4 = _function("accept4", _int, _void_p, _void_p, _int)
 _call_paths = _numbered(_char_p, _char_p)
 _call_at = _numbered(_int, _char_p, _uint)
 _call_at_struct = _numbered(_int, _char_p, _uint, _void_p, _size_t)
@@ -312,6 +316,26 @@ def signalfd4(signals: tuple[int, ...], flags: int = 0, fd: int = -1) -> int:
 def ioctl(fd: int, request: int, argument: int = 0) -> int:
     """ioctl(2); `argument` is a number or an address (`ctypes.addressof`)."""
     return _checked(_ioctl(fd, request, argument))
+
+
+def socket(domain: int, kind: int, protocol: int = 0) -> int:
+    """socket(2); returns a descriptor that the caller owns. SOCK_CLOEXEC (O_CLOEXEC) in `kind` is not implied."""
+    return _checked(_socket(domain, kind, protocol))
+
+
+def bind(fd: int, address: bytes) -> None:
+    """bind(2); `address` is the packed kernel structure."""
+    _checked(_bind(fd, address, len(address)))
+
+
+def listen(fd: int, backlog: int) -> None:
+    """listen(2)."""
+    _checked(_listen(fd, backlog))
+
+
+def accept4(fd: int, flags: int) -> int:
+    """accept4(2) without the peer's address; returns a descriptor that the caller owns."""
+    return _checked(_accept4(fd, None, None, flags))
 
 
 def seccomp(operation: int, flags: int, argument: int | bytes) -> int:

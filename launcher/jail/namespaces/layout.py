@@ -130,7 +130,11 @@ def prepare(plan: Plan, exempt: tuple[str, ...] = ()) -> tuple[Operation, ...]:
         if region != _OURS or operation.nested:
             disk.add(operation.path)
 
-    def protect(path: str, why: str) -> None:
+    def pin(path: str) -> None:
+        """Pins what lies between `path` and the tree it is in: renamed, it would take the exception out of its place.
+
+        The mount goes with the directory, but the next jail would look for the exception where it was.
+        """
         root, _ = nearest(path)
         parent = path.rpartition("/")[0]
         parents = []
@@ -141,6 +145,9 @@ def prepare(plan: Plan, exempt: tuple[str, ...] = ()) -> tuple[Operation, ...]:
             if directory not in pinned:
                 pinned.add(directory)
                 operations.append(Operation(PIN, directory, nested=True, makes=False))
+
+    def protect(path: str, why: str) -> None:
+        pin(path)
         add(Operation(PROTECT, path, text=why), _READ_ONLY)
 
     for path in sorted({*grants, *protected, *denied, *PRIVATE_DIRECTORIES}):
@@ -150,6 +157,8 @@ def prepare(plan: Plan, exempt: tuple[str, ...] = ()) -> tuple[Operation, ...]:
         elif path in denied and path not in grants:
             if around in (_READ_ONLY, _WRITABLE):
                 below = tuple(hole for hole in holes if beneath(hole, path))
+                if around == _WRITABLE:
+                    pin(path)
                 add(Operation(MASK, path, holes=below), _MASKED)
         elif path in protected and around == _WRITABLE:
             protect(path, protected[path])

@@ -55,10 +55,11 @@ class View:
         self._masks: list[int] = []
         self._whole: int | None = None
         syscalls.mount("", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
-        self._outer_proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._outer_root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._terminal = devices.terminal_name()
-        self._size = "mode=755" + (f",size={size}" if size is not None else "")
+        # Files use memory of the kernel beside their content: as many as there are pieces of 512 bytes.
+        # Without a limit it is a quarter of the memory, half of what tmpfs(5) takes by itself.
+        self._size = "mode=755" + (f",size={size},nr_inodes={size // 512 + 256}" if size is not None else ",size=25%")
 
     def build(self, operations: "Iterable[Operation]") -> None:
         """Carries out `operations` in the order that the module's text explains."""
@@ -106,7 +107,7 @@ class View:
         syscalls.pivot_root(".", ".")
         syscalls.umount2(".", syscalls.MNT_DETACH)
         os.chdir("/")
-        for fd in (self._outer_proc, self._outer_root, *self._directories.values(), *self._masks):
+        for fd in {self._outer_root, *self._directories.values(), *self._masks}:
             os.close(fd)
 
     def _make_root(self) -> None:
@@ -261,10 +262,11 @@ class View:
             if error.errno not in (errno.EPERM, errno.EACCES):
                 raise
             # Something is mounted over parts of the outer /proc, as containers do; a fresh one would uncover it.
-            tree = self._clone(self._outer_proc)
+            # The scratch tmpfs lies over the outer one until it is moved somewhere else.
+            syscalls.move_mount(syscalls.AT_FDCWD, SCRATCH, syscalls.AT_FDCWD, "/dev")
+            tree = self._clone_path(SCRATCH)
             syscalls.mount_setattr(tree, "", _HERE, _READ_ONLY)
-            syscalls.move_mount(tree, "", syscalls.AT_FDCWD, proc, syscalls.MOVE_MOUNT_F_EMPTY_PATH)
-            os.close(tree)
+            self._attach(tree, self._root, "proc")
 
     def _source(self, path: str) -> tuple[int, bool]:
         """A detached copy of the tree at the outer `path`, and whether it is a directory."""
@@ -331,8 +333,10 @@ class View:
 
 
 def _make_directory(name: str, directory: int) -> None:
+    """A directory of ours, and not for writing: below the private /tmp, what is written beside a grant would be lost
+    with the jail, while the command believes that it has written outside."""
     try:
-        os.mkdir(name, 0o755, dir_fd=directory)
+        os.mkdir(name, 0o555, dir_fd=directory)
     except FileExistsError:
         return  # made before, on the way to something else
 
@@ -343,5 +347,5 @@ def failed(operation: Operation, error: OSError) -> Refusal:
         "view-failed",
         f"cannot {operation.describe()}",
         context=error.strerror or str(error),
-        hint="paddock doctor shows what this machine allows; --backend landlock does without mounts",
+        hint="paddock doctor shows what this machine allows; PADDOCK_NO_USERNS=1 does without mounts, with the guard",
     )
