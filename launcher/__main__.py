@@ -7,7 +7,11 @@ directory, which is where the jailed agent writes.
 import sys
 
 from launcher import cli
+from launcher.session import messages
 from policy.errors import EXIT_REFUSED, Refusal
+
+BROKEN_PIPE = 141
+"""As if SIGPIPE had ended it: what pipelines expect when their reader leaves early."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -18,15 +22,27 @@ def main(argv: list[str] | None = None) -> int:
             (a link called ``claude``, say) it runs the real programme of that name in a jail.
     """
     called, *words = sys.argv if argv is None else argv
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        _open_streams()
     try:
-        return _dispatch(called, words)
-    except Refusal as refusal:
-        sys.stdout.flush()
-        sys.stderr.write(str(refusal) + "\n")
-        return refusal.exit_code
+        status = _dispatch(called, words)
+        messages.show()
+        return status
+    except Refusal as error:
+        refusal = error
     except BrokenPipeError:
-        _silence_stdout()
-        return 141
+        messages.drop(1)
+        return BROKEN_PIPE
+    except Exception as error:  # nobody foresaw it; people get one clear text all the same
+        from launcher.jail import init
+
+        refusal = init.failure("paddock could not go on", error)
+    try:
+        messages.show()
+    except (Refusal, BrokenPipeError):
+        messages.drop(1)  # what went wrong first is what is told
+    messages.say(str(refusal))
+    return refusal.exit_code
 
 
 def _dispatch(called: str, words: list[str]) -> int:
@@ -48,7 +64,7 @@ def _dispatch(called: str, words: list[str]) -> int:
 
         return version.main(words[1:])
     if verb not in cli.VERBS:
-        raise cli.unknown_option(verb, tuple(cli.VERBS), "")
+        raise cli.unknown_verb(verb)
     _import_everything()
     module = __import__(cli.VERBS[verb][0], fromlist=["main"])
     status: int = module.main(words[1:])
@@ -57,17 +73,22 @@ def _dispatch(called: str, words: list[str]) -> int:
 
 def _import_everything() -> None:
     """Lets other verbs than `run` import the environment's packages; see `session.packages`."""
+    import gc
+
     from launcher.session import packages
 
     packages.enable()
+    gc.enable()  # the `paddock` script has switched it off, for the launch path
 
 
-def _silence_stdout() -> None:
-    """Keeps the interpreter from complaining about the closed pipe once more while it ends."""
-    import os
+def _open_streams() -> None:
+    """Gives closed standard streams a place: the next file to be opened would become one of them."""
+    from launcher.jail import hygiene
 
-    null = os.open("/dev/null", os.O_WRONLY)
-    os.dup2(null, 1)
+    hygiene.fill_standard_fds()
+    sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  # as long as the process
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
 
 
 if __name__ == "__main__":

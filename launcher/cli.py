@@ -8,6 +8,7 @@ from policy.errors import EXIT_REFUSED, Refusal
 
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("launcher.verbs.run", "run a command in a jail around its git worktree"),
+    "exec": ("launcher.verbs.exec", "run a further command inside a live session"),
     "explain": ("launcher.verbs.explain", "show what a jail would allow, and by which rule"),
     "doctor": ("launcher.verbs.doctor", "prove what this machine can enforce"),
     "init": ("launcher.verbs.init", "write a commented .paddock.toml"),
@@ -30,7 +31,7 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--net", ONE, "none|open|proxy", "network (default: none; proxy is not built yet and refuses)"),
     ("--allow-domain", MANY, "HOST[:PORT]", "let --net proxy reach this host"),
     ("--env", MANY, "NAME[=VALUE]", "pass a variable of the caller, or set one"),
-    ("--backend", ONE, "auto|landlock|bubblewrap", "what holds the jail (bubblewrap is not built yet and refuses)"),
+    ("--backend", ONE, "auto|landlock|bubblewrap", "what holds the jail (auto: Landlock where there is any)"),
     ("--git", ONE, "private|readonly|shared", "access to git (default: readonly; private is not built yet)"),
     ("--limit", MANY, "NAME=VALUE", "processes, memory, open_files, file_size, disk or cpu_time"),
     ("--config", ONE, "FILE", "read one more configuration file, above all others"),
@@ -46,7 +47,13 @@ SHORT = {"-v": "--verbose", "-h": "--help"}
 Parsed = dict[str, str | list[str] | bool]
 
 
-def parse(argv: list[str], extra: tuple[tuple[str, str, str, str], ...] = (), *, verb: str) -> tuple[Parsed, list[str]]:
+def parse(
+    argv: list[str],
+    extra: tuple[tuple[str, str, str, str], ...] = (),
+    *,
+    verb: str,
+    options: tuple[tuple[str, str, str, str], ...] = OPTIONS,
+) -> tuple[Parsed, list[str]]:
     """Splits `argv` into options and what follows them.
 
     Args:
@@ -54,50 +61,67 @@ def parse(argv: list[str], extra: tuple[tuple[str, str, str, str], ...] = (), *,
             first other word, or what follows ``--``, begins the rest.
         extra: rows in the shape of `OPTIONS` that only this verb has.
         verb: for error texts.
+        options: in place of `OPTIONS`, for a verb that starts no jail.
 
     Returns:
         options by name (absent ones are missing) and the rest.
     """
-    kinds = {name: kind for name, kind, _, _ in OPTIONS + extra}
-    options: Parsed = {}
+    kinds = {name: kind for name, kind, _, _ in options + extra}
+    found: Parsed = {}
     at = 0
     while at < len(argv):
         word = argv[at]
         at += 1
         if word == "--":
-            return options, argv[at:]
+            return found, argv[at:]
         if not word.startswith("-") or word == "-":
-            return options, argv[at - 1 :]
+            return found, argv[at - 1 :]
         name, equals, value = word.partition("=")
         name = SHORT.get(name, name)
         if name == "--help" and not equals:
-            options[name] = True
-            return options, []
+            found[name] = True
+            return found, []
         kind = kinds.get(name)
         if kind is None:
             raise unknown_option(word, tuple(kinds), verb)
         if kind == FLAG:
             if equals:
                 raise usage(f"{name} takes no value", verb)
-            options[name] = True
+            found[name] = True
             continue
         if not equals:
-            if at == len(argv):
+            # What is an option itself was hardly meant as a value; `--name=--value` says so.
+            if at == len(argv) or argv[at] == "--" or argv[at].partition("=")[0] in kinds:
                 raise usage(f"{name} needs a value", verb)
             value = argv[at]
             at += 1
+        if not value:
+            raise usage(f"{name} needs a value that is not empty", verb)
         if kind == MANY:
-            known = options.setdefault(name, [])
+            known = found.setdefault(name, [])
             assert isinstance(known, list)
             known.append(value)
         else:
-            options[name] = value
-    return options, []
+            found[name] = value
+    return found, []
 
 
 def usage(message: str, verb: str) -> Refusal:
     """The Refusal for words that the command line does not take."""
     return Refusal("usage", message, hint=f"paddock {verb} --help", exit_code=EXIT_REFUSED)
+
+
+def unknown_verb(word: str) -> Refusal:
+    """The Refusal for a verb that does not exist, with the nearest one that does."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, (*VERBS, "--version", "--help"), n=1)
+    return Refusal(
+        "usage",
+        f"there is no verb {word}" if not word.startswith("-") else f"unknown option {word}",
+        context=f"did you mean {near[0]}?" if near else "verbs: " + ", ".join(VERBS),
+        hint="paddock --help; a command to be jailed goes behind `paddock run --`",
+    )
 
 
 def unknown_option(word: str, names: tuple[str, ...], verb: str) -> Refusal:
@@ -113,13 +137,20 @@ def unknown_option(word: str, names: tuple[str, ...], verb: str) -> Refusal:
     )
 
 
-def help_text(verb: str, synopsis: str, examples: tuple[tuple[str, str], ...], extra: str = "") -> str:
-    """The `--help` of a verb that takes the launch options."""
+def help_text(
+    verb: str,
+    synopsis: str,
+    examples: tuple[tuple[str, str], ...],
+    extra: str = "",
+    *,
+    options: tuple[tuple[str, str, str, str], ...] = OPTIONS,
+) -> str:
+    """The `--help` of a verb that runs a command, with the launch options or its own `options`."""
     lines = [f"usage: paddock {verb} {synopsis}", "", VERBS[verb][1][0].upper() + VERBS[verb][1][1:] + "."]
     if extra:
         lines += ["", extra]
     lines += ["", "options:"]
-    for name, kind, metavar, text in OPTIONS:
+    for name, kind, metavar, text in options:
         left = f"{name} {metavar}".rstrip() + (" ..." if kind == MANY else "")
         lines.append(f"  {left:<36}{text}" if len(left) < 35 else f"  {left}\n  {'':<36}{text}")
     lines += ["", "examples:"]

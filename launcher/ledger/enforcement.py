@@ -24,8 +24,18 @@ def rows(plan: Plan, facts: Facts) -> list[dict[str, str]]:
     return result
 
 
-def document(plan: Plan, facts: Facts, *, session: str, status: int | None) -> dict[str, object]:
-    """The report as plain data. `status` is the command's exit status, None when it never started."""
+def document(
+    plan: Plan, facts: Facts, *, session: str, status: int | None, changes: tuple[tuple[str, str, str], ...]
+) -> dict[str, object]:
+    """The report as plain data.
+
+    Args:
+        plan: what was asked for.
+        facts: what the jail reported.
+        session: its name.
+        status: the command's exit status, None when it never started.
+        changes: of hand-off files, as (what, path, mode).
+    """
     return {
         "version": 1,
         "session": session,
@@ -43,6 +53,7 @@ def document(plan: Plan, facts: Facts, *, session: str, status: int | None) -> d
             for name, state, detail in facts
             if name.startswith("limit ")
         ],
+        "handoff": [{"change": what, "path": path, "mode": mode} for what, path, mode in changes],
         "warnings": list(plan.warnings),
     }
 

@@ -67,7 +67,7 @@ def load(places: Places, key_bytes: bytes, environ: "os._Environ[str] | dict[str
         if (
             found.st_mode & 0o170077 != 0o100000
             or found.st_uid != os.geteuid()
-            or found.st_nlink != 1
+            or found.st_nlink > 1  # none: another launch has just replaced it
             or not len(_MAGIC) + 16 < found.st_size < _MOST_BYTES
         ):
             return None
@@ -80,7 +80,10 @@ def load(places: Places, key_bytes: bytes, environ: "os._Environ[str] | dict[str
     # The checksum keeps a torn write from reaching marshal, which does not survive damaged data.
     if head != _MAGIC + _imp.source_hash(1, body):
         return None
-    stored_key, recorded, plan_data, support, filter_program = marshal.loads(body)
+    try:
+        stored_key, recorded, plan_data, support, filter_program = marshal.loads(body)
+    except (EOFError, TypeError, ValueError):  # whole, but of another shape: another version wrote it
+        return None
     if stored_key != key_bytes or not inputs.unchanged(recorded, environ):
         return None
     plan = Plan.from_data(plan_data)

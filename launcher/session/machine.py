@@ -28,7 +28,20 @@ class Machine:
         self._inputs: dict[tuple[str, str], object] = {}
 
     def recorded(self) -> tuple[inputs.Input, ...]:
-        """Everything that was asked so far, with the answers, for the plan cache."""
+        """Everything that was asked so far, with the answers, for the plan cache.
+
+        What lies above each canonical path belongs to it: see `inputs.unchanged`.
+        """
+        seen = {"/"}
+        for (kind, subject), answer in list(self._inputs.items()):
+            path = answer[0] if kind == inputs.RESOLVED and isinstance(answer, tuple) else "/"
+            path = os.path.dirname(path) if path == subject else path
+            while path not in seen:
+                seen.add(path)
+                here = self._ask(inputs.IDENTITY, path)
+                if not isinstance(here, tuple) or isinstance(here[2], str):
+                    self._inputs[inputs.IDENTITY, path] = "moved meanwhile"  # no answer is ever equal to it
+                path = os.path.dirname(path)
         return tuple((kind, subject, answer) for (kind, subject), answer in self._inputs.items())
 
     def _ask(self, kind: str, subject: str) -> object:
@@ -81,7 +94,7 @@ class Machine:
     def resolve(self, path: str) -> str | None:
         """The canonical path, None when it does not exist or cannot be reached."""
         answer = self._ask(inputs.RESOLVED, path)
-        return answer if isinstance(answer, str) else None
+        return answer[0] if isinstance(answer, tuple) else None
 
     def links(self, path: str) -> tuple[tuple[str, str], ...]:
         """Symbolic links met while resolving `path`, in order. A loop gives what was met before it closed."""
@@ -114,6 +127,11 @@ class Machine:
             return tuple(sorted(os.listdir(path)))
         except OSError:
             return None
+
+    def present(self, directory: str, names: tuple[str, ...], suffixes: tuple[str, ...]) -> tuple[str, ...]:
+        """Sorted entries of a directory that are in `names` or end in one of `suffixes`."""
+        answer = self._ask(inputs.PRESENT, inputs.packed(directory, names, suffixes))
+        return answer if isinstance(answer, tuple) else ()
 
     def read(self, path: str, limit: int = 65536) -> bytes | None:
         """Content of a regular file up to `limit` bytes; None when longer, not regular, or unreadable."""

@@ -48,7 +48,7 @@ def places(environ: "os._Environ[str] | dict[str, str]") -> Places:
 
     def base(name: str, default: str) -> str:
         value = environ.get(name, "")
-        return os.path.normpath((value if value.startswith("/") else f"{home}/{default}") + "/paddock")
+        return os.path.normpath((value if value.startswith("/") else f"{home.rstrip('/')}/{default}") + "/paddock")
 
     return Places(
         os.path.normpath(home),
@@ -58,29 +58,60 @@ def places(environ: "os._Environ[str] | dict[str, str]") -> Places:
     )
 
 
+def current_directory() -> str:
+    """The caller's current directory. Refusal when it has been deleted or cannot be reached."""
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise Refusal(
+            "directory-missing",
+            "the current directory has been deleted, or cannot be reached",
+            context=error.strerror or "",
+            hint="cd into a directory that exists, such as a git worktree",
+        ) from None
+
+
 def made(path: str) -> str:
     """Makes `path` (mode 0700, parents too) when it is missing, and checks that it is a directory of ours.
 
-    Returns `path`. Refusal when it cannot be made, belongs to somebody else, or is open to others.
+    Returns `path`. Refusal when it cannot be made, belongs to somebody else, or others may write it.
     """
     try:
-        found = os.lstat(path)
-    except FileNotFoundError:
         try:
-            os.makedirs(path, 0o700, exist_ok=True)
             found = os.lstat(path)
-        except OSError as error:
-            raise unusable(path, error) from None
+        except FileNotFoundError:
+            make_private(path)
+            found = os.lstat(path)
     except OSError as error:
         raise unusable(path, error) from None
-    if found.st_mode & 0o170000 != 0o040000 or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise Refusal(
-            "state-not-ours",
-            f"{path} is not a private directory of this user",
-            context=f"owner {found.st_uid}, mode {found.st_mode & 0o7777:04o}; not owner {os.geteuid()}, mode 0700",
-            hint="remove it, or point XDG_STATE_HOME and XDG_CACHE_HOME at directories of your own",
-        )
-    return path
+    kind = found.st_mode & 0o170000
+    if kind == 0o040000 and found.st_uid == os.geteuid() and not found.st_mode & 0o022:
+        return path
+    if kind != 0o040000:
+        why = "it is a symbolic link" if kind == 0o120000 else "it is no directory"
+    else:
+        why = f"its owner is user {found.st_uid} and its mode {found.st_mode & 0o7777:04o}"
+    raise Refusal(
+        "state-not-ours",
+        f"{path} is not a private directory of this user",
+        context=f"{why}; it must be a directory of user {os.geteuid()} that nobody else can write",
+        hint="remove it, or point XDG_STATE_HOME and XDG_CACHE_HOME at directories of your own",
+    )
+
+
+def make_private(path: str) -> None:
+    """Makes a directory, and its parents where they are missing, with mode 0700 whatever the umask (OSError).
+
+    `os.makedirs` would give its mode to the last one alone.
+    """
+    parent = os.path.dirname(path)
+    if not os.path.isdir(parent):
+        make_private(parent)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return  # another launch was quicker, or it is something else: the caller looks
+    os.chmod(path, 0o700)
 
 
 def unusable(path: str, error: OSError) -> Refusal:

@@ -31,8 +31,10 @@ _SETTINGS = (
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
     "/proc/sys/kernel/unprivileged_userns_clone",
     "/proc/sys/user/max_user_namespaces",
+    "/proc/sys/kernel/yama/ptrace_scope",
 )
 _SWITCHES = ("PADDOCK_LANDLOCK_ABI", "PADDOCK_NO_USERNS", "PADDOCK_NO_LANDLOCK")
+_PLACES = ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")
 
 
 class Planned(NamedTuple):
@@ -69,7 +71,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         places: Paddock's own directories.
     """
     machine = Machine(os.environ)
-    for name in _SWITCHES:
+    for name in (*_SWITCHES, *_PLACES):
         machine.env(name)
     for path in _SETTINGS:
         machine.depends_on_setting(path)
@@ -91,6 +93,8 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     rules = config_rules.rules(settings, found.root, machine)
     program = find_command(command[0], cwd, directory, machine)
     support = probe.probe()
+    if derive.may_need_bubblewrap(rules.backend, support):
+        _try_bubblewrap(support, machine, (found.root, found.common_dir, *(path for path, _ in rules.write)))
     context = context_of(found, [name.value for name in settings.submodules], settings.freeze_root.value)
     tools = toolchains.discover(
         machine,
@@ -107,7 +111,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         support,
         machine,
         toolchains=tools,
-        provider=_translated(settings, context, command, places),
+        provider=_translated(settings, context, command, places, machine),
         own=places.own(),
     )
     return Planned(plan, context_for_tools(plan, context), support, machine, found.common_dir, tools.seeds)
@@ -169,17 +173,28 @@ def context_of(found: checkout.Checkout, wanted: list[str], freeze_root: bool) -
 
 def context_for_tools(plan: Plan, context: WorktreeSandboxContext) -> WorktreeSandboxContext:
     """The context with the Plan's exceptions inside the worktree, so that the validator says what the kernel does."""
-    root, hidden = plan.worktree, {str(submodule.worktree_path) for submodule in context.ungranted_submodules}
+    root = plan.worktree
+    hidden = {str(sub.worktree_path): derive.not_granted(sub.submodule_name) for sub in context.ungranted_submodules}
     read_only = [path for path, _ in plan.read_only if beneath(path, root)]
-    if plan.backend == promises.NAMESPACES:
+    if promises.has_mounts(plan.backend):
         read_only += [path for path, mode in plan.handoff if mode == "protect"]
-    denied = [path for path, _ in plan.denied if beneath(path, root) and path not in hidden]
+    denied = [path for path, source in plan.denied if beneath(path, root) and hidden.get(path) != source]
+    granted: list[SubmoduleWorktreeContext] = []
+    ungranted = list(context.ungranted_submodules)
+    for submodule in context.submodule_worktrees:
+        # `--deny` beats the rule that the deepest root wins.
+        if any(beneath(str(submodule.worktree_path), path) for path in denied):
+            ungranted.append(submodule.model_copy(update={"granted": False}))
+        else:
+            granted.append(submodule)
     return context.model_copy(
         update={
+            "submodule_worktrees": tuple(granted),
+            "ungranted_submodules": tuple(ungranted),
             "read_only_paths": tuple(Path(path) for path in read_only),
             "denied_paths": tuple(Path(path) for path in denied),
             # With mounts nothing freezes: the exceptions are mounted over.
-            "freeze_root": context.freeze_root and plan.backend != promises.NAMESPACES,
+            "freeze_root": context.freeze_root and not promises.has_mounts(plan.backend),
         }
     )
 
@@ -201,21 +216,38 @@ def worktree_id(path: str) -> str:
 
 def filter_program(plan: Plan, support: probe.Support) -> bytes:
     """The seccomp programme for a Plan's backend and network."""
-    mounts = plan.backend == promises.NAMESPACES
+    mounts = promises.has_mounts(plan.backend)
     return seccomp.program(
         support.machine,
         net=plan.net,
         own_network=mounts and plan.net != "open",
         own_processes=mounts,
         own_ipc=mounts,
-        kill_zero=support.landlock_abi >= 6,
-        unix_datagrams=True,
+        kill_zero=support.landlock_abi >= 6 and plan.backend != promises.BUBBLEWRAP,
+        unix_datagrams=mounts,
+        guard=plan.backend == promises.GUARD,
     )
 
 
-def _translated(settings: Settings, context: WorktreeSandboxContext, command: list[str], places: Places) -> Translation:
+def _try_bubblewrap(support: probe.Support, machine: Machine, writable: tuple[str, ...]) -> None:
+    """Asks for bubblewrap, and makes the Plan depend on where it was found. None is taken that a jail may write."""
+    for directory in (machine.env("PATH") or os.defpath).split(":"):
+        if directory.startswith("/"):
+            machine.resolve(f"{directory}/bwrap")
+    path, works, why = probe.bubblewrap(tuple(filter(None, map(machine.resolve, writable))))
+    support.bubblewrap, support.bubblewrap_why = path if works else "", why
+
+
+def _translated(
+    settings: Settings, context: WorktreeSandboxContext, command: list[str], places: Places, machine: Machine
+) -> Translation:
     if not settings.provider.value:
         return Translation()
+    for directory in (str(registry.BUILTIN_DIRECTORY), f"{places.config}/providers"):
+        for name in machine.listing(directory) or ():
+            machine.depends_on_content(f"{directory}/{name}")
+    for directory in sys.path:  # plug-ins come and go there with their packages
+        machine.depends_on_content(directory)
     dialect = DialectName(settings.dialect.value)
     known = registry.load_registry(dialect, Path(places.config, "providers"), entry_points=True)
     chosen = known.require(settings.provider.value)
@@ -247,7 +279,7 @@ def _depend_on_code(machine: Machine) -> None:
         if path and name.partition(".")[0] in ("launcher", "policy"):
             machine.depends_on_content(path)
     data = os.path.dirname(derive.__file__)
-    for name in ("default.toml", "toolchains.toml", "providers/builtin"):
+    for name in ("default.toml", "toolchains.toml"):
         machine.depends_on_content(f"{data}/{name}")
 
 

@@ -7,8 +7,9 @@ link planted in it would turn a later write of ours into a write anywhere.
 import os
 import subprocess
 
-from launcher.session.places import made, unusable
+from launcher.session.places import made, make_private, unusable
 from launcher.session.remove import remove_tree
+from launcher.session.state import own_home
 
 MOST_BYTES = 1 << 20
 
@@ -25,12 +26,12 @@ def make_private_home(home: str, common_dir: str, seeds: tuple[tuple[str, str], 
         Refusal: it cannot be written.
     """
     if os.path.lexists(home):
-        made(home)
+        own_home(home)
         return
     parent = made(os.path.dirname(home))
     fresh = f"{parent}/.new-{os.urandom(5).hex()}"
     try:
-        os.mkdir(fresh, 0o700)
+        make_private(fresh)
         _write(f"{fresh}/.gitconfig", _git_identity(common_dir))
         for relative, source in seeds:
             _copy(source, f"{fresh}/{relative}")
@@ -48,6 +49,7 @@ def make_private_home(home: str, common_dir: str, seeds: tuple[tuple[str, str], 
 def _write(path: str, content: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, 0o600)  # whatever the umask
         file.write(content)
 
 
@@ -59,7 +61,7 @@ def _copy(source: str, target: str) -> None:
     with os.fdopen(descriptor, "rb") as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) <= MOST_BYTES:
-        os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
+        make_private(os.path.dirname(target))
         _write(target, content)
 
 

@@ -1,10 +1,13 @@
 """Finding the file that a command's name means, as execvp(3) would, without trusting relative PATH entries."""
 
 import os
+import shlex
 
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal
 from policy.host import Host
 from policy.launch import Command
+
+_KINDS = {"dir": "directory", "char": "device", "block": "device"}
 
 
 def find_command(name: str, cwd: str, directory: str, host: Host) -> Command:
@@ -21,7 +24,9 @@ def find_command(name: str, cwd: str, directory: str, host: Host) -> Command:
     if "\0" in name or not name:
         raise Refusal("command-not-found", "the command's name is empty or holds a NUL", exit_code=EXIT_NOT_FOUND)
     if "/" in name:
-        candidates = [os.path.normpath(os.path.join(cwd, name)) if ".." not in name else os.path.join(cwd, name)]
+        # As it is where `..` may go through a link; a slash at the end means a directory and nothing else.
+        path = os.path.join(cwd, name)
+        candidates = [path if ".." in name or name.endswith("/") else os.path.normpath(path)]
     else:
         # A relative or empty entry means the current directory: that is where the agent writes.
         entries = (host.env("PATH") or os.defpath).split(":")
@@ -29,17 +34,19 @@ def find_command(name: str, cwd: str, directory: str, host: Host) -> Command:
     seen = ""
     for path in candidates:
         canonical = host.resolve(path)
-        if canonical is None or host.kind(canonical) == "dir":
+        if canonical is None or (host.kind(canonical) == "dir" and "/" not in name):
             continue
         if host.executable(path):
             return Command(name, path, canonical, directory)
         seen = seen or path
     if seen:
+        kind = host.kind(host.resolve(seen) or seen) or "name that has disappeared"
+        file = kind == "file"
         raise Refusal(
             "command-not-executable",
             f"{seen} cannot be executed",
-            context="it has no execute permission for this user, or is no regular file",
-            hint=f"chmod +x {seen}, or start it through its interpreter",
+            context="it has no execute permission for this user" if file else f"it is a {_KINDS.get(kind, kind)}",
+            hint=f"chmod +x {shlex.quote(seen)}, or start it through its interpreter" if file else "",
             exit_code=EXIT_NOT_EXECUTABLE,
         )
     raise Refusal(

@@ -22,7 +22,9 @@ def remove_tree(path: str) -> list[str]:
     failures: list[str] = []
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        os.chmod(path, 0o700, follow_symlinks=True)
+        if os.lstat(path).st_mode & 0o170000 != 0o040000:  # a link would lead the change of mode elsewhere
+            return [f"{path}: it is no directory"]
+        os.chmod(path, 0o700)
         top = os.open(path, flags)
     except OSError as error:
         return [f"{path}: {error.strerror}"]

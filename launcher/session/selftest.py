@@ -22,6 +22,9 @@ from policy.errors import Refusal
 
 _OPEN_FILES = "200"
 
+Attempt = tuple[str, str, str, str]
+"""("attack" | "twin", what, "denied" | "done", detail)."""
+
 
 class Proof(NamedTuple):
     """What the self-test found for one row.
@@ -67,10 +70,9 @@ def run(places: Places, *, options: tuple[str, ...] = ()) -> Result:
         Refusal: the jail did not start; the text is what `paddock run` said.
     """
     with ExitStack() as stack:
-        base = Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="doctor-", dir=made(places.cache + "-doctor")))
-        )
-        stack.callback(_remove_empty, places.cache + "-doctor")
+        above = made(places.cache + "-doctor")
+        stack.callback(_remove_empty, above)
+        base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="doctor-", dir=above)))
         given = _prepare(base, stack)
         udp = _listener(stack, socket.SOCK_DGRAM)
         tcp = _listener(stack, socket.SOCK_STREAM)
@@ -85,8 +87,20 @@ def run(places: Places, *, options: tuple[str, ...] = ()) -> Result:
         left = [
             path for path in (f"{given['outside']}/new", f"{given['home']}/.paddock-selftest") if os.path.exists(path)
         ]
-        rows["writes"] += [("attack", f"leave {path} behind", "done", "") for path in left]
+        rows["writes"] = _seen_outside(rows["writes"], left)
         return Result(backend, tuple(_judged(backend, name, rows.get(name, [])) for name, _, _ in promises.ROWS))
+
+
+def _seen_outside(attempts: list[Attempt], left: list[str]) -> list[Attempt]:
+    """What was written, judged by what is there: a home below /tmp has its name in the jail's own /tmp, too."""
+    home = any(path.endswith("/.paddock-selftest") for path in left)
+    judged = [
+        (kind, what, "denied", "only the jail's own was written")
+        if what == "write into the real home" and state == "done" and not home
+        else (kind, what, state, detail)
+        for kind, what, state, detail in attempts
+    ]
+    return judged + [("attack", f"leave {path} behind", "done", "") for path in left]
 
 
 def _prepare(base: Path, stack: ExitStack) -> dict[str, str]:
@@ -99,7 +113,7 @@ def _prepare(base: Path, stack: ExitStack) -> dict[str, str]:
     for file in (inside / "file", root / ".envrc", outside / "secret", outside / "chmod",
                  tree / "exception/file", tree / "beside/file"):  # fmt: skip
         file.write_text("content\n")
-    shutil.copy(Path(__file__).with_name("attempts.py"), inside / "attempts.py")
+    shutil.copyfile(Path(__file__).with_name("attempts.py"), inside / "attempts.py")
     marker = f"paddock-doctor-{os.urandom(8).hex()}"
     stream = socket.socket(socket.AF_UNIX)
     abstract = socket.socket(socket.AF_UNIX)
@@ -164,7 +178,7 @@ def _listener(stack: ExitStack, kind: int) -> socket.socket:
     return sock
 
 
-_Rows = dict[str, list[tuple[str, str, str, str]]]
+_Rows = dict[str, list[Attempt]]
 
 
 def _jailed(base: Path, given: dict[str, str], inherited: int, options: tuple[str, ...]) -> tuple[str, _Rows]:
@@ -184,6 +198,7 @@ def _jailed(base: Path, given: dict[str, str], inherited: int, options: tuple[st
             done = subprocess.run(
                 command,
                 env=dict(os.environ) | {"PADDOCK_SELFTEST_SECRET": given["marker"]},
+                cwd=given["worktree"],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

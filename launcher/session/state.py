@@ -11,11 +11,22 @@ Launch path: `os`, `fcntl`.
 import fcntl
 import os
 
-from launcher.session.places import Places, made, unusable
+from launcher.jail import syscalls
+from launcher.session import inputs
+from launcher.session.places import Places, made, make_private, unusable
 from launcher.session.remove import remove_tree
 from policy.errors import Refusal
 
+CGROUPS = "cgroups"
+"""File in a session's directory that names the control groups it has made, for whoever cleans up after it."""
+
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+CONTROL = "control"
+"""Name of the control socket in a session's directory."""
+
+_AF_UNIX = _SOCK_STREAM = 1
+_BACKLOG = 128
 
 
 class Session:
@@ -30,12 +41,43 @@ class Session:
         self.slots = slots
         self._lock = lock
 
+    def listen(self) -> int:
+        """The session's control socket, which takes further commands: for the jail's init, owned by the caller.
+
+        Close-on-exec and non-blocking. It lies in the session's directory, which is in no jail's view or grants.
+
+        Raises:
+            Refusal: state-unusable.
+        """
+        path = control_address(self._lock)
+        mask = os.umask(0o177)
+        fd = -1
+        try:
+            fd = syscalls.socket(_AF_UNIX, _SOCK_STREAM | os.O_CLOEXEC | os.O_NONBLOCK)
+            syscalls.bind(fd, _AF_UNIX.to_bytes(2, "little") + os.fsencode(path) + b"\0")
+            syscalls.listen(fd, _BACKLOG)
+        except OSError as error:
+            if fd != -1:
+                os.close(fd)
+            raise unusable(f"{self.directory}/{CONTROL}", error) from None
+        finally:
+            os.umask(mask)
+        return fd
+
     def close(self) -> list[str]:
         """Removes the session's directory, and those of dead sessions. Returns what could not be removed."""
         failures = remove_tree(self.directory)
         os.close(self._lock)
         _sweep(os.path.dirname(self.directory))
         return failures
+
+
+def control_address(directory: int) -> str:
+    """The address of the control socket in a session's directory that is open as `directory`; good while it is.
+
+    Short, because an address has room for 107 bytes (unix(7)), which a state directory's path may well exceed.
+    """
+    return f"/proc/self/fd/{directory}/{CONTROL}"
 
 
 def home_of(places: Places, worktree_id: str) -> str:
@@ -54,16 +96,17 @@ def open_session(places: Places, worktree_id: str, name: str | None) -> Session:
     Refusals: session-name, session-in-use, state-not-ours, state-unusable.
     """
     wanted = check_name(name) if name is not None else os.urandom(5).hex()
-    sessions = made(f"{places.state}/sessions")
-    home = made(home_of(places, worktree_id))
+    made(places.state)
+    home = _canonical(own_home(home_of(places, worktree_id)))
+    sessions = _canonical(made(f"{places.state}/sessions"))
     final = f"{sessions}/{wanted}"
     fresh = f"{sessions}/.new-{os.urandom(5).hex()}"
     lock = -1
     try:
-        os.mkdir(fresh, 0o700)
+        make_private(fresh)
         lock = os.open(fresh, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.mkdir(f"{fresh}/tmp", 0o700)
+        make_private(f"{fresh}/tmp")
         _take_name(fresh, final, wanted)
     except OSError as error:
         _abandon(fresh, lock)
@@ -72,6 +115,57 @@ def open_session(places: Places, worktree_id: str, name: str | None) -> Session:
         _abandon(fresh, lock)
         raise
     return Session(places, wanted, final, {"home": home, "tmp": f"{final}/tmp", "run": final}, lock)
+
+
+def live_sessions(places: Places) -> list[str]:
+    """Names of the sessions whose lock is held, sorted."""
+    sessions = f"{places.state}/sessions"
+    try:
+        names = os.listdir(sessions)
+    except OSError:
+        return []
+    return sorted(name for name in names if not name.startswith(".") and _lives(f"{sessions}/{name}"))
+
+
+def _lives(directory: str) -> bool:
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        # Shared, so that those who ask at the same time do not take each other for the session.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def own_home(path: str) -> str:
+    """The private home at `path`, made when it is missing.
+
+    Its mode is put right, because a command may do to its home what it likes, and the next one needs it.
+    Refusals: those of `places.made`.
+    """
+    try:
+        found = os.lstat(path)
+        if found.st_mode & 0o170000 == 0o040000 and found.st_uid == os.geteuid() and found.st_mode & 0o7777 != 0o700:
+            os.chmod(path, 0o700)
+    except FileNotFoundError:
+        return made(path)
+    except OSError as error:
+        raise unusable(path, error) from None
+    return made(path)
+
+
+def _canonical(path: str) -> str:
+    """`path` without symbolic links (the home directory may be reached through one): slots are canonical."""
+    canonical = inputs.resolved(path)
+    if canonical is None:
+        raise unusable(path, FileNotFoundError(2, "it cannot be reached any more"))
+    return canonical
 
 
 def check_name(name: str) -> str:
@@ -122,6 +216,10 @@ def _remove_if_dead(directory: str) -> bool:
     except OSError:
         return False
     else:
+        if os.path.lexists(f"{directory}/{CGROUPS}"):
+            from launcher.jail import cgroup
+
+            cgroup.remove_recorded(f"{directory}/{CGROUPS}")
         return not remove_tree(directory)
     finally:
         os.close(descriptor)

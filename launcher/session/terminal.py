@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import signal as _signal
     from collections.abc import Callable
     from typing import Any, NoReturn
+
+    from launcher.session.watchdog import Watchdog
 else:
     import _signal
 
@@ -33,6 +35,8 @@ def supervise(
     on_report: "Callable[[tuple[Any, ...]], None] | None" = None,
     keep: "frozenset[int] | set[int]" = frozenset(),
     start_timeout: float = START_TIMEOUT,
+    handed_over: tuple[int, ...] = (),
+    watch: "Watchdog | None" = None,
 ) -> int:
     """Runs `worker` in a child process and stays until it, and all that comes of it, has ended.
 
@@ -46,9 +50,11 @@ def supervise(
         on_report: told what `status.send_report` sent, before the command starts to run.
         keep: further children of the caller that must outlive the jail; ones that exist already are kept anyway.
         start_timeout: seconds until the jail must be built.
+        handed_over: descriptors that are the child's from now on; here they are closed.
+        watch: looks at what the jail uses, and may have it ended.
 
     Returns:
-        The command's exit status, 128+N when signal N ended it.
+        The command's exit status, 128+N when signal N ended it; 137 when `watch` had the jail ended.
 
     Raises:
         Refusal: whatever the worker or the last steps before the command refused; start-timeout; jail-lost.
@@ -69,7 +75,10 @@ def supervise(
             _work(worker, writer, pidfd, (reader, signals, terminal.fd), pid_namespace=pid_namespace)
         os.close(writer)
         writer = -1
-        jail = _Jail(child, reader, signals, terminal, on_report)
+        while handed_over:
+            os.close(handed_over[0])
+            handed_over = handed_over[1:]
+        jail = _Jail(child, reader, signals, terminal, on_report, watch)
         try:
             jail.serve(start_timeout)
         finally:
@@ -80,7 +89,7 @@ def supervise(
     finally:
         terminal.take_back()
         terminal.close()
-        for fd in (pidfd, reader, writer):
+        for fd in (pidfd, reader, writer, *handed_over):
             if fd != -1:
                 os.close(fd)
         init.read_signals(signals)  # what came in meanwhile was for the command
@@ -125,7 +134,11 @@ class _Jail:
         signals: int,
         terminal: "Terminal",
         on_report: "Callable[[tuple[Any, ...]], None] | None",
+        watch: "Watchdog | None",
     ) -> None:
+        self._watch = watch
+        if watch is not None:
+            watch.attach(child)
         self._child: int | None = child
         self._reader = reader
         self._signals = signals
@@ -150,6 +163,10 @@ class _Jail:
         self._on_signals(everything=True)
         while self._child is not None:
             left = None if self._started else max(0.0, deadline - time.monotonic()) * 1000
+            if self._started and self._watch is not None:
+                left = self._watch.look() * 1000
+                if self._watch.ended:
+                    return
             events = poll.poll(left)
             if not events and not self._started:
                 self._late = True
@@ -179,6 +196,8 @@ class _Jail:
                 "the jail was not ready in time, so it was ended",
                 hint="a file system that does not answer (network, FUSE, autofs) among the granted paths does this",
             )
+        if self._watch is not None and self._watch.ended:
+            return 128 + _signal.SIGKILL
         if self._status is None and not os.WIFSIGNALED(self._child_status):
             raise Refusal("jail-lost", "the jail's init ended without a word", context=f"status {self._child_status}")
         code = os.waitstatus_to_exitcode(self._child_status if self._status is None else self._status)
@@ -234,12 +253,16 @@ class _Jail:
         if self._child is None:
             return
         self._terminal.remember(self._child)
+        if self._watch is not None:
+            self._watch.pause()
         # Sent while blocked: the terminal's own signal may be pending, and two would stop twice. Where stopping
         # is impossible (orphaned process group) nothing happens here, and the command goes on at once.
         os.kill(os.getpid(), signal)
         _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {signal})
         _signal.pthread_sigmask(_signal.SIG_BLOCK, {signal})
         _signal.sigtimedwait({_signal.SIGCONT}, 0)  # answered right here
+        if self._watch is not None:
+            self._watch.resume()
         self._terminal.give_back()
         self._command(_signal.SIGCONT, number)
 

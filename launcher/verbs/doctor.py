@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from launcher.jail import probe
-from launcher.session import places, selftest
+from launcher.session import messages, places, selftest
 from launcher.verbs import typer_verb
 from policy.errors import Refusal
 
@@ -36,7 +36,7 @@ def doctor(
     except Refusal as refusal:
         refused = refusal
     if as_json:
-        print(json.dumps(_document(layers, result, refused), indent=2))
+        messages.show(json.dumps(_document(layers, result, refused), indent=2))
     else:
         _print_layers(layers)
         if result is not None:

@@ -2,10 +2,9 @@
 
 import json
 import os
-import sys
 
 from launcher import cli
-from launcher.session import places, planning
+from launcher.session import messages, places, planning
 from policy import verdict
 from policy.derive import canonical_form
 from policy.errors import printable
@@ -39,22 +38,24 @@ def main(argv: list[str]) -> int:
         extra = "\n".join(f"  {name:<8} {text}" for name, _, _, text in EXTRA)
         print(cli.help_text("explain", SYNOPSIS, EXAMPLES, "The options of `paddock run`, and:\n" + extra))
         return 0
+    if path == "":
+        raise cli.usage("PATH is empty", "explain")
     if rest or (path is not None and "--plan" in options):
         raise cli.usage("explain takes one PATH, or --plan", "explain")
-    planned = planning.make(options, command, os.getcwd(), places.places(os.environ))
+    cwd = places.current_directory()
+    planned = planning.make(options, command, cwd, places.places(os.environ))
     if path is None:
         if "--json" in options:
-            print(json.dumps(dict(zip(planned.plan.FIELDS, planned.plan.to_data(), strict=True)), indent=2))
+            messages.show(json.dumps(dict(zip(planned.plan.FIELDS, planned.plan.to_data(), strict=True)), indent=2))
         else:
-            print("\n".join(printable(line) for line in planned.plan.describe()))
+            messages.show("\n".join(printable(line) for line in planned.plan.describe()))
         return 0
-    canonical = canonical_form(os.path.join(os.getcwd(), path), planned.machine)
+    canonical = canonical_form(os.path.join(cwd, path), planned.machine)
     found = verdict.decide(planned.plan, canonical)
     if "--json" in options:
-        print(json.dumps(_as_dict(path, found), indent=2))
+        messages.show(json.dumps(_as_dict(path, found), indent=2))
     else:
-        print("\n".join(printable(line) for line in found.describe()))
-    sys.stdout.flush()
+        messages.show("\n".join(printable(line) for line in found.describe()))
     return 0 if found.access else 1
 
 

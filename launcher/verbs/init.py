@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.session import checkout, configuration
+from launcher.session import checkout, configuration, places
 from launcher.session.machine import Machine
 from launcher.verbs import typer_verb
 from policy.errors import printable
@@ -27,7 +27,7 @@ def init(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
     """Writes a commented .paddock.toml at the root of the current git worktree."""
-    root = checkout.find(os.getcwd(), Machine(os.environ), exact=False).root
+    root = checkout.find(places.current_directory(), Machine(os.environ), exact=False).root
     path = configuration.write_example(root, force=force)
     if as_json:
         print(json.dumps({"path": path, "written": True}, indent=2))

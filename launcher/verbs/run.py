@@ -4,7 +4,7 @@ import os
 import sys
 
 from launcher import cli
-from launcher.session import cache, places, run
+from launcher.session import cache, messages, places, run
 from policy.errors import Refusal, printable
 
 SYNOPSIS = "[options] -- COMMAND [ARGUMENT]..."
@@ -35,15 +35,9 @@ def launch(options: cli.Parsed, command: list[str]) -> int:
     """One launch from parsed options: the cached Plan if it still holds, else a new one."""
     where = places.places(os.environ)
     words, given = key_words(options, command[0])
-    try:
-        cwd = os.getcwd()
-    except FileNotFoundError:
-        raise Refusal(
-            "worktree-missing",
-            "the current directory has been deleted",
-            hint="cd into a git worktree, or name one with --worktree DIR",
-        ) from None
-    key = cache.key(words, cwd)
+    cwd = places.current_directory()
+    # Its own directories are denied by the plan, so a plan belongs to them.
+    key = cache.key((*words, where.home, *where.own()), cwd)
     entry = None if "--dry-run" in options else cache.load(where, key, os.environ)
     if entry is None:
         from launcher.session import packages
@@ -52,8 +46,8 @@ def launch(options: cli.Parsed, command: list[str]) -> int:
         from launcher.session import planning
 
         if "--dry-run" in options:
-            for line in planning.make(options, command, cwd, where).plan.describe():
-                print(printable(line))
+            lines = planning.make(options, command, cwd, where).plan.describe()
+            messages.show("\n".join(printable(line) for line in lines))
             return 0
         entry = planning.entry(options, command, cwd, where, key=key)
     return run.run(
@@ -116,12 +110,24 @@ def under_another_name(called: str, words: list[str]) -> int:
 
 
 def _next_in_path(name: str) -> str | None:
-    """The first executable `name` in PATH that is not Paddock itself, as an absolute path."""
+    """The first executable `name` in PATH that is no Paddock, as an absolute path.
+
+    Another installation is passed over too: it would find this one again, one jail deeper each time.
+    """
     own = os.path.realpath(os.path.join(os.path.dirname(sys.executable), "paddock"))
     for directory in os.environ.get("PATH", os.defpath).split(":"):
         path = os.path.join(directory, name)
         if not directory.startswith("/") or not os.access(path, os.X_OK) or os.path.isdir(path):
             continue
-        if os.path.realpath(path) != own:
+        if os.path.realpath(path) != own and _beginning(path) != _beginning(own):
             return path
     return None
+
+
+def _beginning(path: str) -> bytes:
+    """The first 80 bytes of a file: for Paddock's script they reach into its second line, which no other has."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read(80)
+    except OSError:
+        return os.fsencode(path)  # what cannot be read is like nothing else

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from launcher.session import checkout, configuration
+from launcher.session import checkout, configuration, places
 from launcher.session.machine import Machine
-from launcher.session.places import places
 from launcher.session.trust import Trust, digest
 from launcher.verbs import typer_verb
 from policy.errors import Refusal, printable
@@ -38,13 +37,16 @@ def trust(
 
     Read the file first. Any later change of its content, or another place, needs it again.
     """
-    store = Trust(places(os.environ).state)
+    store = Trust(places.places(os.environ).state)
     if show_list:
         if file is not None or forget:
             raise Refusal("usage", "--list stands alone", hint="paddock trust --help")
         return _list(store, as_json=as_json)
     if file is None:
         raise Refusal("usage", "FILE is missing", hint="paddock trust .paddock.toml")
+    if not file:
+        raise Refusal("usage", "FILE is an empty name", hint="paddock trust .paddock.toml")
+    places.current_directory()  # or the name of the file could mean nothing
     if forget:
         return _forget(store, configuration.canonical_name(file), as_json=as_json)
     directory = os.path.dirname(configuration.canonical_name(file))

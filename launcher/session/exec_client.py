@@ -1,0 +1,270 @@
+"""The client's side of `paddock exec`: one further command in a live session, followed to its end.
+
+Standard streams cross as descriptors, so the command reads and writes the caller's own pipes and files. At a terminal
+(standard input and output both) the command gets one of its own, made inside the jail, because it cannot share the
+caller's session from another process tree; see `exec_terminal`. Signals that reach the client are passed on, and when
+the command stops, the client stops.
+"""
+
+import _socket
+import os
+import select
+import time
+
+from launcher.jail import init, local_sockets, request, status
+from launcher.session import state
+from launcher.session.exec_terminal import Relay
+from launcher.session.places import Places, unusable
+from policy.errors import EXIT_REFUSED, Refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+else:
+    import _signal
+
+ANSWER_TIMEOUT = 2.0
+"""Seconds for a session to say what it is."""
+
+_LOST = 128 + _signal.SIGKILL
+_LOOK_AGAIN = 200  # milliseconds between two looks at whether a background job has come to the foreground
+
+
+def connect(places: Places, name: str) -> _socket.socket:
+    """A connection to the control socket of the session `name`.
+
+    Refusals: session-name, session-unknown, session-not-ours, session-deaf.
+    """
+    path = f"{places.state}/sessions/{state.check_name(name)}"
+    try:
+        directory = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise _unknown(places, name) from None
+    except OSError as error:
+        raise unusable(path, error) from None
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        owner = os.fstat(directory).st_uid
+        if owner != os.geteuid():
+            raise Refusal(
+                "session-not-ours",
+                f"the session {name} is not this user's",
+                context=f"{path} belongs to user {owner}, this is user {os.geteuid()}",
+                hint="only who started a session can run further commands in it",
+            )
+        connection.connect(state.control_address(directory))
+        # Whoever listens (SO_PEERCRED says who called listen(2)) answers with what this process will believe.
+        if local_sockets.peer(connection.fileno())[1] != os.geteuid():
+            raise Refusal("session-not-ours", f"the session {name} is answered by another user")
+    except (FileNotFoundError, ConnectionRefusedError):
+        connection.close()
+        if name in state.live_sessions(places):
+            raise Refusal(
+                "session-deaf",
+                f"the session {name} takes no further commands",
+                context="it is just starting or ending, or an older Paddock started it",
+            ) from None
+        raise _unknown(places, name) from None
+    except OSError as error:
+        connection.close()
+        raise unusable(path, error) from None
+    except Refusal:
+        connection.close()
+        raise
+    finally:
+        os.close(directory)
+    return connection
+
+
+def _unknown(places: Places, name: str) -> Refusal:
+    live = state.live_sessions(places)
+    return Refusal(
+        "session-unknown",
+        f"there is no live session {name}",
+        context="live: " + (", ".join(live) or "none"),
+        hint="paddock exec --list" if live else "paddock run --session NAME -- COMMAND starts one",
+    )
+
+
+def about(places: Places, name: str) -> "tuple[str, ...] | None":
+    """What a session says of itself: worktree, command, backend, network, provider. None: it has no time to say."""
+    try:
+        connection = connect(places, name)
+    except Refusal:
+        return None
+    try:
+        connection.settimeout(ANSWER_TIMEOUT)
+        decoder = status.Decoder()
+        deadline = time.monotonic() + ANSWER_TIMEOUT
+        connection.sendall(request.message(request.ABOUT))
+        while time.monotonic() < deadline and (data := connection.recv(65536)):
+            for kind, payload in decoder.feed(data):
+                return tuple(map(str, status.report(payload))) if kind == status.REPORT else None
+    except OSError:
+        return None
+    finally:
+        connection.close()
+    return None
+
+
+def run(connection: _socket.socket, command: request.Command) -> int:
+    """Runs `command` to its end, and returns its exit status: 128+N when signal N ended it.
+
+    `command.streams` is chosen here. To be called once, in a process without other threads.
+
+    Args:
+        connection: from `connect`; closed at the end.
+        command: what to run.
+
+    Raises:
+        Refusal: it could not be started (125, 126, 127), or the session ended first (137).
+    """
+    terminal = os.isatty(0) and os.isatty(1)
+    command.streams = "".join(request.PTY if terminal and os.isatty(fd) else request.DIRECT for fd in (0, 1, 2))
+    passed = [fd for fd, stream in enumerate(command.streams) if stream == request.DIRECT]
+    data = request.message(request.COMMAND, command.encode())
+    init.block_signals()
+    signals = init.open_signals()
+    client = _Client(connection, signals, Relay() if terminal else None)
+    try:
+        client.send(data, passed)
+        return client.follow()
+    finally:
+        client.close()
+        connection.close()
+        init.read_signals(signals)
+        os.close(signals)
+        init.unblock_signals()
+
+
+class _Client:
+    """One command, seen from outside."""
+
+    def __init__(self, connection: _socket.socket, signals: int, relay: Relay | None) -> None:
+        self._connection = connection
+        self._signals = signals
+        self._relay = relay
+        self._started = False
+        self._status: int | None = None
+        self._refusal: Refusal | None = None
+        self._stop = 0
+        self._open = True
+        # The command waits for the start signal, so a terminal's master is awaited before anything else.
+        self._decoder = status.Decoder()
+
+    def send(self, data: bytes, descriptors: list[int]) -> None:
+        """Sends the request. A session that refuses without reading says why, so a failure is no end yet."""
+        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, b"".join(fd.to_bytes(4, "little") for fd in descriptors))]
+        try:
+            sent = self._connection.sendmsg([data], rights if descriptors else [])
+            self._connection.sendall(data[sent:])
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+    def follow(self) -> int:
+        """Handles signals, messages and the terminal until the command has ended."""
+        while self._open and self._status is None:
+            poll = select.poll()
+            poll.register(self._connection, select.POLLIN)
+            poll.register(self._signals, select.POLLIN)
+            wait = None
+            if self._relay is not None:
+                for fd, events in self._relay.wanted():
+                    poll.register(fd, events)
+                wait = None if self._relay.in_foreground() else _LOOK_AGAIN
+            for fd, events in poll.poll(wait):
+                if fd == self._signals:
+                    self._on_signals()
+                elif fd == self._connection.fileno():
+                    self._on_message()
+                elif self._relay is not None:
+                    self._relay.serve(fd, events)
+            if self._stop:
+                self._stop_too()
+        return self._result()
+
+    def close(self) -> None:
+        """Gives the terminal back."""
+        if self._relay is not None:
+            self._relay.close()
+
+    def _result(self) -> int:
+        if self._relay is not None:
+            self._relay.finish()
+        if self._refusal is not None:
+            raise self._refusal
+        if self._status is None:
+            raise Refusal(
+                "session-ended",
+                "the session has ended, and this command with it" if self._started else "the session has ended",
+                context="a session ends with its first command",
+                exit_code=_LOST if self._started else EXIT_REFUSED,
+            )
+        code = os.waitstatus_to_exitcode(self._status)
+        return code if code >= 0 else 128 - code
+
+    def _on_signals(self) -> None:
+        for signal, code, _ in init.read_signals(self._signals):
+            if signal == _signal.SIGWINCH and self._relay is not None:
+                self._relay.resize()
+            elif not self._started and signal in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT):
+                # Nobody listens yet, and a jail that hangs never will.
+                self._open, self._started = False, True
+                self._status = signal
+            elif signal in (*init.FORWARDED, _signal.SIGCONT):
+                # The terminal means the whole job; a process that sends one means who it names.
+                self._pass_on(signal, group=code == init.SI_KERNEL)
+
+    def _pass_on(self, signal: int, *, group: bool) -> None:
+        self._say(request.message(request.SIGNAL, bytes((signal, group))))
+
+    def _say(self, data: bytes) -> None:
+        try:
+            self._connection.sendall(data)
+        except OSError:
+            return  # it has ended; its last words are on the way
+
+    def _on_message(self) -> None:
+        control_space = _socket.CMSG_LEN(4)
+        try:
+            data, ancillary, _, _ = self._connection.recvmsg(65536, control_space)
+        except ConnectionResetError:
+            data, ancillary = b"", []
+        descriptors = [
+            int.from_bytes(raw[:4], "little")
+            for level, kind, raw in ancillary
+            if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS)
+        ]
+        if not data:
+            self._open = False
+        for kind, payload in self._decoder.feed(data):
+            if kind == request.TERMINAL and self._relay is not None and descriptors:
+                self._relay.begin(descriptors.pop())
+                self._say(request.message(request.GO))
+            elif kind == status.STARTING:
+                self._started = True
+            elif kind == status.REFUSED:
+                self._refusal = self._refusal or status.refusal(payload)
+            elif kind == status.EXITED:
+                self._status = int.from_bytes(payload, "little")
+            elif kind == status.STOPPED:
+                self._stop = payload[0]
+            elif kind == status.CONTINUED:
+                self._stop = 0
+        for fd in descriptors:
+            os.close(fd)
+
+    def _stop_too(self) -> None:
+        """Stops as the command did, so that the shell takes over; when continued, lets the command go on."""
+        signal, self._stop = self._stop, 0
+        if self._relay is not None:
+            self._relay.pause()
+        # Sent while blocked: the terminal's own signal may be pending, and two would stop twice. Where stopping
+        # is impossible (orphaned process group) nothing happens here, and the command goes on at once.
+        os.kill(os.getpid(), signal)
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {signal})
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, {signal})
+        _signal.sigtimedwait({_signal.SIGCONT}, 0)  # answered right here
+        if self._relay is not None:
+            self._relay.resume()
+        self._pass_on(_signal.SIGCONT, group=True)

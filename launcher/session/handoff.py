@@ -1,0 +1,114 @@
+"""What changed among the hand-off files: those that another tool, outside the jail, executes or obeys later.
+
+Read-only mounts keep existing files of the protected kind (see `policy.promises`, row handoff). They cannot keep a
+file from being made, and a process outside that replaces one takes the mount off it. So everything is compared at the
+end, in every mode. The comparison is by inode, size and times: the kernel sets the time of a file's last change
+(ctime), and no unprivileged process can set it back, so nothing that was written goes unseen; what was rewritten alike
+is told too.
+
+Launch path: `os`.
+"""
+
+import os
+
+from policy.plan import Plan
+
+MOST_ENTRIES = 2000
+"""Entries of hand-off directories that are looked at; more are told as one change of the whole."""
+
+_DIRECTORY = 0o040000
+
+Stamp = tuple[int, ...]
+Change = tuple[str, str, str]
+"""("created" | "changed" | "removed", path relative to the worktree, "protect" | "report")."""
+
+
+class Watch:
+    """The hand-off files of a worktree as they were when it was made; `changes` says what is different now."""
+
+    __slots__ = ("_before", "_patterns", "_root")
+
+    def __init__(self, plan: Plan) -> None:
+        """Looks at the worktree of `plan`; what cannot be read counts as absent."""
+        self._root = plan.worktree
+        self._patterns = plan.handoff_patterns
+        self._before = self._seen()
+
+    def changes(self) -> tuple[Change, ...]:
+        """What was created, changed or removed since, sorted by path."""
+        after = self._seen()
+        found: list[Change] = []
+        for path in sorted({*self._before, *after}):
+            mode = (after.get(path) or self._before[path])[0]
+            if path not in after:
+                found.append(("removed", path, mode))
+            elif path not in self._before:
+                found.append(("created", path, mode))
+            elif after[path] != self._before[path]:
+                found.append(("changed", path, mode))
+        return tuple(found)
+
+    def _seen(self) -> dict[str, tuple[str, Stamp]]:
+        try:
+            top = os.listdir(self._root)
+        except OSError:
+            return {}
+        names = frozenset(top)
+        found: dict[str, tuple[str, Stamp]] = {}
+        for pattern, mode in self._patterns:
+            first, slash, rest = pattern.partition("/")
+            matching = (
+                [name for name in top if _fits(name, first)] if "*" in first else [first] if first in names else []
+            )
+            for name in matching:
+                path = name + slash + rest
+                if found.get(path, ("",))[0] != "protect":
+                    self._add(path, mode, found)
+        return found
+
+    def _add(self, path: str, mode: str, found: dict[str, tuple[str, Stamp]]) -> None:
+        pending = [path]
+        looked = 0
+        while pending:
+            here = pending.pop()
+            try:
+                entry = os.lstat(f"{self._root}/{here}")
+                if entry.st_mode & 0o170000 == _DIRECTORY:
+                    below = sorted(os.listdir(f"{self._root}/{here}"))
+                    looked += len(below)
+                    if looked > MOST_ENTRIES:
+                        found[here] = (mode, (entry.st_dev, entry.st_ino, entry.st_mtime_ns, looked))
+                        continue
+                    pending += [f"{here}/{name}" for name in below]
+                    continue
+            except OSError:
+                continue
+            found[here] = (
+                mode,
+                (entry.st_dev, entry.st_ino, entry.st_mode, entry.st_size, entry.st_mtime_ns, entry.st_ctime_ns),
+            )
+
+
+def _fits(name: str, pattern: str) -> bool:
+    """Whether `name` fits a pattern with ``*`` for any run of characters (``?`` is one of them too)."""
+    parts = pattern.replace("?", "*").split("*")
+    if not name.startswith(parts[0]):
+        return False
+    at = len(parts[0])
+    for part in parts[1:-1]:
+        at = name.find(part, at)
+        if at < 0:
+            return False
+        at += len(part)
+    return name.endswith(parts[-1]) and len(name) - len(parts[-1]) >= at
+
+
+def told(changes: tuple[Change, ...]) -> list[str]:
+    """The changes as lines for people, the protected kind one by one, the reported kind in one line."""
+    lines = [f"{what} {path}: other tools execute or obey it outside the jail; read it first"
+             for what, path, mode in changes if mode == "protect"]  # fmt: skip
+    reported = [path for _, path, mode in changes if mode == "report"]
+    if reported:
+        shown = ", ".join(reported[:8]) + (f" and {len(reported) - 8} more" if len(reported) > 8 else "")
+        lines.append(f"hand-off files changed: {shown}")
+    return lines

@@ -1,0 +1,115 @@
+"""`paddock exec`: one more command inside a live session."""
+
+import os
+
+from launcher import cli
+from launcher.jail import request
+from launcher.session import exec_client, inputs, messages, places, state
+from policy.errors import Refusal, printable
+
+SYNOPSIS = "SESSION [--env NAME[=VALUE]]... [--cwd DIR] -- COMMAND [ARGUMENT]..."
+OPTIONS: tuple[tuple[str, str, str, str], ...] = (
+    ("--env", cli.MANY, "NAME[=VALUE]", "pass a variable of the caller, or set one"),
+    ("--cwd", cli.ONE, "DIR", "directory to start in, inside the worktree (default: this one if it is inside)"),
+    ("--list", cli.FLAG, "", "list the live sessions"),
+    ("--json", cli.FLAG, "", "with --list: print JSON"),
+)
+EXAMPLES = (
+    ("paddock exec --list", "the live sessions, with their worktrees and commands"),
+    ("paddock exec review -- bash", "look around in the jail that `paddock run --session review` started"),
+    ("paddock exec review --cwd src --env CI=1 -- make test", "another directory, one more variable"),
+    ("git diff | paddock exec review -- cat > copy", "pipes and files are the caller's own"),
+)
+NOTES = """The command is held exactly as the session's first one: the same namespaces, mounts, Landlock rules, seccomp
+filter, limits and environment. Standard streams, signals, Ctrl-Z and the exit status pass through; when this
+process ends, so does the command. What the command leaves in the background lives as long as the session. The
+session ends with its first command, and every further command with it (status 137). Commands of one session
+see each other, and cannot signal or trace each other."""
+
+TERMINAL_VARIABLES = ("TERM", "COLORTERM")
+"""They describe the terminal in front of the caller, which may be another one than the session was started at."""
+
+
+def main(argv: list[str]) -> int:
+    """Runs a command in a session, or lists sessions; returns the exit status for the shell."""
+    options, rest = cli.parse(argv, verb="exec", options=OPTIONS)
+    session = rest[0] if rest else ""
+    if rest and "--help" not in options:
+        more, rest = cli.parse(rest[1:], verb="exec", options=OPTIONS)
+        options = _joined(options, more)
+    if "--help" in options:
+        print(cli.help_text("exec", SYNOPSIS, EXAMPLES, NOTES, options=OPTIONS))
+        return 0
+    where = places.places(os.environ)
+    if "--list" in options:
+        if session or set(options) - {"--list", "--json"}:
+            raise cli.usage("--list stands alone, or with --json", "exec")
+        _list(where, as_json="--json" in options)
+        return 0
+    if "--json" in options:
+        raise cli.usage("--json goes with --list", "exec")
+    if not session:
+        raise cli.usage("there is no session named", "exec")
+    if not rest:
+        raise cli.usage("there is no command to run", "exec")
+    cwd = options.get("--cwd")
+    command = request.Command(
+        rest,
+        _environment(options),
+        cwd=_directory(cwd if isinstance(cwd, str) else None),
+        insists=isinstance(cwd, str),
+    )
+    return exec_client.run(exec_client.connect(where, session), command)
+
+
+def _joined(one: cli.Parsed, other: cli.Parsed) -> cli.Parsed:
+    """Options from before and behind the session's name."""
+    joined = {**one, **other}
+    before, behind = one.get("--env"), other.get("--env")
+    if isinstance(before, list) and isinstance(behind, list):
+        joined["--env"] = [*before, *behind]
+    return joined
+
+
+def _directory(asked: str | None) -> str:
+    """The canonical path of a directory; of the present one, if it still has a name, when none is asked for."""
+    if asked is None:
+        try:
+            return os.getcwd()
+        except OSError:
+            return ""
+    path = asked if asked.startswith("/") else os.path.join(places.current_directory(), asked)
+    return inputs.resolved(path) or os.path.normpath(path)
+
+
+def _environment(options: cli.Parsed) -> tuple[tuple[str, str], ...]:
+    given: dict[str, str] = {}
+    if os.isatty(0) or os.isatty(1):
+        given.update((name, os.environ[name]) for name in TERMINAL_VARIABLES if name in os.environ)
+    items = options.get("--env", [])
+    for item in items if isinstance(items, list) else ():
+        name, equals, value = item.partition("=")
+        if not name:
+            raise Refusal("environment-invalid", f"{item!r} does not name a variable", hint="--env NAME=VALUE")
+        if equals:
+            given[name] = value
+        elif name in os.environ:
+            given[name] = os.environ[name]
+    return tuple(given.items())
+
+
+def _list(where: places.Places, *, as_json: bool) -> None:
+    """Prints the live sessions. One that does not answer in time is named all the same."""
+    names = ("session", "worktree", "command", "backend", "net", "provider")
+    rows = [(name, *(exec_client.about(where, name) or ("",) * 5)) for name in state.live_sessions(where)]
+    if as_json:
+        import json
+
+        messages.show(json.dumps([dict(zip(names, row, strict=True)) for row in rows], indent=2))
+        return
+    width = max((len(row[0]) for row in rows), default=0)
+    for name, worktree, command, *_ in rows:
+        state_text = f"{printable(worktree)}  {printable(command)}" if worktree else "(does not answer)"
+        messages.show(f"{name:<{width}}  {state_text}")
+    if not rows:
+        messages.show("no session is running")
