@@ -11,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.identity import MARKER
+from tests.support import paddock as paddocks
+from tests.support.features import need
+from tests.support.identity import MARKER, Who
+from tests.support.install import Installed
+from tests.support.paddock import Paddock
 
 PR_SET_CHILD_SUBREAPER = 36
 GRACE_SECONDS = 5.0
@@ -122,3 +126,32 @@ def _words(pid: int) -> str:
 def _mounts() -> set[str]:
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     return {line for line in lines if not any(kind in line for kind in AUTOMATIC)}
+
+
+@pytest.fixture
+def paddock(who: Who, installed: Installed, place: Path) -> Iterator[Paddock]:
+    """The installed command with a linked worktree. No session and no half-written file may be left at the end."""
+    need("landlock")
+    made = paddocks.make(who, installed, place)
+    yield made
+    assert made.left() == []
+
+
+@pytest.fixture(params=["namespaces", "landlock"])
+def backend(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The environment that makes Paddock choose a backend."""
+    if request.param == "landlock":
+        return {"PADDOCK_NO_USERNS": "1"}
+    need("userns")
+    return {}
+
+
+@pytest.fixture
+def user_paddock(user: Who, installed: Installed, public_dir: Path) -> Iterator[Paddock]:
+    """As `paddock`, for what does not depend on who acts: an ordinary user only."""
+    need("landlock")
+    place = public_dir / "place-of-user"
+    place.mkdir()
+    made = paddocks.make(user, installed, user.give(place))
+    yield made
+    assert made.left() == []

@@ -1,13 +1,10 @@
 """A cached plan is used exactly as long as making it again would give the same, and nobody else can put one there."""
 
 import marshal
-import multiprocessing
 import os
 import shutil
-import socket
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,10 +12,7 @@ import pytest
 from launcher.session import cache, inputs, places, planning, trust
 from launcher.verbs import run
 from policy.errors import Refusal
-from tests.support import forked, identity
-from tests.support.identity import Who
-from tests.support.install import Installed
-from tests.support.repository import Repo
+from tests.support import identity
 
 SECRET = "hunter2-correct-horse"
 
@@ -163,18 +157,24 @@ def provider_file(bench: Bench) -> Path:
     return path
 
 
+def steps(*acts: Callable[[], object]) -> None:
+    """One after the other."""
+    for act in acts:
+        act()
+
+
 CHANGES: dict[str, Change] = {
     "the user's configuration is made": lambda b, m: user_config(b),
     "a project's configuration is made": lambda b, m: project_config(b),
-    "trust is recorded": lambda b, m: (trust.Trust(b.where.state).trust("/somewhere", b"content")),
+    "trust is recorded": lambda b, m: trust.Trust(b.where.state).trust("/somewhere", b"content"),
     ".gitmodules is edited": lambda b, m: (b.root / ".gitmodules").write_text("# other\n"),
     ".gitmodules is removed": lambda b, m: (b.root / ".gitmodules").unlink(),
     "a submodule comes": lambda b, m: second_submodule(b),
     "a submodule goes": lambda b, m: shutil.rmtree(b.root / ".git/modules/library"),
     "a submodule's directory goes": lambda b, m: shutil.rmtree(b.root / "library"),
-    "a submodule's directory becomes a link": lambda b, m: (
-        (b.root / "library").rename(b.place / "moved"),
-        (b.root / "library").symlink_to(b.place / "moved"),
+    "a submodule's directory becomes a link": lambda b, m: steps(
+        lambda: (b.root / "library").rename(b.place / "moved"),
+        lambda: (b.root / "library").symlink_to(b.place / "moved"),
     ),
     "a submodule's configuration says another place": lambda b, m: git(
         "config", "core.worktree", "../../../elsewhere", at=b.root / ".git/modules/library"
@@ -184,17 +184,15 @@ CHANGES: dict[str, Change] = {
     "PATH is unset": lambda b, m: m.delenv("PATH"),
     "HOME is another": lambda b, m: m.setenv("HOME", str(b.place / "other-home")),
     "a programme comes earlier in PATH": lambda b, m: program(b.first / "tool"),
-    "a dangling link comes earlier in PATH and leads somewhere later": lambda b, m: (
-        (b.first / "tool").symlink_to(program(b.place / "elsewhere"))
+    "a dangling link comes earlier in PATH and leads somewhere later": lambda b, m: (b.first / "tool").symlink_to(
+        program(b.place / "elsewhere")
     ),
     "the programme goes": lambda b, m: (b.second / "tool").unlink(),
-    "the programme is replaced": lambda b, m: (
-        program(b.second / "new").rename(b.second / "tool"),
-    ),
+    "the programme is replaced": lambda b, m: (program(b.second / "new").rename(b.second / "tool"),),
     "the programme cannot be executed any more": lambda b, m: (b.second / "tool").chmod(0o644),
-    "a directory of PATH becomes a link": lambda b, m: (
-        b.second.rename(b.place / "moved"),
-        b.second.symlink_to(b.place / "moved"),
+    "a directory of PATH becomes a link": lambda b, m: steps(
+        lambda: b.second.rename(b.place / "moved"),
+        lambda: b.second.symlink_to(b.place / "moved"),
     ),
     "a directory of PATH can be written by all": lambda b, m: b.second.chmod(0o777),
     "a toolchain goes": lambda b, m: shutil.rmtree(b.place / "home/.local/go"),
@@ -331,8 +329,13 @@ def test_paddocks_own_code_and_data_are_inputs(bench: Bench) -> None:
     body = bench.entry.read_bytes()[len(cache._MAGIC) + 8 :]
     recorded = {subject for kind, subject, _ in marshal.loads(body)[1] if kind == inputs.CONTENT}
     package = Path(planning.__file__).parents[2]
-    data = [path for path in (package / "policy").rglob("*.toml") if path.name != "template.toml"]
-    for path in (*data, package / "policy/derive.py", package / "launcher/session/cache.py", package / "policy/plan.py"):
+    data = (package / "policy/default.toml", package / "policy/toolchains.toml")
+    for path in (
+        *data,
+        package / "policy/derive.py",
+        package / "launcher/session/cache.py",
+        package / "policy/plan.py",
+    ):
         assert str(path) in recorded
 
 

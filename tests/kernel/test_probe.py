@@ -152,9 +152,10 @@ def test_each_missing_layer_has_a_reason_and_a_remedy(monkeypatch: pytest.Monkey
     monkeypatch.setenv(landlock.ENV_DISABLE, "1")
     support = probe.probe()
     support.seccomp, support.seccomp_why, support.yama = False, "seccomp: Function not implemented", 3
+    support.guard, support.guard_why = False, "pidfd_getfd: Operation not permitted"
     support.cgroup, support.cgroup_why = "", "/x is not delegated to this user"
     rows = probe.describe(support, FAILED)
-    assert [row[0] for row in rows] == ["landlock", "seccomp", "namespaces", "proc", "bubblewrap", "ptrace", "cgroup"]
+    assert [row[0] for row in rows] == ["landlock", "seccomp", "namespaces", "proc", "bubblewrap", "guard", "cgroup"]
     for layer, _, usable, why, remedy in rows:
         assert not usable, layer
         assert why, layer

@@ -3,7 +3,6 @@
 import os
 import shlex
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -275,9 +274,6 @@ def test_the_terminal_has_a_name_inside(jail: Jail, console: Console) -> None:
         console.expect("/dev/console\r\n<0>")
 
 
-# Pipelines
-
-
 def test_one_job_with_its_pipeline(jail: Jail, console: Console, namespaces: bool) -> None:
     """A jail in front of a programme that reads the terminal is one job with it."""
     reader = 'while read l; do echo "[$l]"; done; read k < /dev/tty; echo key $k'
@@ -286,139 +282,3 @@ def test_one_job_with_its_pipeline(jail: Jail, console: Console, namespaces: boo
         console.expect(r"\[1\]\r\n\[2\]\r\n\[3\]")
         console.type("word\n")
         console.expect("key word\r\n<0>")
-
-
-def test_the_pipeline_outlives_the_command(jail: Jail, namespaces: bool) -> None:
-    """What is behind a jail gets all of the output and ends by itself."""
-    words = line(jail, "sh", "-c", "echo a; echo b; kill -9 $$", namespaces=namespaces)
-    ended = jail.who.run(["bash", "-c", f'{words} | tee copy; echo "${{PIPESTATUS[*]}}"'], cwd=jail.worktree)
-    assert ended.stdout == "a\nb\n137 0\n"
-    assert (jail.worktree / "copy").read_text() == "a\nb\n"
-
-
-def test_a_reader_that_leaves_ends_the_command(jail: Jail, namespaces: bool) -> None:
-    """SIGPIPE has its default meaning inside, although the interpreter ignores it."""
-    words = line(jail, "yes", namespaces=namespaces)
-    ended = jail.who.run(["bash", "-c", f'{words} | head -1; echo "${{PIPESTATUS[*]}}"'], cwd=jail.worktree)
-    assert ended.stdout == f"y\n{128 + signal.SIGPIPE} 0\n"
-
-
-def test_end_of_input_comes_through(jail: Jail, namespaces: bool) -> None:
-    """An editor that closes its end of the pipe is noticed, so no process of ours holds it open."""
-    ended = jail.who.run(jail.words(["cat"], namespaces=namespaces), cwd=jail.worktree, stdin="text\n")
-    assert (ended.returncode, ended.stdout) == (0, "text\n")
-
-
-def test_end_of_output_comes_through(jail: Jail, namespaces: bool) -> None:
-    """A command that closes its output while it goes on is noticed by nobody but its reader."""
-    file = jail.worktree / "fifo"
-    os.mkfifo(file)
-    jail.who.give(jail.worktree)
-    script = "exec <&-; exec 3<fifo; read x <&3"
-    process = jail.who.start(jail.words(["sh", "-c", script], namespaces=namespaces), cwd=jail.worktree)
-    assert process.stdin is not None
-    with process:
-        file.write_text("go\n")
-        assert process.wait(30) == 0
-
-
-def test_closed_standard_input_is_empty(jail: Jail, namespaces: bool) -> None:
-    """With nothing on descriptor 0 the command reads /dev/null, not a pipe or pidfd of ours."""
-    words = line(jail, "sh", "-c", "readlink /proc/self/fd/0; cat", namespaces=namespaces)
-    ended = jail.who.run(["sh", "-c", f"exec {words} <&-"], cwd=jail.worktree)
-    assert (ended.returncode, ended.stdout) == (0, "/dev/null\n")
-
-
-def test_without_a_terminal(jail: Jail, namespaces: bool) -> None:
-    """A session that has none runs as well."""
-    ended = jail.who.run(["setsid", "--wait", *jail.words(["sh", "-c", "tty; exit 9"], namespaces=namespaces)])
-    assert (ended.returncode, ended.stdout) == (9, "not a tty\n")
-
-
-# Statuses
-
-ALL = """
-import sys
-from launcher.jail import init, syscalls
-from launcher.session import terminal
-import os
-namespaces = syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWPID if sys.argv[1] == "True" else 0
-def status(code):
-    def start():
-        if code >= 256:
-            os.kill(os.getpid(), code - 256)
-        os._exit(code)
-    def worker(status_fd, launcher_pidfd):
-        init.run_init(status_fd, launcher_pidfd, start, pid_namespace=bool(namespaces))
-    return terminal.supervise(worker, namespaces=namespaces)
-print(*map(status, [*range(256), *map(int, sys.argv[2:])]))
-"""
-
-
-def test_every_exit_status_comes_through(jail: Jail, namespaces: bool) -> None:
-    """0 to 255 as they are, a death by signal as 128+N."""
-    deadly = [signal.SIGHUP, signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGXFSZ, signal.SIGUSR1]
-    words = [str(jail.installed.python), "-I", "-c", ALL, str(namespaces), *(str(256 + int(n)) for n in deadly)]
-    ended = jail.who.run(words)
-    assert ended.stderr == ""
-    assert list(map(int, ended.stdout.split())) == [*range(256), *(128 + int(n) for n in deadly)]
-
-
-def test_a_refusal_in_the_worker_reaches_the_launcher(jail: Jail, namespaces: bool) -> None:
-    """An exception that nobody foresaw becomes a Refusal with its place, and the status is 125."""
-    ended = jail.run(["true"], namespaces=namespaces, fault="error")
-    assert ended.returncode == 125
-    assert "[internal-error]" in ended.stderr
-    assert "jailed.py" in ended.stderr
-    assert "made up" in ended.stderr
-
-
-def test_a_worker_that_dies_is_noticed(jail: Jail, namespaces: bool) -> None:
-    """Without a word of its own there is still an answer."""
-    ended = jail.run(["true"], namespaces=namespaces, fault="die")
-    assert ended.returncode == 125
-    assert "[jail-lost]" in ended.stderr
-
-
-def test_a_worker_that_hangs_is_ended(jail: Jail, namespaces: bool) -> None:
-    """A mount that never comes back does not keep the caller forever."""
-    ended = jail.run(["true"], namespaces=namespaces, fault="hang", start_timeout=0.2)
-    assert ended.returncode == 125
-    assert "[start-timeout]" in ended.stderr
-
-
-# What the command inherits
-
-
-STATE = "grep -E '^Sig(Blk|Ign)' /proc/self/status"
-
-
-@pytest.mark.parametrize("caller", ["", "trap '' INT", "trap '' CHLD", "trap '' HUP TERM"])
-def test_the_command_inherits_the_callers_signals(jail: Jail, namespaces: bool, caller: str) -> None:
-    """What the caller ignores is ignored, and nothing else is ignored or blocked."""
-    words = line(jail, "sh", "-c", STATE, namespaces=namespaces)
-    bare = jail.who.run(["sh", "-c", f"{caller}\nexec sh -c {shlex.quote(STATE)}"])
-    ended = jail.who.run(["sh", "-c", f"{caller}\nexec {words}"], cwd=jail.worktree)
-    assert bare.stdout.count("Sig") == 2
-    assert ended.stdout == bare.stdout
-
-
-def test_the_status_survives_an_ignored_sigchld(jail: Jail, namespaces: bool) -> None:
-    """A caller who ignores SIGCHLD would have the kernel throw the status away."""
-    words = line(jail, "sh", "-c", "exit 7", namespaces=namespaces)
-    assert jail.who.run(["sh", "-c", f"trap '' CHLD; exec {words}"], cwd=jail.worktree).returncode == 7
-
-
-def test_the_command_shares_session_and_group_with_its_caller(jail: Jail) -> None:
-    """Without a PID namespace both can be read from inside; no process of ours has made its own."""
-    probe = "import os; print(os.getsid(0), os.getpgrp())"
-    words = jail.words([str(jail.python), "-I", "-S", "-c", probe], namespaces=False)
-    process = subprocess.Popen(
-        jail.who.command(words),
-        stdout=subprocess.PIPE,
-        text=True,
-        env=jail.who.environment(),
-        start_new_session=True,
-    )
-    said, _ = process.communicate(timeout=30)
-    assert said.split() == [str(process.pid)] * 2

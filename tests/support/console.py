@@ -15,7 +15,7 @@ from types import TracebackType
 
 from tests.support.identity import Who, Word
 
-PATIENCE = 6.0
+PATIENCE = 20.0
 CTRL_C, CTRL_D, CTRL_Z = "\x03", "\x04", "\x1a"
 SHELL = ("bash", "--norc", "--noprofile", "--noediting", "-i")
 

@@ -85,3 +85,12 @@ def make(who: Who, installed: Installed, place: Path) -> Jail:
         (place / name).mkdir()
     who.give(place)
     return Jail(who, installed, place / "outside", place / "worktree", install.base_python())
+
+
+def filled(jail: Jail, name: str, *, inside: bool = False) -> Path:
+    """A new directory `name` with the file `file` in it, outside of the worktree or inside."""
+    directory = (jail.worktree if inside else jail.outside) / name
+    directory.mkdir(parents=True)
+    (directory / "file").write_text("content\n")
+    jail.who.give(directory)
+    return directory

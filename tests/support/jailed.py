@@ -29,7 +29,18 @@ def plan(spec: dict[str, Any]) -> Plan:
         elif Path(path).exists():
             grants.append((path, "rx", "system"))
     defaults: dict[str, Any] = dict.fromkeys(Plan.FIELDS, "")
-    for name in ("arguments", "denied", "read_only", "handoff", "domains", "env_pass", "env_set", "limits", "required"):
+    for name in (
+        "arguments",
+        "denied",
+        "read_only",
+        "handoff",
+        "handoff_patterns",
+        "domains",
+        "env_pass",
+        "env_set",
+        "limits",
+        "required",
+    ):
         defaults[name] = ()
     defaults |= {"version": VERSION, "arguments_at": -1, "warnings": (), "net": "none", "cwd": spec["worktree"]}
     defaults |= {

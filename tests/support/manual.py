@@ -8,6 +8,7 @@ from pathlib import Path
 
 from launcher import cli
 from launcher.verbs import doctor, explain, run
+from launcher.verbs import exec as further
 from policy import promises
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED
 
@@ -75,10 +76,11 @@ def man_page() -> str:
         "paddock \\- hold a command to its git worktree",
         ".SH SYNOPSIS",
     ]
-    for verb, synopsis in (("run", run.SYNOPSIS), ("explain", explain.SYNOPSIS)):
+    shown = {"run": run.SYNOPSIS, "exec": further.SYNOPSIS, "explain": explain.SYNOPSIS}
+    for verb, synopsis in shown.items():
         out += [f".B paddock {verb}", _roff(synopsis), ".br"]
     for verb in cli.VERBS:
-        if verb not in ("run", "explain"):
+        if verb not in shown:
             out += [f".B paddock {verb}", "[options]", ".br"]
     out += [
         ".SH DESCRIPTION",
@@ -88,10 +90,12 @@ def man_page() -> str:
     ]
     for verb, (_, summary) in cli.VERBS.items():
         out += [".TP", f".B {verb}", _roff(summary[0].upper() + summary[1:] + ".")]
-    out += [".SH OPTIONS OF RUN AND EXPLAIN"]
-    for name, kind, metavar, text in cli.OPTIONS:
-        value = f" \\fI{_roff(metavar)}\\fR" if metavar else ""
-        out += [".TP", f"\\fB{_roff(name)}\\fR{value}" + (" ..." if kind == cli.MANY else ""), _roff(text + ".")]
+    for verbs, options in (("RUN AND EXPLAIN", cli.OPTIONS), ("EXEC", further.OPTIONS)):
+        out += [f".SH OPTIONS OF {verbs}"]
+        for name, kind, metavar, text in options:
+            value = f" \\fI{_roff(metavar)}\\fR" if metavar else ""
+            out += [".TP", f"\\fB{_roff(name)}\\fR{value}" + (" ..." if kind == cli.MANY else ""), _roff(text + ".")]
+    out += [_roff(further.NOTES)]
     out += [".SH PROMISES"]
     for name, promise, _ in promises.ROWS:
         out += [".TP", f".B {_roff(name)}", _roff(promise + ".")]
@@ -108,7 +112,7 @@ def man_page() -> str:
     ):
         out += [".TP", f".B {status}", meaning]
     out += [".SH EXAMPLES"]
-    for command, meaning in (*run.EXAMPLES, *explain.EXAMPLES, *doctor.EXAMPLES):
+    for command, meaning in (*run.EXAMPLES, *further.EXAMPLES, *explain.EXAMPLES, *doctor.EXAMPLES):
         out += [".TP", f".B {_roff(command)}", _roff(meaning[0].upper() + meaning[1:] + ".")]
     out += [
         ".SH FILES",

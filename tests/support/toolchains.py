@@ -52,6 +52,10 @@ class Disk:
             here = os.path.normpath(Path(here).parent / text)
         return tuple(found)
 
+    def present(self, directory: str, names: tuple[str, ...], suffixes: tuple[str, ...]) -> tuple[str, ...]:
+        entries = self.listing(directory) or ()
+        return tuple(name for name in entries if name in names or (suffixes and name.endswith(suffixes)))
+
     def listing(self, path: str) -> tuple[str, ...] | None:
         try:
             return tuple(sorted(os.listdir(path)))

@@ -73,6 +73,7 @@ def install_stand_in(packages: Path) -> None:
     (packages / "launcher").mkdir(parents=True)
     (packages / "launcher/__init__.py").write_text("")
     (packages / "launcher/__main__.py").write_text(STAND_IN)
+    shutil.copy(ROOT / "launcher/start.py", packages / "launcher")
 
 
 @pytest.fixture

@@ -22,6 +22,9 @@ class Listings:
         self.asked.append(path)
         return self.table.get(path)
 
+    def present(self, directory: str, names: tuple[str, ...], suffixes: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(name for name in self.table.get(directory, ()) if name in names or name.endswith(suffixes))
+
 
 def test_a_pattern_expands_component_by_component() -> None:
     """A wildcard never crosses a slash, and a directory that cannot be listed gives nothing."""
@@ -71,7 +74,7 @@ def test_rules_have_the_shape_that_derive_takes() -> None:
         "--limit": ["disk=5"],
     }
     settings = merge.resolve([layer.shipped(), flags.layer(options, cwd="/", home="/")])
-    host = Listings({"/etc": ("java-17-openjdk", "passwd"), "/repo": ("x.code-workspace", ".envrc")})
+    host = Listings({"/etc": ("java-17-openjdk", "passwd"), "/repo": ("x.code-workspace", ".envrc", "package.json")})
     found = rules(settings, "/repo", host)
     assert (found.read, found.write, found.deny) == ((("/r", "--ro"),), (("/w", "--rw"),), (("/d", "--deny"),))
     assert ("/usr", "default") in found.system_trees

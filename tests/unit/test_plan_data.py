@@ -29,13 +29,14 @@ FIELDS: dict[str, object] = {
     "denied": (("/srv/tree/secret", "--deny"),),
     "read_only": (("/srv/tree/.vscode/tasks.json", "hand-off"),),
     "handoff": ((".vscode/tasks.json", "protect"),),
+    "handoff_patterns": ((".vscode/tasks.json", "protect"), ("Makefile", "report")),
     "net": "none",
     "domains": (),
     "env_pass": ("PATH", "LC_*"),
     "env_set": (("HOME", "${home}"), ("TMPDIR", "${tmp}/a:${home}")),
     "limits": (("processes", 100),),
     "git": "readonly",
-    "backend": "landlock",
+    "backend": "landlock+guard",
     "required": ("reads", "writes"),
     "warnings": ("look out",),
 }
@@ -201,7 +202,7 @@ def test_the_plan_module_imports_nothing() -> None:
 
 def test_every_exception_in_the_table_of_promises_names_a_backend_and_a_reason() -> None:
     """A row is held, or not held for a reason that can be shown."""
-    known = {promises.NAMESPACES, promises.LANDLOCK, promises.BUBBLEWRAP}
+    known = {promises.NAMESPACES, promises.GUARD, promises.BUBBLEWRAP}
     assert len({name for name, _, _ in promises.ROWS}) == len(promises.ROWS)
     for name, promised, _ in promises.ROWS:
         assert promised
@@ -212,13 +213,13 @@ def test_every_exception_in_the_table_of_promises_names_a_backend_and_a_reason()
 
 def test_what_a_backend_does_not_hold_is_not_required_of_it() -> None:
     """The requirement follows the verdict, row by row."""
-    required = promises.required_rows(promises.LANDLOCK)
+    required = promises.required_rows(promises.GUARD)
     assert "reads" in required
     for name, _, _ in promises.ROWS:
-        assert (name in required) is (promises.verdict(name, promises.LANDLOCK)[0] == promises.HELD)
+        assert (name in required) is (promises.verdict(name, promises.GUARD)[0] == promises.HELD)
 
 
 def test_an_unknown_row_is_an_error() -> None:
     """A misspelt id cannot pass for a promise that is kept."""
     with pytest.raises(KeyError):
-        promises.verdict("raeds", promises.LANDLOCK)
+        promises.verdict("raeds", promises.GUARD)

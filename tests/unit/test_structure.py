@@ -18,6 +18,7 @@ LAUNCH_PATH = (
     "policy/plan.py",
     "policy/errors.py",
     "policy/promises.py",
+    "launcher/start.py",
     "launcher/__main__.py",
     "launcher/cli.py",
     "launcher/verbs/run.py",
@@ -28,7 +29,22 @@ LAUNCH_PATH = (
 """Patterns of the files that every warm launch reads; a pattern may match nothing while a room is not built."""
 
 CHEAP = {"sys", "os", "marshal", "ctypes"}
-BUILT_IN = {"_signal", "posix", "errno", "time", "select", "fcntl", "_stat", "_struct", "_ctypes", "_socket"}
+BUILT_IN = {
+    "_frozen_importlib",
+    "_frozen_importlib_external",
+    "gc",
+    "_signal",
+    "_thread",
+    "posix",
+    "errno",
+    "time",
+    "select",
+    "fcntl",
+    "_stat",
+    "_struct",
+    "_ctypes",
+    "_socket",
+}
 
 JAIL_MAY_IMPORT = ("policy.plan", "policy.errors", "policy.promises", "launcher.jail", "launcher.ledger")
 

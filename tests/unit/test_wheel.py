@@ -41,7 +41,10 @@ def test_the_top_level_is_the_two_packages_and_nothing_else(names: list[str]) ->
 
 def test_every_source_and_data_file_is_in_the_wheel(names: list[str]) -> None:
     """TOML data and type markers are shipped with the code, and nothing that the sources do not hold."""
-    wanted = {str(path) for path in source_files() if path.parts[0] in ("launcher", "policy")} - {"launcher/paddock"}
+    wanted = {str(path) for path in source_files() if path.parts[0] in ("launcher", "policy")} - {
+        "launcher/paddock",
+        "launcher/paddock.1",
+    }
     assert {name for name in names if name.startswith(("launcher/", "policy/"))} == wanted
     assert {"launcher/py.typed", "policy/py.typed"} <= wanted
 
@@ -55,8 +58,10 @@ def test_providers_ship_their_data(names: list[str]) -> None:
 
 def test_the_command_is_a_script_and_no_entry_point(installed: Installed, names: list[str]) -> None:
     """pip's wrapper would start Python with `site` and the caller's PYTHON* variables."""
-    assert [name for name in names if ".data/" in name] == [
-        f"paddock_launcher-{project()['version']}.data/scripts/paddock"
+    data = f"paddock_launcher-{project()['version']}.data"
+    assert sorted(name for name in names if ".data/" in name) == [
+        f"{data}/data/share/man/man1/paddock.1",
+        f"{data}/scripts/paddock",
     ]
     assert not [name for name in names if name.endswith("entry_points.txt")]
     assert installed.paddock.read_bytes() == (ROOT / "launcher/paddock").read_bytes()

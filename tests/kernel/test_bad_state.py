@@ -1,0 +1,280 @@
+"""State, sessions, reports and amounts that are too much: one clear error or it works, and nothing left behind."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.features import need
+from tests.support.paddock import Paddock, said
+
+
+def made(path: Path) -> Path:
+    """Makes a directory."""
+    path.mkdir()
+    return path
+
+
+# Paddock's own directories
+
+
+def test_a_state_directory_that_is_not_ours(paddock: Paddock) -> None:
+    """Somebody else's, one that others can write, a link and a file are refused, warm plan or not."""
+    for name, directory in (("XDG_STATE_HOME", "state"), ("XDG_CACHE_HOME", "cache")):
+        for kind in ("open", "link", "file", "foreign"):
+            base = paddock.who.give(made(paddock.place / f"{kind}-{directory}"))
+            env = {name: str(base)}
+            assert paddock.run("--", "true", env=env).returncode == 0
+            own = base / "paddock"
+            _spoil(own, kind)
+            # State is looked at each time, the cache when a plan is stored.
+            error = paddock.refused("run", "--", "true" if directory == "state" else "pwd", env=env)
+            assert (error.reference, str(own) in error.text) == ("state-not-ours", True)
+            if directory == "state":
+                shutil.rmtree(own, ignore_errors=True)
+
+
+def _spoil(own: Path, kind: str) -> None:
+    """Makes a directory of Paddock's unusable; a foreign owner needs root, elsewhere it is a directory of root's."""
+    if kind == "open":
+        own.chmod(0o777)
+        return
+    shutil.rmtree(own)
+    if kind == "link":
+        own.with_name("elsewhere").mkdir(mode=0o700)
+        own.symlink_to("elsewhere")
+    elif kind == "file":
+        own.touch()
+    elif os.geteuid() == 0:
+        own.mkdir(mode=0o700)
+        os.chown(own, 12345, 12345)
+    else:
+        own.symlink_to("/root")
+
+
+def test_a_home_that_is_open_or_closed_is_put_right(paddock: Paddock, backend: dict[str, str]) -> None:
+    """What a command does to the mode of its private home does not keep the next one from starting."""
+    (home,) = _homes(paddock, backend)
+    for mode in (0o777, 0o000):
+        home.chmod(mode)
+        ended = paddock.run("--", "sh", "-c", ": > ~/x", env=backend)
+        assert ended.returncode == 0, ended.stderr
+        assert home.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_command_may_open_its_home(paddock: Paddock) -> None:
+    """The same by the command itself, where it may change modes."""
+    need("userns")
+    for mode in ("777", "000"):
+        assert paddock.run("--", "sh", "-c", f"chmod {mode} ~").returncode == 0
+    assert paddock.run("--", "sh", "-c", ": > ~/x", "-").returncode == 0
+
+
+def _homes(paddock: Paddock, backend: dict[str, str]) -> list[Path]:
+    assert paddock.run("--", "true", env=backend).returncode == 0
+    return list(paddock.state.glob("worktrees/*/home"))
+
+
+def test_a_home_behind_a_link(paddock: Paddock, backend: dict[str, str]) -> None:
+    """Systems whose /home is a link get a private home like all others."""
+    (paddock.place / "link").symlink_to(paddock.who.home)
+    for home in (paddock.place / "link", Path(f"{paddock.place}/../{paddock.place.name}/link/")):
+        ended = paddock.run("--", "sh", "-c", ": > ~/x && cd ~ && pwd", env={**backend, "HOME": str(home)})
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stdout.startswith(str(paddock.state.resolve()))
+
+
+def test_another_state_directory_makes_another_plan(paddock: Paddock) -> None:
+    """A plan denies the directories of its day, so it is not used with others."""
+    inner = paddock.who.give(made(paddock.worktree / "inner"))
+    assert paddock.run("--", "true").returncode == 0
+    error = paddock.refused("run", "--", "true", env={"XDG_STATE_HOME": str(inner)})
+    assert error.reference == "grant-covers-state"
+
+
+def test_a_home_that_is_none(user_paddock: Paddock) -> None:
+    """Without a usable HOME there is one clear error; XDG directories that are relative are not used."""
+    for home in ("", "relative", "/nonexistent/home", "/dev/null"):
+        error = user_paddock.refused("run", "--", "true", env={"HOME": home})
+        assert error.reference in ("state-unusable", "home-unknown")
+    relative = dict.fromkeys(("XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), "relative")
+    assert user_paddock.run("--", "true", env=relative).returncode == 0
+    assert not (user_paddock.worktree / "relative").exists()
+
+
+def test_a_home_that_is_read_only(user_paddock: Paddock) -> None:
+    """Nothing is written there, and the error says what could not be."""
+    user_paddock.who.home.chmod(0o500)
+    error = user_paddock.refused("run", "--", "true")
+    assert (error.reference, str(user_paddock.state.parent) in error.text) == ("state-unusable", True)
+    user_paddock.who.home.chmod(0o700)
+
+
+@pytest.mark.parametrize("mask", ["000", "077", "777"])
+def test_umask_does_not_open_what_is_ours(paddock: Paddock, mask: str) -> None:
+    """Directories of Paddock's are private whatever the umask, and the command gets the caller's own."""
+    ended = paddock.shell(f"umask {mask}; paddock run -- sh -c umask")
+    assert (ended.returncode, ended.stdout) == (0, f"0{mask}\n"), ended.stderr
+    for own in (paddock.who.home / ".local", paddock.state.parent, paddock.state, paddock.state / "sessions"):
+        assert own.stat().st_mode & 0o777 == 0o700
+
+
+FULL = """
+import os, subprocess, sys
+kind, home, worktree, paddock, *prefix = sys.argv[1:]
+os.environ["HOME"] = home
+for number in range(1, 40):
+    option = f"nr_inodes={number}" if kind == "inodes" else f"size={4 * number}k"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode=777,{option}", "full", home], check=True)
+    if kind == "blocks":
+        with open(home + "/filler", "wb") as file:
+            file.write(bytes(4096))
+    ended = subprocess.run(
+        [*prefix, paddock, "run", "--", "sh", "-c", "true"], cwd=worktree, capture_output=True, text=True
+    )
+    left = [os.path.join(directory, name) for directory, names, files in os.walk(home) for name in names + files
+            if directory.endswith("/sessions") or name.startswith(".new-")
+            or directory.endswith("/plans") and "." in name]
+    print(repr((ended.returncode, ended.stdout + ended.stderr, left)))
+    subprocess.run(["umount", home], check=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["inodes", "blocks"])
+def test_a_full_disk_at_every_step(paddock: Paddock, kind: str) -> None:
+    """However far it comes before the disk for its state is full: it runs, or there is one error, and no remains."""
+    need("userns")
+    enter = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
+    home = paddock.who.home
+    words = [sys.executable, "-c", FULL, kind, home, paddock.worktree, paddock.installed.paddock, *paddock.who.prefix]
+    ended = subprocess.run([*enter, *map(str, words)], capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    outcomes = [eval(line) for line in ended.stdout.splitlines()]
+    refused = [said(text).reference for status, text, _ in outcomes if status]
+    assert {status for status, *_ in outcomes} == {0, 125}
+    assert set(refused) == {"state-unusable"}
+    assert [left for *_, left in outcomes if left] == []
+
+
+# Sessions and reports
+
+
+def test_names_of_sessions(paddock: Paddock, backend: dict[str, str]) -> None:
+    """A name is one component that no shell and no directory listing trips over."""
+    for name in (".", "..", "-x", "a/b", "a\nb", "a b", "ä", "a" * 65):
+        error = paddock.refused("run", f"--session={name}", "--", "true", env=backend)
+        assert error.reference == "session-name"
+    for name in ("a", "A.b_c-9", "a" * 64):
+        assert paddock.run("--session", name, "--", "true", env=backend).returncode == 0
+
+
+def test_a_report_that_cannot_be_written(paddock: Paddock) -> None:
+    """It is refused before the command starts, and what is at its place stays as it is."""
+    place = paddock.place
+    (place / "link").symlink_to("target")
+    os.mkfifo(place / "fifo")
+    for name in ("..", ".", "/", "../link", "../fifo", "/dev/null", "/dev/stdout", "nonexistent/x", "file/x",
+                 "/proc/x", "x" * 256):  # fmt: skip
+        error = paddock.refused("run", "--report", name, "--", "touch", "started")
+        assert error.reference == "report-unwritable"
+    assert not (paddock.worktree / "started").exists()
+    assert (place / "link").is_symlink()
+    assert not (place / "target").exists()
+    assert Path("/dev/null").is_char_device()
+    assert sorted(path.name for path in paddock.worktree.iterdir()) == [".git", "file"]
+
+
+def test_a_report_inside_the_worktree(paddock: Paddock, backend: dict[str, str]) -> None:
+    """The command cannot see it while it runs, and cannot redirect it; a name of full length is one, too."""
+    for name in ("report.json", "x" * 255):
+        tricks = f"ls -A | wc -l; ln -s ../stolen {name}"
+        ended = paddock.run("--report", name, "--", "sh", "-c", tricks, env=backend)
+        assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr
+        report = paddock.worktree / name
+        assert report.is_file()
+        assert not report.is_symlink()
+        report.unlink()
+    assert not (paddock.place / "stolen").exists()
+
+
+def test_a_report_that_the_command_keeps_from_its_place(paddock: Paddock, backend: dict[str, str]) -> None:
+    """That is an error of its own after the command's end, without remains."""
+    error = paddock.refused("run", "--report", "r", "--", "mkdir", "r", env=backend)
+    assert error.reference == "report-unwritable"
+    assert sorted(path.name for path in paddock.worktree.iterdir()) == [".git", "file", "r"]
+
+
+def test_a_report_of_a_command_that_did_not_start(paddock: Paddock, backend: dict[str, str]) -> None:
+    """The first error is the one that is told, and the report says that there was no status."""
+    (paddock.worktree / "script").write_text("#!/nonexistent\n")
+    paddock.who.give(paddock.worktree / "script").chmod(0o755)
+    error = paddock.refused("run", "--report", "../r", "--", "./script", status=127, env=backend)
+    assert error.reference == "command-not-found"
+    assert '"status": null' in (paddock.place / "r").read_text()
+
+
+# Amounts
+
+
+@pytest.mark.parametrize("count", [1, 10_000])
+def test_ten_thousand_grants(user_paddock: Paddock, backend: dict[str, str], count: int) -> None:
+    """All of them work, cold and warm."""
+    many = user_paddock.who.give(made(user_paddock.place / "many"))
+    for number in range(count):
+        (many / str(number)).write_text(f"{number}\n")
+    words = [f"--ro={many}/{number}" for number in range(count)]
+    last = count - 1
+    for _ in range(2):
+        ended = user_paddock.run(*words, "--", "sh", "-c", f"cat {many}/0 {many}/{last}", env=backend)
+        assert (ended.returncode, ended.stdout) == (0, f"0\n{last}\n"), ended.stderr[-2000:]
+
+
+def test_a_megabyte_of_arguments_and_environment(paddock: Paddock, backend: dict[str, str]) -> None:
+    """What the kernel takes, Paddock passes on."""
+    words = ["x" * 100_000] * 10
+    ended = paddock.run("--", "sh", "-c", 'echo $# "$1"', "sh", *words, env=backend)
+    assert (ended.returncode, ended.stdout) == (0, f"10 {words[0]}\n")
+    env = {f"V{number}": "y" * 100_000 for number in range(10)}
+    passed = [f"--env=V{number}" for number in range(10)]
+    ended = paddock.run(*passed, "--", "sh", "-c", "echo $V0$V9", env=backend | env)
+    assert (ended.returncode, ended.stdout) == (0, "y" * 200_000 + "\n")
+
+
+def test_arguments_that_are_no_text(paddock: Paddock, backend: dict[str, str]) -> None:
+    """Bytes go through as they are."""
+    odd = ["a\nb", "\udcff\udc80", "", " ", "--", "-h", "--help", "\x1b[31m"]
+    ended = paddock.run("--", "printf", "<%s>", *odd, env=backend)
+    assert (ended.returncode, ended.stdout) == (0, "".join(f"<{word}>" for word in odd))
+
+
+def test_a_hostile_locale(paddock: Paddock) -> None:
+    """Neither a locale that does not exist nor Python's own variables change what is said or done."""
+    for env in (
+        {"LC_ALL": "xx_YY.bogus"},
+        {"LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        {"LC_ALL": "POSIX", "PYTHONIOENCODING": "utf-16", "PYTHONHOME": "/nonexistent", "PYTHONPATH": "/nonexistent"},
+    ):
+        assert paddock.run("--", "printf", "ä\udcff", env=env).stdout == "ä\udcff"
+        assert paddock.refused("run", "--worktree", "ä\udcff", "--", "true", env=env).reference == "worktree-missing"
+
+
+# Landlock
+
+
+@pytest.mark.parametrize("abi", ["0", "1", "2", "3", "4", "5", "6", "7", "99", "-1", "abc", ""])
+def test_a_pinned_abi(user_paddock: Paddock, backend: dict[str, str], abi: str) -> None:
+    """Each number works or is refused with the reason; what is no number is an error."""
+    env = backend | {"PADDOCK_LANDLOCK_ABI": abi}
+    if abi in ("-1", "abc"):
+        assert user_paddock.refused("run", "--", "true", env=env).reference == "environment-invalid"
+    elif abi == "0" and backend:
+        assert user_paddock.refused("run", "--", "true", env=env).reference == "landlock-missing"
+    elif backend and abi in ("1", "2", "3", "4", "5"):
+        assert user_paddock.refused("run", "--", "true", env=env).reference == "landlock-too-old"
+    else:
+        assert user_paddock.run("--", "cat", "file", env=env).stdout == "content\n"
+        denied = user_paddock.run("--", "cat", str(user_paddock.main / ".git/../x"), env=env)
+        assert denied.returncode == 1

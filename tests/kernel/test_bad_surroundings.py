@@ -1,0 +1,122 @@
+"""Closed streams, small limits, full devices, wrong systems: one clear error or it works, and nothing left behind."""
+
+import os
+import subprocess
+
+import pytest
+
+from tests.support.paddock import Paddock, said
+
+# Standard streams and limits of the caller
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams(paddock: Paddock, backend: dict[str, str], closed: str) -> None:
+    """The exit status stays what it is, and the command finds /dev/null in their place."""
+    assert paddock.shell(f"paddock run -- true {closed}", env=backend).returncode == 0
+    assert (
+        paddock.shell(f"paddock run -- sh -c 'cat; echo x; echo y >&2; exit 7' {closed}", env=backend).returncode == 7
+    )
+    ended = paddock.shell(f"paddock run -- nonexistent {closed}", env=backend)
+    assert (ended.returncode, "Traceback" in ended.stderr) == (127, False)
+
+
+WRITING = ("--help", "--version", "run --help", "run --dry-run -- true", "explain", "explain --json", "explain /usr",
+           "trust --list", "trust --help", "doctor --help")  # fmt: skip
+
+
+@pytest.mark.parametrize("words", WRITING)
+def test_output_that_cannot_be_written(user_paddock: Paddock, words: str) -> None:
+    """A full device is an error, a reader that has left is SIGPIPE's status; neither is a traceback."""
+    ended = user_paddock.shell(f"paddock {words} >/dev/full")
+    assert (ended.returncode, said(ended.stderr).reference) == (125, "output-unwritable")
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        broken = subprocess.run(
+            user_paddock.who.command(user_paddock.words(*words.split())),
+            cwd=user_paddock.worktree,
+            env=user_paddock.who.environment(),
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert (broken.returncode, broken.stderr) == (141, b"")
+
+
+def test_errors_that_nobody_can_read(paddock: Paddock, backend: dict[str, str]) -> None:
+    """A full standard error changes no exit status and no run."""
+    assert paddock.shell("paddock run -- nonexistent 2>/dev/full", env=backend).returncode == 127
+    assert paddock.shell("paddock run -v -- sh -c 'exit 7' 2>/dev/full", env=backend).returncode == 7
+
+
+def test_the_command_meets_its_own_errors(paddock: Paddock, backend: dict[str, str]) -> None:
+    """A full or broken standard output is the command's to deal with."""
+    assert paddock.shell("paddock run -- echo x >/dev/full", env=backend).returncode == 1
+    line = "{ paddock run -- yes; echo $? >status; } | head -n 1"
+    assert paddock.shell(line, env=backend).stdout == "y\n"
+    assert (paddock.worktree / "status").read_text() == "141\n"
+
+
+def test_few_descriptors(user_paddock: Paddock, backend: dict[str, str]) -> None:
+    """With a low limit it works, or says that descriptors are missing. Below ten sh(1) itself gives up."""
+    results = set()
+    for number in (11, 12, 15, 20, 30, 60, 200):
+        ended = user_paddock.shell(f"ulimit -n {number}; paddock run -- sh -c 'ulimit -n'", env=backend)
+        results.add(ended.returncode)
+        if ended.returncode:
+            assert ended.returncode == 125
+            assert "Too many open files" in said(ended.stderr).text
+        else:
+            assert ended.stdout == f"{number}\n"
+    assert 0 in results
+
+
+def test_small_limits_of_the_caller(user_paddock: Paddock, backend: dict[str, str]) -> None:
+    """File size, processes, memory and stack of the launcher itself: it works, or there is one error."""
+    for limit in ("-f 0", "-f 1", "-v 30000", "-v 60000", "-s 64", "-c 0", "-p 1", "-p 3"):
+        for words in ("", "--limit processes=77"):  # cold and warm
+            ended = user_paddock.shell(
+                f"ulimit {limit} 2>/dev/null || exit 0; exec paddock run {words} -- true", env=backend
+            )
+            if ended.returncode:
+                assert ended.returncode == 125, (limit, ended)
+                said(ended.stderr)
+
+
+def test_limits_of_the_command(paddock: Paddock, backend: dict[str, str]) -> None:
+    """The smallest values end in one error or in the command's own failure, never in a half-made jail."""
+    for name in ("processes", "memory", "open_files", "file_size", "disk", "cpu_time"):
+        ended = paddock.run("--limit", f"{name}=1", "--", "true", env=backend)
+        if ended.returncode == 125:
+            said(ended.stderr)
+        else:
+            assert "paddock: [" not in ended.stderr
+            assert "Traceback" not in ended.stderr
+
+
+# Where Paddock itself cannot run
+
+
+def test_another_system_or_an_old_python(user_paddock: Paddock) -> None:
+    """One clear refusal, in words that old interpreters understand."""
+    program = """
+import sys
+sys.{name} = {value}
+path = {path!r}
+with open(path) as file:
+    code = compile(file.read(), path, "exec")
+sys.argv = [path, path, "run", "--", "true"]
+exec(code)
+"""
+    for name, value, reference in (
+        ("platform", "'darwin'", "not-linux"),
+        ("platform", "'win32'", "not-linux"),
+        ("version_info", "(3, 10, 9, 'final', 0)", "python-too-old"),
+    ):
+        text = program.format(name=name, value=value, path=str(user_paddock.installed.paddock))
+        ended = user_paddock.who.run([str(user_paddock.installed.python), "-I", "-S", "-c", text])
+        assert (ended.returncode, ended.stdout) == (125, "")
+        assert said(ended.stderr).reference == reference

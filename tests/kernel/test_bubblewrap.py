@@ -1,0 +1,330 @@
+"""The bubblewrap backend: everyday use, what it keeps apart. The promises are tried elsewhere."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import paddock as paddocks
+from tests.support.features import need
+from tests.support.identity import Who
+from tests.support.install import Installed
+from tests.support.paddock import Paddock
+from tests.support.repository import Repo
+from tests.support.wrapped import BACKEND, PATIENCE, below, content, program, run, shell
+
+
+@pytest.fixture
+def paddock(who: Who, installed: Installed, place: Path) -> Iterator[Paddock]:
+    """The installed command with a linked worktree; nothing of a session may be left."""
+    need("bubblewrap")
+    made = paddocks.make(who, installed, place)
+    yield made
+    assert made.left() == []
+
+
+# Everyday use
+
+
+def test_everyday_commands(paddock: Paddock) -> None:
+    """Files, pipes, git, an interpreter, new terminals, temporary files, shared memory."""
+    line = """
+        echo words > new; cat new | tr a-z A-Z; mkdir -p a/b; cp new a/b; mv a c; ls c/b; rm -r c
+        git log --oneline | wc -l; git status --short
+        p='import os, tempfile, multiprocessing as m; os.openpty(); tempfile.mkdtemp(); m.Lock(); print("py")'
+        /usr/bin/python3 -I -c "$p"
+        echo x > /tmp/x; echo x > /var/tmp/x; echo x > /dev/shm/x; echo x > /dev/null; head -c1 /dev/urandom | wc -c
+        id -u; hostname; pwd
+    """
+    *said, uid, host, cwd = shell(paddock, line).splitlines()
+    assert said == ["WORDS", "new", "1", "?? file", "?? new", "py", "1"]
+    assert (int(uid), host, cwd) == (paddock.who.uid, os.uname().nodename, str(paddock.worktree))
+    assert (paddock.worktree / "new").read_text() == "words\n"
+
+
+def test_it_is_named_and_nothing_else_is_used(paddock: Paddock) -> None:
+    """The report shows bubblewrap and the filter, no Landlock, and every promise held."""
+    report = paddock.who.home / "report.json"
+    assert run(paddock, "--report", str(report), "--", "true").returncode == 0
+    said = json.loads(report.read_text())
+    assert said["backend"] == "bubblewrap"
+    assert {"bubblewrap", "seccomp", "capabilities"} <= {layer["layer"] for layer in said["layers"]}
+    assert "landlock" not in {layer["layer"] for layer in said["layers"]}
+    assert {promise["verdict"] for promise in said["promises"]} == {"held"}
+
+
+@pytest.mark.parametrize("status", [0, 1, 3, 125, 126, 127, 255])
+def test_exit_statuses_pass_through(user_paddock: Paddock, status: int) -> None:
+    """Also those that bubblewrap or Paddock could have meant, and nothing is said about them."""
+    ended = run(user_paddock, "--", "sh", "-c", f"exit {status}")
+    assert (ended.returncode, ended.stderr) == (status, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
+def test_a_death_by_signal_is_told(paddock: Paddock, number: signal.Signals) -> None:
+    """128 and the number, as a shell says it."""
+    assert run(paddock, "--", "sh", "-c", f"kill -{number.value} $$").returncode == 128 + number
+
+
+def test_what_cannot_be_executed(paddock: Paddock) -> None:
+    """126 and 127 with the reason, when it only shows inside."""
+    script = paddock.worktree / "script"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    assert paddock.refused("run", *BACKEND, "--", "./script", status=127).reference == "command-not-found"
+    script.write_bytes(b"\x7fELF")
+    assert paddock.refused("run", *BACKEND, "--", "./script", status=126).reference == "command-not-executable"
+
+
+def test_input_and_output_pass_through(paddock: Paddock) -> None:
+    """Standard input, output and error are the caller's."""
+    ended = run(paddock, "--", "sh", "-c", "cat; echo error >&2", stdin="words")
+    assert (ended.stdout, ended.stderr) == ("words", "error\n")
+
+
+def test_a_worktree_in_tmp(who: Who, installed: Installed) -> None:
+    """It is shown in the jail's own /tmp, and nothing beside it."""
+    need("bubblewrap")
+    made = who.run(["mktemp", "-d", "/tmp/paddock-worktree-XXXXXX"]).stdout.strip()
+    try:
+        paddock = paddocks.make(who, installed, Path(made))
+        (paddock.place / "beside").touch()
+        assert shell(paddock, f"echo words > new; ls {made}") == "main\none\n"
+        assert (paddock.worktree / "new").read_text() == "words\n"
+    finally:
+        who.run(["rm", "-rf", made])
+
+
+def test_names_of_every_kind(paddock: Paddock) -> None:
+    """A newline, spaces, a backslash, bytes that are no UTF-8, in a granted path and in a protected one."""
+    name = os.fsdecode(b"a\n b\\040\t\xff--bind")
+    granted = paddock.place / name
+    granted.mkdir()
+    (granted / "file").write_text("words\n")
+    inside = paddock.worktree / name
+    inside.mkdir()
+    (inside / "file").write_text("words\n")
+    paddock.who.give(paddock.place)
+    line = 'cat "$0/file" "$1/file"; ! echo x > "$0/file"; ! cat "$2/file"'
+    ended = run(
+        paddock,
+        "--ro",
+        str(granted),
+        "--deny",
+        str(inside),
+        "--",
+        "sh",
+        "-c",
+        line,
+        *map(str, (granted,) * 2),
+        str(inside),
+    )
+    assert ended.stdout == "words\nwords\n"
+    assert "Read-only" in ended.stderr
+    assert (inside / "file").read_text() == "words\n"
+
+
+# What is kept apart
+
+
+def test_writes_outside_fail_visibly(paddock: Paddock) -> None:
+    """None is swallowed by a root that is thrown away; root cannot change what its own devices look like."""
+    for path in ("/new", "/etc/new", "/usr/new", "/dev/new", "/proc/new", "/var/new", "/home/new", "/no/new"):
+        ended = run(paddock, "--", "sh", "-c", 'echo x > "$0"', path)
+        assert ended.returncode != 0, path
+        assert not os.path.lexists(path)
+    for line in ("chmod 600 /dev/null", "chown 12:12 /dev/tty", "chmod 700 /usr/bin", "touch /etc/passwd"):
+        assert run(paddock, "--", "sh", "-c", line).returncode != 0, line
+    assert stat.S_IMODE(Path("/dev/null").stat().st_mode) == 0o666
+
+
+def test_kernel_settings_cannot_be_written(paddock: Paddock) -> None:
+    """Not by root either, whose files they are."""
+    code = """
+        import errno, json, os
+        met = {}
+        for path in ("sys/kernel/core_pattern", "sys/kernel/hostname", "sysrq-trigger", "self/oom_score_adj"):
+            try:
+                os.close(os.open(f"/proc/{path}", os.O_WRONLY))
+                met[path] = "ok"
+            except FileNotFoundError:
+                continue  # not with every kernel
+            except OSError as error:
+                met[path] = errno.errorcode[error.errno]
+        print(json.dumps(met), os.path.exists("/proc/sys/kernel/core_pattern"))
+    """
+    said, there = run(paddock, "--", *program(code)).stdout.rsplit(" ", 1)
+    assert set(json.loads(said).values()) <= {"EROFS", "EACCES"}
+    assert there == "True\n"
+
+
+def test_the_environment_is_nobody_elses(paddock: Paddock) -> None:
+    """Neither what the caller has nor what the command is given can be read from bubblewrap, inside or outside."""
+    secret = "a-secret-of-the-caller"
+    env = {"SECRET": secret, "PASSED": "passed-on"}
+    code = """
+        import os
+        try:
+            found = open("/proc/1/environ", "rb").read()
+        except PermissionError:
+            found = "closed"
+        print(found, os.environ.get("SECRET"), os.environ["PASSED"])
+        print("ready", flush=True)
+        input()
+    """
+    words = paddock.words("run", *BACKEND, "--env", "PASSED", "--", *program(code))
+    with paddock.who.start(words, cwd=paddock.worktree, env=env) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"closed None passed-on\n"
+            assert process.stdout.readline() == b"ready\n"
+            seen = [(pid, content(pid, "cmdline"), content(pid, "environ")) for pid in below(process.pid)]
+            wrapped = [(pid, line, environment) for pid, line, environment in seen if line.startswith(b"bwrap\0")]
+            assert len(wrapped) == 1
+            for _, line, environment in wrapped:
+                assert environment == b""
+                assert str(paddock.worktree).encode() not in line
+            for _, line, _ in seen:
+                assert secret.encode() not in line
+        finally:
+            process.stdin.write(b"\n")
+            process.stdin.close()
+            assert process.wait(PATIENCE) == 0
+
+
+def test_the_filter_cannot_be_walked_around(paddock: Paddock) -> None:
+    """The first process of the namespace runs under it too, with the same limits, and cannot be traced."""
+    code = """
+        import ctypes, os, re
+        assert ctypes.CDLL(None).ptrace(16, 1, None, None) == -1  # PTRACE_ATTACH
+        for pid in sorted(filter(str.isdigit, os.listdir("/proc")), key=int):
+            text = open(f"/proc/{pid}/status").read()
+            print(pid, *re.findall(r"(?:Seccomp|NoNewPrivs|CapEff|CapBnd|CapPrm):\\s*(\\w+)", text))
+            print(*re.findall(r"Max open files\\s+(\\d+)\\s+(\\d+)", open(f"/proc/{pid}/limits").read()))
+    """
+    said = run(paddock, "--limit", "open_files=123", "--", *program(code)).stdout.splitlines()
+    zero = "0000000000000000"
+    assert said[0] == f"1 {zero} {zero} {zero} 1 2"
+    assert said[2].split()[1:] == said[0].split()[1:]
+    assert said[1] == said[3] == "('123', '123')"
+    assert len(said) == 4
+
+
+def test_inherited_descriptors_are_closed(paddock: Paddock) -> None:
+    """In the command and in the first process, which holds nothing that leads outside."""
+    (paddock.place / "outside").write_text("outside\n")
+    paddock.who.give(paddock.place)
+    code = """
+        import os
+        print(*(os.readlink(f"/proc/self/fd/{fd}").partition(":")[0] for fd in (0, 1, 2)))
+        print(len(os.listdir("/proc/self/fd")))  # with the one that lists
+        try:
+            print(len(os.listdir("/proc/1/fd")))  # root may list, where there is nothing
+        except PermissionError:
+            print(0)
+    """
+    descriptor = os.open(paddock.place / "outside", os.O_RDONLY)
+    try:
+        ended = subprocess.run(
+            paddock.who.command(paddock.words("run", *BACKEND, "--", *program(code))),
+            cwd=paddock.worktree,
+            env=paddock.who.environment(),
+            stdin=subprocess.PIPE,
+            capture_output=True,
+            text=True,
+            pass_fds=(descriptor,),
+            check=False,
+        )
+    finally:
+        os.close(descriptor)
+    assert ended.stdout.splitlines() == ["pipe pipe pipe", "4", "0"], ended
+
+
+def test_orphans_are_reaped(user_paddock: Paddock) -> None:
+    """What loses its parent and ends does not stay as a zombie."""
+    code = """
+        import os, time
+        reading, writing = os.pipe()
+        if os.fork() == 0:
+            if os.fork() == 0:
+                os.read(os.pipe()[0], 0)
+                os._exit(0)  # the pipe's last holder: its end is what the reader sees
+            os._exit(0)
+        os.wait()
+        os.close(writing)
+        os.read(reading, 1)
+        deadline = time.monotonic() + 20
+        while len(list(filter(str.isdigit, os.listdir("/proc")))) > 2 and time.monotonic() < deadline:
+            os.sched_yield()
+        print(sorted(filter(str.isdigit, os.listdir("/proc")), key=int))
+    """
+    assert run(user_paddock, "--", *program(code)).stdout == "['1', '2']\n"
+
+
+def test_the_own_process_group_cannot_be_signalled(user_paddock: Paddock) -> None:
+    """kill(0) would reach members outside of the jail; a group that the command makes can be signalled as ever."""
+    code = """
+        import os, signal
+        try:
+            os.kill(0, signal.SIGURG)
+            print("sent")
+        except PermissionError:
+            print("refused")
+        os.setpgid(0, 0)
+        signal.signal(signal.SIGUSR1, lambda *_: print("caught"))
+        os.killpg(os.getpgrp(), signal.SIGUSR1)
+    """
+    assert run(user_paddock, "--", *program(code)).stdout == "refused\ncaught\n"
+
+
+def test_exceptions_in_the_worktree(repo: Repo, installed: Installed) -> None:
+    """A submodule that is not granted is hidden, a denied path too, a hand-off file and the pointer are read-only."""
+    need("bubblewrap")
+    root = repo.one
+    (root / "secret").mkdir()
+    (root / "secret/file").write_text("secret\n")
+    (root / "denied-file").write_text("secret\n")
+    (root / ".envrc").write_text("before\n")
+    (root / ".vscode").mkdir()
+    (root / ".vscode/tasks.json").write_text("{}\n")
+    repo.who.give(root)
+    line = """
+        bad() { "$@" && echo "BAD: $*"; }
+        bad cat library/library.py; bad ls library; bad cat secret/file; bad cat denied-file; bad touch library
+        bad cp denied-file .envrc; bad sh -c 'echo x > .envrc'; bad mv .vscode x; bad rm -f .git; bad chmod 777 .envrc
+        bad mv secret x; bad rm -rf denied-file; bad chmod 777 denied-file; bad chmod 777 secret
+        echo allowed > src/new && cat src/new
+    """
+    deny = [word for name in ("library", "secret", "denied-file") for word in ("--deny", root / name)]
+    said = repo.who.run([installed.paddock, "run", *BACKEND, *deny, "--", "sh", "-c", line], cwd=root)
+    assert said.stdout == "allowed\n", said
+    assert (root / ".envrc").read_text() == "before\n"
+    assert (root / ".vscode/tasks.json").exists()
+    assert (root / "secret/file").read_text() == "secret\n"
+
+
+def test_a_submodule_that_is_not_granted(who: Who, installed: Installed, place: Path) -> None:
+    """It is hidden, and one granted beside it is not."""
+    need("bubblewrap")
+    script = """
+        git() { command git -c init.defaultBranch=main -c protocol.file.allow=always -c user.name=T -c user.email=t@e \\
+            "$@"; }
+        git init -q part; echo part > part/file; git -C part add .; git -C part commit -q -m 'part: First.'
+        git init -q main
+        for name in one two; do git -C main submodule --quiet add "$PWD/part" $name; done
+        git -C main commit -q -m 'main: First.'
+        git -C main worktree add -q -b agent "$PWD/agent"; git -C agent submodule --quiet update --init
+    """
+    assert who.run(["sh", "-eu", "-c", script], cwd=place).returncode == 0
+    words = [str(installed.paddock), "run", *BACKEND, "--submodule", "one", "--", "sh", "-c"]
+    said = who.run(
+        [*words, "cat one/file; ls two; cat two/file; echo x > two/new; echo x > one/new"], cwd=place / "agent"
+    )
+    assert said.stdout == "part\n"
+    assert ((place / "agent/one/new").exists(), (place / "agent/two/new").exists()) == (True, False)

@@ -1,0 +1,78 @@
+"""`paddock doctor` proves what it says, and says the same to programmes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from policy import promises
+from tests.support.features import need
+from tests.support.paddock import Paddock, said
+
+LAYER = {"layer", "present", "usable", "why", "remedy"}
+PROMISE = {"row", "promise", "expected", "proven", "attempts", "reason", "honest"}
+
+
+def diagnosed(paddock: Paddock, env: dict[str, str]) -> dict[str, Any]:
+    """What `paddock doctor --json` prints on a machine where all is well."""
+    ended = paddock.call("doctor", "--json", cwd=paddock.place, env=env)
+    assert (ended.returncode, ended.stderr) == (0, ""), ended
+    document: dict[str, Any] = json.loads(ended.stdout)
+    return document
+
+
+def test_every_promise_is_proven(paddock: Paddock, backend: dict[str, str]) -> None:
+    """All rows of the table are there, each with an attack and an allowed twin, and none claims too much."""
+    document = diagnosed(paddock, backend)
+    assert set(document) == {"layers", "backend", "promises", "refusal"}
+    assert document["backend"] == (promises.GUARD if backend else promises.NAMESPACES)
+    assert document["refusal"] is None
+    assert [row["row"] for row in document["promises"]] == [name for name, *_ in promises.ROWS]
+    for row in document["promises"]:
+        assert set(row) == PROMISE
+        assert row["honest"], row
+        if row["expected"] == promises.HELD:
+            assert row["proven"], row
+            assert {kind for kind, *_ in row["attempts"]} == {"attack", "twin"}
+        else:
+            assert row["reason"]
+    assert all(set(layer) == LAYER for layer in document["layers"])
+    assert {layer["layer"] for layer in document["layers"]} >= {"landlock", "seccomp"}
+
+
+def test_in_words(paddock: Paddock, backend: dict[str, str]) -> None:
+    """The same rows in text; -v lists the attempts."""
+    short = paddock.call("doctor", cwd=paddock.place, env=backend)
+    long = paddock.call("doctor", "-v", cwd=paddock.place, env=backend)
+    assert (short.returncode, long.returncode) == (0, 0)
+    for name, *_ in promises.ROWS:
+        assert f" {name} " in short.stdout
+    assert "BROKEN" not in short.stdout
+    assert ("attack" in short.stdout, "attack" in long.stdout) == (False, True)
+
+
+def test_a_machine_that_cannot_hold_a_jail(paddock: Paddock) -> None:
+    """The layers are shown all the same, with the reason and what to do; the status is 125."""
+    env = {"PADDOCK_NO_LANDLOCK": "1", "PADDOCK_NO_USERNS": "1"}
+    ended = paddock.call("doctor", "--json", cwd=paddock.place, env=env)
+    assert ended.returncode == 125
+    document = json.loads(ended.stdout)
+    (landlock,) = [layer for layer in document["layers"] if layer["layer"] == "landlock"]
+    assert (landlock["usable"], "switched off" in landlock["why"]) == (False, True)
+    assert document["refusal"]["errorType"] == said(ended.stderr).reference
+    assert document["promises"] == []
+    words = paddock.call("doctor", cwd=paddock.place, env=env)
+    assert (words.returncode, "landlock" in words.stdout) == (125, True)
+
+
+def test_nothing_is_left_behind(paddock: Paddock) -> None:
+    """No directory, socket, link or shared memory of the self-test stays, wherever it is started."""
+    need("userns")
+    places = [Path("/dev/shm"), Path("/tmp"), paddock.who.home / ".cache"]
+    (paddock.who.home / ".cache").mkdir(exist_ok=True)
+    paddock.who.give(paddock.who.home)
+    before = {path for place in places for path in place.glob("paddock*")}
+    gone = paddock.shell("mkdir ../gone && cd ../gone && rmdir ../gone && paddock doctor --json")
+    assert gone.returncode == 0, gone.stderr
+    left = {path for place in places for path in place.glob("paddock*")} - before
+    # Other tests at work meanwhile have their own.
+    assert {path.name for path in left if path.stat().st_uid == paddock.who.uid} <= {"paddock"}

@@ -1,0 +1,261 @@
+"""Everyday work with shells, files, compilers and git runs in a jail as it does without one."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from policy import promises
+from tests.support import repository
+from tests.support.identity import Who
+from tests.support.install import Installed, base_python
+from tests.support.programs.scene import Scene
+from tests.support.repository import Repo
+
+MEBIBYTE = 1 << 20
+
+
+@pytest.fixture(params=promises.BACKENDS)
+def scene(request: pytest.FixtureRequest, who: Who, installed: Installed, repo: Repo, public_dir: Path) -> Scene:
+    """A worktree of a real repository for one backend and one identity."""
+    return Scene.make(who, installed, repo, request.param, public_dir)
+
+
+@pytest.fixture(params=promises.BACKENDS)
+def scene_of_user(request: pytest.FixtureRequest, user: Who, installed: Installed, public_dir: Path) -> Scene:
+    """The same for an ordinary user alone: for work that takes seconds and knows no difference."""
+    place = public_dir / "place"
+    place.mkdir()
+    return Scene.make(user, installed, repository.make(user, user.give(place)), request.param, public_dir)
+
+
+SHELL = {
+    "here-document": ("cat <<END\nhello\nEND", "hello\n"),
+    "here-string": ('read -r a b <<<"one two"; echo $b', "two\n"),
+    "background jobs": ("for i in 1 2 3; do (sleep 0.05; exit $i) & done; wait; echo $?", "0\n"),
+    "wait for one": ("(exit 7) & wait $!; echo $?", "7\n"),
+    "process substitution": ("diff <(echo a) <(echo b) | wc -l", "4\n"),
+    "traps": ("trap 'echo bye' EXIT; trap 'echo usr1' USR1; kill -USR1 $$; echo on", "usr1\non\nbye\n"),
+    "time": ("{ time true; } 2>&1 | grep -c real", "1\n"),
+    "coprocess": ("coproc cat; echo hi >&${COPROC[1]}; read -r x <&${COPROC[0]}; echo $x; kill $COPROC_PID", "hi\n"),
+    "named pipe": ("mkfifo p; echo through >p & cat p; rm p", "through\n"),
+    "sort with temporary files": ("seq 200000 | sort -R -S 1M | sort -n -S 1M | tail -n 1", "200000\n"),
+    "edit in place": ("echo old >f; sed -i s/old/new/ f; cat f", "new\n"),
+    "archive": ("mkdir d; echo x >d/a; ln -s a d/l; tar czf d.tgz d; rm -r d; tar xzf d.tgz; readlink d/l", "a\n"),
+    "copy with attributes": ("mkdir e; echo x >e/a; chmod 751 e/a; cp -a e g; stat -c %a g/a", "751\n"),
+    "links": ("echo x >h1; ln h1 h2; ln -s h1 h3; stat -c %h h1; cat h3", "2\nx\n"),
+    "find": ("mkdir -p k/l; touch k/l/m; find k -name m -newermt 2000-01-01 -exec echo {} +", "k/l/m\n"),
+    "pipeline of many": ("yes | head -n 100000 | tr y n | uniq -c | tr -s ' '", " 100000 n\n"),
+    "long names": ("n=$(printf 'x%.0s' $(seq 255)); echo long >$n; cat $n; rm $n", "long\n"),
+    "odd names": ("touch $'a\\nb' '-rf' ' c'; ls | wc -l", None),
+    "deep directories": ("for i in $(seq 200); do mkdir dir-$i && cd dir-$i; done; echo x >f; cat f", "x\n"),
+    "locale": ("export LC_ALL=C.UTF-8; printf '\\u00e4' | wc -m", "1\n"),
+    "temporary files": ("f=$(mktemp); echo t >$f; cat $f; d=$(mktemp -d /tmp/x.XXXXXX) && rmdir $d; rm $f", "t\n"),
+    "home": ("mkdir -p ~/.config/tool; echo h >~/.config/tool/a; cat ~/.config/tool/a", "h\n"),
+    "devices": ("head -c 8 /dev/urandom | wc -c; echo x >/dev/null; head -c 4 /dev/zero | wc -c", "8\n4\n"),
+    "standard streams by name": (
+        "{ echo out >/dev/stdout; echo in | cat /dev/stdin; echo x >/dev/stderr; } 2>&1 | cat",
+        "out\nin\nx\n",
+    ),
+    "own limits": ("ulimit -n 256; ulimit -n", "256\n"),
+    "mode and time": (
+        "touch q; chmod 600 q; touch -d 2001-01-01 q; stat -c '%a %y' q | cut -c1-14",
+        "600 2001-01-01\n",
+    ),
+    "umask": ("umask 027; touch u; stat -c %a u", "640\n"),
+    "kill of a child": ("sleep 60 & kill $!; wait $! 2>/dev/null; echo $?", "143\n"),
+    "timeout": ("timeout 0.1 sleep 60; echo $?", "124\n"),
+    "xargs in parallel": ("seq 40 | xargs -P 8 -n 1 echo | sort -n | tail -n 1", "40\n"),
+    "nohup and setsid": ("setsid -w echo s; nohup echo n 2>/dev/null", "s\nn\n"),
+    "lock": ("flock lock echo locked", "locked\n"),
+    "user": (
+        "whoami >/dev/null; id -un >/dev/null; hostname >/dev/null; date >/dev/null; uname >/dev/null; echo ok",
+        "ok\n",
+    ),
+    "processors": (
+        "test $(nproc) -ge 1; free >/dev/null; df . >/dev/null; uptime >/dev/null; ps >/dev/null; echo ok",
+        "ok\n",
+    ),
+}
+
+
+def test_shells_and_core_tools(scene: Scene) -> None:
+    """Each piece of shell work says in the jail what it says everywhere."""
+    work = scene.area / "work"
+    work.mkdir()
+    for number, (code, _) in enumerate(SHELL.values()):
+        (work / str(number)).mkdir()
+        (work / f"{number}.sh").write_text(f"{code}\n")
+    scene.own(work)
+    loop = f"for n in $(seq 0 {len(SHELL) - 1}); do (cd $n && bash ../$n.sh 2>errors); echo ===; done"
+    ended = scene.run(["bash", "-c", loop], cwd=work)
+    said = ended.stdout.split("===\n")
+    assert len(said) == len(SHELL) + 1, ended.stdout + ended.stderr
+    wrong = {}
+    for number, ((name, (_, wanted)), text) in enumerate(zip(SHELL.items(), said, strict=False)):
+        # Some tools write beside standard output; what matters is asserted, and the complaint is shown.
+        errors = (work / str(number) / "errors").read_text()
+        if wanted is not None and text != wanted:
+            wrong[name] = (text, errors)
+    assert not wrong
+
+
+def test_two_hundred_children_at_once(scene: Scene) -> None:
+    """Many processes side by side are no trouble."""
+    ended = scene.run(["bash", "-c", "for i in $(seq 200); do sleep 0.5 & done; wait; echo done"])
+    assert ended.stdout == "done\n", ended.stderr
+
+
+def test_a_gibibyte_through_pipes(scene_of_user: Scene) -> None:
+    """What goes in at standard input comes out at standard output, byte by byte, a gibibyte of it."""
+    scene = scene_of_user
+    size, block = 1024 * MEBIBYTE, MEBIBYTE
+    pattern = os.urandom(block)
+    wanted = hashlib.blake2b()
+    script = (
+        "import hashlib, sys\nfound = hashlib.blake2b()\n"
+        "while block := sys.stdin.buffer.read(1 << 20): found.update(block)\nprint(found.hexdigest())"
+    )
+    reader = subprocess.Popen([base_python(), "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = scene.start(["cat"], stdin=subprocess.PIPE, stdout=reader.stdin, stderr=subprocess.PIPE)
+    assert reader.stdin is not None
+    reader.stdin.close()
+    assert process.stdin is not None
+    for _ in range(size // block):
+        process.stdin.write(pattern)
+        wanted.update(pattern)
+    process.stdin.close()
+    assert reader.stdout is not None
+    assert reader.stdout.read().decode().strip() == wanted.hexdigest()
+    assert (process.wait(60), reader.wait(60)) == (0, 0)
+    assert process.stderr is not None
+    process.stderr.close()
+    reader.stdout.close()
+
+
+def test_a_reader_that_leaves_ends_the_writer(scene: Scene) -> None:
+    """SIGPIPE works through the jail: `yes | head` ends."""
+    process = scene.start(["yes"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"y\n"
+    process.stdout.close()
+    assert process.wait(30) == 128 + 13
+
+
+MAKEFILE = """
+CFLAGS = -O1 -g -Wall
+all: hello libshared.so
+hello: main.o part.o
+\t$(CC) -o $@ $^ -lm
+libshared.so: part.c
+\t$(CC) -shared -fPIC -o $@ $^
+check: all
+\t./hello
+main.o part.o: part.h
+"""
+MAIN = r"""
+#include <stdio.h>
+#include <math.h>
+#include "part.h"
+int main(int count, char **words) { printf("%d %.0f\n", part(count), sqrt(49.0)); return 0; }
+"""
+
+
+def c_project(scene: Scene) -> Path:
+    """A small C project in the worktree."""
+    place = scene.area / "project"
+    place.mkdir()
+    (place / "Makefile").write_text(MAKEFILE)
+    (place / "main.c").write_text(MAIN)
+    (place / "part.c").write_text('#include "part.h"\nint part(int n) { return n + 41; }\n')
+    (place / "part.h").write_text("int part(int n);\n")
+    return scene.own(place)
+
+
+@pytest.mark.skipif(not (shutil.which("gcc") and shutil.which("make")), reason="needs gcc and make")
+def test_make_builds_a_project(scene: Scene) -> None:
+    """make -j runs gcc, the linker and the result."""
+    ended = scene.run(["make", "-j4", "check"], cwd=c_project(scene))
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.endswith("42 7\n")
+
+
+@pytest.mark.skipif(not (shutil.which("gdb") and shutil.which("gcc")), reason="needs gdb and gcc")
+def test_gdb_debugs_its_own_child(scene: Scene) -> None:
+    """A breakpoint is met, a variable read and changed, and the programme runs to its end."""
+    place = c_project(scene)
+    commands = ("break part", "run", "print n", "set variable n = 1", "continue")
+    words = ["gdb", "-q", "-nx", "-batch", *(word for command in commands for word in ("-ex", command)), "./hello"]
+    ended = scene.run(["sh", "-c", 'make -s hello >/dev/null && exec "$@"', "-", *words], cwd=place)
+    assert "$1 = 1" in ended.stdout, ended.stdout + ended.stderr
+    assert "42 7" in ended.stdout
+    assert "exited normally" in ended.stdout
+
+
+@pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
+def test_strace_follows_its_own_children(scene: Scene) -> None:
+    """Every call of a shell and its children is shown."""
+    ended = scene.run(
+        ["strace", "-f", "-e", "trace=execve", "-o", "trace", "sh", "-c", "true; /bin/true; /bin/echo hi"]
+    )
+    assert (ended.returncode, ended.stdout) == (0, "hi\n"), ended.stderr
+    assert (scene.area / "trace").read_text().count("execve(") >= 3
+
+
+@pytest.mark.skipif(not shutil.which("script"), reason="needs script(1)")
+def test_script_makes_a_terminal(scene: Scene) -> None:
+    """script(1) runs a shell on a new terminal and records it."""
+    ended = scene.run(["script", "-qec", "tty; echo on a terminal", "typescript"])
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "/dev/pts/" in ended.stdout
+    assert "on a terminal" in (scene.area / "typescript").read_text()
+
+
+def test_git_reads_in_a_linked_worktree(scene: Scene) -> None:
+    """log, diff, status, blame, grep, show, stash list and archive work; the index of the main repository stays."""
+    (scene.repo.one / "README.md").write_text("changed\n")
+    scene.own(scene.repo.one / "README.md")
+    index = scene.repo.main / ".git/worktrees/one/index"
+    before = index.read_bytes()
+    program = """
+    set -e
+    git log --oneline --stat | head -n 1
+    git diff --stat
+    git status --short
+    git blame README.md >/dev/null
+    git grep -n hello
+    git show HEAD:src/hello.py
+    git archive HEAD | tar tf - | wc -l
+    git submodule status
+    git -C library log --oneline
+    git branch --show-current
+    git rev-parse --show-toplevel
+    """
+    ended = scene.run(["sh", "-c", program], cwd=scene.repo.one)
+    assert ended.returncode == 0, ended.stderr
+    for word in ("main: First.", "1 file changed", " M README.md", "src/hello.py:1:", "upstream: First.", "one\n"):
+        assert word in ended.stdout
+    assert index.read_bytes() == before
+    assert (
+        ended.stderr.replace(
+            "paddock: warning: no user namespaces here: see `paddock doctor` for what is not held\n", ""
+        )
+        == ""
+    )
+
+
+def test_git_works_in_a_repository_of_the_jail(scene: Scene) -> None:
+    """init, add, commit, branch, merge, clone and gc of a repository made in the worktree work in full."""
+    program = """
+    set -e
+    export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
+    git init -q -b main own; cd own
+    echo 1 >f; git add f; git commit -qm one; git checkout -qb side; echo 2 >g; git add g; git commit -qm two
+    git checkout -q main; git merge -q --no-ff -m merged side; git config user.name me; git gc -q
+    cd ..; git clone -q own copy; git -C copy log --oneline | wc -l
+    """
+    ended = scene.run(["sh", "-c", program])
+    assert (ended.returncode, ended.stdout) == (0, "3\n"), ended.stderr

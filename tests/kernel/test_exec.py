@@ -1,0 +1,285 @@
+"""A further command in a live session is held like the first one, and feels like a command of the caller's."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import paddock as paddocks
+from tests.support.paddock import Paddock
+from tests.support.session import PATIENCE, Session
+
+
+@pytest.fixture
+def session(paddock: Paddock, backend: dict[str, str]) -> Iterator[Session]:
+    """A session that lives as long as the test."""
+    with Session(paddock, backend) as live:
+        yield live
+
+
+def status_of(name: str, text: str) -> str:
+    """One line of /proc/PID/status, as given."""
+    return next(line for line in text.splitlines() if line.startswith(name)).partition(":")[2].strip()
+
+
+# The same jail
+
+
+def test_it_sees_what_the_first_command_sees(session: Session, tmp_path: Path) -> None:
+    """Files of the worktree are there, files outside are not: no matter who may read them otherwise."""
+    outside = session.paddock.place / "outside"
+    outside.write_text("secret")
+    session.paddock.who.give(outside)
+    ended = session.run("sh", "-c", f"cat file && ! cat {outside}")
+    assert (ended.returncode, ended.stdout) == (0, "content\n")
+    assert "Permission denied" in ended.stderr or "No such file" in ended.stderr
+
+
+def test_it_has_the_same_namespaces(paddock: Paddock) -> None:
+    """Every namespace is the first command's own."""
+    show = "for kind in user mnt pid net ipc uts cgroup; do readlink /proc/self/ns/$kind; done"
+    with Session(paddock, command=("sh", "-c", f"{show} >spaces; echo ready; exec cat")) as session:
+        ended = session.run("sh", "-c", show)
+        assert ended.stdout == (paddock.worktree / "spaces").read_text()
+        assert len(ended.stdout.splitlines()) == 7
+
+
+def test_it_has_no_privileges_and_the_same_filter(paddock: Paddock, backend: dict[str, str]) -> None:
+    """no_new_privs, no capability in any set, and one seccomp filter, as the first command has them."""
+    command = ("sh", "-c", "cat /proc/self/status >status; echo ready; exec cat")
+    with Session(paddock, backend, command) as session:
+        first, further = (paddock.worktree / "status").read_text(), session.run("cat", "/proc/self/status").stdout
+    for name in ("NoNewPrivs", "Seccomp", "Seccomp_filters", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "Uid"):
+        assert status_of(name, further) == status_of(name, first), name
+    assert status_of("NoNewPrivs", further) == "1"
+    assert int(status_of("CapEff", further), 16) == 0
+
+
+def test_it_has_the_same_limits(paddock: Paddock, backend: dict[str, str]) -> None:
+    """Resource limits are those of the session."""
+    with Session(paddock, backend, options=("--limit", "open_files=77")) as session:
+        assert session.run("sh", "-c", "ulimit -n; ulimit -Hn").stdout == "77\n77\n"
+
+
+def test_its_writes_end_where_the_first_commands_do(session: Session) -> None:
+    """The worktree can be written; what lies beside it cannot, and neither can its metadata."""
+    outside = session.paddock.place / "outside"
+    outside.write_text("")
+    session.paddock.who.give(outside)
+    ended = session.run("sh", "-c", f"echo more >new && ! echo x >{outside} && ! chmod 777 {outside}")
+    assert ended.returncode == 0, ended.stderr
+    assert (session.paddock.worktree / "new").read_text() == "more\n"
+    assert outside.stat().st_mode & 0o777 != 0o777
+
+
+def test_metadata_of_the_worktree_can_be_changed(session: Session) -> None:
+    """chmod(2) inside works in both backends: without namespaces by a guard of this command's own."""
+    assert session.run("chmod", "600", "file").returncode == 0
+    assert (session.paddock.worktree / "file").stat().st_mode & 0o777 == 0o600
+
+
+def test_its_environment_is_the_sessions(paddock: Paddock, backend: dict[str, str]) -> None:
+    """Variables of the client do not come along, except those that it names."""
+    with Session(paddock, backend, options=("--env", "GIVEN=at start")) as session:
+        words = session.words("env", options=("--env", "SET=here", "--env", "PASSED", "--env=ABSENT"))
+        env = {"PASSED": "by name", "SECRET": "stays"}
+        ended = paddock.who.run(words, cwd=paddock.worktree, env=env)
+    lines = set(ended.stdout.splitlines())
+    assert {"GIVEN=at start", "SET=here", "PASSED=by name"} <= lines
+    assert not any(line.startswith(("SECRET=", "ABSENT=")) for line in lines)
+
+
+# Where and what
+
+
+def test_it_starts_in_the_clients_directory(session: Session) -> None:
+    """Inside the worktree the client's own directory counts, elsewhere the session's, and --cwd names another."""
+    below = session.paddock.worktree / "below"
+    below.mkdir()
+    session.paddock.who.give(below)
+    assert session.run("pwd", cwd=below).stdout == f"{below}\n"
+    assert session.run("pwd", cwd=session.paddock.place).stdout == f"{session.paddock.worktree}\n"
+    assert session.run("pwd", options=("--cwd", "below")).stdout == f"{below}\n"
+
+
+@pytest.mark.parametrize("directory", ["/", "..", "/nowhere"])
+def test_a_directory_outside_the_worktree_is_refused(session: Session, directory: str) -> None:
+    """--cwd reaches no further than the worktree."""
+    said = session.paddock.refused("exec", session.name, "--cwd", directory, "--", "pwd")
+    assert said.reference == "directory-outside"
+
+
+def test_a_directory_that_is_not_there_is_refused(session: Session) -> None:
+    """A name that leads nowhere inside the worktree gives a clear error."""
+    said = session.paddock.refused("exec", session.name, "--cwd", "nowhere", "--", "pwd")
+    assert said.reference == "directory-unreachable"
+
+
+def test_a_link_out_of_the_worktree_is_refused(session: Session) -> None:
+    """A symbolic link inside the worktree is judged by where it leads."""
+    (session.paddock.worktree / "link").symlink_to("/etc")
+    said = session.paddock.refused("exec", session.name, "--cwd", "link", "--", "pwd")
+    assert said.reference == "directory-outside"
+
+
+def test_a_command_that_is_not_there_ends_with_127(session: Session) -> None:
+    """Neither a name without a file nor a path without one can be started."""
+    assert session.paddock.refused("exec", session.name, "--", "nosuch", status=127).reference == "command-not-found"
+    assert session.paddock.refused("exec", session.name, "--", "./nosuch", status=127).reference == "command-not-found"
+    assert session.paddock.refused("exec", session.name, "--", "", status=127).reference == "command-not-found"
+
+
+def test_a_command_outside_of_the_jail_is_not_found_in_it(session: Session) -> None:
+    """The search goes through PATH as the jail shows it: what is not granted ends it no more than what is absent."""
+    tools = session.paddock.place / "tools"
+    tools.mkdir()
+    for name in ("true", "only-here"):
+        shutil.copy("/bin/false", tools / name)
+    session.paddock.who.give(tools)
+    path = f"PATH={tools}:/usr/bin:/bin"
+    assert session.run("true", options=("--env", path)).returncode == 0
+    assert session.run("only-here", options=("--env", path)).returncode in (126, 127)
+
+
+def test_a_file_without_permission_ends_with_126(session: Session) -> None:
+    """What is there and cannot be executed is told apart from what is not there."""
+    said = session.paddock.refused("exec", session.name, "--", "./file", status=126)
+    assert said.reference == "command-not-executable"
+
+
+# Streams, signals, status
+
+
+def test_streams_are_the_callers_own(session: Session) -> None:
+    """Pipes and files cross as they are, with any number of bytes, and standard error apart."""
+    text = "0123456789abcdef" * 65536
+    ended = session.run("sh", "-c", "cat; echo aside >&2", stdin=text)
+    assert (ended.returncode, ended.stderr) == (0, "aside\n")
+    assert ended.stdout == text
+
+
+def test_a_file_outside_can_be_read_when_the_caller_opened_it(session: Session) -> None:
+    """A redirection is the caller's choice, as it is for `paddock run`."""
+    outside = session.paddock.place / "outside"
+    outside.write_text("given")
+    session.paddock.who.give(outside)
+    line = f"paddock exec {session.name} -- cat <{outside} >{session.paddock.place}/copy"
+    assert session.paddock.shell(line).returncode == 0
+    assert (session.paddock.place / "copy").read_text() == "given"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_do_no_harm(session: Session, closed: str) -> None:
+    """A stream that the caller has closed is empty for the command."""
+    assert session.paddock.shell(f"paddock exec {session.name} -- true {closed}").returncode == 0
+
+
+@pytest.mark.parametrize(("line", "status"), [("exit 7", 7), ("kill -TERM $$", 143), ("kill -KILL $$", 137)])
+def test_the_status_is_the_commands(session: Session, line: str, status: int) -> None:
+    """An exit status passes through, and death by signal N is 128+N."""
+    assert session.run("sh", "-c", line).returncode == status
+
+
+TRAPPING = "trap 'echo caught; exit 9' {0}; echo ready; while :; do read line || exit 1; done"
+
+
+@pytest.mark.parametrize("name", ["HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM"])
+def test_signals_pass_through(session: Session, name: str) -> None:
+    """What is sent to the client reaches the command."""
+    process = session.start("bash", "-c", TRAPPING.format(name))
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    process.send_signal(getattr(signal, f"SIG{name}"))
+    assert process.stdout.readline() == b"caught\n"
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == 9
+
+
+def test_arguments_come_through_unchanged(session: Session) -> None:
+    """Empty words, newlines, options and bytes that are no UTF-8 are the command's."""
+    words = ("", "a\nb", "--env", "-x", "\udcff", "=", "*")
+    ended = session.run("printf", "<%s>", *words)
+    assert ended.stdout == "".join(f"<{word}>" for word in words)
+
+
+def test_a_long_command_line_passes(session: Session) -> None:
+    """Arguments far beyond a socket's buffer arrive as they are."""
+    words = ["a" * 120_000] * 12
+    ended = session.run("sh", "-c", 'echo "$# ${#1}"', "sh", *words)
+    assert ended.stdout == "12 120000\n", ended.stderr
+
+
+# Sessions
+
+
+def test_the_list_names_what_is_live(session: Session) -> None:
+    """`--list` shows the session with its worktree and command, as text and as JSON."""
+    shown = session.paddock.call("exec", "--list")
+    assert shown.stdout.split()[:2] == [session.name, str(session.paddock.worktree)]
+    (entry,) = json.loads(session.paddock.call("exec", "--list", "--json").stdout)
+    assert (entry["session"], entry["worktree"], entry["command"]) == (
+        session.name,
+        str(session.paddock.worktree),
+        "sh",
+    )
+
+
+def test_without_a_session_the_list_is_empty(paddock: Paddock) -> None:
+    """No session is no error."""
+    assert paddock.call("exec", "--list", "--json").stdout == "[]\n"
+    assert paddock.call("exec", "--list").stdout == "no session is running\n"
+
+
+def test_an_unknown_session_is_refused_with_the_known_ones(session: Session) -> None:
+    """The error names the sessions that there are."""
+    said = session.paddock.refused("exec", "nosuch", "--", "true")
+    assert said.reference == "session-unknown"
+    assert session.name in said.text
+
+
+def test_a_dead_session_is_unknown(paddock: Paddock) -> None:
+    """What a killed launcher left behind is no session."""
+    session = Session(paddock)
+    with session:
+        session.process.kill()
+        session.process.wait(PATIENCE)
+        assert session.directory.exists()
+        assert paddock.refused("exec", session.name, "--", "true").reference == "session-unknown"
+        assert paddock.call("exec", "--list").stdout == "no session is running\n"
+    assert paddock.run("--", "true").returncode == 0  # takes the remains away
+
+
+def test_another_users_session_is_refused(user_paddock: Paddock) -> None:
+    """Only who started a session may run something in it: root is nobody special, all others cannot come near."""
+    with Session(user_paddock) as session:
+        assert session.directory.stat().st_mode & 0o777 == 0o700
+        assert (session.directory / "control").stat().st_mode & 0o077 == 0
+        ended = subprocess.run(
+            session.words("true"), env=user_paddock.who.environment(), capture_output=True, text=True, check=False
+        )
+    if os.geteuid() == user_paddock.who.uid:
+        assert ended.returncode == 0
+    else:
+        assert ended.returncode == 125
+        assert paddocks.said(ended.stderr).reference == "session-not-ours"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [(), ("name",), ("--json",), ("--list", "name"), ("name", "--rw", "x", "--", "true"), ("../x", "--", "true")],
+)
+def test_wrong_words_are_refused(user_paddock: Paddock, words: tuple[str, ...]) -> None:
+    """A command line that means nothing gives usage, not a traceback."""
+    assert user_paddock.refused("exec", *words).reference in ("usage", "session-name")
+
+
+def test_help_shows_every_option(user_paddock: Paddock) -> None:
+    """`--help` names the options and gives examples."""
+    shown = user_paddock.call("exec", "--help")
+    assert shown.returncode == 0
+    assert all(name in shown.stdout for name in ("--env", "--cwd", "--list", "--json", "examples:"))

@@ -1,0 +1,214 @@
+"""A further command at a terminal: its own one inside the jail, and the caller's as if there were none between."""
+
+import os
+import shlex
+import signal
+import termios
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.console import CTRL_C, CTRL_D, CTRL_Z, SHELL, Console
+from tests.support.paddock import Paddock
+from tests.support.session import Session
+
+
+@pytest.fixture
+def session(paddock: Paddock, backend: dict[str, str]) -> Iterator[Session]:
+    """A session that lives as long as the test."""
+    with Session(paddock, backend) as live:
+        yield live
+
+
+@pytest.fixture
+def console(session: Session) -> Console:
+    """A shell on a terminal, in the worktree."""
+    return Console(session.paddock.who, session.paddock.worktree)
+
+
+def line(session: Session, *command: str) -> str:
+    """A command line for a shell that runs `command` in the session."""
+    return shlex.join(session.words(*command))
+
+
+def test_it_has_a_terminal_with_a_name(session: Session, console: Console) -> None:
+    """All three streams are a terminal that tty(1) can name, and it is the controlling one."""
+    with console:
+        console.run(line(session, "sh", "-c", "tty && test -t 0 && test -t 1 && test -t 2 && echo mine >/dev/tty"))
+        console.expect("/dev/pts/[0-9]+")
+        console.expect("mine")
+        console.expect("<0>")
+
+
+def test_ctrl_c_ends_the_command(session: Session, console: Console) -> None:
+    """The key reaches the terminal inside, which interrupts the command there."""
+    with console:
+        console.run(line(session, "sh", "-c", "echo ready; exec cat"))
+        console.expect("ready")
+        console.type(CTRL_C)
+        console.expect(f"<{128 + signal.SIGINT}>")
+
+
+def test_end_of_input_is_a_key(session: Session, console: Console) -> None:
+    """Ctrl-D ends the input of a command that reads the terminal."""
+    with console:
+        console.run(line(session, "sh", "-c", "echo ready; cat; echo over"))
+        console.expect("ready")
+        console.type("typed\n")
+        console.expect("typed")
+        console.type(CTRL_D)
+        console.expect("over")
+        console.expect("<0>")
+
+
+def test_ctrl_z_stops_and_fg_continues(session: Session, console: Console) -> None:
+    """The caller's shell sees a stopped job, and brings it back with its input working."""
+    with console:
+        console.type(line(session, "sh", "-c", "echo ready; exec cat") + "\n")
+        console.expect("ready")
+        console.type(CTRL_Z)
+        console.expect("Stopped")
+        console.type("echo shell is $((40 + 2))\n")
+        console.expect("shell is 42")
+        console.run("fg")
+        console.expect("exec cat")
+        console.type("again\n")
+        console.expect("again")
+        console.type(CTRL_D)
+        console.expect("<0>")
+
+
+def test_a_command_that_stops_itself_stops_the_client(session: Session, console: Console) -> None:
+    """kill -STOP of itself is a stop like any other."""
+    with console:
+        console.type(line(session, "sh", "-c", "kill -STOP $$; echo back") + "\n")
+        console.expect("Stopped")
+        console.type("fg\n")
+        console.expect("back")
+
+
+def test_a_shell_inside_has_job_control(session: Session, console: Console) -> None:
+    """An interactive bash of its own stops and continues jobs inside the jail."""
+    with console:
+        console.run(line(session, *SHELL))
+        console.type("echo inside $((20 + 1))\n")
+        console.expect("inside 21")
+        console.type("cat\n")
+        console.type("heard\n")
+        console.expect("heard")
+        console.type(CTRL_Z)
+        console.expect("Stopped")
+        console.type("jobs; fg\n")
+        console.expect("Stopped")
+        console.type(CTRL_C)
+        console.expect("bash-")  # the key throws away what is typed ahead
+        console.type("exit 5\n")
+        console.expect("<5>")
+
+
+def test_the_window_has_its_size(session: Session, console: Console) -> None:
+    """The size passes at the start, and each change with its signal."""
+    with console:
+        console.resize(33, 101)
+        console.run(
+            line(
+                session,
+                "bash",
+                "-c",
+                "stty size; trap 'stty size; exit' WINCH; echo ready; while :; do read -t 1; done",
+            )
+        )
+        console.expect("33 101")
+        console.expect("ready")
+        console.resize(44, 122)
+        console.expect("44 122")
+        console.expect("<0>")
+
+
+def test_the_modes_are_the_callers(session: Session, console: Console) -> None:
+    """The terminal inside echoes or not, as the caller's does, and the caller's is as before afterwards."""
+    with console:
+        before = termios.tcgetattr(console.master)
+        console.run(line(session, "stty", "-a"))
+        console.expect(r" -echo ")
+        console.expect("<0>")
+        assert termios.tcgetattr(console.master) == before
+
+
+def test_the_terminal_is_restored_after_a_signal(session: Session, console: Console) -> None:
+    """A client that is ended from outside leaves no raw terminal behind."""
+    with console:
+        before = termios.tcgetattr(console.master)
+        console.type(line(session, "sh", "-c", "echo ready; exec cat") + " & client=$!; fg\n")
+        console.expect("ready")
+        console.type("hello\n")
+        console.expect("hello")
+        console.type(CTRL_Z)
+        console.expect("Stopped")
+        console.run("kill -TERM $client; fg")
+        console.expect(f"<{128 + signal.SIGTERM}>")
+        assert termios.tcgetattr(console.master) == before
+
+
+def test_a_background_job_leaves_the_terminal_alone(session: Session, console: Console) -> None:
+    """Started with &, it writes, reads nothing, and can be brought to the front."""
+    with console:
+        console.type(line(session, "sh", "-c", "echo ready; exec cat") + " &\n")
+        console.expect("ready")
+        console.type("echo shell is $((40 + 2))\n")
+        console.expect("shell is 42")
+        console.run("fg")
+        console.expect("exec cat")
+        console.type("to the command\n")
+        console.expect("to the command")
+        console.type(CTRL_C)
+        console.expect(f"<{128 + signal.SIGINT}>")
+
+
+def test_output_can_go_to_a_pipe(session: Session, console: Console) -> None:
+    """With a pipe behind it no terminal is made, and Ctrl-C ends the whole job."""
+    with console:
+        console.run(line(session, "sh", "-c", "test ! -t 1 && echo one") + " | tr a-z A-Z")
+        console.expect("ONE")
+        console.expect("<0>")
+        waiting = line(session, "sh", "-c", "echo ready >&2; exec sleep 1000")
+        console.type(f"{{ {waiting}; echo status $? >&2; }} | cat\n")
+        console.expect("ready")
+        console.type(CTRL_C)
+        console.expect(f"status {128 + signal.SIGINT}")
+
+
+def test_ctrl_z_stops_a_pipeline(session: Session, console: Console) -> None:
+    """Without a terminal of its own the command stops too."""
+    fifo = session.paddock.worktree / "go"
+    os.mkfifo(fifo)
+    session.paddock.who.give(fifo)
+    with console:
+        waiting = line(session, "bash", "-c", "echo ready >&2; read line <go; echo after >&2")
+        console.type(waiting + " | cat\n")
+        console.expect("ready")
+        console.type(CTRL_Z)
+        console.expect("Stopped")
+        console.run("fg")
+        console.expect("cat")
+        fifo.write_text("\n")
+        console.expect("after")
+        console.expect("<0>")
+
+
+def test_all_output_is_shown(session: Session, console: Console) -> None:
+    """The last line of much output is there when the command has ended."""
+    with console:
+        console.run(line(session, "sh", "-c", "seq 20000; echo last"))
+        console.expect("20000\r\nlast\r\n<0>")
+
+
+def test_hanging_up_reaches_the_command(session: Session, console: Console) -> None:
+    """When the terminal goes away, the command is told."""
+    fifo = session.paddock.worktree / "told"
+    os.mkfifo(fifo)
+    session.paddock.who.give(fifo)
+    with console:
+        console.type(line(session, "bash", "-c", "trap 'echo hung up >told; exit' HUP; echo ready; read line") + "\n")
+        console.expect("ready")
+    assert fifo.read_text() == "hung up\n"

@@ -1,0 +1,306 @@
+"""Bombs in a jail: it is held or ended, the user is told, and nothing outside notices. All bombs are bounded."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.identity import SYSTEM_PATH
+from tests.support.install import Installed
+from tests.support.paddock import Paddock
+
+BOMBS = Path(__file__).parent.parent / "support/programs/bombs.py"
+PYTHON = shutil.which("python3", path=SYSTEM_PATH) or "python3"
+MIB = 1 << 20
+MEMORY = 96
+DISK = 32
+PATIENCE = 60
+
+MEMORY_BOMBS = ("private", "shared", "memory-file", "tmpfs")
+DISK_BOMBS = ("home", "home-many", "home-nameless", "home-unreadable", "temp")
+
+Bomb = Callable[..., "subprocess.Popen[bytes]"]
+
+
+def groups(session: str) -> list[str]:
+    """The control groups of a session, in every hierarchy."""
+    found = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        if " - cgroup" in line:
+            for directory, names, _ in os.walk(line.split()[4]):
+                found += [f"{directory}/{name}" for name in names if name.startswith(f"paddock-{session}-")]
+    return found
+
+
+@pytest.fixture
+def session() -> Iterator[str]:
+    """A session's name. Afterwards none of its control groups is left."""
+    name = f"t{uuid.uuid4().hex[:12]}"
+    yield name
+    assert groups(name) == []
+
+
+@pytest.fixture
+def bomb(paddock: Paddock, backend: dict[str, str], session: str) -> Iterator[Bomb]:
+    """Starts a bomb in a jail: kind, most, limit=value ...; whoever goes on waits until its input ends."""
+    started = []
+    source = shutil.copy(BOMBS, paddock.worktree)
+    os.chmod(source, 0o644)
+
+    def start(kind: str, most: int, *words: str, **limits: object) -> "subprocess.Popen[bytes]":
+        options = [word for name, value in limits.items() for word in ("--limit", f"{name}={value}")]
+        line = paddock.words("run", "--session", session, *options, *words, "--", PYTHON, "bombs.py", kind, str(most))
+        started.append(paddock.who.start(line, cwd=paddock.worktree, env=backend))
+        return started[-1]
+
+    yield start
+    for process in started:
+        _end(process)
+    for closed in paddock.who.home.rglob("closed"):
+        closed.chmod(0o700)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+
+
+def ended(process: "subprocess.Popen[bytes]") -> tuple[int, str, str]:
+    """Status, output and errors of a bomb that has to come to its end although it may wait for input."""
+    status = process.wait(PATIENCE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    errors = process.stderr.read().decode()
+    return status, process.stdout.read().decode(), "".join(
+        line for line in errors.splitlines(keepends=True) if not line.startswith("paddock: warning: no user namespaces")
+    )  # fmt: skip
+
+
+def finished(process: "subprocess.Popen[bytes]") -> tuple[int, str, str]:
+    """The same of one that may go on, and comes to its end by itself."""
+    assert process.stdin is not None
+    process.stdin.close()
+    return ended(process)
+
+
+@pytest.mark.parametrize("kind", MEMORY_BOMBS)
+def test_memory_is_bounded(bomb: Bomb, backend: dict[str, str], kind: str) -> None:
+    """Of whatever kind the memory is. A watchdog may come when four times as much is had; a control group does not."""
+    if kind == "tmpfs" and backend:
+        kind = "shared"  # without mounts /dev/shm is the machine's; the report says that its files are not counted
+    status, out, errors = ended(bomb(kind, 4 * MEMORY * MIB, memory=f"{MEMORY}M"))
+    assert status == 137, errors
+    assert out == "" or "the jail was ended" in errors
+    (line,) = errors.splitlines()
+    assert "it used more than 96 MiB of memory (--limit memory=96M)" in line
+
+
+@pytest.mark.parametrize("kind", ["private", "memory-file"])
+def test_memory_below_the_limit_is_had(bomb: Bomb, kind: str) -> None:
+    """A quarter of the limit is used and nobody minds."""
+    assert finished(bomb(kind, 24 * MIB, memory=f"{MEMORY}M")) == (0, f"used {24 * MIB}\n", "")
+
+
+def test_a_process_is_refused_more_private_memory_than_the_jail_may_have(
+    paddock: Paddock, backend: dict[str, str]
+) -> None:
+    """The single process learns it by an error, and the jail goes on."""
+    program = f"{PYTHON} -c 'bytearray({2 * MEMORY * MIB})' 2>&1 | grep -c MemoryError; echo on"
+    done = paddock.run("--limit", f"memory={MEMORY}M", "--", "sh", "-c", program, env=backend)
+    assert (done.returncode, done.stdout) == (0, "1\non\n"), done.stderr
+
+
+@pytest.mark.parametrize("kind", DISK_BOMBS)
+def test_disk_is_bounded(bomb: Bomb, kind: str) -> None:
+    """In the private home and temp directory, with or without a name, in one file or many."""
+    status, out, errors = ended(bomb(kind, 4 * DISK * MIB, disk=f"{DISK}M"))
+    assert status == 137, errors
+    assert out in ("", f"used {4 * DISK * MIB}\n"), "written before the first look, and ended while it waits"
+    (line,) = errors.splitlines()
+    assert line.startswith("paddock: the jail was ended: it used more than 32 MiB of disk in its private home (")
+    assert line.endswith("(--limit disk=32M)")
+
+
+@pytest.mark.parametrize("kind", ["home", "temp", "worktree"])
+def test_disk_below_the_limit_is_had(bomb: Bomb, kind: str) -> None:
+    """A quarter of it in the private directories; in the worktree more than the limit, which is not about that."""
+    most = (48 if kind == "worktree" else 8) * MIB
+    assert finished(bomb(kind, most, disk=f"{DISK}M")) == (0, f"used {most}\n", "")
+
+
+def test_the_private_tmp_is_full_at_the_limit(bomb: Bomb, backend: dict[str, str]) -> None:
+    """With mounts /tmp has a size, so writing more is an error and not the end; without, nobody may write there."""
+    kind = "temp" if backend else "scratch"
+    status, out, errors = finished(bomb(kind, 2 * DISK * MIB, disk=f"{DISK}M"))
+    if not backend:
+        assert (status, out, errors) == (0, f"errno 28 after {DISK * MIB}\n", "")
+    else:
+        assert status in (0, 137), "ended, unless it was faster than the first look"
+
+
+@pytest.mark.parametrize("kind", ["spin", "spin-in-turn"])
+def test_processor_time_is_bounded(bomb: Bomb, kind: str) -> None:
+    """All processes together, at once or one after another; five times the limit is not reached."""
+    status, out, errors = ended(bomb(kind, 5, cpu_time=1))
+    assert (status, out) == (137, ""), errors
+    assert errors == "paddock: the jail was ended: it used more than 1 second of processor time (--limit cpu_time=1)\n"
+
+
+def test_processor_time_below_the_limit_is_had(bomb: Bomb) -> None:
+    """Computing for a moment is allowed, and waiting costs nothing."""
+    status, out, errors = finished(bomb("spin-in-turn", 1, cpu_time=30))
+    assert (status, out, errors) == (0, "used 1\n", "")
+
+
+def test_processes_are_bounded(bomb: Bomb, paddock: Paddock, backend: dict[str, str]) -> None:
+    """Fork fails at the limit; without namespaces not exactly there, as the same user's others come and go."""
+    status, out, errors = finished(bomb("fork", 400, processes=64))
+    assert status == 0, errors
+    first, second = out.splitlines()
+    assert first == "errno 11"
+    count = int(second.removeprefix("used "))
+    assert 20 < count < (320 if backend and paddock.who.uid else 65)
+    if paddock.who.uid == 0:
+        assert "(--limit processes=64)" in errors
+
+
+def test_processes_below_the_limit_are_had(bomb: Bomb) -> None:
+    """Eight are no bomb."""
+    assert finished(bomb("fork", 8, processes=64)) == (0, "used 8\n", "")
+
+
+def test_root_is_bounded_without_a_limit_of_the_users(paddock: Paddock) -> None:
+    """The default bounds root's processes too where there are namespaces: by their process ids."""
+    report = paddock.place / "report.json"
+    done = paddock.run("--report", report, "--", "cat", "/proc/sys/kernel/pid_max")
+    facts = {fact["limit"]: fact for fact in json.loads(report.read_text())["limits"]}
+    assert facts["processes"]["verdict"] == "held"
+    assert (done.stdout == "16384\n") == (paddock.who.uid == 0)
+
+
+def test_nothing_of_this_is_loaded_without_such_a_limit(installed: Installed) -> None:
+    """What the default configuration sets costs no module."""
+    program = "import sys, launcher.session.run; print([m for m in sys.modules if m.endswith(%r)])"
+    words = [str(installed.python), "-I", "-c", program % ((".limits", ".watchdog", ".usage", ".disk_use", ".cgroup"),)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_neighbour_is_not_disturbed(bomb: Bomb, paddock: Paddock, backend: dict[str, str]) -> None:
+    """While processes start processes without end, another jail of the same user starts and works."""
+    process = bomb("fork-on", 20, processes=64)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"started\n"
+    done = paddock.run("--", "sh", "-c", "for i in 1 2 3 4 5; do echo $i | cat; done", env=backend)
+    assert process.poll() is None, "the bomb has to be there still"
+    _end(process)
+    assert paddock.run("--", "true", env=backend).returncode == 0, "which removes what the killed one has left"
+    assert (done.returncode, done.stdout) == (0, "1\n2\n3\n4\n5\n"), done.stderr
+
+
+def test_a_killed_launcher_leaves_no_control_group(
+    bomb: Bomb, paddock: Paddock, backend: dict[str, str], session: str
+) -> None:
+    """After SIGKILL the next session of the same user removes what the first has left."""
+    process = bomb("fork", 8, memory="200M", processes=64)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"used 8\n"
+    if paddock.who.uid == 0 and Path("/sys/fs/cgroup/pids").exists():
+        assert groups(session) != []
+    _end(process)
+    assert paddock.run("--", "true", env=backend).returncode == 0
+    assert groups(session) == []
+
+
+def test_the_report_says_how_each_limit_is_held(bomb: Bomb, paddock: Paddock) -> None:
+    """One line for each limit, with its value and its means."""
+    report = paddock.place / "report.json"
+    wanted = {"memory": 200 * MIB, "disk": 64 * MIB, "cpu_time": 60, "processes": 64, "open_files": 100}
+    assert finished(bomb("fork", 2, "--report", str(report), **wanted))[0] == 0
+    facts = json.loads(report.read_text())["limits"]
+    assert sorted(fact["limit"] for fact in facts) == sorted([*wanted, "core"])
+    for fact in facts:
+        assert fact["verdict"] == "held"
+        if fact["limit"] != "core":
+            assert fact["detail"].startswith(str(wanted[fact["limit"]]))
+    details = {fact["limit"]: fact["detail"] for fact in facts}
+    assert "control group" in details["memory"] or "RLIMIT_DATA" in details["memory"]
+    assert "watchdog" in details["disk"]
+
+
+PROBE = """
+import os
+found = tried = 0
+for directory, names, files in os.walk("/sys/fs/cgroup"):
+    found += 1
+    for name in files:
+        if name in ("cgroup.procs", "tasks", "pids.max", "memory.limit_in_bytes", "memory.max", "cgroup.kill"):
+            tried += 1
+            try:
+                os.close(os.open(f"{directory}/{name}", os.O_WRONLY))
+                print("opened", directory, name)
+            except OSError:
+                pass
+    try:
+        os.mkdir(f"{directory}/agent")
+        print("made", directory)
+    except OSError:
+        pass
+for name in os.listdir("/proc/self/fd"):
+    try:
+        if "cgroup" in os.readlink(f"/proc/self/fd/{name}"):
+            print("inherited", name)
+    except OSError:
+        pass
+print("done", found > 0, tried > 0)
+"""
+
+
+def test_no_control_group_can_be_changed_from_inside(paddock: Paddock, backend: dict[str, str], session: str) -> None:
+    """Neither the jail's own nor another; root's neither. They are there to be read."""
+    words = ("--session", session, "--limit", "memory=200M", "--limit", "processes=64")
+    done = paddock.run(*words, "--", PYTHON, "-c", PROBE, env=backend)
+    assert (done.returncode, done.stdout) == (0, "done True True\n"), done.stderr
+
+
+def test_who_stops_the_launcher_stops_everything_that_would_be_watched(
+    paddock: Paddock, backend: dict[str, str], session: str, bomb: Bomb
+) -> None:
+    """A command that stops itself stops the launcher; what it left running is stopped before, and ended later."""
+    del bomb  # its programme is in the worktree
+    script = f"{PYTHON} bombs.py spin 20 & {PYTHON} bombs.py spin 20 & sleep 0.3; kill -STOP $$; wait"
+    line = paddock.words("run", "--session", session, "--limit", "cpu_time=3", "--", "sh", "-c", script)
+    process = paddock.who.start(line, cwd=paddock.worktree, env=backend)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+    below = _below(process.pid)
+    deadline = time.monotonic() + PATIENCE
+    # A stop takes effect when the process is next scheduled.
+    while (running := [pid for pid in below[1:] if _state(pid) not in "TtZX"]) and time.monotonic() < deadline:
+        os.sched_yield()
+    process.send_signal(signal.SIGCONT)
+    status, _, errors = ended(process)
+    _end(process)
+    assert len(below) > 3
+    assert running == []
+    assert (status, errors.count("--limit cpu_time=3")) == (137, 1), errors
+
+
+def _below(pid: int) -> list[int]:
+    found = []
+    for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
+        found += [child, *_below(child)]
+    return found
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -1,0 +1,216 @@
+"""A machine in a table, and the arguments of `derive` for it."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from policy import verdict
+from policy.config.rules import Rules
+from policy.derive import derive
+from policy.errors import Refusal
+from policy.launch import Command, Git, Support, Translation
+from policy.plan import Plan
+from policy.toolchains import Toolchains
+from policy.worktree import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
+
+ROOT = "/home/u/work"
+MAIN = "/home/u/main/.git"
+OWN = MAIN + "/worktrees/work"
+STATE = "/home/u/.local/state/paddock"
+NO_TOOLCHAINS = Toolchains((), (), (), (), (), (), (), (), ())
+
+
+@dataclass
+class Table:
+    """A machine in a table: path -> kind, text of a link, or content of a file. Directories above exist anyway."""
+
+    entries: dict[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    home: str = "/home/u"
+    uid: int = 1000
+
+    def env(self, name: str) -> str | None:
+        return self.variables.get(name)
+
+    def _known(self) -> set[str]:
+        found = {"/"}
+        for path in self.entries:
+            while path != "/":
+                found.add(path)
+                path = os.path.dirname(path)
+        return found
+
+    def _walk(self, path: str) -> tuple[str | None, list[tuple[str, str]]]:
+        met: list[tuple[str, str]] = []
+        done, rest = "/", [part for part in path.split("/") if part]
+        while rest and len(met) < 40:
+            part = rest.pop(0)
+            here = os.path.dirname(done) if part == ".." else os.path.join(done, part)
+            text = self.entries.get(here, "")
+            if text.startswith("-> "):
+                met.append((here, text[3:]))
+                rest = [piece for piece in text[3:].split("/") if piece] + rest
+                done = "/" if text.startswith("-> /") else done
+            elif here in self._known():
+                done = here
+            else:
+                return None, met
+        return (done if not rest else None), met
+
+    def kind(self, path: str) -> str | None:
+        if path not in self._known():
+            return None
+        text = self.entries.get(path, "dir")
+        if text.startswith("-> "):
+            return "link"
+        return text if text in ("dir", "file", "char", "fifo", "socket") else "file"
+
+    def resolve(self, path: str) -> str | None:
+        return self._walk(path)[0]
+
+    def links(self, path: str) -> tuple[tuple[str, str], ...]:
+        return tuple(self._walk(path)[1])
+
+    def listing(self, path: str) -> tuple[str, ...] | None:
+        if self.kind(path) != "dir":
+            return None
+        prefix = path.rstrip("/") + "/"
+        return tuple(
+            sorted({known[len(prefix) :].split("/")[0] for known in self._known() if known.startswith(prefix)})
+        )
+
+    def present(self, directory: str, names: tuple[str, ...], suffixes: tuple[str, ...]) -> tuple[str, ...]:
+        found = self.listing(directory) or ()
+        return tuple(name for name in found if name in names or name.endswith(suffixes))
+
+    def read(self, path: str, limit: int = 65536) -> bytes | None:
+        text = self.entries.get(path)
+        return None if text is None or len(text) > limit else text.encode()
+
+    def executable(self, path: str) -> bool:
+        return self.kind(path) == "file"
+
+    def others_can_write(self, path: str) -> bool:
+        return False
+
+
+MACHINE = {
+    "/usr/bin/tool": "file",
+    "/bin": "-> usr/bin",
+    "/etc/hosts": "file",
+    "/dev/null": "char",
+    "/dev/ptmx": "char",
+    f"{ROOT}/src/a.py": "file",
+    f"{ROOT}/secret/key": "file",
+    f"{ROOT}/link": "-> secret",
+    f"{ROOT}/.git": "gitdir: x",
+    f"{ROOT}/.envrc": "file",
+    f"{ROOT}/lib/one.c": "file",
+    f"{ROOT}/lib/.git": "gitdir: y",
+    f"{ROOT}/lib/deep/two.c": "file",
+    f"{ROOT}/lib/deep/inner/three.c": "file",
+    f"{OWN}/modules/lib/HEAD": "file",
+    f"{MAIN}/objects/info/alternates": "/srv/objects\nrelative\n# no\n/gone\n",
+    f"{MAIN}/objects/relative/x": "file",
+    "/srv/objects/pack": "dir",
+    "/srv/data/inner/x": "file",
+    "/srv/data/y": "file",
+    f"{STATE}/sessions": "dir",
+    "/home/u/.config/paddock": "dir",
+}
+
+
+def rules_of(fields: dict[str, Any]) -> Rules:
+    return Rules(**fields)
+
+
+RULES = rules_of(
+    dict.fromkeys(Rules.__dataclass_fields__, ())
+    | {
+        "system_trees": (("/usr", "default"), ("/bin", "default"), ("/missing", "default")),
+        "system_files": (("/etc/hosts", "default"),),
+        "devices": (
+            ("/dev/null", "rwi", "default"),
+            ("/dev/ptmx", "rwi", "default"),
+            ("/dev/gone", "r", "default"),
+        ),
+        "net": "none",
+        "git": "readonly",
+        "backend": "auto",
+        "env_pass": ("PATH", "LC_*"),
+        "handoff_protect": (".envrc", ".missing", ".git/hooks"),
+        "handoff_report": ("src/a.py",),
+    }
+)
+
+MOUNTS = SimpleNamespace(
+    landlock_abi=7, seccomp=True, userns=True, userns_why="", fresh_proc=True, fresh_proc_why="", uid=1000,
+    guard=True, guard_why="", bubblewrap=False, bubblewrap_why="not installed",
+)  # fmt: skip
+GUARD = SimpleNamespace(**(vars(MOUNTS) | {"userns": False, "userns_why": "AppArmor"}))
+
+
+def submodule(name: str, path: str, *, granted: bool) -> SubmoduleWorktreeContext:
+    return SubmoduleWorktreeContext(
+        submodule_name=name, worktree_id=name, worktree_path=Path(path), main_worktree_id="work", granted=granted
+    )
+
+
+def context(*submodules: SubmoduleWorktreeContext, **more: Any) -> WorktreeSandboxContext:  # noqa: ANN401  # fields
+    return WorktreeSandboxContext(
+        main_worktree=MainWorktreeContext(
+            worktree_id="work",
+            worktree_path=Path(ROOT),
+            submodule_worktree_ids=tuple(s.worktree_id for s in submodules),
+        ),
+        submodule_worktrees=tuple(s for s in submodules if s.granted),
+        ungranted_submodules=tuple(s for s in submodules if not s.granted),
+        **more,
+    )
+
+
+LINKED = Git("linked", OWN, MAIN, (("lib", f"{OWN}/modules/lib"),))
+CHECKOUT = Git("main", f"{ROOT}/.git", f"{ROOT}/.git", ())
+COMMAND = Command("tool", "/bin/tool", "/usr/bin/tool", ROOT)
+
+
+def plan(
+    rules: Rules = RULES,
+    *,
+    about: WorktreeSandboxContext | None = None,
+    git: Git = LINKED,
+    command: Command = COMMAND,
+    support: Any = MOUNTS,  # noqa: ANN401  # a namespace in the probe's place
+    more: Mapping[str, str] = {},
+    toolchains: Toolchains = NO_TOOLCHAINS,
+    provider: Translation | None = None,
+    own: tuple[str, ...] = (STATE,),
+    **changes: object,
+) -> Plan:
+    machine: Support = support
+    return derive(
+        about or context(),
+        git,
+        command,
+        replace(rules, **changes),  # type: ignore[arg-type]  # keyword by keyword
+        machine,
+        Table(MACHINE | dict(more)),
+        toolchains=toolchains,
+        provider=provider,
+        own=own,
+    )
+
+
+def refused(**arguments: Any) -> Refusal:  # noqa: ANN401  # as `plan` takes them
+    with pytest.raises(Refusal) as caught:
+        plan(**arguments)
+    return caught.value
+
+
+def access(found: Plan, path: str) -> str:
+    return verdict.decide(found, path).access

@@ -1,0 +1,178 @@
+"""A programme that uses too much of one thing, and never more than it is told: `bombs.py KIND MOST [UNIT]`.
+
+It runs inside the jail. When it has used MOST it says ``used MOST`` and waits until its standard input ends, so a jail
+that lets it go on is seen, and one that ends it too.
+"""
+
+import mmap
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+STEP = 2 << 20
+DEADLINE = 30.0
+
+
+def used(what: object) -> None:
+    """Says how far it came, and waits for the end of standard input."""
+    print("used", what, flush=True)
+    sys.stdin.read()
+
+
+def touched(size: int, flags: int) -> Iterator[mmap.mmap]:
+    """Anonymous memory in steps, every page of it written."""
+    for _ in range(0, size, STEP):
+        piece = mmap.mmap(-1, STEP, flags | mmap.MAP_ANONYMOUS)
+        for at in range(0, STEP, 4096):
+            piece[at] = 1
+        yield piece
+
+
+def private(most: int) -> None:
+    """Children of which each takes an eighth; the parent ends as the first that is ended does."""
+
+    def gone(*_: object) -> None:
+        code = os.waitstatus_to_exitcode(os.wait()[1])
+        if code:
+            os._exit(128 - code)
+
+    signal.signal(signal.SIGCHLD, gone)
+    reading, writing = os.pipe()
+    for _ in range(8):
+        if os.fork() == 0:
+            os.close(reading)
+            kept = list(touched(most // 8, mmap.MAP_PRIVATE))
+            os.write(writing, b"!")
+            sys.stdin.read()
+            os._exit(len(kept) * 0)
+    os.close(writing)
+    for _ in range(8):
+        os.read(reading, 1)
+    used(most)
+
+
+def shared(most: int) -> None:
+    """Memory that would be shared with children."""
+    kept = list(touched(most, mmap.MAP_SHARED))
+    used(len(kept) * STEP)
+
+
+def memory_file(most: int) -> None:
+    """A file without a name, in memory, mapped by nobody."""
+    fd = os.memfd_create("bomb")
+    for _ in range(0, most, STEP):
+        os.write(fd, b"x" * STEP)
+    used(most)
+
+
+def written(path: str, most: int, *, keep_name: bool = True) -> None:
+    """A file at `path`."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    if not keep_name:
+        os.unlink(path)
+    done = 0
+    try:
+        while done < most:
+            done += os.write(fd, b"x" * STEP)
+    except OSError as error:
+        print(f"errno {error.errno} after {done}", flush=True)
+        return
+    used(most)
+
+
+def many(directory: str, most: int) -> None:
+    """Small files in directories inside of each other."""
+    for number in range(0, most, 1 << 16):
+        if number % (1 << 20) == 0:
+            directory = os.path.join(directory, "d")
+            os.mkdir(directory)
+        with open(f"{directory}/{number}", "wb") as file:
+            file.write(b"x" * (1 << 16))
+    used(most)
+
+
+def unreadable(directory: str, most: int) -> None:
+    """A file in a directory that nobody may list."""
+    place = f"{directory}/closed"
+    os.mkdir(place)
+    fd = os.open(f"{place}/file", os.O_WRONLY | os.O_CREAT, 0o600)
+    os.chmod(place, 0)
+    for _ in range(0, most, STEP):
+        os.write(fd, b"x" * STEP)
+    used(most)
+
+
+def spin(most: int) -> None:
+    """Two processes that compute, `most` seconds of processor time each."""
+    pid = os.fork()
+    while time.process_time() < most:
+        pass
+    if pid:
+        used(most)
+
+
+def spin_in_turn(most: int) -> None:
+    """One short process after another."""
+    for _ in range(most * 10):
+        pid = os.fork()
+        if pid == 0:
+            while time.process_time() < 0.1:
+                pass
+            os._exit(0)
+        os.waitpid(pid, 0)
+    used(most)
+
+
+def fork(most: int) -> None:
+    """Processes that wait; says how many could be had."""
+    pids: list[int] = []
+    try:
+        while len(pids) < most:
+            pid = os.fork()
+            if pid == 0:
+                signal.pause()
+            pids.append(pid)
+    except OSError as error:
+        print("errno", error.errno, flush=True)
+    used(len(pids))
+
+
+def fork_on(most: int) -> None:
+    """Processes that start processes, which start processes ...; all end by themselves after `most` seconds."""
+    end = time.monotonic() + most
+    print("started", flush=True)
+    while time.monotonic() < end:
+        try:
+            os.fork()
+        except OSError:
+            time.sleep(0.001)
+
+
+def main() -> None:
+    """See the module's text."""
+    kind, most = sys.argv[1], int(sys.argv[2])
+    home, temp = os.environ["HOME"], os.environ.get("TMPDIR", "/tmp")
+    bombs: dict[str, Callable[[], None]] = {
+        "private": lambda: private(most),
+        "shared": lambda: shared(most),
+        "memory-file": lambda: memory_file(most),
+        "tmpfs": lambda: written("/dev/shm/bomb", most),
+        "home": lambda: written(f"{home}/bomb", most),
+        "home-many": lambda: many(home, most),
+        "home-nameless": lambda: written(f"{home}/bomb", most, keep_name=False),
+        "home-unreadable": lambda: unreadable(home, most),
+        "temp": lambda: written(f"{temp}/bomb", most),
+        "scratch": lambda: written("/tmp/bomb", most),
+        "worktree": lambda: written("bomb", most),
+        "spin": lambda: spin(most),
+        "spin-in-turn": lambda: spin_in_turn(most),
+        "fork": lambda: fork(most),
+        "fork-on": lambda: fork_on(most),
+    }
+    signal.alarm(int(DEADLINE))
+    bombs[kind]()
+
+
+main()

@@ -1,0 +1,106 @@
+"""The hand-written parser of the prefix form."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher import cli
+from policy.errors import Refusal
+
+VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1).filter(
+    lambda text: not text.startswith("-")
+)
+WITH_VALUE = [name for name, kind, _, _ in cli.OPTIONS if kind != cli.FLAG]
+FLAGS = [name for name, kind, _, _ in cli.OPTIONS if kind == cli.FLAG]
+
+
+def refused(*words: str, verb: str = "run") -> Refusal:
+    with pytest.raises(Refusal) as caught:
+        cli.parse(list(words), verb=verb)
+    assert (caught.value.reference, caught.value.exit_code) == ("usage", 125)
+    return caught.value
+
+
+def test_the_command_begins_at_the_first_other_word() -> None:
+    """With and without `--`, and options behind it are the command's."""
+    assert cli.parse(["--net", "none", "sh", "--net", "open"], verb="run") == (
+        {"--net": "none"},
+        ["sh", "--net", "open"],
+    )
+    assert cli.parse(["--net=none", "--", "--net", "x"], verb="run") == ({"--net": "none"}, ["--net", "x"])
+    assert cli.parse(["--", "--", "x"], verb="run") == ({}, ["--", "x"])
+    assert cli.parse(["-"], verb="run") == ({}, ["-"])
+    assert cli.parse([], verb="run") == ({}, [])
+
+
+def test_repeated_options() -> None:
+    """Those that may be repeated add up, of the others the last one counts."""
+    options, _ = cli.parse(["--rw", "a", "--rw=b", "--net", "open", "--net=none"], verb="run")
+    assert options == {"--rw": ["a", "b"], "--net": "none"}
+
+
+def test_short_forms() -> None:
+    """-v and -h are all there is."""
+    assert cli.parse(["-v"], verb="run")[0] == {"--verbose": True}
+    assert cli.parse(["-h", "--nonsense"], verb="run") == ({"--help": True}, [])
+    assert "unknown option -x" in refused("-x").message
+
+
+def test_values_keep_their_equals_signs() -> None:
+    """Only the first one divides."""
+    assert cli.parse(["--env", "A=b=c", "--env=D=e=f"], verb="run")[0] == {"--env": ["A=b=c", "D=e=f"]}
+
+
+@pytest.mark.parametrize("name", WITH_VALUE)
+def test_a_value_is_needed(name: str) -> None:
+    """None, an empty one, `--` and another option are no values; with an equals sign anything is."""
+    for words in ([name], [name, ""], [f"{name}="], [name, "--"], [name, "--net"], [name, "--rw=x"]):
+        assert f"{name} needs a value" in refused(*words).message
+    options, rest = cli.parse([f"{name}=--net", "x"], verb="run")
+    assert (options[name] in ("--net", ["--net"]), rest) == (True, ["x"])
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_a_flag_takes_none(name: str) -> None:
+    """Not even a yes."""
+    assert cli.parse([name, "x"], verb="run") == ({name: True}, ["x"])
+    assert refused(f"{name}=yes").message == f"{name} takes no value"
+
+
+def test_the_nearest_option_is_named() -> None:
+    """When there is one that is near."""
+    assert "did you mean --worktree?" in refused("--worktre=x").context
+    assert refused("--zzzzzzzz").context == ""
+    assert "did you mean explain?" in cli.unknown_verb("exlpain").context
+    assert ", ".join(cli.VERBS) in cli.unknown_verb("zzz").context
+
+
+def test_options_of_one_verb() -> None:
+    """A verb's own rows are known to it alone."""
+    extra = (("--json", cli.FLAG, "", "print JSON"),)
+    assert cli.parse(["--json"], extra, verb="explain")[0] == {"--json": True}
+    refused("--json")
+
+
+@given(st.lists(st.tuples(st.sampled_from(WITH_VALUE), VALUES, st.booleans())), st.lists(st.text()))
+def test_what_is_given_comes_out(given_options: list[tuple[str, str, bool]], command: list[str]) -> None:
+    """Any options in either spelling, then any command: the command is untouched, each value is where it belongs."""
+    words = [
+        word for name, value, joined in given_options for word in ([f"{name}={value}"] if joined else [name, value])
+    ]
+    options, rest = cli.parse([*words, "--", *command], verb="run")
+    assert rest == command
+    for name, value, _ in given_options:
+        found = options[name]
+        last = [other for known, other, _ in given_options if known == name][-1]
+        assert value in found if isinstance(found, list) else found == last
+
+
+def test_help_names_every_option_and_verb() -> None:
+    """The same table serves parser and help."""
+    text = cli.help_text("run", "...", (("paddock run -- x", "example"),))
+    for name, *_ in cli.OPTIONS:
+        assert f"  {name}" in text
+    assert "paddock run -- x" in text
+    assert all(f"  {verb} " in cli.overview() for verb in cli.VERBS)
+    assert max(map(len, text.splitlines())) <= 120

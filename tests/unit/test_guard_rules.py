@@ -1,0 +1,94 @@
+"""What the guard lets through, judged without a kernel."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.jail.guard.rules import Rules
+from policy import promises
+from policy.plan import VERSION, Plan
+from policy.verdict import decide
+
+
+def plan(**fields: object) -> Plan:
+    """A Plan that grants nothing but what `fields` say."""
+    return Plan(**(dict.fromkeys(Plan.FIELDS, ()) | {"version": VERSION, "net": "none"} | fields))
+
+
+PATHS = st.lists(st.sampled_from(["a", "b", "cc", "a b", "(deleted)"]), max_size=4).map(
+    lambda parts: "/" + "/".join(parts)
+)
+PLANS = st.builds(
+    lambda grants, denied, read_only: plan(
+        grants=tuple(grants),
+        denied=tuple((path, "") for path in denied),
+        read_only=tuple((path, "") for path in read_only),
+    ),
+    st.lists(
+        st.tuples(PATHS, st.sampled_from(["r", "rx", "rw", "rwx"]), st.sampled_from(["worktree", promises.NESTED])),
+        max_size=4,
+    ),
+    st.lists(PATHS.filter(lambda path: path != "/"), max_size=2),
+    st.lists(PATHS, max_size=2),
+)
+
+
+@given(PLANS, PATHS)
+def test_the_guard_says_what_the_plan_says(some: Plan, path: str) -> None:
+    """A path may be changed exactly where `paddock explain` says "write"; of nested trees only writable ones count."""
+    nested = all("w" in access for _, access, source in some.grants if source == promises.NESTED)
+    if nested:
+        assert Rules(some).may_write(path) is ("w" in decide(some, path).access)
+    else:
+        assert not Rules(some).may_write(path) or "w" in decide(some, path).access
+
+
+RULES = Rules(
+    plan(
+        grants=(
+            ("/w", "rwx", "worktree"),
+            ("/r", "rx", "system"),
+            ("/f", "rw", "file"),
+            ("/w/d/n", "rwx", promises.NESTED),
+        ),
+        denied=(("/w/d", "--deny"),),
+        read_only=(("/w/o", "context"),),
+    )
+)
+
+
+def test_names_are_compared_by_components() -> None:
+    """A name that only begins like a granted one is not granted."""
+    yes = ("/w", "/w/x", "/w/x/y", "/f", "/w/d/n", "/w/d/n/x", "/w/oo", "/w/dd")
+    no = ("/", "/ww", "/wx/y", "/r", "/r/x", "/ff", "/w/d", "/w/d/x", "/w/d/nn", "/w/o", "/w/o/x", "")
+    assert [path for path in yes if not RULES.may_write(path)] == []
+    assert [path for path in no if RULES.may_write(path)] == []
+
+
+def test_what_has_no_name_is_judged_by_what_it_is() -> None:
+    """Sockets, memory files and unnamed files of the jail may be changed; a pipe may be somebody else's."""
+    yes = ("socket:[1]", "/memfd:x (deleted)", "/w/#12 (deleted)", "/w/x (deleted)", "/w/x (deleted) (deleted)")
+    no = ("pipe:[1]", "anon_inode:[eventpoll]", "/r/x (deleted)", "/f (deleted)", "/w/d (deleted)", "/w/o (deleted)",
+          "(unreachable)/w/x", "/memfd:x", "w/x")  # fmt: skip
+    assert [name for name in yes if not RULES.may_change(name)] == []
+    assert [name for name in no if RULES.may_change(name)] == []
+
+
+V4, OTHER = bytes((127, 0, 0, 1)), bytes((127, 0, 0, 2))
+MAPPED = bytes(10) + b"\xff\xff" + V4
+V6 = bytes(15) + b"\x01"
+
+
+def test_addresses_are_compared_whole() -> None:
+    """Only the very address and port may be reached; IPv4 in IPv6 is IPv4."""
+    rules = Rules(plan(), addresses=((V4, 3128), (V6, 1)))
+    yes = ((V4, 3128), (MAPPED, 3128), (V6, 1))
+    no = ((V4, 3129), (OTHER, 3128), (V6, 3128), (bytes(4), 3128), (bytes(16), 1), (bytes(12) + V4, 3128), (b"", 3128))
+    assert [address for address in yes if not rules.may_reach(*address)] == []
+    assert [address for address in no if rules.may_reach(*address)] == []
+
+
+def test_the_networks_mode_decides_where_no_address_is_named() -> None:
+    """Without addresses nothing is reached with --net none, and everything with --net open."""
+    assert not Rules(plan()).may_reach(V4, 80)
+    assert not Rules(plan(net="proxy")).may_reach(V4, 80)
+    assert Rules(plan(net="open")).may_reach(V4, 80)

@@ -1,0 +1,199 @@
+"""Directories of sessions: made in one step, locked while they live, removed when they are dead."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from launcher.session import state
+from launcher.session.places import Places, current_directory, made, places
+from policy.errors import Refusal
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Places:
+    """Places below a temporary home."""
+    return places({"HOME": str(tmp_path)})
+
+
+def sessions(where: Places) -> list[str]:
+    return sorted(os.listdir(f"{where.state}/sessions"))
+
+
+def test_a_session_has_its_directories(where: Places) -> None:
+    """A home that stays, a temp directory that goes, all private and canonical."""
+    session = state.open_session(where, "tree-1", None)
+    assert set(session.slots) == {"home", "tmp", "run"}
+    for path in session.slots.values():
+        assert os.stat(path).st_mode & 0o777 == 0o700
+        assert os.path.realpath(path) == path
+    Path(session.slots["tmp"], "file").write_text("x")
+    Path(session.slots["home"], "file").write_text("x")
+    assert session.close() == []
+    assert sessions(where) == []
+    assert Path(session.slots["home"], "file").exists()
+
+
+def test_a_name_belongs_to_one_session(where: Places) -> None:
+    """While it lives; then it is free again."""
+    first = state.open_session(where, "tree", "name")
+    with pytest.raises(Refusal, match="running") as caught:
+        state.open_session(where, "other", "name")
+    assert caught.value.reference == "session-in-use"
+    assert sessions(where) == ["name"]
+    first.close()
+    state.open_session(where, "tree", "name").close()
+
+
+def test_dead_sessions_are_removed_by_the_next_that_ends(where: Places) -> None:
+    """Known by their free lock; live ones and those just being made are left alone."""
+    living = state.open_session(where, "tree", "living")
+    for name in ("dead", ".new-old", ".new-young"):
+        Path(where.state, "sessions", name, "tmp").mkdir(parents=True)
+    os.utime(Path(where.state, "sessions/.new-old"), (0, 0))
+    state.open_session(where, "tree", None).close()
+    assert sessions(where) == [".new-young", "living"]
+    living.close()
+
+
+def test_a_dead_sessions_name_can_be_taken_at_once(where: Places) -> None:
+    """Whatever it holds."""
+    Path(where.state, "sessions/name/tmp/deep").mkdir(parents=True)
+    os.chmod(where.state, 0o700)
+    session = state.open_session(where, "tree", "name")
+    assert os.listdir(session.slots["run"]) == ["tmp"]
+    assert os.listdir(session.slots["tmp"]) == []
+    session.close()
+
+
+def test_a_file_in_the_sessions_way_is_an_error(where: Places) -> None:
+    """It is not Paddock's, so it is not removed, and nothing else is left."""
+    Path(where.state, "sessions").mkdir(parents=True, mode=0o700)
+    Path(where.state, "sessions/name").write_text("x")
+    with pytest.raises(Refusal) as caught:
+        state.open_session(where, "tree", "name")
+    assert caught.value.reference == "state-unusable"
+    assert sessions(where) == ["name"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "-x", ".x", "a/b", "a b", "a\n", "ä", "a" * 65, "a\0"])
+def test_names_that_are_none(name: str) -> None:
+    """Nothing that a path, a shell or a terminal could take for something else."""
+    with pytest.raises(Refusal) as caught:
+        state.check_name(name)
+    assert caught.value.reference == "session-name"
+
+
+def test_names_that_are_good() -> None:
+    """Letters, digits, dots, dashes, underscores."""
+    for name in ("a", "A-b_c.9", "0", "_", "a" * 64):
+        assert state.check_name(name) == name
+
+
+def test_many_threads_want_one_name(where: Places) -> None:
+    """Exactly one gets it."""
+    barrier = threading.Barrier(8)
+    got: list[state.Session] = []
+    refused: list[str] = []
+
+    def compete() -> None:
+        barrier.wait()
+        try:
+            got.append(state.open_session(where, "tree", "name"))
+        except Refusal as refusal:
+            refused.append(refusal.reference)
+
+    threads = [threading.Thread(target=compete) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(got), refused) == (1, ["session-in-use"] * 7)
+    got[0].close()
+    assert sessions(where) == []
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o077, 0o777])
+def test_the_umask_counts_for_nothing(tmp_path: Path, mask: int) -> None:
+    """All that is made is for this user alone, every parent too, and the umask is as before."""
+    before = os.umask(mask)
+    try:
+        session = state.open_session(places({"HOME": f"{tmp_path}/a/b"}), "tree", None)
+        assert os.umask(mask) == mask
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "a", *(tmp_path / "a").rglob("*")):
+        assert path.stat().st_mode & 0o777 == 0o700
+    session.close()
+
+
+def test_a_home_that_was_opened_is_closed_again(where: Places) -> None:
+    """Its mode is the command's to spoil, so it is put right; a link in its place is refused."""
+    home = state.home_of(where, "tree")
+    for mode in (0o777, 0o000, 0o3755):
+        assert state.own_home(home) == home
+        os.chmod(home, mode)
+        state.own_home(home)
+        assert os.stat(home).st_mode & 0o7777 == 0o700
+    os.rmdir(home)
+    os.symlink("/tmp", home)
+    with pytest.raises(Refusal) as caught:
+        state.own_home(home)
+    assert (caught.value.reference, caught.value.context.startswith("it is a symbolic link")) == (
+        "state-not-ours",
+        True,
+    )
+
+
+def test_slots_are_canonical_behind_a_linked_home(tmp_path: Path) -> None:
+    """Some systems have /home as a link."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    session = state.open_session(places({"HOME": f"{tmp_path}/link"}), "tree", None)
+    assert {os.path.realpath(path) for path in session.slots.values()} == set(session.slots.values())
+    session.close()
+
+
+# Places
+
+
+def test_where_things_are(tmp_path: Path) -> None:
+    """After XDG; values that are relative or empty are ignored, slashes are tidied."""
+    home = str(tmp_path)
+    assert places({"HOME": home}).own() == tuple(
+        f"{home}/{name}/paddock" for name in (".config", ".local/state", ".cache")
+    )
+    assert places({"HOME": home, "XDG_STATE_HOME": "x", "XDG_CACHE_HOME": ""}).own() == places({"HOME": home}).own()
+    assert places({"HOME": home, "XDG_STATE_HOME": "/s/../t/"}).state == "/t/paddock"
+    assert places({"HOME": "/"}).cache == "/.cache/paddock"
+    assert places({"HOME": home + "//"}).home == home
+
+
+def test_made_refuses_what_is_not_ours(tmp_path: Path) -> None:
+    """A file, a link and a directory that others can write; a private one is taken as it is."""
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path)
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o770)
+    for name, why in (("file", "no directory"), ("link", "symbolic link"), ("open", "mode 0770")):
+        with pytest.raises(Refusal) as caught:
+            made(str(tmp_path / name))
+        assert (caught.value.reference, why in caught.value.context) == ("state-not-ours", True)
+    with pytest.raises(Refusal) as caught:
+        made(str(tmp_path / "file/below"))
+    assert caught.value.reference == "state-unusable"
+    (tmp_path / "good").mkdir(mode=0o755)
+    assert made(str(tmp_path / "good")) == str(tmp_path / "good")
+
+
+def test_a_current_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said so."""
+    monkeypatch.chdir(tmp_path)
+    assert current_directory() == str(tmp_path)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(Refusal) as caught:
+        current_directory()
+    assert caught.value.reference == "directory-missing"
