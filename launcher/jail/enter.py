@@ -101,7 +101,7 @@ def _landlock(plan: Plan, held: set[str]) -> tuple[tuple[str, str, str], set[str
     """Applies Landlock, on top of what is held already; returns the ledger's line and the rows that this adds."""
     abi = landlock.abi()
     # A root of our own shows only what is granted, so `ls /` tells nothing else.
-    shown = (("/", "l", "the jail's own root"),) if "unix-sockets" in held else ()
+    shown = (("/", "l", "the jail's own root"),) if promises.has_mounts(plan.backend) else ()
     network = plan.net == "open" or "network" in held
     enforced = landlock.restrict((*plan.grants, *shown), abi=abi, network=network, log=True)
     _, rules, handled_fs, handled_net, scopes, skipped = enforced

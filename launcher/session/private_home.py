@@ -5,9 +5,10 @@ link planted in it would turn a later write of ours into a write anywhere.
 """
 
 import os
+import shutil
 import subprocess
 
-from launcher.session.places import made, make_private, unusable
+from launcher.session.places import SYSTEM_PATH, made, make_private, unusable
 from launcher.session.remove import remove_tree
 from launcher.session.state import own_home
 
@@ -82,10 +83,21 @@ def _git_identity(common_dir: str) -> bytes:
 def _configured(key: bytes, common_dir: str) -> bytes:
     """The value of a key in the user's and the repository's configuration; empty when git cannot tell."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    environment |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    environment |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", "PATH": SYSTEM_PATH}
+    git = shutil.which("git", path=SYSTEM_PATH)
+    if git is None:
+        return b""
     try:
         answer = subprocess.run(
-            [b"git", b"--git-dir=" + os.fsencode(common_dir), b"config", b"--includes", b"--null", b"--get", key],
+            [
+                os.fsencode(git),
+                b"--git-dir=" + os.fsencode(common_dir),
+                b"config",
+                b"--includes",
+                b"--null",
+                b"--get",
+                key,
+            ],
             env=environment,
             cwd="/",
             stdin=subprocess.DEVNULL,

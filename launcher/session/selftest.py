@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.session.places import Places, made
+from launcher.session.places import SYSTEM_PATH, Places, made
 from policy import promises
 from policy.errors import Refusal
 
@@ -192,7 +192,7 @@ def _jailed(base: Path, given: dict[str, str], inherited: int, options: tuple[st
     ]
     bystander_name = f"paddock-bystander-{os.urandom(8).hex()}"
     prepared.write_text(json.dumps(given | {"bystander": bystander_name}))
-    sleep = shutil.which("sleep") or "/bin/sleep"
+    sleep = shutil.which("sleep", path=SYSTEM_PATH) or "/bin/sleep"
     with subprocess.Popen([bystander_name, "600"], executable=sleep, stdin=subprocess.DEVNULL) as bystander:
         try:
             done = subprocess.run(

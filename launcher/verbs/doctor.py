@@ -28,6 +28,7 @@ def doctor(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List every attempt.")] = False,
 ) -> int:
     """Shows every layer of protection, and tries to break a real miniature jail."""
+    os.environ["PATH"] = places.SYSTEM_PATH  # bwrap is tried out, unjailed
     layers = probe.describe(probe.probe(), probe.bubblewrap())
     refused: Refusal | None = None
     result: selftest.Result | None = None

@@ -1,6 +1,7 @@
 """What one jail leaves in the worktree opens nothing to the next one. Each case was a hole that a tester found."""
 
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,17 @@ def test_a_planted_link_as_the_command_grants_nothing(paddock: Paddock, backend:
     assert ended.returncode == 126
     assert "[command-leaves-worktree]" in ended.stderr
     assert paddock.run(tools / "tool", env=backend).stdout == "ran\n"
+
+
+@pytest.mark.parametrize("words", [("run", "--", "true"), ("doctor",)], ids=["run", "doctor"])
+def test_a_planted_programme_on_path_is_not_run_outside(paddock: Paddock, words: tuple[str, ...]) -> None:
+    """What Paddock runs itself comes from the system, though PATH leads into the worktree first."""
+    tools = paddock.worktree / "bin"
+    script = f'#!/bin/sh\necho "$0" >>{shlex.quote(str(paddock.place / "ran"))}\n'
+    for name in ("git", "bwrap", "sleep"):
+        assert paddock.run("sh", "-c", 'mkdir -p bin; printf %s "$1" >bin/$2; chmod +x bin/$2', "sh", script, name)
+    assert sorted(path.name for path in tools.iterdir()) == ["bwrap", "git", "sleep"]
+    shutil.rmtree(paddock.state)  # the private home is made, and the user's name asked for, at the first run only
+    ended = paddock.call(*words, env={"PATH": f"{tools}:{paddock.who.path}"})
+    assert ended.returncode == 0, ended.stderr
+    assert not (paddock.place / "ran").exists()
