@@ -52,7 +52,7 @@ def test_ctrl_c_ends_the_command(jail: Jail, console: Console, namespaces: bool)
 
 
 COUNTING = """
-import os, signal
+import os, signal, time
 counts = dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGUSR2), 0)
 def count(number, frame):
     counts[number] += 1
@@ -61,7 +61,7 @@ for number in counts:
     signal.signal(number, count)
 print("ready", flush=True)
 while not counts[signal.SIGUSR2]:
-    signal.pause()
+    time.sleep(0.02)  # pause(2) would miss a signal that comes right before it
 print("counted", counts[signal.SIGINT], counts[signal.SIGTERM])
 """
 
@@ -229,7 +229,7 @@ def test_a_job_in_the_background_leaves_the_terminal_alone(jail: Jail, console: 
 
 
 SIZED = """
-import os, signal
+import os, signal, time
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGWINCH})
 print("ready", flush=True)
 signal.sigwait({signal.SIGWINCH})
