@@ -1,9 +1,9 @@
 """Where the `paddock` script hands over: the quick road to `launcher.__main__`.
 
-Everything here is about the time before a command starts. Importing some 25 small modules the usual way costs a third
-of a launch, most of it for listing directories, computing names and asking for alternatives; `CompiledModules` opens
-the one file that must be there. It trusts what the interpreter trusts: a `.pyc` counts only if it was made from the
-source as it is now.
+Everything here is about the time before a command starts. Importing some 35 small modules the usual way costs a third
+of a launch, most of it for listing directories, computing names and asking for alternatives. `load_bundle` executes
+them from one file, `CompiledModules` opens the one file that must be there. Both trust what the interpreter trusts:
+what lies in `__pycache__` counts only if it was made from the source as it is now.
 
 Imported by the script only, under `python -I -S`; nothing but built-in modules is imported at the top.
 """
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _ROOT = __file__.rpartition("/")[0].rpartition("/")[0]
 _TOP_LEVEL = ("launcher", "policy")
+_BUNDLE = b"paddock-bundle-1\n" + MAGIC_NUMBER
 _HEADER = MAGIC_NUMBER + bytes(4)  # flags 0: checked against the source's time and size (PEP 552)
 
 
@@ -32,11 +33,14 @@ class CompiledModules:
     behind it do their work, compiling included.
     """
 
-    __slots__ = ("_code",)
+    __slots__ = ("code",)
+
+    executed: "list[str]" = []  # noqa: RUF012  # shared on purpose
+    """Names of the modules that were loaded, in the order in which that was finished."""
 
     def __init__(self, code: "CodeType | None" = None) -> None:
         """Without `code` a finder; with it the loader of one module."""
-        self._code = code
+        self.code = code
 
     @classmethod
     def find_spec(cls, name: str, path: object = None, target: object = None) -> "ModuleSpec | None":
@@ -85,8 +89,108 @@ class CompiledModules:
 
     def exec_module(self, module: "ModuleType") -> None:
         """Runs the module's code in it."""
-        assert self._code is not None
-        exec(self._code, module.__dict__)
+        assert self.code is not None
+        exec(self.code, module.__dict__)
+        self.executed.append(module.__name__)
+
+
+def bundle_path() -> str:
+    """Where the modules of a plain launch are kept together, beside the other compiled forms."""
+    return f"{_ROOT}/launcher/__pycache__/launch.{sys.implementation.cache_tag}.bundle"
+
+
+def load_bundle() -> bool:
+    """Executes the modules of a plain launch from the bundle, each after those that it imports.
+
+    Returns:
+        Whether all of them are loaded now; False when there is no bundle, or one source has changed since.
+    """
+    try:
+        descriptor = posix.open(bundle_path(), posix.O_RDONLY | posix.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # The kernel hands out memory by the page, which costs more than reading: small pieces use the same pages again.
+        head = posix.read(descriptor, len(_BUNDLE) + 4)
+        if not head.startswith(_BUNDLE):
+            return False
+        root, modules = marshal.loads(posix.read(descriptor, int.from_bytes(head[len(_BUNDLE) :], "little")))
+        if root != _ROOT:
+            return False
+        for _, source, changed, size, _ in modules:
+            found = posix.stat(source)
+            if found.st_mtime_ns != changed or found.st_size != size:
+                return False
+        for name, source, _, _, length in modules:
+            content = posix.read(descriptor, length)
+            if name not in sys.modules:
+                _execute(name, source, marshal.loads(content))
+    except OSError:
+        return False
+    finally:
+        posix.close(descriptor)
+    return True
+
+
+def _execute(name: str, source: str, code: "CodeType") -> None:
+    module: Any = type(sys)(name)
+    module.__file__ = source
+    parent, _, own = name.rpartition(".")
+    if source.endswith("/__init__.py"):
+        module.__package__, module.__path__ = name, [source[: -len("/__init__.py")]]
+    else:
+        module.__package__ = parent
+    sys.modules[name] = module
+    exec(code, module.__dict__)
+    if parent:
+        setattr(sys.modules[parent], own, module)
+
+
+def write_bundle(names: list[str]) -> None:
+    """Keeps the compiled forms of these modules together, atomically; where that is not possible, does nothing.
+
+    Args:
+        names: of modules of ours which have been imported, in the order in which that was finished.
+    """
+    path = bundle_path()
+    if not posix.access(path.rpartition("/")[0], posix.W_OK, effective_ids=True):
+        return
+    index, codes = [], []
+    temporary = f"{path}.{posix.getpid()}"
+    try:
+        for name in names:
+            source = sys.modules[name].__file__
+            assert source is not None
+            found = posix.stat(source)
+            code = marshal.dumps(_without_documentation(source))
+            index.append((name, source, found.st_mtime_ns, found.st_size, len(code)))
+            codes.append(code)
+        head = marshal.dumps((_ROOT, index))
+        content = b"".join((_BUNDLE, len(head).to_bytes(4, "little"), head, *codes))
+        descriptor = posix.open(temporary, posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC, 0o644)
+        try:
+            whole = posix.write(descriptor, content) == len(content)
+        finally:
+            posix.close(descriptor)
+        if whole:
+            posix.replace(temporary, path)
+        else:
+            posix.unlink(temporary)
+    except OSError:
+        return
+
+
+def _without_documentation(source: str) -> "CodeType":
+    """The code of a source file without its docstrings, a fifth of it that no launch ever looks at."""
+    import ast
+
+    with open(source, "rb") as file:
+        tree = ast.parse(file.read(), source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node, clean=False):
+            node.body[:1] = [] if len(node.body) > 1 else [ast.copy_location(ast.Pass(), node.body[0])]
+    code: CodeType = compile(tree, source, "exec", dont_inherit=True, optimize=sys.flags.optimize)
+    return code
 
 
 def start(argv: list[str]) -> "NoReturn":
@@ -98,8 +202,15 @@ def start(argv: list[str]) -> "NoReturn":
     gc.disable()
     sys.meta_path.insert(0, CompiledModules)
     try:
+        bundled = load_bundle()
         from launcher.__main__ import main
 
+        if not bundled and argv[1:2] == ["run"]:
+            import launcher.verbs.run  # with it comes all that a plain launch needs
+
+            ours = {name for name in sys.modules if name.partition(".")[0] in _TOP_LEVEL}
+            if ours == {launcher.__name__, __name__, *CompiledModules.executed}:  # else some were compiled just now
+                write_bundle([launcher.__name__, *CompiledModules.executed])
         status = main(argv)
         if sys.stdout is not None:
             sys.stdout.flush()  # `main` has done it, and said what went wrong

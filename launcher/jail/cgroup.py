@@ -10,8 +10,9 @@ Launch path of such limits: see launcher/jail/syscalls.py.
 """
 
 import errno
-import os
 import time
+
+from launcher.lean import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ Launch path: see launcher/jail/syscalls.py.
 """
 
 import errno
-import os
 
 from launcher.jail import capabilities, hygiene, landlock, seccomp, syscalls
+from launcher.lean import os
 from policy import promises
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal
 from policy.plan import Plan

@@ -6,9 +6,9 @@ Launch path: see launcher/jail/syscalls.py.
 """
 
 import errno
-import os
 
 from launcher.jail import syscalls
+from launcher.lean import os
 from policy.errors import Refusal
 from policy.plan import Plan
 

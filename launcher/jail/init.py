@@ -10,12 +10,11 @@ real-time signal is queued, while a second SIGTERM or SIGCONT that is still pend
 Launch path: see launcher/jail/syscalls.py.
 """
 
-import ctypes
-import os
 import select
 import time
 
 from launcher.jail import processes, status, syscalls
+from launcher.lean import ctypes, os
 from policy.errors import EXIT_REFUSED, Refusal
 
 TYPE_CHECKING = False

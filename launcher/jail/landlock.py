@@ -10,10 +10,10 @@ Launch path: see launcher/jail/syscalls.py.
 """
 
 import errno
-import os
 from _stat import S_ISDIR
 
 from launcher.jail import syscalls
+from launcher.lean import os
 from policy.errors import Refusal
 
 FS_EXECUTE = 1 << 0

@@ -5,10 +5,10 @@ By ctypes, because inside a jail nothing can be imported that is not there alrea
 Loaded for a further command: built-in modules only, see launcher/jail/minder.py.
 """
 
-import ctypes
-import os
 import select
 import time
+
+from launcher.lean import ctypes, os
 
 _SOL_SOCKET = 1
 _SO_PEERCRED = 17

@@ -11,10 +11,10 @@ Loaded when a client comes, from inside the jail's view (`launcher.session.run`)
 and what every launch has loaded already.
 """
 
-import os
 import select
 
 from launcher.jail import hygiene, init, local_sockets, processes, request, status, syscalls
+from launcher.lean import os
 from policy import promises
 from policy.errors import EXIT_NOT_FOUND, EXIT_REFUSED, Refusal
 from policy.plan import Plan, beneath

@@ -6,9 +6,8 @@ of `paddock doctor`.
 Launch path: see launcher/jail/syscalls.py.
 """
 
-import os
-
 from launcher.jail import landlock, syscalls
+from launcher.lean import os
 from policy.errors import Refusal
 
 ENV_NO_USERNS = "PADDOCK_NO_USERNS"

@@ -3,12 +3,11 @@
 Launch path: see launcher/jail/syscalls.py.
 """
 
-import ctypes
 import errno
-import os
 import select
 
 from launcher.jail import syscalls
+from launcher.lean import ctypes, os
 from policy.errors import Refusal
 
 TYPE_CHECKING = False

@@ -6,10 +6,10 @@ is bounded before any is read.
 Loaded for a further command: built-in modules only, see launcher/jail/minder.py.
 """
 
-import os
 import time
 
 from launcher.jail import local_sockets
+from launcher.lean import os
 from policy.errors import Refusal
 
 ABOUT = b"A"  # what runs here; no fields. Answered by status.REPORT

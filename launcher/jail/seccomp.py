@@ -15,10 +15,10 @@ Left open on purpose
 Launch path: see launcher/jail/syscalls.py.
 """
 
-import ctypes
 import errno
 
 from launcher.jail import syscalls
+from launcher.lean import ctypes
 from policy.errors import Refusal
 
 TYPE_CHECKING = False

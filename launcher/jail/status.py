@@ -6,8 +6,8 @@ Launch path: marshal and os only.
 """
 
 import marshal
-import os
 
+from launcher.lean import os
 from policy.errors import Refusal
 
 TYPE_CHECKING = False

@@ -6,10 +6,9 @@ what the kernel returned. What a refusal *means* is said by the module that aske
 Launch path: only sys, os and ctypes are imported.
 """
 
-import ctypes
-import os
 import sys
 
+from launcher.lean import ctypes, os
 from policy.errors import Refusal
 
 TYPE_CHECKING = False

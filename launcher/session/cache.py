@@ -9,9 +9,9 @@ Launch path: `os`, `sys`, `marshal` and `_imp`.
 
 import _imp
 import marshal
-import os
 import sys
 
+from launcher.lean import os
 from launcher.session import inputs
 from launcher.session.places import Places, made
 from policy.plan import Plan

@@ -8,10 +8,10 @@ permission to read, or nested very deep) is taken to be all that the file system
 Launch path of the limit that needs it: `os` and `time`.
 """
 
-import os
 import time
 from _stat import S_ISDIR
 
+from launcher.lean import os
 from launcher.session import usage
 
 TYPE_CHECKING = False

@@ -4,12 +4,12 @@ A name in a worktree can be a symbolic link, a FIFO that never answers, a device
 here acts on one open descriptor, so what was checked is what is used.
 """
 
-import os
 import secrets
 import stat
 from contextlib import suppress
 from typing import NamedTuple
 
+from launcher.lean import os
 from policy.errors import Refusal
 
 CONFIG_LIMIT = 256 << 10

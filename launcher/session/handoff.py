@@ -9,8 +9,7 @@ is told too.
 Launch path: `os`.
 """
 
-import os
-
+from launcher.lean import os
 from policy.plan import Plan
 
 MOST_ENTRIES = 2000

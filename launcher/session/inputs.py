@@ -3,7 +3,7 @@
 An input is ``(kind, subject, answer)``; `unchanged` asks every question once more and compares. Launch path: `os`.
 """
 
-import os
+from launcher.lean import os
 
 Input = tuple[str, str, object]
 

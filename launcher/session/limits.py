@@ -7,9 +7,8 @@ with no other limit never loads this module.
 Launch path of the limits that need it: see launcher/jail/syscalls.py.
 """
 
-import os
-
 from launcher.jail import cgroup, hygiene
+from launcher.lean import os
 from launcher.session import state
 from launcher.session.watchdog import Watchdog
 from policy import promises

@@ -3,8 +3,7 @@
 Launch path: `os` only. No directory is made here; `made` does that, and checks whose it is.
 """
 
-import os
-
+from launcher.lean import os
 from policy.errors import Refusal
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin"

@@ -3,7 +3,7 @@
 Launch path (a session's end): `os` only; shutil costs 10 ms to import and gives up on deep trees.
 """
 
-import os
+from launcher.lean import os
 
 
 def remove_tree(path: str) -> list[str]:

@@ -4,8 +4,7 @@ The command may be able to rename directories on the way to it; what was opened 
 Launch path: `os`.
 """
 
-import os
-
+from launcher.lean import os
 from policy.errors import Refusal
 
 

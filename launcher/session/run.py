@@ -3,11 +3,10 @@
 Launch path: see launcher/jail/syscalls.py.
 """
 
-import os
-
 from launcher.jail import enter, hygiene, init, status, syscalls
 from launcher.jail.namespaces import devices, layout
 from launcher.jail.namespaces import enter as namespaces
+from launcher.lean import os
 from launcher.session import cache, handoff, messages, state, terminal
 from launcher.session.places import Places
 from policy import promises

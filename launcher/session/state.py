@@ -9,9 +9,9 @@ Launch path: `os`, `fcntl`.
 """
 
 import fcntl
-import os
 
 from launcher.jail import syscalls
+from launcher.lean import os
 from launcher.session import inputs
 from launcher.session.places import Places, made, make_private, unusable
 from launcher.session.remove import remove_tree

@@ -7,11 +7,11 @@ shell can see; what is sent to the launcher alone is passed on.
 Launch path: see launcher/jail/syscalls.py.
 """
 
-import os
 import select
 import time
 
 from launcher.jail import hygiene, init, processes, status, syscalls
+from launcher.lean import os
 from policy.errors import EXIT_REFUSED, Refusal
 
 TYPE_CHECKING = False

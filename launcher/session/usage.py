@@ -6,10 +6,10 @@ Everything is seen from outside, by the launcher. A process can make itself unre
 Launch path of the limits that need it: `os` only.
 """
 
-import os
 from _stat import S_ISREG
 
 from launcher.jail import processes
+from launcher.lean import os
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")

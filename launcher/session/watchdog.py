@@ -10,10 +10,10 @@ else inside: what runs is watched.
 Launch path of the limits that need it: see launcher/session/limits.py.
 """
 
-import os
 import time
 
 from launcher.jail import processes, syscalls
+from launcher.lean import os
 from launcher.session.disk_use import DiskUse
 from launcher.session.usage import Usage
 

@@ -1,9 +1,9 @@
 """`paddock run`: parse, call, print. Launch path: nothing is imported here that a warm launch does not need."""
 
-import os
 import sys
 
 from launcher import cli
+from launcher.lean import os
 from launcher.session import cache, messages, places, run
 from policy.errors import Refusal, printable
 

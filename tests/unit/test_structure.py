@@ -19,6 +19,7 @@ LAUNCH_PATH = (
     "policy/errors.py",
     "policy/promises.py",
     "launcher/start.py",
+    "launcher/lean.py",
     "launcher/__main__.py",
     "launcher/cli.py",
     "launcher/verbs/run.py",
@@ -46,7 +47,14 @@ BUILT_IN = {
     "_socket",
 }
 
-JAIL_MAY_IMPORT = ("policy.plan", "policy.errors", "policy.promises", "launcher.jail", "launcher.ledger")
+JAIL_MAY_IMPORT = (
+    "policy.plan",
+    "policy.errors",
+    "policy.promises",
+    "launcher.jail",
+    "launcher.ledger",
+    "launcher.lean",
+)
 
 
 def python_files(*folders: str) -> list[Path]:

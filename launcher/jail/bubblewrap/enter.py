@@ -11,7 +11,6 @@ Launch path: see launcher/jail/syscalls.py.
 """
 
 import errno
-import os
 from _stat import S_ISDIR
 
 from launcher.jail import syscalls
@@ -19,6 +18,7 @@ from launcher.jail.bubblewrap import arguments
 from launcher.jail.bubblewrap.process import Bubblewrap
 from launcher.jail.namespaces import devices, layout
 from launcher.jail.namespaces.layout import Operation
+from launcher.lean import os
 from policy.errors import Refusal
 from policy.plan import Plan
 

@@ -11,8 +11,8 @@ Launch path: `os` only.
 """
 
 import errno
-import os
 
+from launcher.lean import os
 from policy.errors import Refusal
 
 _BASE = 0x10000  # above vm.mmap_min_addr everywhere

@@ -3,10 +3,9 @@
 Launch path: see launcher/jail/syscalls.py.
 """
 
-import os
-
 from launcher.jail import hygiene, syscalls
 from launcher.jail.bubblewrap import keeper
+from launcher.lean import os
 from policy.errors import Refusal
 
 TYPE_CHECKING = False

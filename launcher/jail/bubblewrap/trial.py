@@ -3,12 +3,12 @@
 Launch path: see launcher/jail/syscalls.py.
 """
 
-import os
 from _stat import S_ISREG
 
 from launcher.jail.bubblewrap import arguments
 from launcher.jail.bubblewrap.process import Bubblewrap
 from launcher.jail.namespaces import layout
+from launcher.lean import os
 from policy.errors import Refusal
 from policy.plan import Plan, beneath
 

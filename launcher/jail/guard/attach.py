@@ -8,11 +8,11 @@ Launch path of the backend landlock+guard: see launcher/jail/syscalls.py.
 """
 
 import _thread
-import os
 
 from launcher.jail import capabilities, hygiene, init, landlock, status, syscalls
 from launcher.jail.guard import listener
 from launcher.jail.guard.rules import Rules
+from launcher.lean import os
 from policy.errors import EXIT_REFUSED, Refusal
 from policy.plan import Plan
 

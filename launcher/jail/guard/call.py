@@ -6,12 +6,11 @@ process is named by a number, which may have gone to somebody else: act only aft
 Launch path of the backend landlock+guard: see launcher/jail/syscalls.py.
 """
 
-import ctypes
 import errno
-import os
 
 from launcher.jail import syscalls
 from launcher.jail.guard.listener import Gone, Listener
+from launcher.lean import ctypes, os
 
 PATH_MAX = 4096  # with the final NUL (limits.h)
 _PAGE = 4096  # or a multiple of it

@@ -3,11 +3,10 @@
 Launch path of the backend landlock+guard: see launcher/jail/syscalls.py.
 """
 
-import ctypes
 import errno
-import os
 
 from launcher.jail import syscalls
+from launcher.lean import ctypes, os
 from policy.errors import Refusal
 
 NEW_LISTENER = 1 << 3
@@ -29,6 +28,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _ioctl = _libc["ioctl"]
 _ioctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)
 _ioctl.restype = ctypes.c_int
+_memset = _libc["memset"]
+_memset.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)
+_memset.restype = ctypes.c_void_p
 
 
 class Gone(Exception):
@@ -83,7 +85,7 @@ class Listener:
             OSError: the listener is of no use any more.
         """
         # The kernel insists on a structure of zeros (EINVAL).
-        ctypes.memset(self._address, 0, 8 * _NOTIFICATION)
+        _memset(self._address, 0, 8 * _NOTIFICATION)
         if _ioctl(self.fd, _RECV, self._address) < 0:
             number = ctypes.get_errno()
             if number in (errno.ENOENT, errno.EINTR):

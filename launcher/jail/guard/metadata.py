@@ -7,16 +7,15 @@ included; only what the Plan does not let be written is EPERM. Devices are never
 Launch path of the backend landlock+guard: see launcher/jail/syscalls.py.
 """
 
-import ctypes
 import errno
 import fcntl
-import os
 from _stat import S_ISBLK, S_ISCHR
 
 from launcher.jail import syscalls
 from launcher.jail.guard.call import Call
 from launcher.jail.guard.paths import resolve
 from launcher.jail.guard.rules import Rules
+from launcher.lean import ctypes, os
 
 _XATTR_NAME = 256  # XATTR_NAME_MAX and the NUL
 _XATTR_SIZE = 65536

@@ -9,13 +9,12 @@ means the same to both.
 Launch path of the backend landlock+guard: see launcher/jail/syscalls.py.
 """
 
-import ctypes
 import errno
-import os
 from _stat import S_ISLNK
 
 from launcher.jail import syscalls
 from launcher.jail.guard.call import Call
+from launcher.lean import ctypes, os
 
 _OPENAT2 = 437
 _MOST_LINKS = 40  # path_resolution(7)

@@ -7,15 +7,14 @@ those that were made outside. The other end sees the guard's process id in SO_PE
 Launch path of the backend landlock+guard: see launcher/jail/syscalls.py.
 """
 
-import ctypes
 import errno
-import os
 
 from launcher.jail import syscalls
 from launcher.jail.guard.call import Call
 from launcher.jail.guard.listener import Gone
 from launcher.jail.guard.paths import resolve
 from launcher.jail.guard.rules import Rules
+from launcher.lean import ctypes, os
 
 _UNSPEC, _UNIX, _INET, _INET6, _NETLINK = 0, 1, 2, 10, 16
 _LONGEST = 128  # sizeof(struct sockaddr_storage)

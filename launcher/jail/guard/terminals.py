@@ -6,11 +6,10 @@ guard opens it and hands it over. What opens /dev/pts/N by name stays denied.
 Launch path of the backend landlock+guard: see launcher/jail/syscalls.py.
 """
 
-import os
-
 from launcher.jail import syscalls
 from launcher.jail.guard.call import Call
 from launcher.jail.guard.rules import Rules
+from launcher.lean import os
 
 TIOCGPTPEER = 0x5441
 _FLAGS = os.O_ACCMODE | os.O_NONBLOCK | os.O_CLOEXEC

@@ -3,14 +3,13 @@
 Not on the launch path of a cached plan.
 """
 
-import ctypes
-import os
 import select
 
 from launcher.jail import hygiene, seccomp, syscall_tables, syscalls
 from launcher.jail.bpf import Program
 from launcher.jail.guard.call import Call
 from launcher.jail.guard.listener import Listener, install
+from launcher.lean import ctypes, os
 from policy.errors import Refusal
 
 TYPE_CHECKING = False

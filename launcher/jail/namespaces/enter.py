@@ -3,13 +3,12 @@
 Launch path: see launcher/jail/syscalls.py.
 """
 
-import ctypes
 import errno
-import os
 
 from launcher.jail import processes, syscalls
 from launcher.jail.namespaces.layout import PROTECT, Operation
 from launcher.jail.namespaces.view import View
+from launcher.lean import ctypes, os
 from policy.errors import Refusal
 from policy.plan import Plan
 

@@ -11,12 +11,12 @@ Launch path: see launcher/jail/syscalls.py.
 """
 
 import errno
-import os
 from _stat import S_ISDIR, S_ISLNK
 
 from launcher.jail import syscalls
 from launcher.jail.namespaces import devices, layout
 from launcher.jail.namespaces.layout import Operation
+from launcher.lean import os
 from policy.errors import Refusal
 
 # The scratch tmpfs covers the outer /proc: no grant comes from there, and it is a directory everywhere. Everything the

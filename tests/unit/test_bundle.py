@@ -1,0 +1,122 @@
+"""The modules of a launch in one file: made by the first launch, used by the next, never older than the sources."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.install import base_python
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def sources(public_dir: Path) -> Path:
+    """A copy of Paddock's own packages, not compiled, which everybody may read."""
+    for package in ("launcher", "policy"):
+        shutil.copytree(ROOT / package, public_dir / package, ignore=shutil.ignore_patterns("__pycache__"))
+    (public_dir / "launcher/__pycache__").mkdir()
+    return public_dir
+
+
+def python(sources: Path, program: str) -> str:
+    """What a bare interpreter prints that has `sources` on its path."""
+    words = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(sources)!r})\n{program}"]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def launch(sources: Path) -> str:
+    """Two command lines that come as far as `paddock run`: the first has its modules compiled, one by one."""
+    python(sources, "from launcher.start import start; start(['paddock', 'run', '--help'])")
+    return python(sources, "from launcher.start import start; start(['paddock', 'run', '--help'])")
+
+
+def loaded(sources: Path) -> bool:
+    """Whether the bundle is there, is up to date, and brings the road of a launch."""
+    program = (
+        "from launcher import start; done = start.load_bundle(); "
+        "print(done, 'launcher.verbs.run' in sys.modules and 'launcher.jail.namespaces.view' in sys.modules)"
+    )
+    answers = {"True True\n": True, "False False\n": False}
+    return answers[python(sources, program)]
+
+
+def bundles(sources: Path) -> list[Path]:
+    """Every file of the bundle's name, temporary ones included."""
+    return sorted((sources / "launcher/__pycache__").glob("launch.*"))
+
+
+def test_the_first_launch_makes_it_and_the_next_uses_it(sources: Path) -> None:
+    """What is printed is the same both times."""
+    assert not loaded(sources)
+    first = launch(sources)
+    assert len(bundles(sources)) == 1
+    assert loaded(sources)
+    assert launch(sources) == first
+    assert "EXAMPLES" in first.upper()
+
+
+def test_a_changed_source_counts_at_once(sources: Path) -> None:
+    """The bundle is left aside and made anew."""
+    launch(sources)
+    plan = sources / "policy/plan.py"
+    plan.write_text(plan.read_text() + "\nMARK = 1\n")
+    assert not loaded(sources)
+    launch(sources)
+    assert loaded(sources)
+    assert python(sources, "from launcher import start; start.load_bundle(); import policy.plan; "
+                           "print(policy.plan.MARK)") == "1\n"  # fmt: skip
+
+
+def test_a_moved_installation_makes_its_own(sources: Path) -> None:
+    """Paths in it are those of the place where it was made."""
+    launch(sources)
+    moved = sources / "moved"
+    moved.mkdir()
+    for package in ("launcher", "policy"):
+        shutil.copytree(sources / package, moved / package, copy_function=shutil.copy2)
+    assert not loaded(moved)
+    launch(moved)
+    assert loaded(moved)
+
+
+def test_another_file_in_its_place_is_left_aside(sources: Path) -> None:
+    """Nothing of it is executed, and the launch works."""
+    expected = launch(sources)
+    (bundle,) = bundles(sources)
+    for content in (b"", b"paddock-bundle-0\n" + bytes(64), os.urandom(256)):
+        bundle.write_bytes(content)
+        assert not loaded(sources)
+        bundle.write_bytes(content)
+        assert launch(sources) == expected
+
+
+def test_checks_stay_in_and_documentation_goes(sources: Path) -> None:
+    """Docstrings are left out; assertions and line numbers are not."""
+    launch(sources)
+    told = python(
+        sources,
+        "from launcher import start; start.load_bundle(); from policy import plan\n"
+        "from launcher.jail import init\n"
+        "code = init.Init._on_connection.__code__\n"
+        "print(plan.Plan.__doc__, AssertionError.__name__ in str(init.Init._on_connection.__code__.co_consts) or "
+        "any(line for _, _, line in code.co_lines()), code.co_filename.endswith('init.py'))",
+    )
+    assert told == "None True True\n"
+
+
+def test_where_it_cannot_be_written_nothing_is_said(sources: Path) -> None:
+    """An installation of root's, used by somebody else before root did, works without."""
+    for path in (sources, *sources.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    become = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+    program = f"import sys; sys.path.append({str(sources)!r}); from launcher.start import start; start(sys.argv[1:])"
+    words: list[str | Path] = [*become, base_python(), "-I", "-S", "-c", program, "paddock", "run", "--help"]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert bundles(sources) == []
