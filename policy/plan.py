@@ -20,6 +20,10 @@ Grant
 
 VERSION = 1
 
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin"
+"""Where programmes are looked for that Paddock itself runs, outside of every jail. Never the caller's PATH: it may lead
+into a worktree (an active virtual environment does), and whoever works there would choose what runs."""
+
 SLOTS = ("home", "tmp", "git", "run")
 """home and git belong to the worktree, tmp and run to the session (DESIGN section 2)."""
 

@@ -8,16 +8,9 @@ import pwd
 import stat
 
 from launcher.session import inputs
+from launcher.vcs.disk import Present
 
-_KINDS = {
-    stat.S_IFREG: "file",
-    stat.S_IFDIR: "dir",
-    stat.S_IFLNK: "link",
-    stat.S_IFSOCK: "socket",
-    stat.S_IFIFO: "fifo",
-    stat.S_IFCHR: "char",
-    stat.S_IFBLK: "block",
-}
+_DISK = Present()
 
 
 class Machine:
@@ -86,10 +79,7 @@ class Machine:
     def kind(self, path: str) -> str | None:
         """What lstat(2) says `path` is; None when absent."""
         self._ask(inputs.IDENTITY, path)
-        try:
-            return _KINDS.get(stat.S_IFMT(os.lstat(path).st_mode))
-        except (OSError, ValueError):
-            return None
+        return _DISK.kind(path)
 
     def resolve(self, path: str) -> str | None:
         """The canonical path, None when it does not exist or cannot be reached."""
@@ -123,10 +113,7 @@ class Machine:
     def listing(self, path: str) -> tuple[str, ...] | None:
         """Sorted names in a directory; None when it cannot be listed."""
         self._ask(inputs.CONTENT, path)
-        try:
-            return tuple(sorted(os.listdir(path)))
-        except OSError:
-            return None
+        return _DISK.listing(path)
 
     def present(self, directory: str, names: tuple[str, ...], suffixes: tuple[str, ...]) -> tuple[str, ...]:
         """Sorted entries of a directory that are in `names` or end in one of `suffixes`."""
@@ -136,24 +123,7 @@ class Machine:
     def read(self, path: str, limit: int = 65536) -> bytes | None:
         """Content of a regular file up to `limit` bytes; None when longer, not regular, or unreadable."""
         self._ask(inputs.CONTENT, path)
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-        except (OSError, ValueError):
-            return None
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return None
-            content = b""
-            while len(content) <= limit:
-                block = os.read(descriptor, limit + 1 - len(content))
-                if not block:
-                    return content
-                content += block
-            return None
-        except OSError:
-            return None
-        finally:
-            os.close(descriptor)
+        return _DISK.read(path, limit)
 
     def executable(self, path: str) -> bool:
         """Whether the calling user may execute this regular file."""

@@ -6,10 +6,6 @@ Launch path: `os` only. No directory is made here; `made` does that, and checks 
 from launcher.lean import os
 from policy.errors import Refusal
 
-SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin"
-"""Where programmes are looked for that Paddock itself runs, outside of every jail. Never the caller's PATH: it may lead
-into a worktree (an active virtual environment does), and whoever works there would choose what runs."""
-
 
 class Places:
     """Absolute directories of one user: `home`, `config`, `state`, `cache`."""

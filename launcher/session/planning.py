@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.jail import probe, seccomp
-from launcher.session import cache, checkout, configuration, state
+from launcher.session import cache, configuration, state
 from launcher.session.machine import Machine
 from launcher.session.places import Places, made
 from launcher.session.private_home import make_private_home
 from launcher.session.programs import find_command
 from launcher.session.trust import Trust
+from launcher.vcs import checkout
 from policy import derive, promises, toolchain_table, toolchains
 from policy.config import flags
 from policy.config import rules as config_rules

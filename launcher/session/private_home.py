@@ -8,9 +8,10 @@ import os
 import shutil
 import subprocess
 
-from launcher.session.places import SYSTEM_PATH, made, make_private, unusable
+from launcher.session.places import made, make_private, unusable
 from launcher.session.remove import remove_tree
 from launcher.session.state import own_home
+from policy.plan import SYSTEM_PATH
 
 MOST_BYTES = 1 << 20
 

@@ -16,9 +16,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.session.places import SYSTEM_PATH, Places, made
+from launcher.session.places import Places, made
 from policy import promises
 from policy.errors import Refusal
+from policy.plan import SYSTEM_PATH
 
 _OPEN_FILES = "200"
 

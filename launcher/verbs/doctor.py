@@ -10,6 +10,7 @@ from launcher.jail import probe
 from launcher.session import messages, places, selftest
 from launcher.verbs import typer_verb
 from policy.errors import Refusal
+from policy.plan import SYSTEM_PATH
 
 EXAMPLES = (
     ("paddock doctor", "what is there, what is proven, what to do"),
@@ -28,7 +29,7 @@ def doctor(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List every attempt.")] = False,
 ) -> int:
     """Shows every layer of protection, and tries to break a real miniature jail."""
-    os.environ["PATH"] = places.SYSTEM_PATH  # bwrap is tried out, unjailed
+    os.environ["PATH"] = SYSTEM_PATH  # bwrap is tried out, unjailed
     layers = probe.describe(probe.probe(), probe.bubblewrap())
     refused: Refusal | None = None
     result: selftest.Result | None = None

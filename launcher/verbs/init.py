@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from launcher.session import checkout, configuration, places
+from launcher.session import configuration, places
 from launcher.session.machine import Machine
+from launcher.vcs import checkout
 from launcher.verbs import typer_verb
 from policy.errors import printable
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.session import checkout
 from launcher.session.machine import Machine
+from launcher.vcs import checkout
 from policy.errors import Refusal
 
 CLEAN = {"PATH": os.environ.get("PATH", os.defpath), "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}

@@ -1,0 +1,80 @@
+"""What finding a repository asks of the disk."""
+
+import os
+import stat
+from typing import Protocol
+
+_KINDS = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "dir",
+    stat.S_IFLNK: "link",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFIFO: "fifo",
+    stat.S_IFCHR: "char",
+    stat.S_IFBLK: "block",
+}
+
+
+class Disk(Protocol):
+    """The part of `policy.host.Host` that `checkout` needs. Paths are absolute `str` (surrogateescape)."""
+
+    def kind(self, path: str) -> str | None:
+        """``file``, ``dir``, ``link``, ``socket``, ``fifo``, ``char``, ``block``; None when absent. Like lstat(2)."""
+
+    def resolve(self, path: str) -> str | None:
+        """The canonical path; None when it does not exist or cannot be reached."""
+
+    def listing(self, path: str) -> tuple[str, ...] | None:
+        """Sorted names in a directory; None when it cannot be listed."""
+
+    def read(self, path: str, limit: int = 65536) -> bytes | None:
+        """Content of a regular file, at most `limit` bytes (longer: None); None when it cannot be read."""
+
+
+class Present:
+    """The `Disk` as it is now. `launcher.session.machine.Machine` answers the same and records the questions."""
+
+    def kind(self, path: str) -> str | None:
+        """What lstat(2) says `path` is; None when absent."""
+        try:
+            return _KINDS.get(stat.S_IFMT(os.lstat(path).st_mode))
+        except (OSError, ValueError):
+            return None
+
+    def resolve(self, path: str) -> str | None:
+        """The canonical path, None when it does not exist or cannot be reached."""
+        try:
+            return os.path.realpath(path, strict=True)
+        except (OSError, ValueError):
+            return None
+
+    def listing(self, path: str) -> tuple[str, ...] | None:
+        """Sorted names in a directory; None when it cannot be listed."""
+        try:
+            return tuple(sorted(os.listdir(path)))
+        except OSError:
+            return None
+
+    def read(self, path: str, limit: int = 65536) -> bytes | None:
+        """Content of a regular file up to `limit` bytes; None when longer, not regular, or unreadable.
+
+        A FIFO or a terminal in its place neither blocks nor becomes ours.
+        """
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        except (OSError, ValueError):
+            return None
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return None
+            content = b""
+            while len(content) <= limit:
+                block = os.read(descriptor, limit + 1 - len(content))
+                if not block:
+                    return content
+                content += block
+            return None
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)

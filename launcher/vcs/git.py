@@ -1,0 +1,353 @@
+"""Running git on a trusted repository: one whose git directory no agent could write.
+
+Nothing but git itself is executed, whatever configuration, attributes, hooks and environment say (`hardening`), and
+every process has its limits of time and output. A git directory that an agent could write is never given to `Git`:
+there, only git inside a jail may read (DESIGN section 7).
+
+Why not GitPython's command object: its processes inherit the caller's environment (nothing can be taken out of it),
+importing it runs a `git` from the caller's PATH and costs 120 ms, a time limit lists children by running `pgrep` from
+that PATH, and output has no limit.
+"""
+
+import os
+import selectors
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from launcher.vcs import checkout, hardening
+from launcher.vcs.disk import Present
+from policy.errors import Refusal
+from policy.plan import SYSTEM_PATH
+
+TIMEOUT = 600.0
+"""Seconds after which a git process is killed. Long: a checkout on a slow disk must not die of it."""
+
+OUTPUT_LIMIT = 256 << 20
+"""Bytes of standard output that a git process may write to us."""
+
+_ERROR_TAIL = 64 << 10
+_SHOWN_LINES = 12
+_BLOCK = 1 << 16
+
+# Their `-p` would run programmes that configuration or attributes name.
+_DIFFS = frozenset({"diff", "diff-files", "diff-index", "diff-tree", "format-patch", "log", "range-diff", "show"})
+
+
+class Completed(NamedTuple):
+    """A git process that has ended: exit status (-N: killed by signal N), standard output, end of standard error."""
+
+    status: int
+    out: bytes
+    err: bytes
+
+
+class GitFailed(Refusal):
+    """Git said no, or was stopped.
+
+    Args:
+        reference: ``git-failed``, ``git-timeout``, ``git-output`` or ``git-missing``.
+        words: the command without its fixed options.
+        where: the git directory.
+        why: what happened; the last lines of git's own words are put behind it.
+
+    Attributes:
+        status: exit status; -N when signal N ended it; None when it did not start.
+        err: what git wrote to standard error (its last 64 KiB).
+    """
+
+    def __init__(
+        self, reference: str, words: Sequence[str], where: str, why: str, *, status: int | None, err: bytes = b""
+    ) -> None:
+        lines = err.decode(errors="replace").strip().splitlines()[-_SHOWN_LINES:]
+        command = shlex.join(["git", *words[:24], *(["..."] if len(words) > 24 else [])])
+        super().__init__(
+            reference,
+            f"git {words[0] if words else ''}: {why}",
+            context="\n".join([f"{command}, in {where}", *lines]),
+            hint="nothing of the repository's own configuration was executed: see whether git alone can do it",
+        )
+        self.status = status
+        self.err = err
+
+
+class Git:
+    """Git on one trusted repository. Cheap to make; may be used by several threads.
+
+    Args:
+        git_dir: its git directory (a linked worktree's own one, or the main one), absolute.
+        work_tree: root of the files, for commands that need them; None for what works on objects and refs alone.
+        timeout: seconds that each process may take.
+        output_limit: bytes of standard output that `run` takes.
+        protocols: transports that git may use; none by default, so nothing can leave the machine.
+        filters: names of `filter` drivers that may run as the repository's own configuration says. By default none
+            does: files are checked out as they are stored.
+        settings: further configuration, as (key, value), above all files and above what protects.
+        hold: descriptors that every process inherits. A lock among them (flock(2)) stays taken until the last git has
+            ended, also when this process is killed.
+    """
+
+    def __init__(
+        self,
+        git_dir: str | Path,
+        work_tree: str | Path | None = None,
+        *,
+        timeout: float = TIMEOUT,
+        output_limit: int = OUTPUT_LIMIT,
+        protocols: Iterable[str] = (),
+        filters: Iterable[str] = (),
+        settings: Iterable[hardening.Setting] = (),
+        hold: Iterable[int] = (),
+    ) -> None:
+        self.git_dir = os.fspath(git_dir)
+        self.work_tree = None if work_tree is None else os.fspath(work_tree)
+        self.common_dir = checkout.common_dir(self.git_dir, Present())
+        self.timeout = timeout
+        self.output_limit = output_limit
+        self._protocols = tuple(protocols)
+        self._filters = tuple(filters)
+        self._settings = tuple(settings)
+        self._hold = tuple(hold)
+        self._known: tuple[object, list[hardening.Setting]] | None = None
+
+    @classmethod
+    def open(cls, worktree: str | Path, *, timeout: float = TIMEOUT, output_limit: int = OUTPUT_LIMIT) -> "Git":
+        """Git on the worktree (main, linked or submodule) whose root is `worktree`.
+
+        The git directory is found by reading pointers; one that an agent may have planted is refused. It must belong
+        to the caller or to root, unless the caller is root.
+
+        Refusals: what `checkout.find` refuses, git-not-ours.
+        """
+        found = checkout.find(os.path.abspath(worktree), Present(), exact=True)
+        for directory in {found.git_dir, found.common_dir}:
+            owner = os.stat(directory).st_uid
+            if os.geteuid() not in (0, owner) and owner != 0:
+                raise Refusal(
+                    "git-not-ours",
+                    f"{directory} belongs to somebody else",
+                    context=f"its owner is user {owner}, and this is user {os.geteuid()}",
+                    hint="work in a clone of your own",
+                )
+        return cls(found.git_dir, found.root, timeout=timeout, output_limit=output_limit)
+
+    def run(
+        self,
+        *arguments: str,
+        input: bytes | None = None,
+        ok: Iterable[int] = (0,),
+        environment: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Completed:
+        """Runs a git command to its end.
+
+        Args:
+            arguments: the command and its own arguments; paths are taken literally, without pathspec magic.
+            input: standard input; None for none.
+            ok: exit statuses that are no failure.
+            environment: variables of `hardening.PASSED` (author, committer, index file ...).
+            timeout: seconds, in place of the repository's.
+
+        Raises:
+            GitFailed: another exit status, no git, out of time, or too much output. No process is left.
+        """
+        pipe = subprocess.PIPE
+        process = self.start(
+            *arguments,
+            stdin=pipe if input is not None else subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            environment=environment,
+        )
+        limit = self.timeout if timeout is None else timeout
+        try:
+            out, err, stopped = _collected(process, input or b"", time.monotonic() + limit, self.output_limit)
+        finally:
+            kill(process)
+        if stopped == "time":
+            raise GitFailed("git-timeout", arguments, self.git_dir, f"not done after {limit:g} s", status=None, err=err)
+        if stopped == "output":
+            why = f"more than {self.output_limit} bytes of output"
+            raise GitFailed("git-output", arguments, self.git_dir, why, status=None, err=err)
+        if process.returncode not in ok:
+            ended = process.returncode
+            why = f"exit status {ended}" if ended >= 0 else f"ended by {signal.Signals(-ended).name}"
+            raise GitFailed("git-failed", arguments, self.git_dir, why, status=ended, err=err)
+        return Completed(process.returncode, out, err)
+
+    def text(self, *arguments: str) -> str:
+        """Standard output of a command that succeeded, decoded (surrogateescape), without its last newline.
+
+        Raises:
+            GitFailed: as `run`.
+        """
+        return os.fsdecode(self.run(*arguments).out.removesuffix(b"\n"))
+
+    def start(
+        self,
+        *arguments: str,
+        stdin: int | IO[bytes] | None = subprocess.DEVNULL,
+        stdout: int | IO[bytes] | None = subprocess.DEVNULL,
+        stderr: int | IO[bytes] | None = subprocess.DEVNULL,
+        environment: Mapping[str, str] | None = None,
+    ) -> "subprocess.Popen[bytes]":
+        """Starts a git command, for streams. It leads a session and process group of its own; `kill` ends it.
+
+        The limits of time and output are the caller's to keep.
+
+        Raises:
+            GitFailed: git-missing.
+        """
+        return self._started(arguments, stdin, stdout, stderr, environment, self._overrides())
+
+    def _started(
+        self,
+        arguments: Sequence[str],
+        stdin: int | IO[bytes] | None,
+        stdout: int | IO[bytes] | None,
+        stderr: int | IO[bytes] | None,
+        environment: Mapping[str, str] | None,
+        overrides: list[hardening.Setting],
+    ) -> "subprocess.Popen[bytes]":
+        if not arguments or not arguments[0].replace("-", "").isalnum() or arguments[0].startswith("-"):
+            raise ValueError(f"the first argument must be a git command: {arguments[:1]}")
+        foreign = set(environment or ()) - hardening.PASSED
+        if foreign:
+            raise ValueError(f"not to be passed to git: {sorted(foreign)}")
+        program = shutil.which("git", path=SYSTEM_PATH)
+        if program is None:
+            raise GitFailed("git-missing", arguments, self.git_dir, f"there is no git in {SYSTEM_PATH}", status=None)
+        words = [program, f"--git-dir={self.git_dir}"]
+        if self.work_tree is not None:
+            words.append(f"--work-tree={self.work_tree}")
+        words += ["--no-pager", arguments[0]]
+        if arguments[0] in _DIFFS:
+            words += ["--no-ext-diff", "--no-textconv"]
+        return subprocess.Popen(
+            words + list(arguments[1:]),
+            cwd=self.work_tree or "/",
+            env=hardening.environment([*overrides, *self._settings], self._protocols) | dict(environment or {}),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=self._hold,
+            start_new_session=True,
+        )
+
+    def _overrides(self) -> list[hardening.Setting]:
+        """What the repository's configuration needs to be harmless; asked again whenever a file of it has changed."""
+        if self._known is not None and self._known[0] == self._stamp(self._known[0]):
+            return self._known[1]
+        files, names = self._configured()
+        found = hardening.overrides(names, self._filters)
+        # An include may be conditional (on the branch, say), or its file may appear later: nothing is kept then.
+        lasting = not any(name.startswith(("include.", "includeif.")) for name in names)
+        self._known = (self._stamp(dict.fromkeys(files)), found) if lasting else None
+        return found
+
+    def _configured(self) -> tuple[set[str], list[str]]:
+        """Files of the repository's configuration, and the keys that are set there. Executes nothing."""
+        words = ["config", "--list", "--includes", "--show-origin", "--name-only", "--null"]
+        process = self._started(words, subprocess.DEVNULL, subprocess.PIPE, subprocess.PIPE, None, [])
+        try:
+            out, err, stopped = _collected(process, b"", time.monotonic() + self.timeout, OUTPUT_LIMIT)
+        finally:
+            kill(process)
+        if stopped or process.returncode:
+            raise GitFailed("git-failed", words, self.git_dir, "its configuration cannot be read",
+                            status=process.returncode, err=err)  # fmt: skip
+        files = {f"{self.common_dir}/config", f"{self.git_dir}/config.worktree", f"{self.git_dir}/commondir"}
+        fields = os.fsdecode(out).split("\0")
+        names = []
+        for origin, name in zip(fields[::2], fields[1::2], strict=False):
+            if origin.startswith("file:"):
+                files.add(os.path.join("/", origin.removeprefix("file:")))
+                names.append(name)
+        return files, names
+
+    def _stamp(self, files: object) -> dict[str, object]:
+        assert isinstance(files, dict)
+        return {path: _identity(path) for path in files}
+
+
+def kill(process: "subprocess.Popen[bytes]") -> None:
+    """Ends a process of `Git.start` and all of its process group, takes its exit status, and closes its pipes."""
+    if process.returncode is None:
+        # Not reaped yet, so the group's number cannot belong to anybody else.
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            try:
+                stream.close()
+            except BrokenPipeError:
+                pass
+
+
+def _identity(path: str) -> object:
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        return error.errno
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _collected(
+    process: "subprocess.Popen[bytes]", content: bytes, deadline: float, limit: int
+) -> tuple[bytes, bytes, str]:
+    """Feeds and reads a process until it has ended: output, end of its errors, and what stopped it, if anything.
+
+    The process is waited for without being reaped when it was stopped, so that its group can still be killed.
+    """
+    assert process.stdout is not None
+    assert process.stderr is not None
+    out: list[bytes] = []
+    err = b""
+    size = 0
+    left = memoryview(content)
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        selector.register(process.stderr, selectors.EVENT_READ)
+        if process.stdin is not None:
+            if left:
+                os.set_blocking(process.stdin.fileno(), False)
+                selector.register(process.stdin, selectors.EVENT_WRITE)
+            else:
+                process.stdin.close()
+        while selector.get_map():
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return b"", err, "time"
+            for key, _ in selector.select(remaining):
+                if key.fileobj is process.stdin:
+                    try:
+                        left = left[os.write(key.fd, left[:_BLOCK]) :]
+                    except BrokenPipeError:
+                        left = left[:0]  # git has seen enough; its exit status tells
+                    if not left:
+                        selector.unregister(process.stdin)
+                        process.stdin.close()
+                    continue
+                block = os.read(key.fd, _BLOCK)
+                if not block:
+                    selector.unregister(key.fileobj)
+                elif key.fileobj is process.stderr:
+                    err = (err + block)[-_ERROR_TAIL:]
+                else:
+                    out.append(block)
+                    size += len(block)
+                    if size > limit:
+                        return b"", err, "output"
+    try:
+        process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return b"", err, "time"
+    return b"".join(out), err, ""

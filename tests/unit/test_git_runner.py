@@ -1,0 +1,204 @@
+"""Git on a trusted repository: what a caller gets, what stops it, and which directories it refuses."""
+
+import fcntl
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.vcs import git as runner
+from launcher.vcs.git import Git, GitFailed
+from policy.errors import Refusal
+from tests.support.identity import SYSTEM_PATH
+
+CLEAN = {"PATH": SYSTEM_PATH, "HOME": "/nonexistent"}
+
+
+def plain(*words: str, at: Path) -> str:
+    identity = ("-c", "user.name=T", "-c", "user.email=t@example.invalid")
+    ended = subprocess.run(
+        ["git", *identity, *words], cwd=at, env=CLEAN, check=True, capture_output=True, text=True, timeout=60
+    )
+    return ended.stdout.strip()
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    path = tmp_path / "repo"
+    path.mkdir()
+    plain("init", "-q", "-b", "main", at=path)
+    (path / "file").write_text("content\n")
+    plain("add", ".", at=path)
+    plain("commit", "-q", "-m", "First.", at=path)
+    return path
+
+
+def no_group(pid: int) -> bool:
+    """Whether the process group is gone, within a generous time."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        try:
+            os.killpg(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_text_is_the_output_without_its_last_newline(repo: Path) -> None:
+    """A name that is not UTF-8 comes back as `os.fsdecode` writes it."""
+    name = os.fsdecode(b"caf\xe9")
+    (repo / name).write_text("")
+    plain("add", ".", at=repo)
+    git = Git.open(repo)
+    assert git.text("rev-parse", "--abbrev-ref", "HEAD") == "main"
+    assert git.text("ls-files", "-z").split("\0")[:2] == [name, "file"]
+
+
+def test_input_larger_than_a_pipe_goes_through(repo: Path) -> None:
+    """Writing and reading alternate, so neither side waits for the other."""
+    git = Git.open(repo)
+    head = git.text("rev-parse", "HEAD")
+    ended = git.run("cat-file", "--batch-check", input=f"{head}\n".encode() * 50_000)
+    assert ended.out.count(b"\n") == 50_000
+
+
+def test_a_failure_tells_command_and_last_words(repo: Path) -> None:
+    """The Refusal names what was run, where, and what git said."""
+    with pytest.raises(GitFailed) as raised:
+        Git.open(repo).run("rev-parse", "--verify", "no such")
+    failure = raised.value
+    assert (failure.reference, failure.status) == ("git-failed", 128)
+    assert "git rev-parse --verify 'no such'" in failure.context
+    assert str(repo / ".git") in failure.context
+    assert "Needed a single revision" in failure.context
+
+
+def test_a_status_that_was_expected_is_no_failure(repo: Path) -> None:
+    """`ok` names further exit statuses."""
+    assert Git.open(repo).run("rev-parse", "-q", "--verify", "nothing", ok=(0, 1)).status == 1
+
+
+def test_time_runs_out_for_the_whole_group(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the limit git and its children are killed, and the Refusal says so."""
+    started: list[int] = []
+    start = Git.start
+
+    def noted(self: Git, *arguments: str, **options: object) -> "subprocess.Popen[bytes]":
+        process = start(self, *arguments, **options)  # type: ignore[arg-type]
+        started.append(process.pid)
+        return process
+
+    monkeypatch.setattr(Git, "start", noted)
+    (repo / ".gitattributes").write_text("*.slow filter=slow\n")
+    git = Git(repo / ".git", repo, settings=(("filter.slow.clean", "sleep 1000"),))
+    with pytest.raises(GitFailed) as raised:
+        git.run("hash-object", "--stdin", "--path=x.slow", input=b"x", timeout=1.0)
+    assert raised.value.reference == "git-timeout"
+    assert no_group(started[-1])
+
+
+def test_output_has_a_limit(repo: Path) -> None:
+    """A command that writes more than was agreed is stopped; one below the limit is not."""
+    git = Git(repo / ".git", repo, output_limit=41)
+    assert len(git.run("rev-parse", "main").out) == 41
+    with pytest.raises(GitFailed) as raised:
+        git.run("rev-parse", "main", "main")
+    assert raised.value.reference == "git-output"
+
+
+def test_without_a_work_tree_none_is_assumed(repo: Path) -> None:
+    """Git must not take the current directory for the files of the repository."""
+    with pytest.raises(GitFailed, match="exit status 128"):
+        Git(repo / ".git").run("status")
+    assert Git(repo / ".git", repo).run("status", "--porcelain").out == b""
+
+
+def test_only_harmless_variables_may_be_set(repo: Path) -> None:
+    """Author and index file pass; what names a programme is a mistake of the caller."""
+    git = Git.open(repo)
+    oid = git.run(
+        "commit-tree", "-m", "x", "HEAD^{tree}",
+        environment={"GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@example.invalid",
+                     "GIT_COMMITTER_NAME": "C", "GIT_COMMITTER_EMAIL": "c@example.invalid"},
+    ).out.decode().strip()  # fmt: skip
+    assert git.text("log", "-1", "--format=%an %cn", oid) == "A C"
+    with pytest.raises(ValueError, match="GIT_SSH_COMMAND"):
+        git.run("version", environment={"GIT_SSH_COMMAND": "x"})
+
+
+def test_options_of_git_itself_are_not_taken(repo: Path) -> None:
+    """The first word is a command: `-c` would come behind the settings that protect."""
+    for words in (("-c", "core.pager=x", "log"), ("--exec-path=/tmp", "log"), (), ("../x",)):
+        with pytest.raises(ValueError, match="must be a git command"):
+            Git.open(repo).run(*words)
+
+
+def test_a_process_can_be_streamed_and_killed(repo: Path) -> None:
+    """`start` gives pipes; `kill` leaves nothing of it behind."""
+    process = Git.open(repo).start("cat-file", "--batch-check", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"HEAD\n")
+    process.stdin.flush()
+    assert b" commit " in process.stdout.readline()
+    runner.kill(process)
+    assert process.returncode == -9
+    assert no_group(process.pid)
+
+
+def test_a_held_lock_outlives_us_as_long_as_git_does(repo: Path) -> None:
+    """A descriptor in `hold` is open in git too, so a lock on it is free only when git has ended."""
+    path = repo / ".git" / "lock"
+    ours = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    fcntl.flock(ours, fcntl.LOCK_EX)
+    process = Git(repo / ".git", hold=(ours,)).start("cat-file", "--batch", stdin=subprocess.PIPE)
+    os.close(ours)
+    other = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    runner.kill(process)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    os.close(other)
+
+
+def test_open_finds_both_git_directories_of_a_linked_worktree(repo: Path) -> None:
+    """Without running git: the pointer, and `commondir` behind it."""
+    plain("worktree", "add", "-q", "../linked", at=repo)
+    git = Git.open(repo.parent / "linked")
+    assert (git.git_dir, git.common_dir) == (f"{repo}/.git/worktrees/linked", f"{repo}/.git")
+    assert git.text("rev-parse", "--abbrev-ref", "HEAD") == "linked"
+
+
+def test_open_refuses_a_planted_pointer(repo: Path) -> None:
+    """A `.git` that leads to a git directory which does not point back is not followed."""
+    plain("worktree", "add", "-q", "../linked", at=repo)
+    plain("init", "-q", "../evil", at=repo)
+    (repo.parent / "linked" / ".git").write_text(f"gitdir: {repo.parent}/evil/.git\n")
+    with pytest.raises(Refusal) as raised:
+        Git.open(repo.parent / "linked")
+    assert raised.value.reference == "git-pointer-invalid"
+
+
+def test_open_refuses_a_repository_of_somebody_else(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner could have written anything into it; the owner himself may, and root."""
+    owner = (repo / ".git").stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)
+    if owner == 0:  # root's repositories are as good as root's git
+        Git.open(repo)
+        os.chown(repo / ".git", 65533, 65533)
+    with pytest.raises(Refusal) as raised:
+        Git.open(repo)
+    assert raised.value.reference == "git-not-ours"
+    monkeypatch.setattr(os, "geteuid", lambda: 65533 if owner == 0 else owner)
+    Git.open(repo)
+
+
+def test_git_is_looked_up_in_the_systems_directories(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one there the Refusal names them."""
+    monkeypatch.setattr(runner, "SYSTEM_PATH", "/nonexistent")
+    with pytest.raises(GitFailed) as raised:
+        Git(repo / ".git").run("version")
+    assert raised.value.reference == "git-missing"
