@@ -1,0 +1,252 @@
+"""What the host knows of a worktree's private git directory. Trusted: no jail can reach it.
+
+``<state>/git/<worktree id>/`` (mode 0700) is the directory of one worktree:
+
+    record     this file's content: what was borrowed from where, and which commit the agent's work starts from
+    lock       see `lock`: shared by the sessions in the worktree, exclusive for who makes, renews or harvests
+    git/       the private git directory, which the agent writes; its submodules' are in git/modules, as git has them
+    pointers/  the `.git` files that the jail sees in place of the worktree's own: `pointers/<place in the record>`
+    store/     does not exist here: in jails, where object stores are shown whose own place is covered
+    harvest/   of the harvest: its journal, and what came in
+
+A record is replaced as a whole and synced, so a reader meets the old one or the new one. There is one exactly when the
+private git directory is complete: it is written last, before the first session starts.
+
+Launch path: `os`.
+"""
+
+import os
+
+from policy.errors import Refusal
+
+RECORD = "record"
+GIT = "git"
+POINTERS = "pointers"
+STORE = "store"
+HARVEST = "harvest"
+
+MOUNTED = "mounted"
+SWAPPED = "swapped"
+"""How a jail comes to the private directory: bound in the jail only, or named by the worktree's `.git` on disk."""
+
+_MAGIC = b"paddock-git 1"
+_END = b"end"
+_MOST_BYTES = 64 << 20
+
+Stamp = tuple[str, str]
+"""A path and what lstat(2) said of it, in a form that is only ever compared; see `stamp`."""
+
+
+class Repository:
+    """One repository of a worktree: its own, or that of a submodule. Immutable by custom.
+
+    Attributes:
+        name: the submodule's name (a nested one's begins with its parent's); "" for the worktree's own.
+        path: canonical root of its working tree.
+        git_dir: the host's git directory of this working tree: HEAD, index.
+        common_dir: the host's git directory with config, refs and objects: the store that work is harvested into.
+        private: where its private git directory is below ``git/``: "" or ``modules/...``.
+        branch: full name of the branch that was checked out (``refs/heads/...``), None when HEAD was detached.
+        base: object id of the commit that the agent's work starts from, None on a branch without commits. Pinned
+            in the store by `pin`.
+        object_format: ``sha1`` or ``sha256``.
+        stores: canonical object directories that the private one borrows from, the store's own first.
+    """
+
+    __slots__ = ("base", "branch", "common_dir", "git_dir", "name", "object_format", "path", "private", "stores")
+
+    def __init__(
+        self,
+        name: str,
+        path: str,
+        git_dir: str,
+        common_dir: str,
+        private: str,
+        branch: str | None,
+        base: str | None,
+        object_format: str,
+        stores: tuple[str, ...],
+    ) -> None:
+        self.name = name
+        self.path = path
+        self.git_dir = git_dir
+        self.common_dir = common_dir
+        self.private = private
+        self.branch = branch
+        self.base = base
+        self.object_format = object_format
+        self.stores = stores
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Repository) and self.fields() == other.fields()
+
+    __hash__ = None  # type: ignore[assignment]  # `replace` is how one changes, and equality is by value
+
+    def fields(self) -> tuple[str, ...]:
+        """Everything but the stores, as text; None is the empty text."""
+        return (self.name, self.path, self.git_dir, self.common_dir, self.private, self.branch or "", self.base or "",
+                self.object_format)  # fmt: skip
+
+    def replace(self, *, branch: str | None, base: str | None) -> "Repository":
+        """A copy that starts from another commit."""
+        return Repository(self.name, self.path, self.git_dir, self.common_dir, self.private, branch, base,
+                          self.object_format, self.stores)  # fmt: skip
+
+
+class Record:
+    """What is known of one private git directory. Immutable by custom.
+
+    Attributes:
+        worktree: canonical root of the worktree.
+        kind: ``main``, ``linked`` or ``submodule``, as `launcher.session.checkout` names them.
+        form: `MOUNTED` or `SWAPPED`.
+        repositories: the worktree's own first, then submodules, each behind the one that it is nested in.
+        seen: what the private directory was last renewed from. Whoever changes a repository's `base` passes () for it:
+            the next session then looks at everything.
+    """
+
+    __slots__ = ("form", "kind", "repositories", "seen", "worktree")
+
+    def __init__(
+        self,
+        worktree: str,
+        kind: str,
+        form: str,
+        repositories: tuple[Repository, ...],
+        seen: tuple[Stamp, ...] = (),
+    ) -> None:
+        self.worktree = worktree
+        self.kind = kind
+        self.form = form
+        self.repositories = repositories
+        self.seen = seen
+
+    def encode(self) -> bytes:
+        """The content of the file. A path never holds a NUL, so that is what separates the fields."""
+        words = [self.worktree, self.kind, self.form, str(len(self.repositories))]
+        for repository in self.repositories:
+            words += [*repository.fields(), str(len(repository.stores)), *repository.stores]
+        for stamp in self.seen:
+            words += stamp
+        return b"\0".join((_MAGIC, *map(os.fsencode, words), _END))
+
+    @classmethod
+    def decode(cls, content: bytes) -> "Record | None":
+        """The record that `encode` wrote; None for anything else."""
+        magic, *fields = content.split(b"\0")
+        if magic != _MAGIC or not fields or fields.pop() != _END:
+            return None
+        words = list(map(os.fsdecode, fields))
+        try:
+            worktree, kind, form, count = words[:4]
+            at = 4
+            repositories = []
+            for _ in range(int(count)):
+                name, path, git_dir, common_dir, private, branch, base, object_format, stores = words[at : at + 9]
+                at += 9 + int(stores)
+                if at > len(words):
+                    return None
+                known = tuple(words[at - int(stores) : at])
+                place = (name, path, git_dir, common_dir, private)
+                repositories.append(Repository(*place, branch or None, base or None, object_format, known))
+        except ValueError:
+            return None
+        rest = words[at:]
+        if len(rest) % 2 or not repositories:
+            return None
+        return cls(worktree, kind, form, tuple(repositories), tuple(zip(rest[::2], rest[1::2], strict=True)))
+
+
+def directory_of(state: str, worktree_id: str) -> str:
+    """The directory of a worktree's private git directory and its record (it need not exist yet).
+
+    Args:
+        state: Paddock's state directory.
+        worktree_id: as `launcher.session.planning.worktree_id` makes it.
+    """
+    return f"{state}/git/{worktree_id}"
+
+
+def read(directory: str) -> Record | None:
+    """The record in `directory`; None when there is none, which means that no session has ever started there.
+
+    Raises:
+        Refusal: git-record-damaged. It is never guessed at: what it says is where the host's git works.
+    """
+    path = f"{directory}/{RECORD}"
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _damaged(path, error.strerror or str(error)) from None
+    try:
+        content = b""
+        while block := os.read(descriptor, _MOST_BYTES):
+            content += block
+    finally:
+        os.close(descriptor)
+    record = Record.decode(content)
+    if record is None:
+        raise _damaged(path, "its content is not what Paddock writes")
+    return record
+
+
+def write(directory: str, record: Record) -> None:
+    """Replaces the record in `directory`, so that a reader or a power failure sees the old one or the new one.
+
+    Raises:
+        OSError: it cannot be written; the old one is unchanged.
+    """
+    replace_file(f"{directory}/{RECORD}", record.encode())
+
+
+def replace_file(path: str, content: bytes) -> None:
+    """Writes a file of mode 0600 in one step, synced. Only for directories that no jail can write (OSError)."""
+    temporary = f"{path}.{os.urandom(5).hex()}.tmp"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            rest = memoryview(content)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    sync_directory(os.path.dirname(path))
+
+
+def sync_directory(path: str) -> None:
+    """Makes what was renamed in a directory survive a power failure (fsync(2))."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def pin(worktree_id: str) -> str:
+    """The ref in each store that keeps gc there from removing what the private git directory borrows."""
+    return f"refs/paddock/base/{worktree_id}"
+
+
+def stamp(path: str) -> Stamp:
+    """What tells whether a file, or the entries of a directory, have changed: compared, never read."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return path, ""
+    return path, f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
+
+
+def _damaged(path: str, why: str) -> Refusal:
+    return Refusal(
+        "git-record-damaged",
+        f"{path} cannot be read, so the private git directory beside it is not used",
+        context=why,
+        hint=f"the agent's commits are in {os.path.dirname(path)}/{GIT}: move the directory aside, or --git readonly",
+    )
