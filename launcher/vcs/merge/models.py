@@ -1,0 +1,289 @@
+"""What a merge came to: per repository, per agent, and for all agents together.
+
+Plain frozen facts with the rules that make them trustworthy: a success has no conflict, a failure says why, and
+nobody is counted twice. Sources: data-model.md (merge flow entities), contracts.md sections 9, 10 and 13, plan.md
+EC-MF-001 to EC-MF-007, and the reading of their gaps in SPEC-NOTES.
+"""
+
+from collections import Counter
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import StringConstraints, model_validator
+
+from launcher.vcs.merge.conflict import Frozen, MergeConflict, ObjectId, Text, TreePath
+from policy.errors import printable
+from policy.worktree import AbsolutePath, Name, WorktreeSandboxContext
+
+
+class MergeDirection(StrEnum):
+    """Which way work flows."""
+
+    TRUNK_TO_CHILD = "TRUNK_TO_CHILD"
+    CHILD_TO_TRUNK = "CHILD_TO_TRUNK"
+
+
+class MergeResult(Frozen):
+    """The merge of one branch into one ref of one repository.
+
+    Attributes:
+        source: what was merged: a branch, or the id of a worktree.
+        target: where it was merged into.
+        successful: the target holds everything of the source (when the run has been carried out).
+        no_op: it held it before; then `commit_id` is empty.
+        fast_forward: no merge commit was needed.
+        commit_id: what the target was moved to; empty for a no-op and a failure.
+        previous_commit_id: what it was moved from.
+        repository: the git directory whose ref moves.
+        target_ref: that ref, ``HEAD`` when it is detached; empty where only the parent's pointer is moved.
+        conflicts: empty on success.
+        error_message: why it failed, when not by conflicts alone.
+    """
+
+    source: Name
+    target: Name
+    successful: bool
+    no_op: bool = False
+    fast_forward: bool = False
+    commit_id: ObjectId | Annotated[str, StringConstraints(max_length=0)] = ""
+    previous_commit_id: ObjectId | Annotated[str, StringConstraints(max_length=0)] = ""
+    repository: AbsolutePath | None = None
+    target_ref: Text = ""
+    conflicts: tuple[MergeConflict, ...] = ()
+    error_message: Text | None = None
+
+    @property
+    def conflict_files(self) -> tuple[str, ...]:
+        """Paths in conflict, each once, in git's order."""
+        return tuple(dict.fromkeys(conflict.path for conflict in self.conflicts))
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not self.successful:
+            if not self.conflicts and not self.error_message:
+                raise ValueError("a failed merge names conflicts or an error")
+            if self.commit_id or self.no_op or self.fast_forward:
+                raise ValueError("a failed merge has no commit and is neither a no-op nor a fast-forward")
+            return self
+        if self.conflicts or self.error_message:
+            raise ValueError("a successful merge has no conflicts and no error")
+        if self.no_op == bool(self.commit_id):
+            raise ValueError("a successful merge has a commit, or is a no-op with an empty one")
+        if self.no_op and self.fast_forward:
+            raise ValueError("a no-op moves nothing forward")
+        return self
+
+
+class SubmoduleStatus(StrEnum):
+    """What became of one submodule."""
+
+    MERGED = "merged"
+    UP_TO_DATE = "up_to_date"
+    ADDED = "added"  # only the source has it; it comes with the main merge and may need initialization (EC-MF-005)
+    REMOVED = "removed"  # the source has removed it
+    CONFLICTED = "conflicted"
+    FAILED = "failed"
+    POINTER_NOT_UPDATED = "pointer_not_updated"  # merged, but the parent could not be told (EC-MF-002)
+    ROLLED_BACK = "rolled_back"  # merged cleanly, and undone because the rest was not possible (EC-MF-001)
+    SKIPPED = "skipped"  # not tried, because an earlier submodule had failed
+
+
+SUCCESSFUL_STATUSES = frozenset(
+    {SubmoduleStatus.MERGED, SubmoduleStatus.UP_TO_DATE, SubmoduleStatus.ADDED, SubmoduleStatus.REMOVED}
+)
+_MERGE_FAILED = frozenset({SubmoduleStatus.CONFLICTED, SubmoduleStatus.FAILED})
+
+
+class SubmoduleMergeResult(Frozen):
+    """The merge of one submodule.
+
+    Attributes:
+        submodule_name: its name in `.gitmodules`; of nested ones all names, from outside in, joined by ``/``.
+        merge_result: the merge in its store; None where there was nothing to merge (added, removed, skipped).
+        pointer_updated: the trunk's tree names the merged commit. Always False from trunk to child (contracts
+            section 9: it does not apply there).
+        status: what became of it.
+    """
+
+    submodule_name: Name
+    merge_result: MergeResult | None = None
+    pointer_updated: bool = False
+    status: SubmoduleStatus
+
+    @property
+    def successful(self) -> bool:
+        """Whether its work has arrived."""
+        return self.status in SUCCESSFUL_STATUSES
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.pointer_updated and not self.successful:
+            raise ValueError(f"no pointer was updated when the submodule is {self.status}")
+        needs = {SubmoduleStatus.MERGED, SubmoduleStatus.UP_TO_DATE, SubmoduleStatus.POINTER_NOT_UPDATED,
+                 SubmoduleStatus.ROLLED_BACK} | _MERGE_FAILED  # fmt: skip
+        if self.status in needs and self.merge_result is None:
+            raise ValueError(f"a submodule that is {self.status} has a merge result")
+        if self.merge_result is not None and self.merge_result.successful == (self.status in _MERGE_FAILED):
+            raise ValueError(f"the merge result contradicts the status {self.status}")
+        return self
+
+
+class MergeDescriptor(Frozen):
+    """One attempt to bring one agent's worktree and the trunk together, in one direction (MF-012, MF-013).
+
+    Attributes:
+        merge_direction: which way.
+        successful: everything arrived: main worktree and all submodules.
+        conflict_files: paths in conflict, relative to the main worktree.
+        submodule_merge_results: in the order they were merged, innermost first.
+        main_worktree_merge_result: None when it was not tried.
+        error_message: one sentence, on failure.
+        hint: how to go on (for an agent: how to merge in its own jail), on failure.
+        run_id: the journal's name of the run, for `paddock merge --rollback`; None when nothing was moved.
+    """
+
+    merge_direction: MergeDirection
+    successful: bool
+    conflict_files: tuple[TreePath, ...] = ()
+    submodule_merge_results: tuple[SubmoduleMergeResult, ...] = ()
+    main_worktree_merge_result: MergeResult | None = None
+    error_message: Text | None = None
+    hint: Text | None = None
+    run_id: Name | None = None
+
+    @property
+    def no_op(self) -> bool:
+        """The merge succeeded and had nothing to do (EC-MF-003)."""
+        main = self.main_worktree_merge_result
+        return self.successful and (main is None or main.no_op)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        main = self.main_worktree_merge_result
+        parts = [(f"submodule {part.submodule_name!r}", part.successful) for part in self.submodule_merge_results]
+        if main is not None:
+            parts.append(("the main worktree", main.successful))
+        if not self.successful:
+            if not self.conflict_files and not self.error_message:
+                raise ValueError("a failed merge names conflict files or an error")
+            return self
+        if self.conflict_files or self.error_message:
+            raise ValueError("a successful merge has no conflict files and no error")
+        failed = [name for name, successful in parts if not successful]
+        if failed:
+            raise ValueError(f"a merge cannot be successful when {', '.join(failed)} was not merged")
+        if self.merge_direction is MergeDirection.CHILD_TO_TRUNK:
+            stale = [part.submodule_name for part in self.submodule_merge_results if not part.pointer_updated]
+            if stale:
+                raise ValueError(f"a merge cannot be successful when the trunk does not point at {stale}")
+        _refuse_doubles("submodule", [part.submodule_name for part in self.submodule_merge_results])
+        return self
+
+
+class AgentMergeStatus(Frozen):
+    """One agent in the aggregation.
+
+    Attributes:
+        agent_result_id: which result (context id or the like).
+        worktree_context: the agent's worktree; None when it has none, which counts as merged.
+        merge_descriptor: phase 2, child to trunk; None while pending, and without a worktree.
+        child_merge_descriptor: phase 1, trunk to child, kept whatever phase 2 came to (EC-MF-007).
+    """
+
+    agent_result_id: Name
+    worktree_context: WorktreeSandboxContext | None = None
+    merge_descriptor: MergeDescriptor | None = None
+    child_merge_descriptor: MergeDescriptor | None = None
+
+    @model_validator(mode="after")
+    def _directions(self) -> Self:
+        for descriptor, direction, field in (
+            (self.merge_descriptor, MergeDirection.CHILD_TO_TRUNK, "merge_descriptor"),
+            (self.child_merge_descriptor, MergeDirection.TRUNK_TO_CHILD, "child_merge_descriptor"),
+        ):
+            if descriptor is not None and descriptor.merge_direction is not direction:
+                raise ValueError(f"{field} is {direction}, not {descriptor.merge_direction}")
+        return self
+
+
+class MergeAggregation(Frozen):
+    """All agents of one dispatch (MF-019): every one is in exactly one place.
+
+    Attributes:
+        merged: arrived in the trunk, in order; those without a worktree too.
+        pending: not tried, because an earlier one conflicted.
+        conflicted: the first one that could not be merged.
+    """
+
+    merged: tuple[AgentMergeStatus, ...] = ()
+    pending: tuple[AgentMergeStatus, ...] = ()
+    conflicted: AgentMergeStatus | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none_is_empty(cls, data: object) -> object:
+        """Absent lists are empty ones (contracts section 13)."""
+        if isinstance(data, dict):
+            return {key: () if value is None and key != "conflicted" else value for key, value in data.items()}
+        return data
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for status in self.merged:
+            if status.merge_descriptor is not None and not status.merge_descriptor.successful:
+                raise ValueError(f"{status.agent_result_id!r} was not merged and cannot be listed as merged")
+            if status.merge_descriptor is None and status.worktree_context is not None:
+                raise ValueError(f"{status.agent_result_id!r} has a worktree and no merge descriptor, so it is pending")
+        for status in self.pending:
+            if status.merge_descriptor is not None:
+                raise ValueError(f"{status.agent_result_id!r} was tried and cannot be pending")
+        last = self.conflicted
+        if last is not None and (last.merge_descriptor is None or last.merge_descriptor.successful):
+            raise ValueError(f"{last.agent_result_id!r} has no failed merge and cannot be listed as conflicted")
+        everyone = (*self.merged, *self.pending, *([last] if last else []))
+        _refuse_doubles("agent result id", [status.agent_result_id for status in everyone])
+        return self
+
+    @property
+    def all_successful(self) -> bool:
+        """Nothing conflicted and nothing is left."""
+        return self.conflicted is None and not self.pending
+
+    @property
+    def has_conflict(self) -> bool:
+        """One agent could not be merged."""
+        return self.conflicted is not None
+
+    @property
+    def total_count(self) -> int:
+        """All agents (SM-MF-004)."""
+        return len(self.merged) + len(self.pending) + (self.conflicted is not None)
+
+    def pretty_print(self) -> str:
+        """The aggregation as text for people and for a model's context; names are made printable."""
+        lines = [f"{len(self.merged)} of {self.total_count} merged"]
+        lines += [f"  merged      {printable(s.agent_result_id)}{_details(s.merge_descriptor)}" for s in self.merged]
+        if self.conflicted is not None:
+            lines.append(f"  conflicted  {printable(self.conflicted.agent_result_id)}")
+            descriptor = self.conflicted.merge_descriptor
+            assert descriptor is not None
+            if descriptor.error_message:
+                lines.append(f"    {printable(descriptor.error_message)}")
+            lines += [f"    conflict in {printable(path)}" for path in descriptor.conflict_files]
+        lines += [f"  pending     {printable(s.agent_result_id)}" for s in self.pending]
+        return "\n".join(lines)
+
+
+def _details(descriptor: MergeDescriptor | None) -> str:
+    if descriptor is None:
+        return " (no worktree)"
+    if descriptor.no_op:
+        return " (nothing new)"
+    main = descriptor.main_worktree_merge_result
+    return f" ({main.commit_id[:12]})" if main is not None else ""
+
+
+def _refuse_doubles(what: str, values: list[str]) -> None:
+    doubles = sorted(value for value, count in Counter(values).items() if count > 1)
+    if doubles:
+        raise ValueError(f"{what} used more than once: {doubles}")
