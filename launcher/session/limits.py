@@ -32,14 +32,14 @@ class Limits:
         watch: for `terminal.supervise`; None when the kernel holds everything by itself.
     """
 
-    def __init__(self, plan: Plan, session: str, directory: str, paths: tuple[str, str], *, uid: int) -> None:
+    def __init__(self, plan: Plan, session: str, directory: str, paths: tuple[str, ...], *, uid: int) -> None:
         """Chooses the means and makes the control groups. `close` must follow.
 
         Args:
             plan: bound.
             session: its name.
             directory: the session's own, which no jail reaches.
-            paths: the private home and the private temp directory.
+            paths: the private home and the private temp directories.
             uid: user id in the initial user namespace.
         """
         self._limits = dict(plan.limits)
@@ -80,8 +80,8 @@ class Limits:
             rlimits["cpu_time"] += 1  # so that it is the watchdog that ends the jail, and can say why
         if "disk" in self._limits:
             watched["disk"] = self._limits["disk"]
-            scratch = "/tmp, /var/tmp and /dev/shm: size of their tmpfs; " if namespaces else ""
-            self._held("disk", f"{scratch}private home and temp directory: {_AROUND}")
+            scratch, temp = ("/dev/shm: size of its tmpfs; ", "/tmp and /var/tmp") if namespaces else ("", "TMPDIR")
+            self._held("disk", f"{scratch}private home, {temp}: {_AROUND}")
         self.plan = plan.replace(limits=tuple(rlimits.items()))
         self.watch = Watchdog(watched, paths, scratch=namespaces, time_used=self._time_used) if watched else None
 
@@ -156,7 +156,7 @@ class Limits:
                 break
         amount = {
             "memory": f"{long} of memory",
-            "disk": f"{long} of disk in its private home ({self._home}) and temp directory",
+            "disk": f"{long} of disk in its private home ({self._home}) and temp directories",
             "cpu_time": f"{value} second{'' if value == 1 else 's'} of processor time",
             "processes": f"{value} processes and threads",
         }[name]

@@ -59,7 +59,7 @@ def run(
         target = report_file.Target(report)
     for warning in plan.warnings:
         messages.say(f"paddock: warning: {printable(warning)}")
-    session = state.open_session(places, plan.worktree_id, name)
+    session = state.open_session(places, plan.worktree_id, name, mounts=promises.has_mounts(plan.backend))
     facts: list[tuple[str, str, str]] = []
     status_code: int | None = None
     limits: Limits | None = None
@@ -73,15 +73,16 @@ def run(
         if _costly(plan):
             from launcher.session import limits as session_limits
 
-            private = (session.slots["home"], session.slots["tmp"])
-            limits = session_limits.Limits(bound, session.name, session.directory, private, uid=os.geteuid())
+            private = (*session.private.values(),) or (session.slots["tmp"],)
+            home = session.slots["home"]
+            limits = session_limits.Limits(bound, session.name, session.directory, (home, *private), uid=os.geteuid())
             bound = limits.plan
         worker = _Worker(
             bound,
             bound.argv(arguments),
             hygiene.environment(bound, os.environ, given),
             entry.filter,
-            (session.slots["home"], session.slots["tmp"]),
+            session,
             limits,
             entry.support,
         )
@@ -145,7 +146,7 @@ class _Worker:
         argv: list[str],
         environment: dict[str, str],
         filter_program: bytes,
-        slots: tuple[str, ...],
+        session: state.Session,
         limits: "Limits | None",
         support: tuple[object, ...],
     ) -> None:
@@ -163,7 +164,8 @@ class _Worker:
         self._bwrap = ""
         if promises.has_mounts(plan.backend):
             nested = [path for path, _, source in plan.grants if source == promises.NESTED]
-            self._operations = layout.prepare(plan, (*slots, *nested))
+            exempt = (session.slots["home"], *nested)
+            self._operations = layout.prepare(plan, exempt, session.private)
             if plan.backend == promises.NAMESPACES:
                 self.namespaces = namespaces.flags(plan)
             else:

@@ -1,9 +1,11 @@
 """Directories of a session and of its worktree, and their life.
 
 ``<state>/worktrees/<worktree id>/home`` is the private home: caches and logins survive from run to run.
-``<state>/sessions/<session>/tmp`` is the private temp directory: it goes when the session ends. The session's directory
-is locked (flock on the directory itself) as long as any process of ours lives, so what a SIGKILL left behind is known
-by its free lock and removed by the next session that ends.
+``<state>/sessions/<session>/tmp`` is the private temp directory, which goes when the session ends. Where mounts are
+possible the jail sees it as /tmp, and ``var-tmp`` beside it as /var/tmp; elsewhere ``tmp`` is a link to a directory
+with a short name (`launcher.session.short_temp`). The session's directory is locked (flock on the directory itself) as
+long as any process of ours lives, so what a SIGKILL left behind is known by its free lock and removed by the next
+session that ends.
 
 Launch path: `os`, `fcntl`.
 """
@@ -22,6 +24,9 @@ CGROUPS = "cgroups"
 
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
+PRIVATE = (("/tmp", "tmp"), ("/var/tmp", "var-tmp"))
+"""Directories that a jail with mounts has for itself, and their names in the session's directory."""
+
 CONTROL = "control"
 """Name of the control socket in a session's directory."""
 
@@ -30,15 +35,26 @@ _BACKLOG = 128
 
 
 class Session:
-    """An open session: its name, its slots, and the lock that says it lives. `close` ends it."""
+    """An open session. `close` ends it.
 
-    __slots__ = ("_lock", "directory", "name", "places", "slots")
+    Attributes:
+        places: where its directories lie.
+        name: its name.
+        directory: its own, which no jail reaches.
+        slots: the paths that the Plan's slots have inside the jail.
+        private: directories that stand in for the machine's own: path inside -> path outside.
+    """
 
-    def __init__(self, places: Places, name: str, directory: str, slots: dict[str, str], lock: int) -> None:
+    __slots__ = ("_lock", "directory", "name", "places", "private", "slots")
+
+    def __init__(
+        self, places: Places, name: str, directory: str, slots: dict[str, str], private: dict[str, str], lock: int
+    ) -> None:
         self.places = places
         self.name = name
         self.directory = directory
         self.slots = slots
+        self.private = private
         self._lock = lock
 
     def listen(self) -> int:
@@ -66,7 +82,7 @@ class Session:
 
     def close(self) -> list[str]:
         """Removes the session's directory, and those of dead sessions. Returns what could not be removed."""
-        failures = remove_tree(self.directory)
+        failures = _remove(self.directory)
         os.close(self._lock)
         _sweep(os.path.dirname(self.directory))
         return failures
@@ -85,13 +101,14 @@ def home_of(places: Places, worktree_id: str) -> str:
     return f"{places.state}/worktrees/{worktree_id}/home"
 
 
-def open_session(places: Places, worktree_id: str, name: str | None) -> Session:
+def open_session(places: Places, worktree_id: str, name: str | None, *, mounts: bool = True) -> Session:
     """Makes a session's directories.
 
     Args:
         places: where state lives.
         worktree_id: names the private home.
         name: the session's name as the caller wants it, or None for a random one.
+        mounts: its jail has mounts of its own, so that the temp directory can be at /tmp.
 
     Refusals: session-name, session-in-use, state-not-ours, state-unusable.
     """
@@ -106,7 +123,18 @@ def open_session(places: Places, worktree_id: str, name: str | None) -> Session:
         make_private(fresh)
         lock = os.open(fresh, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        make_private(f"{fresh}/tmp")
+        slots = {"home": home, "tmp": f"{final}/tmp", "run": final}
+        private: dict[str, str] = {}
+        if mounts:
+            for inside, own in PRIVATE:
+                make_private(f"{fresh}/{own}")
+                private[inside] = f"{final}/{own}"
+            # A short name: the addresses of sockets, which many programmes keep there, have room for 107 bytes.
+            slots["tmp"] = "/tmp"
+        else:
+            from launcher.session import short_temp
+
+            slots["tmp"] = short_temp.make(f"{fresh}/tmp") or slots["tmp"]
         _take_name(fresh, final, wanted)
     except OSError as error:
         _abandon(fresh, lock)
@@ -114,7 +142,7 @@ def open_session(places: Places, worktree_id: str, name: str | None) -> Session:
     except Refusal:
         _abandon(fresh, lock)
         raise
-    return Session(places, wanted, final, {"home": home, "tmp": f"{final}/tmp", "run": final}, lock)
+    return Session(places, wanted, final, slots, private, lock)
 
 
 def live_sessions(places: Places) -> list[str]:
@@ -198,7 +226,7 @@ def _take_name(fresh: str, final: str, name: str) -> None:
 
 
 def _abandon(fresh: str, lock: int) -> None:
-    remove_tree(fresh)
+    _remove(fresh)
     if lock >= 0:
         os.close(lock)
 
@@ -220,9 +248,19 @@ def _remove_if_dead(directory: str) -> bool:
             from launcher.jail import cgroup
 
             cgroup.remove_recorded(f"{directory}/{CGROUPS}")
-        return not remove_tree(directory)
+        return not _remove(directory)
     finally:
         os.close(descriptor)
+
+
+def _remove(directory: str) -> list[str]:
+    """Removes a session's directory, and first the temp directory elsewhere that it leads to."""
+    failures: list[str] = []
+    if os.path.islink(f"{directory}/tmp"):
+        from launcher.session import short_temp
+
+        failures = short_temp.remove(f"{directory}/tmp")
+    return failures + remove_tree(directory)
 
 
 def _sweep(sessions: str) -> None:

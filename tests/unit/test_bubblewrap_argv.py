@@ -110,12 +110,18 @@ def test_the_whole_file_system_for_reading() -> None:
     assert words == [*FIRST, "--ro-bind", "/", "/", *DEV, *TMP, *VAR_TMP[2:], "--bind", "/w", "/w", *LAST]
 
 
-def test_the_limit_of_disk_is_shared_out() -> None:
-    """bwrap makes one tmpfs for each private directory: together they keep to it."""
+def test_the_limit_of_disk_bounds_dev_shm() -> None:
+    """The one tmpfs of a session; what is on the disk is watched."""
     words = argv(plan(limits=(("disk", 1 << 20),)))
-    sizes = [int(words[at + 1]) for at, word in enumerate(words) if word == "--size"]
-    assert sum(sizes) == 1 << 20
-    assert len(sizes) == 3
+    assert words[words.index("--size") :][:4] == ["--size", str(1 << 20), "--tmpfs", "/dev/shm"]
+    assert words.count("--size") == 1
+
+
+def test_the_sessions_own_directories_are_shown_as_tmp() -> None:
+    """A directory on the disk in the place of an empty tmpfs, for each that is given."""
+    operations = prepare(plan(), (), {"/tmp": "/s/tmp"})
+    words = arguments.argv(plan(), operations, uid=1000, gid=100)
+    assert words == [*FIRST, *DEV, "--bind", "/s/tmp", "/tmp", *VAR_TMP, *LAST]
 
 
 def test_devices() -> None:

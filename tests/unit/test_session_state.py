@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.session import state
+from launcher.session import short_temp, state
 from launcher.session.places import Places, current_directory, made, places
 from policy.errors import Refusal
 
@@ -25,10 +25,11 @@ def test_a_session_has_its_directories(where: Places) -> None:
     """A home that stays, a temp directory that goes, all private and canonical."""
     session = state.open_session(where, "tree-1", None)
     assert set(session.slots) == {"home", "tmp", "run"}
-    for path in session.slots.values():
+    assert (session.slots["tmp"], set(session.private)) == ("/tmp", {"/tmp", "/var/tmp"})
+    for path in (session.slots["home"], session.slots["run"], *session.private.values()):
         assert os.stat(path).st_mode & 0o777 == 0o700
         assert os.path.realpath(path) == path
-    Path(session.slots["tmp"], "file").write_text("x")
+    Path(session.private["/tmp"], "file").write_text("x")
     Path(session.slots["home"], "file").write_text("x")
     assert session.close() == []
     assert sessions(where) == []
@@ -62,8 +63,8 @@ def test_a_dead_sessions_name_can_be_taken_at_once(where: Places) -> None:
     Path(where.state, "sessions/name/tmp/deep").mkdir(parents=True)
     os.chmod(where.state, 0o700)
     session = state.open_session(where, "tree", "name")
-    assert os.listdir(session.slots["run"]) == ["tmp"]
-    assert os.listdir(session.slots["tmp"]) == []
+    assert sorted(os.listdir(session.slots["run"])) == ["tmp", "var-tmp"]
+    assert os.listdir(session.private["/tmp"]) == []
     session.close()
 
 
@@ -151,8 +152,61 @@ def test_slots_are_canonical_behind_a_linked_home(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     session = state.open_session(places({"HOME": f"{tmp_path}/link"}), "tree", None)
-    assert {os.path.realpath(path) for path in session.slots.values()} == set(session.slots.values())
+    outside = {session.slots["home"], session.slots["run"], *session.private.values()}
+    assert {os.path.realpath(path) for path in outside} == outside
     session.close()
+
+
+# The temp directory of a jail without mounts
+
+
+def test_a_temp_directory_without_mounts_has_a_short_name(where: Places) -> None:
+    """Room for the names of sockets; private, canonical, and removed with its session."""
+    session = state.open_session(where, "tree", None, mounts=False)
+    temp = Path(session.slots["tmp"])
+    assert len(str(temp)) <= 40
+    assert (session.private, temp.stat().st_mode & 0o7777, os.path.realpath(temp)) == ({}, 0o700, str(temp))
+    assert Path(session.directory, "tmp").readlink() == temp
+    (temp / "deep/er").mkdir(parents=True)
+    assert session.close() == []
+    assert not temp.exists()
+
+
+def test_the_temp_directory_of_a_dead_session_is_found_and_removed(where: Places) -> None:
+    """Its session's directory says where it is."""
+    dead = state.open_session(where, "tree", "dead", mounts=False)
+    Path(dead.slots["tmp"], "file").write_text("x")
+    os.close(dead._lock)
+    state.open_session(where, "tree", None).close()
+    assert (sessions(where), os.path.lexists(dead.slots["tmp"])) == ([], False)
+
+
+def test_only_a_directory_of_paddocks_name_is_removed(where: Places, tmp_path: Path) -> None:
+    """Whatever the link says, a file or somebody's own directory stays."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "paddock-file").touch()
+    for number, target in enumerate(("own", "paddock-file", "gone")):
+        Path(where.state, "sessions", f"dead{number}").mkdir(parents=True)
+        Path(where.state, "sessions", f"dead{number}", "tmp").symlink_to(tmp_path / target)
+    os.chmod(where.state, 0o700)
+    state.open_session(where, "tree", None).close()
+    assert sessions(where) == []
+    assert {path.name for path in tmp_path.iterdir()} >= {"own", "paddock-file"}
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o555, 0o770])
+def test_a_tmp_that_others_rule_is_not_used(
+    where: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    """Without the sticky bit others may exchange what lies there; the session's own directory serves then."""
+    base = tmp_path / "base"
+    base.mkdir()
+    base.chmod(mode)
+    monkeypatch.setattr(short_temp, "BASE", str(base))
+    session = state.open_session(where, "tree", None, mounts=False)
+    writable = mode == 0o555 and os.geteuid() == 0
+    assert session.slots["tmp"].startswith(str(base if writable else session.directory))
+    assert session.close() == []
 
 
 # Places

@@ -10,9 +10,6 @@ from launcher.jail.namespaces import devices, layout
 from launcher.jail.namespaces.layout import Operation
 from policy.plan import Plan, beneath
 
-# Parts of the limit `disk` that each private directory gets: bubblewrap makes one tmpfs for each.
-_SHARES = {"/tmp": 2, "/var/tmp": 4, "/dev/shm": 4}
-
 
 def argv(
     plan: Plan,
@@ -46,7 +43,7 @@ def argv(
         words += _parents(path, made) if operation.makes else []
         made.add(path)
         if operation.kind == layout.PRIVATE:
-            words += _dev(terminal, size) if path == "/dev" else _tmpfs(path, size)
+            words += _dev(terminal, size) if path == "/dev" else _temp(operation)
         elif operation.kind == layout.MASK:
             # A device on a mount without devices can be neither opened nor read, not by root either.
             words += ["--ro-bind", "/dev/null", path] if path in files else _mask(operation)
@@ -87,14 +84,16 @@ def _is_device(operation: Operation) -> bool:
     return operation.kind == layout.BIND and beneath(operation.path, "/dev") and operation.path != "/dev"
 
 
-def _tmpfs(path: str, size: int | None) -> list[str]:
-    bound = [] if size is None else ["--size", str(max(size // _SHARES[path], 4096))]
-    return ["--perms", "1777", *bound, "--tmpfs", path]
+def _temp(operation: Operation) -> list[str]:
+    if operation.text:
+        return ["--bind", operation.text, operation.path]
+    return ["--perms", "1777", "--tmpfs", operation.path]
 
 
 def _dev(terminal: str, size: int | None) -> list[str]:
     console = ["--dev-bind", terminal, "/dev/console"] if terminal else []
-    return ["--dev", "/dev", *_tmpfs("/dev/shm", size), *console]
+    bound = [] if size is None else ["--size", str(max(size, 4096))]
+    return ["--dev", "/dev", "--perms", "1777", *bound, "--tmpfs", "/dev/shm", *console]
 
 
 def _mask(operation: Operation) -> list[str]:

@@ -9,7 +9,7 @@ Launch path: no imports but the Plan's.
 from policy.errors import Refusal
 from policy.plan import Plan, beneath
 
-PRIVATE = "private"  # a directory of the jail's own, on its tmpfs
+PRIVATE = "private"  # a directory of the jail's own
 BIND = "bind"  # what a grant names, at its own path
 LINK = "link"  # a symbolic link that leads to grants
 PIN = "pin"  # a directory bound on itself, so that it cannot be renamed away from what it holds
@@ -50,7 +50,7 @@ class Operation:
         writable: BIND only.
         nested: some directory above `path` shows the disk, so the way there may change while mounts are made.
         makes: the mount point is on a tmpfs of the jail and has to be made.
-        text: LINK: the link's text. PROTECT: why.
+        text: LINK: the link's text. PROTECT: why. PRIVATE: what is shown there, "" for an empty tmpfs.
         holes: MASK: paths below that stay visible; their mount points are made inside the mask.
     """
 
@@ -93,7 +93,9 @@ class Operation:
         return f"<{self.describe()}>"
 
 
-def prepare(plan: Plan, exempt: tuple[str, ...] = ()) -> tuple[Operation, ...]:
+def prepare(
+    plan: Plan, exempt: tuple[str, ...] = (), private: "Mapping[str, str] | None" = None
+) -> tuple[Operation, ...]:
     """The operations that build the view of `plan`, parents before what lies below them.
 
     A denied path hides grants at and below it, and a read-only path makes them read-only, as `policy.verdict` says
@@ -103,6 +105,8 @@ def prepare(plan: Plan, exempt: tuple[str, ...] = ()) -> tuple[Operation, ...]:
         plan: bound.
         exempt: paths at and below which grants hold although a denied path lies above them: the session's slots
             (Paddock's state is denied, the private home lies in it), granted submodules of hidden ones.
+        private: which of /tmp and /var/tmp show a directory of the session, and which one; mount points for grants
+            below are made there. The others are empty.
     """
     grants = _effective(plan, exempt)
     protected = _protected(plan, grants)
@@ -153,7 +157,7 @@ def prepare(plan: Plan, exempt: tuple[str, ...] = ()) -> tuple[Operation, ...]:
     for path in sorted({*grants, *protected, *denied, *PRIVATE_DIRECTORIES}):
         _, around = nearest(path)
         if path in PRIVATE_DIRECTORIES:
-            add(Operation(PRIVATE, path), _OURS)
+            add(Operation(PRIVATE, path, text=(private or {}).get(path, "")), _OURS)
         elif path in denied and path not in grants:
             if around in (_READ_ONLY, _WRITABLE):
                 below = tuple(hole for hole in holes if beneath(hole, path))
@@ -219,4 +223,4 @@ def _links(
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping

@@ -2,7 +2,8 @@
 
 Another jail in the same worktree may exchange directories for symbolic links while this one is built. So sources and
 mount points on the user's disk are opened without following any link (openat2(2), RESOLVE_NO_SYMLINKS) and mounted by
-descriptor (open_tree(2), move_mount(2)); what is made, is made on the jail's own tmpfs only.
+descriptor (open_tree(2), move_mount(2)); what is made, is made on the jail's own tmpfs, or in the session's own
+directories, where nobody works yet.
 
 Order: read-only trees are attached first and locked by one recursive call, writable trees come after it, what lies
 inside of trees last. pivot_root(2) then leaves the outer tree behind.
@@ -171,7 +172,10 @@ class View:
             os.close(tree)
 
     def _private(self, operation: Operation) -> None:
-        tree = self._clone_path(f"{SCRATCH}/{operation.path[1:].replace('/', '-')}")
+        if operation.text:
+            tree = self._session_directory(operation)
+        else:
+            tree = self._clone_path(f"{SCRATCH}/{operation.path[1:].replace('/', '-')}")
         try:
             if operation.makes:
                 directory, name = self._mount_point(operation.path, is_directory=True)
@@ -183,6 +187,15 @@ class View:
         self._directories[operation.path] = self._open(self._root, operation.path, os.O_DIRECTORY)
         if operation.path == "/dev":
             self._fill_dev()
+
+    def _session_directory(self, operation: Operation) -> int:
+        """The session's own directory on the disk; no jail can change the way to it."""
+        try:
+            tree, _ = self._source(operation.text)
+        except OSError as error:
+            raise failed(operation, error) from None
+        syscalls.mount_setattr(tree, "", _HERE, _WRITABLE | syscalls.MOUNT_ATTR_NODEV)
+        return tree
 
     def _fill_dev(self) -> None:
         directory = self._directories["/dev"]

@@ -164,7 +164,7 @@ def main() -> None:
         "home-nameless": lambda: written(f"{home}/bomb", most, keep_name=False),
         "home-unreadable": lambda: unreadable(home, most),
         "temp": lambda: written(f"{temp}/bomb", most),
-        "scratch": lambda: written("/tmp/bomb", most),
+        "var-temp": lambda: written("/var/tmp/bomb", most),
         "worktree": lambda: written("bomb", most),
         "spin": lambda: spin(most),
         "spin-in-turn": lambda: spin_in_turn(most),
