@@ -3,6 +3,8 @@
 An input is ``(kind, subject, answer)``; `unchanged` asks every question once more and compares. Launch path: `os`.
 """
 
+import marshal
+
 from launcher.lean import os
 
 Input = tuple[str, str, object]
@@ -12,6 +14,7 @@ ENVIRONMENT = "env"  # subject: a variable's name; answer: its value or None
 IDENTITY = "id"  # subject: a path; answer: device, inode, mode, owner of the entry itself (lstat) and of its target
 CONTENT = "stat"  # as IDENTITY, and size, mtime, ctime: changes with a file's content and a directory's entries
 TEXT = "text"  # subject: a small file of /proc, whose stat says nothing; answer: its first bytes
+IMPLIED = "dir"  # subject: a directory; answer: what CONTENT gives for it, and inputs (marshalled) that hold as long
 RESOLVED = "real"  # subject: a path; answer: its canonical form with device and inode there, or None
 
 
@@ -89,6 +92,12 @@ def unchanged(recorded: tuple[Input, ...], environ: "os._Environ[str] | dict[str
                     continue
                 return False
             if not isinstance(answer, tuple) or found.st_ino != answer[2] or found.st_dev != answer[1]:
+                return False
+        elif kind == IMPLIED:
+            # As `session.implied` made it: the mark, and the inputs as bytes, which are seldom needed.
+            if not isinstance(answer, tuple) or (
+                ask(CONTENT, subject, environ) != answer[0] and not unchanged(marshal.loads(answer[1]), environ)
+            ):
                 return False
         elif ask(kind, subject, environ) != answer:
             return False

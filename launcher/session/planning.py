@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.jail import probe, seccomp
-from launcher.session import cache, configuration, state
+from launcher.session import cache, configuration, implied, state
 from launcher.session.machine import Machine
 from launcher.session.places import Places, made
 from launcher.session.private_home import make_private_home
@@ -58,7 +58,7 @@ def entry(options: Options, command: list[str], cwd: str, places: Places, *, key
     # Behind a runner (npx, env ...) the place of the provider's flags depends on arguments that the key leaves out.
     if not (plan.arguments and plan.arguments_at > 1):
         _depend_on_code(planned.machine)
-        cache.store(places, key, planned.machine.recorded(), result)
+        cache.store(places, key, implied.grouped(planned.machine.recorded()), result)
     return result
 
 
