@@ -1,0 +1,227 @@
+"""HEAD and branches of a git directory that an agent wrote, read without git and without trust.
+
+Any name there may be a symbolic link, a FIFO that never answers, a device, or a file without end. So everything is
+opened below one descriptor without following a link, must be a regular file, and is read up to a bound.
+Formats: gitrepository-layout(5), git-pack-refs(1), git-check-ref-format(1).
+
+Launch path (a session's end): `os` and the system calls.
+"""
+
+import errno
+import os
+
+from launcher.jail import syscalls
+from policy.errors import Refusal
+
+MOST_PACKED = 16 << 20
+"""Bytes of `packed-refs`: some two hundred thousand refs."""
+MOST_LOOSE = 10_000
+"""Entries below `refs/heads` that are looked at."""
+_MOST_LINE = 4096
+_NEVER = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
+_HEX = frozenset("0123456789abcdef")
+
+HEADS = "refs/heads/"
+
+
+class Head:
+    """Where an agent's HEAD stands: on `ref` (None when detached) at `oid` (None when that branch is not born)."""
+
+    __slots__ = ("oid", "ref")
+
+    def __init__(self, ref: str | None, oid: str | None) -> None:
+        self.ref = ref
+        self.oid = oid
+
+
+class AgentRefs:
+    """The refs of one agent-written git directory. Close it, or use it as a context manager."""
+
+    __slots__ = ("_descriptor", "_digits", "_packed", "path")
+
+    def __init__(self, tree: str, inside: str, digits: int) -> None:
+        """Opens the directory.
+
+        Args:
+            tree: a directory of ours; nothing that leads to it is the agent's.
+            inside: the git directory's name below it, "" for `tree` itself.
+            digits: of an object id: 40 or 64.
+
+        Raises:
+            Refusal: harvest-git-replaced: it is not a directory that can be reached without links.
+        """
+        self.path = f"{tree}/{inside}" if inside else tree
+        self._digits = digits
+        self._packed: dict[str, str] | None = None
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            top = os.open(tree, flags)
+            if not inside:
+                self._descriptor = top
+                return
+            try:
+                self._descriptor = syscalls.openat2(top, inside, flags, 0, _NEVER)
+            finally:
+                os.close(top)
+        except OSError as error:
+            raise Refusal(
+                "harvest-git-replaced",
+                "the private git directory cannot be read",
+                context=f"{self.path}: {error.strerror}; the agent has removed or replaced it",
+                hint="what it had committed there is gone with it; files in the worktree are as it left them",
+            ) from None
+
+    def __enter__(self) -> "AgentRefs":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._descriptor)
+
+    def head(self) -> Head:
+        """Where HEAD stands.
+
+        Raises:
+            Refusal: harvest-head-unreadable, harvest-refs-too-large.
+        """
+        content = self._read("HEAD", _MOST_LINE)
+        text = "" if content is None else content.decode("utf-8", "surrogateescape").rstrip()
+        if text.startswith("ref:"):
+            ref = text[4:].strip()
+            if not ref.startswith(HEADS) or not plausible(ref):
+                raise _unreadable(self.path, "it names no branch")
+            return Head(ref, self.branch(ref))
+        if self._is_oid(text):
+            return Head(None, text)
+        raise _unreadable(
+            self.path, "it is missing, or no regular file" if content is None else "it holds no object id"
+        )
+
+    def branch(self, ref: str) -> str | None:
+        """The object id that a branch (its full name) has; None when there is no such branch."""
+        content = self._read(ref, _MOST_LINE)
+        if content is None:
+            return self.packed().get(ref)
+        text = content.decode("ascii", "replace").strip()
+        return text if self._is_oid(text) else None
+
+    def packed(self) -> dict[str, str]:
+        """Branches of `packed-refs`. A file that is larger than `MOST_PACKED` is a Refusal."""
+        if self._packed is None:
+            self._packed = {}
+            content = self._read("packed-refs", MOST_PACKED)
+            for line in (content or b"").split(b"\n"):
+                if line[self._digits + 1 : self._digits + 12] == b"refs/heads/":
+                    oid, _, name = line.decode("utf-8", "surrogateescape").partition(" ")
+                    if self._is_oid(oid) and plausible(name):
+                        self._packed[name] = oid
+        return self._packed
+
+    def loose(self) -> dict[str, str]:
+        """Loose branches. More than `MOST_LOOSE` entries are a Refusal."""
+        found: dict[str, str] = {}
+        pending = [HEADS[:-1]]
+        seen = 0
+        while pending:
+            here = pending.pop()
+            for name, directory in self._listing(here):
+                seen += 1
+                if seen > MOST_LOOSE:
+                    raise _too_many(f"more than {MOST_LOOSE} entries below {self.path}/{HEADS}")
+                path = f"{here}/{name}"
+                if directory:
+                    pending.append(path)
+                elif plausible(path) and not path.endswith(".lock") and (oid := self.branch(path)):
+                    found[path] = oid
+        return found
+
+    def branches(self) -> dict[str, str]:
+        """All branches by full name."""
+        return self.packed() | self.loose()
+
+    def _is_oid(self, text: str) -> bool:
+        return len(text) == self._digits and _HEX.issuperset(text)
+
+    def _listing(self, path: str) -> list[tuple[str, bool]]:
+        try:
+            fd = syscalls.openat2(
+                self._descriptor, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NONBLOCK, 0, _NEVER
+            )
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return []
+            raise
+        found = []
+        try:
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    found.append((entry.name, entry.is_dir(follow_symlinks=False)))
+                    if len(found) > MOST_LOOSE:
+                        break
+        finally:
+            os.close(fd)
+        return sorted(found)
+
+    def _read(self, path: str, limit: int) -> bytes | None:
+        """Content of a regular file; None when it is absent or something else. Longer than `limit` is a Refusal."""
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        try:
+            fd = syscalls.openat2(self._descriptor, path, flags, 0, _NEVER)
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return None
+            raise
+        try:
+            found = os.fstat(fd)
+            if found.st_mode & 0o170000 != 0o100000:
+                return None
+            if found.st_size > limit:
+                raise _too_many(f"{self.path}/{path} holds {found.st_size} bytes, and {limit} are read")
+            content = b""
+            while len(content) <= limit and (block := os.read(fd, limit + 1 - len(content))):
+                content += block
+        finally:
+            os.close(fd)
+        if len(content) > limit:
+            raise _too_many(f"{self.path}/{path} grows while it is read")
+        return content
+
+
+# Not there, a link on the way (ELOOP, or EXDEV where it leaves), a socket or a device without a driver (ENXIO, ENODEV),
+# a name too long, or a mode that the agent took away.
+_ABSENT = (
+    errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV, errno.ENXIO, errno.ENODEV, errno.ENAMETOOLONG, errno.EACCES,
+    errno.EISDIR,
+)  # fmt: skip
+
+
+def plausible(ref: str) -> bool:
+    """Whether `ref` may be the full name of a branch, after git-check-ref-format(1). Agents choose names freely.
+
+    Stricter in one point: names that no terminal can show are none, because they end up in messages.
+    """
+    if not ref.startswith(HEADS) or len(ref) > 1000 or not ref.isprintable():
+        return False
+    if ref.endswith(("/", ".")) or ".." in ref or "@{" in ref or any(char in ref for char in " ~^:?*[\\\x7f"):
+        return False
+    parts = ref.split("/")
+    if parts[2].startswith("-") or ref == f"{HEADS}HEAD":
+        return False
+    return all(part and not part.startswith(".") and not part.endswith(".lock") for part in parts)
+
+
+def _unreadable(path: str, why: str) -> Refusal:
+    return Refusal(
+        "harvest-head-unreadable",
+        "the private repository's HEAD leads nowhere",
+        context=f"{path}/HEAD: {why}",
+        hint="name what to take: paddock worktree harvest --branch NAME",
+    )
+
+
+def _too_many(why: str) -> Refusal:
+    return Refusal(
+        "harvest-refs-too-large",
+        "the private repository holds more refs than are looked at",
+        context=why,
+        hint="nothing is lost; thin them out, with git branch -D and git pack-refs --all: paddock run -- bash",
+    )

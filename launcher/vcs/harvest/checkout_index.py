@@ -1,0 +1,118 @@
+"""The host's index after a harvest, so that `git status` says of the worktree what is true.
+
+The agent's own index is never looked at: it is the agent's. The host's index belongs to the commit that the branch was
+at; entries that the work changed get their new state, everything else that the user had staged stays. Then the times of
+files are put in, so that nothing unchanged has to be read again. No filter, hook or monitor runs (`hardening`), and no
+repository inside the worktree is looked into, because an agent may have made it.
+
+The index is made elsewhere and put in place under git's own lock, so that a SIGKILL leaves the old one or the new one.
+"""
+
+import os
+import shutil
+
+from launcher.vcs.git import Git, GitFailed
+from launcher.vcs.harvest.checks import EMPTY_TREE
+from launcher.vcs.harvest.journal import Entry
+from policy.errors import Refusal
+
+_SETTINGS = (("core.splitIndex", "false"), ("core.preloadIndex", "true"), ("index.threads", "true"))
+
+
+def bring_forward(entry: Entry, directory: str, serial: str) -> None:
+    """Brings the index of a checkout from one commit to another. May be repeated after a crash.
+
+    Args:
+        entry: with `index`.
+        directory: a private directory for temporary files.
+        serial: names them.
+
+    Raises:
+        Refusal: index-locked: another git holds the lock.
+        GitFailed: git failed.
+    """
+    assert entry.index is not None
+    old, new = entry.index
+    target = f"{entry.git_dir}/index"
+    beside = f"{entry.git_dir}/paddock-index-{serial}"
+    _clear(target, beside)
+    making = f"{directory}/index-{serial}"
+    for path in (making, f"{making}.lock"):
+        _unlink(path)
+    exists = os.path.exists(target)
+    if exists:
+        shutil.copy2(target, making)
+    git = Git(entry.git_dir, entry.path, settings=_SETTINGS)
+    where = {"GIT_INDEX_FILE": making}
+    empty = EMPTY_TREE[len(new)]
+    if not exists:
+        git.run("read-tree", new, environment=where)
+    else:
+        try:
+            git.run("read-tree", "-i", "-m", old or empty, new, environment=where)
+        except GitFailed:
+            # What is staged differs from both: it stays, path by path.
+            _path_by_path(git, making, old or empty, new)
+    # In this order: the option counts for what comes after it (git-update-index(1)).
+    git.run("update-index", "-q", "--ignore-submodules", "--refresh", ok=(0, 1), environment=where)
+    _put(making, beside, target)
+
+
+def _path_by_path(git: Git, index: str, old: str, new: str) -> None:
+    """Entries that are as in `old` become as in `new`; those that somebody staged otherwise stay."""
+    where = {"GIT_INDEX_FILE": index}
+    staged = set(git.run("diff-index", "--cached", "--name-only", "-z", "--no-renames", old, environment=where)
+                 .out.split(b"\0"))  # fmt: skip
+    lines = b""
+    fields = iter(git.run("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", old, new).out.split(b"\0"))
+    for record in fields:
+        if not record:
+            break
+        _, mode, _, oid, _ = record[1:].split(b" ")
+        path = next(fields)
+        if path not in staged:
+            lines += mode + b" " + oid + b"\t" + path + b"\0"
+    git.run("update-index", "--add", "--replace", "-z", "--index-info", input=lines, environment=where)
+
+
+def _put(making: str, beside: str, target: str) -> None:
+    """Puts a finished index in place, as git does: through `index.lock`, which only one can make."""
+    times = os.stat(making)
+    shutil.copyfile(making, beside)
+    os.chmod(beside, os.stat(target).st_mode & 0o777 if os.path.exists(target) else times.st_mode & 0o777)
+    # Entries that changed later than the index was read count as racy, whatever we do in between.
+    os.utime(beside, ns=(times.st_atime_ns, times.st_mtime_ns))
+    try:
+        os.link(beside, f"{target}.lock")
+    except FileExistsError:
+        os.unlink(beside)
+        raise Refusal(
+            "index-locked",
+            f"{target} is locked by another git",
+            context=f"{target}.lock exists",
+            hint="when no git is at work there, remove that file; then: paddock worktree harvest",
+        ) from None
+    os.rename(f"{target}.lock", target)
+    os.unlink(beside)
+    _unlink(making)
+
+
+def _clear(target: str, beside: str) -> None:
+    """Removes what this harvest left when it was killed: our own lock is known by being the same file."""
+    try:
+        ours = os.lstat(beside)
+    except FileNotFoundError:
+        return
+    try:
+        if os.path.samestat(ours, os.lstat(f"{target}.lock")):
+            os.unlink(f"{target}.lock")
+    except FileNotFoundError:
+        pass
+    os.unlink(beside)
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return

@@ -1,0 +1,202 @@
+"""One git command in a minimal jail: what runs in the helper process that `jail.start` starts.
+
+The command reads bytes that an agent wrote, so it is held like an agent: it sees the system's programmes, the object
+directories that it is to read, and nothing else; it writes nothing but its standard output; it has no network, no
+terminal, no privileges, and nothing of it survives. A Plan is made by hand here, because nothing is to be configured,
+and a session's own machinery (private home, control socket, job control) would only be in the way.
+
+Namespaces where the machine has them, Landlock where it has it; with one of the two the jail holds. Without namespaces
+there is no guard either: the calls that it would judge are not allowed at all (ENOSYS), and git does without them.
+
+Started in a small interpreter of its own, so that a service with threads can use it: `os`, `sys`, `marshal` and the
+jail's own modules.
+"""
+
+import marshal
+import os
+import sys
+
+from launcher.jail import enter, init, landlock, processes, seccomp, status, syscalls
+from launcher.jail.namespaces import enter as namespaces
+from launcher.jail.namespaces import layout
+from policy import promises
+from policy.errors import EXIT_REFUSED, Refusal
+from policy.plan import VERSION, Plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+Spec = tuple[str, tuple[str, ...], tuple[str, ...], tuple[tuple[str, str], ...], tuple[tuple[str, int], ...]]
+"""(directory to start in, argument vector, readable trees, environment, limits); argv[0] is absolute."""
+
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store", "/opt/git",
+          "/run/current-system", "/home/linuxbrew/.linuxbrew")  # fmt: skip
+"""Trees of programmes, without configuration."""
+_FILES = ("/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/passwd")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
+
+_HOLDS = ("reads", "writes", "environment", "fds", "privileges", "signals", "network", "kernel-surface")
+
+
+def main(descriptor: int) -> int:
+    """Runs the command that `descriptor` holds (marshal of a `Spec`); returns its exit status, 128+N for a signal.
+
+    A Refusal goes to standard error as one line that begins with a NUL byte; the status is 125 then.
+    """
+    try:
+        with os.fdopen(descriptor, "rb") as file:
+            spec: Spec = marshal.loads(file.read())
+        return _run(spec)
+    except Refusal as refusal:
+        parts = (refusal.reference, refusal.message, refusal.context, refusal.hint)
+        os.write(2, b"\n\0" + "\0".join(parts).encode("utf-8", "surrogateescape"))
+        return EXIT_REFUSED
+
+
+def _run(spec: Spec) -> int:
+    from launcher.jail import probe
+
+    abi = landlock.abi()
+    if not landlock.switched_on(probe.ENV_NO_USERNS):
+        backend = promises.NAMESPACES if abi else promises.BUBBLEWRAP
+        try:
+            return _jailed(spec, backend, namespaces.flags(_plan(spec, backend)))
+        except Refusal as refusal:
+            if refusal.reference != "userns-unavailable" or abi < 6:
+                raise
+    if abi < 6:
+        raise Refusal(
+            "harvest-no-jail",
+            "git objects that an agent wrote cannot be read in a jail here",
+            context="neither user namespaces nor Landlock with scopes (ABI 6, Linux 6.12) can be used",
+            hint="paddock doctor says which setting closes them; the work stays where it is until then",
+        )
+    return _jailed(spec, promises.GUARD, 0)
+
+
+def _plan(spec: Spec, backend: str) -> Plan:
+    cwd, argv, readable, environment, limits = spec
+    grants: list[tuple[str, str, str]] = []
+    links: list[tuple[str, str]] = []
+    for path in (*SYSTEM, *_FILES):
+        if os.path.islink(path):
+            links.append((path, os.readlink(path)))
+        elif os.path.exists(path):
+            grants.append((path, "rx" if path in SYSTEM else "r", "system"))
+    grants += [(path, "rw", "device") for path in _DEVICES]
+    grants += [(path, "r", "objects") for path in readable]
+    nothing: dict[str, object] = dict.fromkeys(
+        ("arguments", "denied", "read_only", "handoff", "handoff_patterns", "domains", "env_pass", "warnings"), ()
+    )
+    words = dict.fromkeys(("provider", "dialect", "worktree_id", "git"), "")
+    return Plan(
+        **nothing,
+        **words,
+        version=VERSION,
+        worktree=cwd,
+        cwd=cwd,
+        program=argv[0],
+        command=argv[0],
+        arguments_at=-1,
+        grants=tuple(grants),
+        links=tuple(links),
+        net="none",
+        env_set=environment,
+        limits=limits,
+        backend=backend,
+        required=_HOLDS,
+    )
+
+
+def _jailed(spec: Spec, backend: str, flags: int) -> int:
+    """The command in new namespaces (`flags`) or, with none, below this process; see `main`."""
+    plan = _plan(spec, backend)
+    operations = layout.prepare(plan) if flags else ()
+    mounts = bool(flags)
+    program = seccomp.program(
+        syscalls.MACHINE,
+        net="none",
+        own_network=mounts,
+        own_processes=mounts,
+        own_ipc=mounts,
+        kill_zero=False,
+        unix_datagrams=False,
+        guard=not mounts,
+    )
+    uid, gid = os.geteuid(), os.getegid()
+    pidfd = syscalls.pidfd_open(os.getpid())
+    reader, writer = os.pipe()
+    if not mounts:
+        processes.adopt_orphans()
+    init.block_signals()
+    try:
+        child = processes.fork(flags)
+    except Refusal:
+        init.unblock_signals()
+        os.close(reader)
+        os.close(writer)
+        raise
+    if child == 0:
+        try:
+            os.close(reader)
+            if mounts:
+                processes.tie_to_launcher(pidfd)
+            else:
+                processes.adopt_orphans()
+            held = ["survival"]
+            if mounts:
+                facts = namespaces.enter(plan, operations, uid=uid, gid=gid)
+                held += [name for name, state, _ in facts if state == "held"]
+                held += ["reads", "writes", "signals"]  # by the view, where there is no Landlock
+
+            def start() -> "NoReturn":
+                enter.enter(
+                    plan,
+                    list(spec[1]),
+                    dict(spec[3]),
+                    filter_program=program,
+                    kernel_uid=uid,
+                    held_outside=tuple(held),
+                    report=lambda facts: None,
+                    keep=(writer,),
+                )
+
+            init.run_init(writer, pidfd, start, pid_namespace=mounts)
+        except Refusal as refusal:
+            status.send_refusal(writer, refusal)
+        except BaseException as error:
+            status.send_refusal(writer, init.failure("the jail could not be built", error))
+        finally:
+            os._exit(EXIT_REFUSED)
+    os.close(writer)
+    try:
+        code = _followed(reader)
+    finally:
+        os.close(reader)
+        ended = os.waitpid(child, 0)[1]
+        if not mounts:
+            processes.sweep()
+        init.unblock_signals()
+    code = os.waitstatus_to_exitcode(ended if code is None else code)
+    return code if code >= 0 else 128 - code
+
+
+def _followed(reader: int) -> int | None:
+    """The command's wait status, read until the jail has ended; None when its init ended without a word."""
+    decoder = status.Decoder()
+    found: int | None = None
+    refusal: Refusal | None = None
+    while data := os.read(reader, 65536):
+        for kind, payload in decoder.feed(data):
+            if kind == status.REFUSED:
+                refusal = refusal or status.refusal(payload)
+            elif kind == status.EXITED:
+                found = int.from_bytes(payload, "little")
+    if refusal is not None:
+        raise refusal
+    return found
+
+
+if __name__ == "__main__":  # pragma: no cover - `jail.start` calls `main` by name
+    sys.exit(main(int(sys.argv[1])))

@@ -1,0 +1,120 @@
+"""What a harvest does with each ref: moves it, keeping what it was if need be, or leaves it and keeps the work beside.
+
+Reads refs of trusted repositories; changes nothing.
+"""
+
+from launcher.vcs.git import Git
+from launcher.vcs.harvest import checks
+from launcher.vcs.harvest.gather import Found
+from launcher.vcs.harvest.journal import Entry, Update
+from launcher.vcs.harvest.parts import Part, PartResult
+from launcher.vcs.harvest.trusted import ref
+from launcher.vcs.quarantine.record import pin
+from policy.errors import Refusal
+
+_ROOT = "refs/paddock"
+
+
+def beside(worktree_id: str, name: str) -> str:
+    """Where work is kept whose branch somebody else has moved. `name`: the branch's full name, or HEAD."""
+    return f"{_ROOT}/agents/{worktree_id}/{name.removeprefix('refs/heads/')}"
+
+
+def decide(found: Found, worktree_id: str) -> tuple[Entry | None, PartResult | None]:
+    """What is to be published of one repository, and what will be said about it; (None, None) for nothing.
+
+    Args:
+        found: gathered and checked.
+        worktree_id: names Paddock's own refs.
+
+    Raises:
+        Refusal: harvest-branch-exists.
+        GitFailed: git failed.
+    """
+    part, git = found.part, found.git
+    assert found.quarantine is not None
+    updates = [_created(part, git, name, oid) for name, oid in found.extra.items()]
+    updates += [Update(f"{_ROOT}/links/{oid}", "", oid) for oid in found.links]
+    result: PartResult | None = None
+    index: tuple[str, str] | None = None
+    base = ""
+    if found.new:
+        now = ref(git, part.ref)
+        result, moved = _moved(found, worktree_id, now)
+        updates += moved
+        if moved and not result.kept:
+            base = found.new
+            updates.append(Update(pin(worktree_id), "", found.new))
+            if _checked_out(part, git):
+                index = (now, found.new)
+    elif found.extra:
+        name, oid = next(iter(found.extra.items()))
+        result = PartResult(part.name, name, "", oid, commits=found.commits)
+    if not updates:
+        return None, result
+    entry = Entry(
+        part.name,
+        part.path,
+        part.git_dir,
+        part.common,
+        found.quarantine.directory,
+        tuple(updates),
+        index=index,
+        private=part.inside,
+        base=base,
+    )
+    return entry, result
+
+
+def _moved(found: Found, worktree_id: str, now: str) -> tuple[PartResult, list[Update]]:
+    """The updates that bring the own branch (or HEAD) to the new commit, given where it is now."""
+    part, git, new = found.part, found.git, found.new
+    assert found.quarantine is not None
+    result = PartResult(part.name, part.ref, now, new, commits=found.commits, files=len(found.files))
+    aside = beside(worktree_id, part.ref)
+    if now == new:
+        return result, []
+    if part.branch is None and git.run("symbolic-ref", "-q", "HEAD", ok=(0, 1)).status == 0:
+        # Detached when the session began, and on a branch by now.
+        return _kept(result, aside), [Update(aside, "", new)]
+    if not now and not part.base:
+        return result, [Update(part.ref, "0" * part.digits, new, aside)]
+    if now and checks.contains(git, found.quarantine, new, now):
+        return result, [Update(part.ref, now, new, aside)]
+    if now and now == part.base:
+        backup = _free(git, f"{_ROOT}/backup/{worktree_id}")
+        rewritten = PartResult(**(vars(result) | {"rewritten": True, "backup": backup}))
+        return rewritten, [Update(backup, "", now), Update(part.ref, now, new, aside)]
+    if now and checks.contains(git, found.quarantine, now, new):
+        return result, []
+    return _kept(result, aside), [Update(aside, "", new)]
+
+
+def _kept(result: PartResult, aside: str) -> PartResult:
+    return PartResult(**(vars(result) | {"kept": aside}))
+
+
+def _created(part: Part, git: Git, name: str, oid: str) -> Update:
+    now = ref(git, name)
+    if now and now != oid:
+        raise Refusal(
+            "harvest-branch-exists",
+            f"there is a branch {name.removeprefix('refs/heads/')} in the main repository already",
+            context=f"{part.common}: {name} is at {now}, the agent's at {oid}; a branch that is not the session's own "
+            "is never moved",
+            hint="take it under another name: --branch NAME=OTHER",
+        )
+    return Update(name, now or "0" * part.digits, oid)
+
+
+def _checked_out(part: Part, git: Git) -> bool:
+    """Whether the checkout is still where it was, so that its index has to follow."""
+    head = git.run("symbolic-ref", "-q", "HEAD", ok=(0, 1))
+    return head.out.decode("utf-8", "surrogateescape").strip() == (part.branch or "")
+
+
+def _free(git: Git, prefix: str) -> str:
+    """The first number below `prefix` that names no ref."""
+    taken = git.text("for-each-ref", "--format=%(refname)", f"{prefix}/").split()
+    numbers = [int(name.rpartition("/")[2]) for name in taken if name.rpartition("/")[2].isdigit()]
+    return f"{prefix}/{max(numbers, default=0) + 1}"

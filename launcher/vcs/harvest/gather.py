@@ -1,0 +1,124 @@
+"""The first half of a harvest: everything new crosses into quarantines and is checked. Nothing is visible yet."""
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from launcher.vcs.git import Git
+from launcher.vcs.harvest import checks, skeleton, transfer
+from launcher.vcs.harvest.jail import Jailed, Reading
+from launcher.vcs.harvest.parts import FileChange, Limits, Part
+from launcher.vcs.harvest.trusted import Quarantine
+from launcher.vcs.quarantine.record import GIT
+
+MOST_LINKS = 10_000
+"""Commits of one submodule that new commits may name."""
+
+
+@dataclass
+class Found:
+    """What one repository brings.
+
+    Args:
+        part: the repository.
+        git: on it.
+        new: the commit to take over; "" when the tip has not moved.
+        extra: branches to take over beside it: full name -> commit.
+        links: commits that commits of the repository around it name, and that are new here.
+        quarantine: where the objects are.
+        commits: number of new ones.
+        files: what differs between the branch before and after.
+    """
+
+    part: Part
+    git: Git
+    new: str = ""
+    extra: dict[str, str] = field(default_factory=dict)
+    links: tuple[str, ...] = ()
+    quarantine: Quarantine | None = None
+    commits: int = 0
+    files: tuple[FileChange, ...] = ()
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """All commits that are to cross."""
+        return tuple(dict.fromkeys((*([self.new] if self.new else []), *self.extra.values(), *self.links)))
+
+
+def gather(
+    directory: str, work: str, founds: Iterable[Found], limits: Limits, step: Callable[[str], None]
+) -> tuple[Found, ...]:
+    """Takes over and checks what `founds` name; repositories before their submodules, whose commits they may name.
+
+    Args:
+        directory: of the private git directory.
+        work: a directory of the harvest's own.
+        founds: every repository of the worktree, with or without something new.
+        limits: bounds.
+        step: told what comes next.
+
+    Returns:
+        Those with something new.
+
+    Raises:
+        Refusal: what `transfer` and `checks` refuse, harvest-gitlink.
+    """
+    founds = tuple(founds)
+    named: dict[str, tuple[Part, str, dict[str, None]]] = {}
+    by_path = {found.part.path: found for found in founds}
+    for number, found in enumerate(founds):
+        part = found.part
+        around, path, oids = named.pop(part.path, (part, "", {}))
+        reading = _reading(directory, work, part)
+        found.links = _links(found, reading, around, path, tuple(oids))
+        if not found.wanted:
+            continue
+        step(f"take {part.name or 'worktree'}")
+        found.quarantine = transfer.take(part, found.git, reading, found.wanted, f"{work}/{number}", limits)
+        step(f"check {part.name or 'worktree'}")
+        transfer.connected(part, found.git, found.quarantine, found.wanted)
+        contents = checks.contents(part, found.git, found.quarantine, found.wanted, limits)
+        found.commits = contents.commits
+        if found.new:
+            found.files = checks.files(part, found.git, found.quarantine, part.base, found.new)
+        for where, commits in contents.gitlinks.items():
+            if len(commits) > MOST_LINKS:
+                raise transfer.too_large(part, f"{len(commits)} commits of the submodule {where}", "--max-commits")
+            known = named.setdefault(os.path.normpath(f"{part.path}/{where}"), (part, where, {}))[2]
+            known.update(dict.fromkeys(commits))
+    for part, where, oids in named.values():
+        _elsewhere(part, where, tuple(oids), by_path)
+    return tuple(found for found in founds if found.wanted)
+
+
+def _links(found: Found, reading: Reading, around: Part, path: str, oids: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of `oids` that the submodule's store has not, and that are not its new commit; all must be the agent's."""
+    new = tuple(oid for oid in checks.missing(found.git, oids) if oid != found.new)
+    if not new:
+        return ()
+    asked = "".join(f"{oid}\n" for oid in new).encode()
+    with Jailed(("cat-file", "--batch-check"), reading, stdin=asked) as jailed:
+        assert jailed.process.stdout is not None
+        answers = jailed.process.stdout.read().decode(errors="replace").splitlines()
+        jailed.check(f"looking for commits of {found.part.label}")
+    for oid, answer in zip(new, answers, strict=True):
+        if answer.split()[1:2] != ["commit"]:
+            raise checks.gitlink_refused(around, path, oid, "it is in neither the submodule nor its private copy")
+    return new
+
+
+def _elsewhere(part: Part, where: str, oids: tuple[str, ...], by_path: dict[str, Found]) -> None:
+    """A gitlink at a place that is no populated submodule: one that was moved there is known to another."""
+    for oid in oids:
+        for found in by_path.values():
+            if found.part.prefix and not checks.missing(found.git, (oid,), found.quarantine):
+                break
+        else:
+            raise checks.gitlink_refused(part, where, oid, "there is no populated submodule at that path")
+
+
+def _reading(directory: str, work: str, part: Part) -> Reading:
+    tree = f"{directory}/{GIT}"
+    inside = f"{tree}/{part.inside}" if part.inside else tree
+    empty = skeleton.make(f"{work}/empty-{part.digits}", part.digits)
+    return Reading(empty, f"{inside}/objects", tree, part.stores or (part.store,))

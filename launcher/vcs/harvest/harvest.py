@@ -1,0 +1,272 @@
+"""Harvest: what an agent committed in its private git directory becomes commits of the main repository.
+
+In this order: everything crosses into quarantines and is checked (`gather`), it is decided what happens to each ref
+(`decide`), that is written down (`journal`), packs are added, refs moved as one outcome (`publish`), the checkouts'
+indexes brought forward, the record renewed. Until the journal is written nothing is visible; from then on whoever
+harvests next finishes it. So it can be killed anywhere and called as often as one likes.
+
+It takes the directory's lock for itself alone, so that no session of the worktree lives meanwhile.
+"""
+
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+
+from launcher.vcs.git import Git
+from launcher.vcs.harvest import checkout_index, decide, gather, journal, lfs, packs, publish, tips
+from launcher.vcs.harvest.agent_refs import HEADS, AgentRefs, plausible
+from launcher.vcs.harvest.gather import Found
+from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits, Part, PartResult
+from launcher.vcs.harvest.trusted import ref
+from launcher.vcs.quarantine import lock
+from launcher.vcs.quarantine import record as records
+from policy.errors import Refusal, printable
+
+Handoff = Callable[[tuple[FileChange, ...]], tuple[tuple[str, str, str], ...]]
+"""Which of the changed files other tools would execute or obey: (change, path, mode)."""
+
+_MESSAGE = "paddock: harvest"
+
+
+def harvest(
+    directory: str,
+    *,
+    limits: Limits | None = None,
+    branches: Mapping[str, str] | None = None,
+    handoff: Handoff = lambda changes: (),
+    strict: bool = False,
+    step: Callable[[str], None] = lambda what: None,
+) -> HarvestResult:
+    """Takes over what the private git directory in `directory` holds.
+
+    Args:
+        directory: of the worktree (`record.directory_of`).
+        limits: bounds of what is taken over.
+        branches: further branches to take over: the agent's name for one -> its name in the main repository. In front
+            of the agent's name may stand a submodule's, with a colon.
+        handoff: finds hand-off files among the changes.
+        strict: refuse when it finds any.
+        step: told each step before it is done, for progress.
+
+    Returns:
+        What happened. `busy` when a session lives in the worktree: the last one to end harvests.
+
+    Raises:
+        Refusal: the work is not taken over, for the reason that it gives. It stays where it is.
+    """
+    if records.read(directory) is None:
+        return HarvestResult("", "nothing")
+    descriptor = lock.opened(directory)
+    try:
+        if not lock.alone(descriptor, wait=False):
+            record = records.read(directory)
+            return HarvestResult(record.worktree if record else "", "busy")
+        run = _Run(directory, limits or Limits(), handoff, strict=strict, step=step)
+        return run.all(branches or {})
+    finally:
+        os.close(descriptor)
+
+
+class _Run:
+    """One harvest, under the lock."""
+
+    def __init__(
+        self, directory: str, limits: Limits, handoff: Handoff, *, strict: bool, step: Callable[[str], None]
+    ) -> None:
+        self._directory = directory
+        self._id = os.path.basename(directory)
+        self._place = f"{directory}/{records.HARVEST}"
+        self._limits = limits
+        self._handoff = handoff
+        self._strict = strict
+        self._step = step
+
+    def all(self, branches: Mapping[str, str]) -> HarvestResult:
+        """Finishes what an earlier harvest began, then harvests."""
+        os.makedirs(self._place, 0o700, exist_ok=True)
+        begun = journal.read(self._place)
+        if begun is not None:
+            self._finish(begun)
+        self._sweep()
+        record = records.read(self._directory)
+        assert record is not None
+        result = self._new(record, branches)
+        self._sweep()
+        if begun is not None and result.state == "nothing":
+            return _restored(begun.result)
+        return result
+
+    def _new(self, record: records.Record, branches: Mapping[str, str]) -> HarvestResult:
+        founds, notes, others = self._look(record, branches)
+        gathered = gather.gather(self._directory, self._place, founds, self._limits, self._step)
+        changes = tuple(change for found in gathered for change in found.files)
+        told = self._handoff(changes)
+        if told and self._strict:
+            raise _strict(told)
+        entries, results = [], []
+        for found in reversed(gathered):  # submodules before what holds them
+            lfs.take(self._directory, found.part)
+            entry, result = decide.decide(found, self._id)
+            if entry is not None:
+                entries.append(entry)
+            if result is not None:
+                results.append(result)
+        results.reverse()
+        kept = any(result.kept for result in results)
+        moved = any(update for entry in entries for update in entry.updates)
+        state = "kept" if kept else "harvested" if moved else "nothing"
+        outcome = HarvestResult(
+            record.worktree,
+            state,
+            tuple(results) if moved else (),
+            tuple(others),
+            told if moved else (),
+            (*notes, *(_kept_note(result) for result in results if result.kept)),
+        )
+        if entries:
+            written = journal.Journal(tuple(entries), secrets.token_hex(6), outcome.as_dict())
+            self._step("journal")
+            journal.write(self._place, written)
+            self._finish(written)
+        return outcome
+
+    def _look(self, record: records.Record, branches: Mapping[str, str]) -> tuple[list[Found], list[str], list[str]]:
+        """Every repository with its new commit and the branches asked for; what to say; branches not asked for."""
+        founds: list[Found] = []
+        notes: list[str] = []
+        others: list[str] = []
+        asked = dict(branches)
+        for tip in tips.read(self._directory, record):
+            part = Part.of(tip.repository, record.worktree)
+            found = Found(part, Git(part.git_dir), new=(tip.new or "") if tip.moved else "")
+            founds.append(found)
+            if tip.new is None and part.base and not part.inside:
+                notes.append(_gone(part))
+            elif tip.on != part.branch and tip.on is not None and not part.inside:
+                notes.append(
+                    f"the agent's HEAD is on {printable(_short(tip.on))}, not on {printable(_short(part.ref))}"
+                )
+            for name, oid in self._others(part, found.git).items():
+                label = f"{part.name}:{_short(name)}" if part.name else _short(name)
+                if label in asked:
+                    found.extra[_full(asked.pop(label))] = oid
+                else:
+                    others.append(label)
+        if asked:
+            raise Refusal(
+                "harvest-branch-unknown",
+                f"the agent has no new branch {next(iter(asked))}",
+                context="it has: " + (", ".join(map(printable, others)) or "none beside its own"),
+            )
+        return founds, notes, others
+
+    def _others(self, part: Part, git: Git) -> dict[str, str]:
+        """Branches of the private directory that the main repository has not, or has elsewhere; not the own one."""
+        try:
+            with AgentRefs(f"{self._directory}/{records.GIT}", part.inside, part.digits) as refs:
+                own = refs.branches()
+        except Refusal:
+            if part.inside:
+                return {}
+            raise
+        own.pop(part.branch or "", None)
+        if not own:
+            return {}
+        listing = git.run("for-each-ref", "--format=%(objectname) %(refname)", HEADS).out.decode(errors="replace")
+        known = {name: oid for oid, _, name in (line.partition(" ") for line in listing.splitlines())}
+        return {name: oid for name, oid in sorted(own.items()) if known.get(name) != oid}
+
+    def _finish(self, written: journal.Journal) -> None:
+        """Publishes what the journal says. May be repeated after a crash, at any point."""
+        for entry in written.entries:
+            if entry.quarantine:
+                self._step(f"packs {entry.name or 'worktree'}")
+                packs.migrate(entry.quarantine, entry.common)
+        publish.publish(written.entries, _MESSAGE, self._step)
+        for entry in written.entries:
+            if entry.index is not None and self._arrived(entry):
+                self._step(f"index {entry.name or 'worktree'}")
+                checkout_index.bring_forward(entry, self._place, written.serial)
+        self._step("record")
+        self._renew({entry.private: entry.base for entry in written.entries if entry.base and self._arrived(entry)})
+        self._step("done")
+        journal.remove(self._place)
+
+    @staticmethod
+    def _arrived(entry: journal.Entry) -> bool:
+        """Whether the own ref of an entry has moved: somebody else may have been quicker, and then it has not."""
+        return any(
+            update.new == entry.base and update.beside and ref(Git(entry.git_dir), update.ref) == update.new
+            for update in entry.updates
+        )
+
+    def _renew(self, bases: dict[str, str]) -> None:
+        record = records.read(self._directory)
+        assert record is not None
+        repositories = tuple(
+            old.replace(branch=old.branch, base=bases[old.private]) if old.private in bases else old
+            for old in record.repositories
+        )
+        if bases:
+            renewed = records.Record(record.worktree, record.kind, record.form, repositories, ())
+            records.write(self._directory, renewed)
+
+    def _sweep(self) -> None:
+        """Removes what is left of quarantines and temporary files. Only where there is no journal."""
+        for name in os.listdir(self._place):
+            path = f"{self._place}/{name}"
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
+
+
+def _short(name: str) -> str:
+    return name.removeprefix(HEADS)
+
+
+def _full(name: str) -> str:
+    full = name if name.startswith(HEADS) else HEADS + name
+    if not plausible(full):
+        raise Refusal("harvest-branch-name", f"{name} cannot name a branch", hint="git help check-ref-format")
+    return full
+
+
+def _gone(part: Part) -> str:
+    return (
+        f"the agent has removed {printable(_short(part.ref))} or made it unreadable; nothing of it is taken over, and "
+        "the main repository's is as it was"
+    )
+
+
+def _kept_note(result: PartResult) -> str:
+    return (
+        f"{_short(result.ref)} has been moved by somebody else meanwhile, so the work is kept in {result.kept}; "
+        f"to join them: git merge {result.kept}"
+    )
+
+
+def _strict(told: Iterable[tuple[str, str, str]]) -> Refusal:
+    lines = [f"{change} {printable(path)}" for change, path, _ in told]
+    more = f"\nand {len(lines) - 20} more" if len(lines) > 20 else ""
+    return Refusal(
+        "handoff-strict",
+        "the work changes files that other tools execute or obey, so it is not taken over",
+        context="\n".join(lines[:20]) + more,
+        hint="read them, then: paddock worktree harvest; the work stays in the private git directory until then",
+    )
+
+
+def _restored(data: Mapping[str, object]) -> HarvestResult:
+    """The result that a journal holds, of a harvest that somebody else began."""
+    fields = dict(data)
+    parts = fields.pop("parts")
+    assert isinstance(parts, list)
+    texts = {name: tuple(map(_frozen, value)) for name, value in fields.items() if isinstance(value, list)}
+    words = {name: str(value) for name, value in fields.items() if isinstance(value, str)}
+    return HarvestResult(**words, **texts, parts=tuple(PartResult(**part) for part in parts))  # type: ignore[arg-type]
+
+
+def _frozen(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,160 @@
+"""Starting a git command in a minimal jail (`confined`), to read objects that an agent wrote.
+
+The command never gets the agent's git directory as its own: neither configuration nor refs nor hooks of it are looked
+at. It works in an empty repository of ours and borrows the agent's object directory by environment, so that bytes of
+objects are all it parses.
+"""
+
+import marshal
+import os
+import shutil
+import subprocess
+import sys
+from typing import IO, NamedTuple
+
+from launcher.vcs.harvest import confined
+from launcher.vcs.harvest.trusted import KEPT, quoted
+from policy.errors import EXIT_REFUSED, Refusal
+from policy.plan import SYSTEM_PATH
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+# The finder of `launcher.start` halves the time to import what the jail is made of.
+_START = (
+    "import sys; sys.path.insert(0, {root!r}); from launcher import start; "
+    "sys.meta_path.insert(0, start.CompiledModules); from launcher.vcs.harvest import confined; "
+    "sys.exit(confined.main({fd}))"
+)
+_MOST_SAID = 4000
+
+
+class Reading(NamedTuple):
+    """What a jailed command may read.
+
+    Attributes:
+        skeleton: an empty bare repository of ours (see `skeleton.make`).
+        objects: the agent's object directory.
+        tree: the directory of ours that holds it; nothing that leads to `tree` is the agent's.
+        stores: object directories of trusted repositories, which hold what the agent's borrow.
+    """
+
+    skeleton: str
+    objects: str
+    tree: str
+    stores: tuple[str, ...]
+
+
+class Jailed:
+    """A git command that runs in a jail. A context manager: at its end the command has ended."""
+
+    def __init__(
+        self,
+        words: tuple[str, ...],
+        reading: Reading,
+        *,
+        stdin: bytes = b"",
+        stdout: int | IO[bytes] = subprocess.PIPE,
+        memory: int = 4 << 30,
+        seconds: int = 900,
+    ) -> None:
+        """Starts `git WORDS...`.
+
+        Args:
+            words: the sub-command and its arguments.
+            reading: what it may read.
+            stdin: what it reads from standard input.
+            stdout: as for `subprocess.Popen`.
+            memory: bytes of private memory.
+            seconds: processor time.
+
+        Raises:
+            Refusal: git-missing.
+        """
+        found = shutil.which("git", path=SYSTEM_PATH)
+        if found is None:
+            raise Refusal("git-missing", "git is not installed", context=f"looked in {SYSTEM_PATH}")
+        program = os.path.realpath(found)
+        environment = (
+            ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+            ("HOME", reading.skeleton),
+            ("LC_ALL", "C"),
+            ("GIT_DIR", reading.skeleton),
+            ("GIT_OBJECT_DIRECTORY", reading.objects),
+            ("GIT_ALTERNATE_OBJECT_DIRECTORIES", ":".join(map(quoted, reading.stores))),
+            ("GIT_CONFIG_NOSYSTEM", "1"),
+            ("GIT_CONFIG_GLOBAL", "/dev/null"),
+            ("GIT_NO_REPLACE_OBJECTS", "1"),
+            ("GIT_NO_LAZY_FETCH", "1"),
+            ("GIT_TERMINAL_PROMPT", "0"),
+        )
+        spec: confined.Spec = (
+            reading.skeleton,
+            (program, *words),
+            tuple(dict.fromkeys((reading.skeleton, reading.tree, *reading.stores))),
+            environment,
+            (("memory", memory), ("cpu_time", seconds), ("file_size", 0), ("open_files", 1024)),
+        )
+        told = os.memfd_create("paddock-spec", os.MFD_CLOEXEC)
+        given = os.memfd_create("paddock-stdin", os.MFD_CLOEXEC)
+        self._said = os.memfd_create("paddock-stderr", os.MFD_CLOEXEC)
+        try:
+            for descriptor, content in ((told, marshal.dumps(spec)), (given, stdin)):
+                with os.fdopen(os.dup(descriptor), "wb") as file:
+                    file.write(content)
+                os.lseek(descriptor, 0, os.SEEK_SET)
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _START.format(root=_ROOT, fd=told)],
+                cwd="/",
+                stdin=given,
+                stdout=stdout,
+                bufsize=0,
+                stderr=self._said,
+                pass_fds=(told,),
+                start_new_session=True,  # no terminal, and no signal of a terminal
+            )
+        except BaseException:
+            os.close(self._said)
+            raise
+        finally:
+            os.close(told)
+            os.close(given)
+
+    def __enter__(self) -> "Jailed":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        # The helper's death ends all that is in the jail.
+        self.process.kill()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        os.close(self._said)
+
+    def check(self, what: str, *, patience: float = 900) -> None:
+        """Waits for the command's end.
+
+        Args:
+            what: what it was to do, for the message.
+            patience: seconds.
+
+        Raises:
+            Refusal: harvest-unreadable when it failed or took too long; what the jail refused.
+        """
+        try:
+            status = self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            raise Refusal("harvest-unreadable", f"{what} took longer than {patience:.0f} seconds", hint=KEPT) from None
+        if status == 0:
+            return
+        said = os.pread(self._said, _MOST_SAID, max(0, os.fstat(self._said).st_size - _MOST_SAID))
+        text = said.decode("utf-8", "replace")
+        _, mark, refusal = text.rpartition("\n\0")
+        if status == EXIT_REFUSED and mark:
+            reference, message, context, hint = refusal.split("\0")
+            raise Refusal(reference, message, context=context, hint=hint)
+        lines = [line for line in text.splitlines() if line.strip()][-6:]
+        raise Refusal(
+            "harvest-unreadable",
+            f"{what} failed",
+            context="\n".join((*lines, f"git ended with status {status} in its jail")),
+            hint=KEPT,
+        )

@@ -1,0 +1,124 @@
+"""Git LFS: objects that an agent added to its private store, copied into the main one when their hash is their name.
+
+Layout: ``lfs/objects/AB/CD/ABCD...``, the SHA-256 of the content (git-lfs, docs/spec.md). Git LFS itself is not run:
+the files are read as what an agent left there, without following a link, and bounded.
+"""
+
+import hashlib
+import os
+import stat
+
+from launcher.jail import syscalls
+from launcher.vcs.harvest.parts import Part
+from launcher.vcs.quarantine.record import GIT
+from policy.errors import Refusal
+
+MOST_OBJECTS = 20_000
+MOST_BYTES = 8 << 30
+"""All new objects of one harvest together."""
+
+_NEVER = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_HEX = frozenset("0123456789abcdef")
+
+
+def take(directory: str, part: Part) -> int:
+    """Copies new objects of one repository into the main store; returns their number. May be repeated.
+
+    An object that nothing refers to does no harm; one that is missing would make the user's checkout fail.
+
+    Args:
+        directory: of the private git directory.
+        part: the repository.
+
+    Raises:
+        Refusal: harvest-lfs: an object's content is not what its name says, or there are too many.
+        OSError: the main store cannot be written.
+    """
+    below = f"{part.inside}/lfs/objects" if part.inside else "lfs/objects"
+    try:
+        tree = os.open(f"{directory}/{GIT}", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return 0
+    try:
+        try:
+            top = syscalls.openat2(tree, below, _DIRECTORY, 0, _NEVER)
+        except OSError:
+            return 0  # no store, or a link or a file in its place: nothing of it is believed
+    finally:
+        os.close(tree)
+    taken = 0
+    size = 0
+    try:
+        for first in _hex_names(top, 2):
+            for second in _hex_names(top, 2, first):
+                for name in _hex_names(top, 64, f"{first}/{second}"):
+                    target = f"{part.common}/lfs/objects/{first}/{second}/{name}"
+                    if not name.startswith(first + second) or os.path.lexists(target):
+                        continue
+                    taken += 1
+                    size += _copy(top, f"{first}/{second}/{name}", target, MOST_BYTES - size)
+                    if taken > MOST_OBJECTS:
+                        raise _refused(part, f"more than {MOST_OBJECTS} new objects")
+    finally:
+        os.close(top)
+    return taken
+
+
+def _hex_names(top: int, length: int, below: str = ".") -> list[str]:
+    try:
+        descriptor = syscalls.openat2(top, below, _DIRECTORY, 0, _NEVER)
+    except OSError:
+        return []
+    try:
+        return sorted(name for name in os.listdir(descriptor) if len(name) == length and _HEX.issuperset(name))
+    finally:
+        os.close(descriptor)
+
+
+def _copy(top: int, source: str, target: str, most: int) -> int:
+    """Copies one object, hashing what is written. Returns its size."""
+    name = os.path.basename(target)
+    try:
+        reader = syscalls.openat2(top, source, _FILE, 0, _NEVER)
+    except OSError as error:
+        raise _refused(None, f"{name}: {error.strerror}") from None
+    temporary = f"{target}.{os.urandom(5).hex()}.tmp"
+    try:
+        if not stat.S_ISREG(os.fstat(reader).st_mode):
+            raise _refused(None, f"{name} is not a regular file")
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        writer = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        try:
+            digest = hashlib.sha256()
+            size = 0
+            while block := os.read(reader, 1 << 20):
+                size += len(block)
+                if size > most:
+                    raise _refused(None, f"the new objects hold more than {MOST_BYTES} bytes")
+                digest.update(block)
+                while block:
+                    block = block[os.write(writer, block) :]
+            if digest.hexdigest() != name:
+                raise _refused(None, f"the content of {name} has another hash")
+            os.fsync(writer)
+            os.rename(temporary, target)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        finally:
+            os.close(writer)
+    finally:
+        os.close(reader)
+    return size
+
+
+def _refused(part: Part | None, why: str) -> Refusal:
+    where = f" in {part.label}" if part is not None else ""
+    return Refusal(
+        "harvest-lfs",
+        f"objects of Git LFS{where} are not taken over, so neither are the commits",
+        context=why,
+        hint="look at what changed below lfs/objects: paddock run -- git lfs fsck",
+    )

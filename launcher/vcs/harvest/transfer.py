@@ -1,0 +1,156 @@
+"""The crossing: a jailed `pack-objects` writes what is new, a strict, bounded `index-pack` reads it into a quarantine.
+
+Objects in the quarantine are real (their names are their hashes) and well-formed (git-fsck(1), all warnings taken for
+errors), but nothing of the main repository points to them, and it does not see them.
+"""
+
+import os
+import subprocess
+from typing import IO
+
+from launcher.vcs.git import Git, GitFailed, kill
+from launcher.vcs.harvest.jail import Jailed, Reading
+from launcher.vcs.harvest.parts import Limits, Part
+from launcher.vcs.harvest.trusted import KEPT, Quarantine, bound_memory
+from policy.errors import Refusal
+
+PATIENCE = 1800.0
+"""Seconds for reading one pack."""
+
+_MOST_EXCLUDED = 200
+_HEADER = 12  # "PACK", version, number of objects: gitformat-pack(5)
+_PACK = ("pack-objects", "--revs", "--thin", "--stdout", "--delta-base-offset", "-q")
+
+
+def take(part: Part, git: Git, reading: Reading, wanted: tuple[str, ...], directory: str, limits: Limits) -> Quarantine:
+    """Takes `wanted` and all they need that the main repository has not, into a quarantine.
+
+    Args:
+        part: the repository.
+        git: on it.
+        reading: what the jail may read.
+        wanted: object ids of commits in the agent's object directory.
+        directory: where the quarantine is made; must not exist.
+        limits: bounds.
+
+    Raises:
+        Refusal: harvest-unreadable (objects are missing or damaged), harvest-too-large, harvest-malformed.
+    """
+    os.makedirs(f"{directory}/pack", 0o700)
+    quarantine = Quarantine(directory, part.store)
+    # What may be left out; the check of connectivity decides, so a tip more or less changes only the size.
+    tips = git.text("rev-list", "--no-walk=unsorted", "--ignore-missing", f"--max-count={_MOST_EXCLUDED}", "--all")
+    known = dict.fromkeys((*([part.base] if part.base else []), *tips.split()))
+    revisions = "".join(f"{oid}\n" for oid in wanted) + "".join(f"^{oid}\n" for oid in known)
+    what = f"packing the commits of {part.label}"
+    with Jailed(_PACK, reading, stdin=revisions.encode()) as jailed:
+        stream = jailed.process.stdout
+        assert stream is not None
+        header = _exactly(stream.fileno(), _HEADER)
+        if len(header) < _HEADER:
+            jailed.check(what)
+            raise Refusal("harvest-unreadable", f"{what} gave nothing", hint=KEPT)
+        version, count = int.from_bytes(header[4:8]), int.from_bytes(header[8:12])
+        if header[:4] != b"PACK" or version != 2:
+            raise Refusal("harvest-malformed", f"{what} gave something else", hint=KEPT)
+        if count > limits.objects:
+            raise too_large(part, f"{count} objects, and {limits.objects} are taken at most", "--max-objects")
+        if count:
+            failure = _index(part, git, stream, version, count, quarantine, limits)
+            if failure is not None:
+                stream.close()
+                if "early EOF" in failure.context:
+                    jailed.check(what)  # a pack that breaks off has its cause in the jail, if that has failed too
+                raise failure
+        jailed.check(what)
+    check_sizes(part, git, quarantine, limits)
+    return quarantine
+
+
+def _index(
+    part: Part, git: Git, stream: IO[bytes], version: int, count: int, quarantine: Quarantine, limits: Limits
+) -> Refusal | None:
+    """Reads the rest of a pack, whose header is known, into the quarantine. Returns what git objected to."""
+    bounded = Git(
+        git.git_dir,
+        settings=(
+            ("core.bigFileThreshold", "64m"),
+            ("core.packedGitLimit", "256m"),
+            ("core.packedGitWindowSize", "64m"),
+        ),
+    )
+    indexer = bounded.start(
+        *("index-pack", "--stdin", "--fix-thin", "--strict", f"--max-input-size={limits.pack}"),
+        f"--pack_header={version},{count}",
+        stdin=stream,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        environment=quarantine.environment,
+    )
+    try:
+        bound_memory(indexer.pid)
+        _, err = indexer.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        return too_large(part, f"reading its pack took longer than {PATIENCE:.0f} seconds", "--max-size")
+    finally:
+        kill(indexer)
+    if indexer.returncode == 0:
+        return None
+    text = err.decode(errors="replace").strip()
+    if "maximum allowed size" in text:
+        return too_large(part, f"its pack exceeds {limits.pack} bytes", "--max-size")
+    lines = [line for line in text.splitlines() if line.strip()][-8:]
+    return Refusal(
+        "harvest-malformed",
+        f"the commits of {part.label} are not taken over",
+        context="\n".join((*lines, f"git index-pack --strict ended with status {indexer.returncode}")),
+        hint=KEPT,
+    )
+
+
+def check_sizes(part: Part, git: Git, quarantine: Quarantine, limits: Limits) -> None:
+    """Refuses objects in the quarantine that are larger than `limits.blob` (harvest-too-large)."""
+    listing = git.run(
+        *("cat-file", "--batch-all-objects", "--unordered", "--batch-check=%(objectsize) %(objectname)"),
+        environment=quarantine.environment | {"GIT_ALTERNATE_OBJECT_DIRECTORIES": ""},
+    ).out
+    large = [line.split() for line in listing.decode().splitlines() if int(line.partition(" ")[0]) > limits.blob]
+    if not large:
+        return
+    # --fix-thin may have brought in old ones, which the main repository has already.
+    asked = "".join(f"{oid}\n" for _, oid in large).encode()
+    answers = git.run("cat-file", "--batch-check", input=asked).out.decode().splitlines()
+    for (size, oid), answer in zip(large, answers, strict=True):
+        if answer.endswith(" missing"):
+            raise too_large(part, f"object {oid} holds {size} bytes, and {limits.blob} are taken at most", "--max-blob")
+
+
+def connected(part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ...]) -> None:
+    """Refuses (harvest-incomplete) when anything that `wanted` needs is in neither the quarantine nor the store."""
+    try:
+        git.run(
+            *("rev-list", "--objects", "--quiet", "--stdin", "--not", "--all"),
+            input="".join(f"{oid}\n" for oid in wanted).encode(),
+            environment=quarantine.environment,
+        )
+    except GitFailed as error:
+        lines = "\n".join(error.err.decode(errors="replace").strip().splitlines()[-4:])
+        raise Refusal("harvest-incomplete", f"commits of {part.label} lack objects", context=lines, hint=KEPT) from None
+
+
+def too_large(part: Part, why: str, option: str) -> Refusal:
+    """The Refusal for work beyond a limit, with the option that widens it."""
+    return Refusal(
+        "harvest-too-large",
+        f"the work in {part.label} is larger than what is taken over",
+        context=why,
+        hint=f"paddock worktree harvest {option} N takes more; until then the work stays in the private git directory",
+    )
+
+
+def _exactly(descriptor: int, count: int) -> bytes:
+    """The next `count` bytes of a pipe and not one more; fewer at its end."""
+    content = b""
+    while len(content) < count and (block := os.read(descriptor, count - len(content))):
+        content += block
+    return content

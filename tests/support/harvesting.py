@@ -1,0 +1,42 @@
+"""A programme for tests: one harvest in a process of its own, which may kill itself at any step.
+
+Words: a JSON object with limits, branches, strict, kill_at (number of the step before which it dies, from 1), and the
+directory. Prints the result or the Refusal as JSON; `steps` among it are the steps that were told.
+"""
+
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+from launcher.vcs.harvest.harvest import harvest
+from launcher.vcs.harvest.parts import Limits
+from policy.errors import Refusal
+
+
+def main(spec: dict[str, Any], directory: str) -> None:
+    steps: list[str] = []
+
+    def step(what: str) -> None:
+        steps.append(what)
+        if len(steps) == spec.get("kill_at"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        result = harvest(
+            directory,
+            limits=Limits(**spec.get("limits", {})),
+            branches=spec.get("branches", {}),
+            handoff=lambda changes: tuple((change.change, change.path, "report") for change in changes),
+            strict=spec.get("strict", False),
+            step=step,
+        )
+        answer = result.as_dict()
+    except Refusal as refusal:
+        answer = dict(refusal.as_dict())
+    print(json.dumps(answer | {"steps": steps}))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]), sys.argv[2])
