@@ -8,6 +8,7 @@ Order of the decisions: backend, network, git, grants, exceptions, environment, 
 
 import posixpath
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from policy import promises
 from policy.config.rules import Rules
@@ -67,6 +68,7 @@ def derive(
     backend = choose_backend(rules.backend, support)
     mounts = promises.has_mounts(backend)
     check_built(rules)
+    rules = replace(rules, net=network_mode(rules, provider))
     warnings = list(rules.warnings)
 
     links: dict[str, str] = {}
@@ -180,7 +182,10 @@ def derive(
         handoff=handoff(root, rules, host, exceptions, git),
         handoff_patterns=rules.handoff_patterns,
         net=rules.net,
-        domains=tuple(rules.domains),
+        domains=(*rules.domains, *((domain, f"provider {provider.provider}") for domain in provider.domains)),
+        domains_denied=rules.domains_denied,
+        server_name=rules.server_name,
+        reach=rules.reach if rules.net == "proxy" else (),
         env_pass=tuple(dict.fromkeys((*rules.env_pass, *toolchains.env_pass, *provider.credentials))),
         env_set=environment(rules, provider, toolchains),
         limits=tuple(rules.limits),
@@ -250,15 +255,15 @@ def may_need_bubblewrap(wanted: str, support: Support) -> bool:
     return wanted == promises.BUBBLEWRAP or (wanted == "auto" and support.landlock_abi < 1)
 
 
+def network_mode(rules: Rules, provider: Translation) -> str:
+    """none, proxy or open. Left to itself: the proxy for a known provider, or where anything is allowed by name."""
+    if rules.net != "auto":
+        return rules.net
+    return "proxy" if provider.provider or rules.domains or rules.reach else "none"
+
+
 def check_built(rules: Rules) -> None:
     """Refuses the modes that later work will bring, so that none of them silently does less."""
-    if rules.net == "proxy":
-        raise Refusal(
-            "not-built-yet",
-            "--net proxy is not built yet",
-            context="egress by domain needs the proxy; without it every host would be reachable",
-            hint="--net none (default), or --net open to allow every host",
-        )
     if rules.git == "private":
         raise Refusal(
             "not-built-yet",

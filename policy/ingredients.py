@@ -20,6 +20,27 @@ PRIVATE = ("/tmp", "/var/tmp", "/dev", "/proc")
 """Where mounts are possible, a jail has its own of these."""
 
 
+# Where programmes look for a proxy. ALL_PROXY is HTTP too: some refuse to work with SOCKS in it (httpx). The jail's own
+# loopback is reached without. Java's own clients know no credentials; those of build tools take the last two.
+_PROXY = "http://${proxy}"
+_DIRECT = "localhost,127.0.0.1,::1"
+_JAVA = " ".join(
+    f"-D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort=${{proxy_port}} "
+    f"-D{scheme}.proxyUser=paddock -D{scheme}.proxyPassword=${{proxy_token}}"
+    for scheme in ("http", "https")
+)
+PROXIED = {
+    **dict.fromkeys(("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"), _PROXY),
+    **dict.fromkeys(("NO_PROXY", "no_proxy"), _DIRECT),
+    "NODE_USE_ENV_PROXY": "1",
+    **dict.fromkeys(("npm_config_proxy", "npm_config_https_proxy", "YARN_HTTP_PROXY", "YARN_HTTPS_PROXY"), _PROXY),
+    "npm_config_noproxy": _DIRECT,
+    "GLOBAL_AGENT_HTTP_PROXY": _PROXY,
+    "JAVA_TOOL_OPTIONS": f"{_JAVA} -Dhttp.nonProxyHosts=localhost|127.*|[::1] "
+    "-Djdk.http.auth.tunneling.disabledSchemes=",
+}
+
+
 def devices(rules: Rules, host: Host, *, mounts: bool) -> list[Grant]:
     """Devices and process information. With mounts /dev, /tmp and /proc are made anew inside the jail."""
     found = [device for device in rules.devices if host.kind(device[0]) not in (None, "link")]
@@ -112,6 +133,8 @@ def handoff(root: str, rules: Rules, host: Host, exceptions: dict[str, str], git
 def environment(rules: Rules, provider: Translation, toolchains: Toolchains) -> tuple[tuple[str, str], ...]:
     """Later entries win: what the user sets beats the provider's, which beats ours."""
     values = {"HOME": "${home}", "TMPDIR": "${tmp}", "TMP": "${tmp}", "TEMP": "${tmp}"}
+    if rules.net == "proxy":
+        values |= PROXIED
     if rules.git == "readonly":
         values["GIT_OPTIONAL_LOCKS"] = "0"  # or `git status` complains that it cannot refresh the index
     if toolchains.path:

@@ -64,6 +64,7 @@ class Translation(NamedTuple):
     arguments: tuple[str, ...] = ()
     arguments_at: int = -1
     credentials: tuple[str, ...] = ()
+    domains: tuple[str, ...] = ()
 
 
 def led_by(worktree: str, path: str, host: Host) -> bool:

@@ -24,8 +24,9 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run
 """Where programmes are looked for that Paddock itself runs, outside of every jail. Never the caller's PATH: it may lead
 into a worktree (an active virtual environment does), and whoever works there would choose what runs."""
 
-SLOTS = ("home", "tmp", "git", "run")
-"""home and git belong to the worktree, tmp and run to the session (DESIGN section 2)."""
+SLOTS = ("home", "tmp", "git", "run", "proxy", "proxy_port", "proxy_token")
+"""home and git belong to the worktree, tmp and run to the session (DESIGN section 2). The last three are no paths:
+where the session's proxy is, as ``USER:TOKEN@HOST:PORT``, and two parts of that."""
 
 Grant = tuple[str, str, str]
 
@@ -55,7 +56,10 @@ class Plan:
         "handoff",  # tuple[tuple[str, str], ...]: (path, "protect" | "report"), existing hand-off files
         "handoff_patterns",  # tuple[tuple[str, str], ...]: (pattern relative to the worktree, "protect" | "report")
         "net",  # str: "none", "proxy" or "open"
-        "domains",  # tuple[str, ...]: egress rules, for net == "proxy"
+        "domains",  # tuple[tuple[str, str], ...]: (egress rule, source) of what may be reached, for net == "proxy"
+        "domains_denied",  # tuple[tuple[str, str], ...]: (egress rule, source), which beat those
+        "server_name",  # str: "match" (TLS in a tunnel names the tunnel's host, or none) or "require"
+        "reach",  # tuple[tuple[str, str], ...]: (loopback ADDRESS:PORT of the machine, source), for net == "proxy"
         "env_pass",  # tuple[str, ...]: names (or PREFIX_*) taken over from the caller
         "env_set",  # tuple[tuple[str, str], ...]: name and value; values may hold ${slot}
         "limits",  # tuple[tuple[str, int], ...]: name and value (bytes, seconds or a count)
@@ -83,7 +87,10 @@ class Plan:
     handoff: tuple[tuple[str, str], ...]
     handoff_patterns: tuple[tuple[str, str], ...]
     net: str
-    domains: tuple[str, ...]
+    domains: tuple[tuple[str, str], ...]
+    domains_denied: tuple[tuple[str, str], ...]
+    server_name: str
+    reach: tuple[tuple[str, str], ...]
     env_pass: tuple[str, ...]
     env_set: tuple[tuple[str, str], ...]
     limits: tuple[tuple[str, int], ...]
@@ -144,8 +151,13 @@ class Plan:
             f"provider  {self.provider or 'none'}" + (f", {self.dialect} dialect" if self.provider else ""),
             f"backend   {self.backend}",
             f"git       {self.git}",
-            f"network   {self.net}" + (f": {', '.join(self.domains)}" if self.domains else ""),
+            f"network   {self.net}",
         ]
+        if self.net == "proxy":
+            lines += [f"allowed   {rule}  [{source}]" for rule, source in self.domains]
+            lines += [f"denied    {rule}  [{source}]" for rule, source in self.domains_denied]
+            lines += [f"reach     {where}  [{source}]" for where, source in self.reach]
+            lines += ["tls       every tunnel must name its host"] if self.server_name == "require" else []
         lines += [f"{access:<9} {path}  [{source}]" for path, access, source in self.grants]
         lines += [f"denied    {path}  [{source}]" for path, source in self.denied]
         lines += [f"read-only {path}  [{source}]" for path, source in self.read_only]

@@ -260,9 +260,11 @@ def _translated(
             at = strategy.program_index(command, chosen.spec.commands)
     arguments = () if at is None else tuple(words.arguments)
     credentials: tuple[str, ...] = ()
+    domains: tuple[str, ...] = ()
     if isinstance(chosen, strategy.DeclaredStrategy):
         spec = chosen.spec
         credentials = (*spec.credentials.environment, *spec.settings)
+        domains = tuple(spec.domains)
     return Translation(
         provider=chosen.provider_name,
         dialect=dialect.value,
@@ -270,6 +272,7 @@ def _translated(
         arguments=arguments,
         arguments_at=-1 if at in (None, -1) else at + 1,
         credentials=credentials,
+        domains=domains,
     )
 
 
@@ -280,7 +283,7 @@ def _depend_on_code(machine: Machine) -> None:
         if path and name.partition(".")[0] in ("launcher", "policy"):
             machine.depends_on_content(path)
     data = os.path.dirname(derive.__file__)
-    for name in ("default.toml", "toolchains.toml"):
+    for name in ("default.toml", "toolchains.toml", "bundles.toml"):
         machine.depends_on_content(f"{data}/{name}")
 
 

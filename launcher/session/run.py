@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
+    from launcher.egress.start import Egress
     from launcher.jail.bubblewrap.enter import Jail
     from launcher.jail.guard.attach import Guard
     from launcher.session.limits import Limits
@@ -63,11 +64,16 @@ def run(
     facts: list[tuple[str, str, str]] = []
     status_code: int | None = None
     limits: Limits | None = None
+    egress: Egress | None = None
     ended: list[str] = []
     watch = handoff.Watch(plan)
     changes: tuple[handoff.Change, ...] = ()
     try:
-        bound = plan.bind(session.slots)
+        if plan.net == "proxy":
+            from launcher.egress import start
+
+            egress = start.Egress(plan, session.directory, _packages)
+        bound = plan.bind(session.slots | egress.slots if egress is not None else session.slots)
         if verbose:
             messages.say(f"paddock: session {session.name}, {plan.backend}, worktree {printable(plan.worktree)}")
         if _costly(plan):
@@ -85,13 +91,14 @@ def run(
             session,
             limits,
             entry.support,
+            egress,
         )
         listener = worker.take_further(session.listen())
         status_code = terminal.supervise(
             worker,
             namespaces=worker.namespaces,
             on_report=facts.extend,
-            handed_over=(listener,),
+            handed_over=(listener, *(egress.handed_over if egress is not None else ())),
             watch=limits.watch if limits is not None else None,
         )
     finally:
@@ -100,6 +107,8 @@ def run(
             facts[:] = limits.facts(tuple(facts))
             ended = limits.told()
             failures += limits.close()
+        if egress is not None and (lost := egress.close()):
+            ended.append(lost)
         failures += session.close()
         changes = watch.changes()
         if target is not None:
@@ -121,6 +130,12 @@ def run(
     return status_code
 
 
+def _packages() -> None:
+    from launcher.session import packages
+
+    packages.enable()
+
+
 def _costly(plan: Plan) -> bool:
     """Whether a limit takes more than rlimits. What the default configuration sets does not."""
     for name, value in plan.limits:
@@ -136,8 +151,8 @@ class _Worker:
     """What runs in the child process: the jail's view, then init, then commands, of which `enter` is the last step."""
 
     __slots__ = (
-        "_argv", "_bwrap", "_code", "_filter", "_gid", "_held", "_limits", "_listener", "_operations", "_uid",
-        "environment", "namespaces", "plan",
+        "_argv", "_bwrap", "_code", "_egress", "_filter", "_gid", "_held", "_limits", "_listener", "_operations",
+        "_uid", "environment", "namespaces", "plan",
     )  # fmt: skip
 
     def __init__(
@@ -149,8 +164,10 @@ class _Worker:
         session: state.Session,
         limits: "Limits | None",
         support: tuple[object, ...],
+        egress: "Egress | None",
     ) -> None:
         self._limits = limits
+        self._egress = egress
         self.plan = plan
         self.environment = environment
         self._argv = argv
@@ -188,6 +205,8 @@ class _Worker:
         if bubblewrap is not None:
             status.send_report(status_fd, bubblewrap.facts)
             held += [name for name, state, _ in bubblewrap.facts if state == "held"]
+        if self._egress is not None:
+            self._egress.hand_out()
         self._held = tuple(held)
         guard = self.guard(self.plan, status_fd)
         pid_namespace = bool(self.namespaces & syscalls.CLONE_NEWPID)
@@ -261,7 +280,7 @@ class _Worker:
             return None
         from launcher.jail.guard.attach import Guard
 
-        return Guard(plan, status_fd)
+        return Guard(plan, status_fd, self._egress.addresses if self._egress is not None else ())
 
     def enter(
         self,

@@ -16,6 +16,8 @@ FLAG_OF = {
     "filesystem.freeze_root": "--freeze-root",
     "network.mode": "--net",
     "network.allow_domains": "--allow-domain",
+    "network.deny_domains": "--deny-domain",
+    "network.reach": "--reach",
     "environment.pass": "--env",
     "environment.set": "--env",
     "git.mode": "--git",

@@ -12,7 +12,8 @@ from policy.config.layer import Kind, Layer
 from policy.config.settings import KEYS, Pairs, Settings, Source, Sourced, Strings
 from policy.errors import Refusal
 
-NETWORK_STRICTNESS = ("none", "proxy", "open")
+NETWORK_STRICTNESS = ("none", "auto", "proxy", "open")
+SERVER_NAME_STRICTNESS = ("require", "match")
 GIT_STRICTNESS = ("readonly", "private", "shared")
 """Strictest first."""
 
@@ -65,6 +66,8 @@ def loosening(below: Settings, layer: Layer) -> list[str]:
         found.append("filesystem.freeze_root: false instead of true")
     ranked("network_mode", content.network.mode, NETWORK_STRICTNESS)
     widened("allow_domains", content.network.allow_domains)
+    widened("reach", content.network.reach)
+    ranked("server_name", content.network.server_name, SERVER_NAME_STRICTNESS)
     widened("env_pass", content.environment.pass_)
     known = {entry.value for entry in below.env_set}
     found += [
@@ -106,6 +109,8 @@ def _merged(layers: Sequence[Layer]) -> Settings:
             ("write", content.filesystem.write),
             ("deny", content.filesystem.deny),
             ("allow_domains", content.network.allow_domains),
+            ("deny_domains", content.network.deny_domains),
+            ("reach", content.network.reach),
             ("env_pass", content.environment.pass_),
             ("submodules", layer.submodules),
             ("read_trees", content.system.read_trees),
@@ -117,6 +122,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
                 known.setdefault(value, Sourced(value, _source(layer, KEYS[attribute])))
         for attribute, scalar in (
             ("network_mode", content.network.mode),
+            ("server_name", content.network.server_name),
             ("git_mode", content.git.mode),
             ("backend", content.backend.choice),
             ("provider", content.provider.name),
@@ -138,7 +144,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
             for pattern in patterns:  # the last layer that names a pattern decides its mode
                 if handoff.get(pattern, ("",))[0] != mode:
                     handoff[pattern] = (mode, Sourced(pattern, _source(layer, f"handoff.{mode}")))
-    missing = {"network_mode", "git_mode", "backend", "dialect"} - scalars.keys()
+    missing = {"network_mode", "server_name", "git_mode", "backend", "dialect"} - scalars.keys()
     if missing:
         raise ValueError(f"the shipped default sets no {', '.join(sorted(missing))}")
     accumulated: dict[str, Strings] = {name: tuple(entries.values()) for name, entries in lists.items()}
@@ -152,6 +158,9 @@ def _merged(layers: Sequence[Layer]) -> Settings:
         freeze_root=freeze_root,
         network_mode=scalars["network_mode"],
         allow_domains=accumulated["allow_domains"],
+        deny_domains=accumulated["deny_domains"],
+        server_name=scalars["server_name"],
+        reach=accumulated["reach"],
         env_pass=accumulated["env_pass"],
         env_set=pairs["env_set"],
         git_mode=scalars["git_mode"],

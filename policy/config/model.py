@@ -66,8 +66,11 @@ class Filesystem(Part):
 class Network(Part):
     """How far connections reach."""
 
-    mode: Literal["none", "proxy", "open"] | None = None
+    mode: Literal["none", "auto", "proxy", "open"] | None = None
     allow_domains: tuple[Annotated[str, _checked(values.domain)], ...] = ()
+    deny_domains: tuple[Annotated[str, _checked(values.domain)], ...] = ()
+    server_name: Literal["match", "require"] | None = None
+    reach: tuple[Annotated[str, _checked(values.loopback)], ...] = ()
 
 
 class Environment(Part):

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from policy.config.settings import Settings
+from policy import bundles
+from policy.config.settings import Settings, Strings
 
 
 @dataclass(slots=True)
@@ -25,7 +26,10 @@ class Rules:
     system_files: tuple[tuple[str, str], ...]
     devices: tuple[tuple[str, str, str], ...]
     net: str
-    domains: tuple[str, ...]
+    domains: tuple[tuple[str, str], ...]
+    domains_denied: tuple[tuple[str, str], ...]
+    server_name: str
+    reach: tuple[tuple[str, str], ...]
     env_pass: tuple[str, ...]
     env_set: tuple[tuple[str, str], ...]
     git: str
@@ -86,7 +90,10 @@ def rules(settings: Settings, root: str, host: Lists) -> Rules:
             for path in expand(entry.value[0], host.listing)
         ),
         net=settings.network_mode.value,
-        domains=tuple(entry.value for entry in settings.allow_domains),
+        domains=_domains(settings.allow_domains),
+        domains_denied=_domains(settings.deny_domains),
+        server_name=settings.server_name.value,
+        reach=tuple((entry.value, str(entry.source)) for entry in settings.reach),
         env_pass=tuple(entry.value for entry in settings.env_pass),
         env_set=tuple(entry.value for entry in settings.env_set),
         git=settings.git_mode.value,
@@ -99,6 +106,18 @@ def rules(settings: Settings, root: str, host: Lists) -> Rules:
         handoff_report=tuple(name for name in report if name not in set(protect)),
         warnings=settings.warnings(),
     )
+
+
+def _domains(entries: Strings) -> tuple[tuple[str, str], ...]:
+    """(egress rule, source) of each entry, bundles taken apart."""
+    found: dict[str, str] = {}
+    for entry in entries:
+        if entry.value.startswith(bundles.MARK):
+            for rule in bundles.require(entry.value).rules:
+                found.setdefault(rule, f"{entry.source} {entry.value}")
+        else:
+            found[entry.value] = str(entry.source)
+    return tuple(found.items())
 
 
 def _present(root: str, patterns: list[str], host: Lists) -> tuple[str, ...]:

@@ -52,6 +52,9 @@ class Settings:
     freeze_root: Sourced[bool]
     network_mode: Sourced[str]
     allow_domains: Strings
+    deny_domains: Strings
+    server_name: Sourced[str]
+    reach: Strings
     env_pass: Strings
     env_set: Pairs
     git_mode: Sourced[str]
@@ -70,13 +73,14 @@ class Settings:
     def warnings(self) -> tuple[str, ...]:
         """What was asked for and has no effect."""
         mode = self.network_mode
-        if not self.allow_domains or mode.value == "proxy":
+        wanted = (*self.allow_domains, *self.reach)
+        if not wanted or mode.value in ("proxy", "auto"):
             return ()
-        first = self.allow_domains[0]
+        first = wanted[0]
         effect = "no host can be reached" if mode.value == "none" else "every host can be reached"
         return (
             f"{first.value} ({first.source}) has no effect: network mode is {mode.value} ({mode.source}), {effect}; "
-            "domains count with --net proxy",
+            "it counts with --net proxy",
         )
 
     def describe(self) -> list[str]:
@@ -111,6 +115,9 @@ KEYS = {
     "freeze_root": "filesystem.freeze_root",
     "network_mode": "network.mode",
     "allow_domains": "network.allow_domains",
+    "deny_domains": "network.deny_domains",
+    "server_name": "network.server_name",
+    "reach": "network.reach",
     "env_pass": "environment.pass",
     "env_set": "environment.set",
     "git_mode": "git.mode",
@@ -128,7 +135,9 @@ KEYS = {
 }
 """Attribute of `Settings` -> dotted key."""
 
-_SCALARS = {KEYS[name] for name in ("freeze_root", "network_mode", "git_mode", "backend", "provider", "dialect")}
+_SCALARS = {
+    KEYS[name] for name in ("freeze_root", "network_mode", "server_name", "git_mode", "backend", "provider", "dialect")
+}
 
 
 def _shown(value: object) -> object:

@@ -6,6 +6,8 @@ completes the sentence "KEY ...".
 
 import re
 
+from policy.bundles import MARK, require
+from policy.egress import parse_egress_rule
 from policy.errors import Refusal
 from policy.hosts import parse_rule
 
@@ -177,11 +179,27 @@ def looks_secret(name: str) -> bool:
 
 
 def domain(value: object) -> str:
-    """An egress rule in canonical form (`policy.hosts`)."""
+    """An egress rule in canonical form (`policy.egress`), or the name of a bundle (`policy.bundles`)."""
+    written = text(value)
     try:
-        return str(parse_rule(text(value)))
+        return MARK + require(written).name if written.startswith(MARK) else str(parse_egress_rule(written))
     except Refusal as refusal:
         raise ValueError(f"{refusal.message}; {refusal.hint}") from None
+
+
+def loopback(value: object) -> str:
+    """A port of this machine's own loopback: ``PORT``, ``localhost:PORT`` or ``ADDRESS:PORT``."""
+    written = text(value)
+    try:
+        rule = parse_rule(f"127.0.0.1:{written}" if written.isdigit() else written)
+    except Refusal as refusal:
+        raise ValueError(refusal.message) from None
+    if rule.name == "localhost" and not rule.wildcard and rule.port is not None:
+        return f"127.0.0.1:{rule.port}"
+    network = rule.network
+    if network is None or network.num_addresses > 1 or not network.is_loopback or rule.port is None:
+        raise ValueError(f"{written!r} is no port of the loopback, such as 5432, 127.0.0.1:5432 or [::1]:5432")
+    return str(rule)
 
 
 def access(value: object) -> str:

@@ -61,9 +61,11 @@ def test_what_ordinary_programmes_read_is_granted() -> None:
 
 def test_the_safest_modes_are_the_default() -> None:
     """Nothing is granted, opened or passed that nobody asked for."""
-    assert (DEFAULT.network_mode.value, DEFAULT.git_mode.value) == ("none", "readonly")
+    assert (DEFAULT.network_mode.value, DEFAULT.git_mode.value) == ("auto", "readonly")
+    assert DEFAULT.server_name.value == "match"
     assert (DEFAULT.backend.value, DEFAULT.provider.value, DEFAULT.dialect.value) == ("auto", "", "native")
     assert not DEFAULT.read + DEFAULT.write + DEFAULT.deny + DEFAULT.allow_domains + DEFAULT.submodules
+    assert not DEFAULT.reach + DEFAULT.deny_domains
     assert DEFAULT.freeze_root.value is False
     assert all(str(entry.source) == "default" for entry in (*DEFAULT.env_pass, *DEFAULT.read_trees, DEFAULT.git_mode))
 

@@ -63,7 +63,7 @@ def written(path: Path, mode: str) -> Path:
 
 def test_each_file_outranks_the_one_before(scene: Scene, tmp_path: Path) -> None:
     """default < machine < user < project (trusted) < --config < flags, from real files."""
-    assert scene.load() == {"none": "default"}
+    assert scene.load() == {"auto": "default"}
     written(scene.machine, "open")
     assert scene.load() == {"open": f"{scene.machine} network.mode"}
     written(scene.user, "proxy")
@@ -223,7 +223,7 @@ def test_a_review_says_what_a_file_loosens(scene: Scene) -> None:
     """Judged against the layers below it, with the content that would be recorded."""
     written(scene.project, "open")
     found = review(str(scene.project), str(scene.root), scene.environ, system_file=str(scene.machine))
-    assert found.loosens == ("network.mode: open instead of none",)
+    assert found.loosens == ("network.mode: open instead of auto",)
     assert (found.path, found.content) == (str(scene.project), scene.project.read_bytes())
     written(scene.user, "open")
     assert review(str(scene.project), str(scene.root), scene.environ, system_file=str(scene.machine)).loosens == ()

@@ -111,7 +111,7 @@ def test_an_unknown_key_without_a_neighbour_is_refused_too() -> None:
         ("[filesystem]\nread = '/x'", "line 2: filesystem.read must be a list of strings, not a string"),
         ("[filesystem]\nread = [1]", "line 2: filesystem.read must be a string, not a number"),
         ("[filesystem]\nfreeze_root = 1", "line 2: filesystem.freeze_root must be true or false, not a number"),
-        ("[network]\nmode = 'off'", "line 2: network.mode must be one of 'none', 'proxy' or 'open'"),
+        ("[network]\nmode = 'off'", "line 2: network.mode must be one of 'none', 'auto', 'proxy' or 'open'"),
         ("[network]\nmode = true", "line 2: network.mode must be one of"),
         (
             "[network]\nallow_domains = ['http://x']",
@@ -264,7 +264,7 @@ def test_flags_keep_names_that_are_not_utf8() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"--net": "opne"}, "--net must be one of 'none', 'proxy' or 'open'"),
+        ({"--net": "opne"}, "--net must be one of 'none', 'auto', 'proxy' or 'open'"),
         ({"--git": "x"}, "--git must be one of"),
         ({"--limit": ["memroy=1"]}, "--limit: there is no limit memroy; did you mean memory?"),
         ({"--limit": ["zzz=1"]}, "--limit: there is no limit zzz"),

@@ -28,7 +28,7 @@ def test_the_last_layer_decides_single_values() -> None:
     order = [Kind.SYSTEM, Kind.USER, Kind.PROJECT, Kind.FILE]
     values = ["open", "proxy", "open", "proxy"]
     layers = [DEFAULT]
-    assert merge.resolve(layers).network_mode.value == "none"
+    assert merge.resolve(layers).network_mode.value == "auto"
     for kind, value in zip(order, values, strict=True):
         layers.append(made(kind, {"network": {"mode": value}}))
         found = merge.resolve(layers).network_mode
@@ -219,7 +219,14 @@ TABLES = st.fixed_dictionaries(
             {}, optional={"read": PATHS, "write": PATHS, "deny": PATHS, "freeze_root": st.booleans()}
         ),
         "network": st.fixed_dictionaries(
-            {}, optional={"mode": st.sampled_from(merge.NETWORK_STRICTNESS), "allow_domains": _few("a.x", "b.x:1")}
+            {},
+            optional={
+                "mode": st.sampled_from(merge.NETWORK_STRICTNESS),
+                "allow_domains": _few("a.x", "b.x:1", "@python"),
+                "deny_domains": _few("a.x", "POST c.x/upload"),
+                "server_name": st.sampled_from(["match", "require"]),
+                "reach": _few("5432", "[::1]:80"),
+            },
         ),
         "environment": st.fixed_dictionaries(
             {},
@@ -256,6 +263,7 @@ def _never_looser(before: Settings, after: Settings) -> None:
         "read",
         "write",
         "allow_domains",
+        "reach",
         "env_pass",
         "env_set",
         "read_trees",
@@ -265,11 +273,12 @@ def _never_looser(before: Settings, after: Settings) -> None:
     ):
         assert _values(getattr(after, name)) <= _values(getattr(before, name)), name
     assert _values(after.deny) >= _values(before.deny)
+    assert _values(after.deny_domains) >= _values(before.deny_domains)
+    assert (before.server_name.value, after.server_name.value) != ("require", "match")
     assert _values(after.handoff_protect) >= _values(before.handoff_protect)
     assert after.freeze_root.value >= before.freeze_root.value
-    assert ["none", "proxy", "open"].index(after.network_mode.value) <= ["none", "proxy", "open"].index(
-        before.network_mode.value
-    )
+    modes = ["none", "auto", "proxy", "open"]
+    assert modes.index(after.network_mode.value) <= modes.index(before.network_mode.value)
     git = {"readonly": 0, "private": 1, "shared": 2}
     assert git[after.git_mode.value] <= git[before.git_mode.value]
     now = dict(_values(after.limits))
@@ -301,12 +310,12 @@ def test_settings_can_be_read_by_people_and_programmes() -> None:
     """Both forms give every value with its source; JSON survives a name that is not UTF-8."""
     found = merge.resolve([DEFAULT, flags.layer({"--rw": ["/x\udcff\n"], "--limit": ["disk=1K"]}, cwd="/", home="/")])
     lines = found.describe()
-    assert any(line.split() == ["network.mode", "none", "[default]"] for line in lines)
+    assert any(line.split() == ["network.mode", "auto", "[default]"] for line in lines)
     assert any("/x\\udcff\\n  [--rw]" in line for line in lines)
     assert all(line.isprintable() for line in lines)
     document = json.loads(json.dumps(found.as_dict()))
     assert document["filesystem.write"] == [{"value": "/x\udcff\n", "source": "--rw"}]
-    assert document["network.mode"] == {"value": "none", "source": "default"}
+    assert document["network.mode"] == {"value": "auto", "source": "default"}
     assert {"value": {"name": "disk", "value": 1024}, "source": "--limit"} in document["limits"]
 
 
@@ -323,10 +332,11 @@ def test_the_value_of_a_secret_is_not_shown() -> None:
     ("mode", "effect"), [("none", "no host can be reached"), ("open", "every host can be reached")]
 )
 def test_domains_without_proxy_give_a_warning(mode: str, effect: str) -> None:
-    """They have no effect there, and with proxy there is nothing to warn of."""
+    """They have no effect there; with proxy, and left to itself, there is nothing to warn of."""
     options: dict[str, str | list[str] | bool] = {"--allow-domain": ["a.b"], "--net": mode}
     (warning,) = merge.resolve([DEFAULT, flags.layer(options, cwd="/", home="/")]).warnings()
     assert effect in warning
     assert "--allow-domain" in warning
     assert not merge.resolve([DEFAULT, flags.layer(options | {"--net": "proxy"}, cwd="/", home="/")]).warnings()
+    assert not merge.resolve([DEFAULT, flags.layer({"--allow-domain": ["a.b"]}, cwd="/", home="/")]).warnings()
     assert not merge.resolve([DEFAULT]).warnings()

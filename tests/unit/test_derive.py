@@ -164,7 +164,6 @@ def test_shared_git_is_writable_and_warned_about() -> None:
 @pytest.mark.parametrize(
     ("changes", "reference"),
     [
-        ({"net": "proxy"}, "not-built-yet"),
         ({"git": "private"}, "not-built-yet"),
         ({"backend": "bubblewrap"}, "bubblewrap-missing"),
     ],

@@ -32,6 +32,9 @@ FIELDS: dict[str, object] = {
     "handoff_patterns": ((".vscode/tasks.json", "protect"), ("Makefile", "report")),
     "net": "none",
     "domains": (),
+    "domains_denied": (),
+    "server_name": "match",
+    "reach": (),
     "env_pass": ("PATH", "LC_*"),
     "env_set": (("HOME", "${home}"), ("TMPDIR", "${tmp}/a:${home}")),
     "limits": (("processes", 100),),
@@ -158,7 +161,7 @@ def test_without_flags_the_command_line_is_the_callers_own() -> None:
 
 def test_a_description_names_every_decision() -> None:
     """Whoever reads `explain --plan` sees each grant, exception, variable, limit and warning."""
-    text = "\n".join(plan(net="proxy", domains=("example.com",), provider="codex").describe())
+    text = "\n".join(plan(net="proxy", domains=(("example.com", "--allow-domain"),), provider="codex").describe())
     for fact in ("/srv/tree", "@home", "/srv/tree/secret", "tasks.json", "LC_*", "TMPDIR=${tmp}/a", "processes 100"):
         assert fact in text
     for fact in ("codex", "native", "example.com", "readonly", "landlock", "reads writes", "look out", "/usr/bin/true"):

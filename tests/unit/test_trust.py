@@ -203,7 +203,7 @@ def test_the_verb_shows_what_a_file_loosens_and_records_it(desk: Desk, capsys: p
     assert trust_verb.main([".paddock.toml"]) == 0
     shown = capsys.readouterr().out
     assert "filesystem.write: adds /srv" in shown
-    assert "network.mode: open instead of none" in shown
+    assert "network.mode: open instead of auto" in shown
     assert desk.store.is_trusted(str(desk.file), desk.file.read_bytes())
     assert trust_verb.main(["--list"]) == 0
     assert str(desk.file) in capsys.readouterr().out
@@ -220,7 +220,7 @@ def test_the_verb_speaks_json(desk: Desk, capsys: pytest.CaptureFixture[str]) ->
     assert json.loads(capsys.readouterr().out) == {
         "path": str(desk.file),
         "sha256": sha256,
-        "loosens": ["network.mode: open instead of none"],
+        "loosens": ["network.mode: open instead of auto"],
         "trusted": True,
     }
     assert trust_verb.main(["--list", "--json"]) == 0

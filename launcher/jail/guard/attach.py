@@ -39,7 +39,7 @@ FACTS: Facts = (
 class Guard:
     """The guard of one jail. To be made in the process that will be the command's parent, before it forks."""
 
-    def __init__(self, plan: Plan, status_fd: int) -> None:
+    def __init__(self, plan: Plan, status_fd: int, addresses: tuple[tuple[bytes, int], ...] = ()) -> None:
         """Opens the pipes and moves this process into a Landlock domain of which the jail's is a part.
 
         The domain takes nothing away but abstract sockets made outside, so that a connect that is performed here is
@@ -48,11 +48,12 @@ class Guard:
         Args:
             plan: bound.
             status_fd: where faults are told (`launcher.jail.status`).
+            addresses: (4 or 16 bytes, port) that may be connected to over TCP: the session's proxy, say.
 
         Raises:
             Refusal: Landlock cannot scope abstract sockets (before ABI 6).
         """
-        self._rules = Rules(plan)
+        self._rules = Rules(plan, addresses)
         self._status_fd = status_fd
         if landlock.abi() < 6:
             raise Refusal("landlock-too-old", "without Landlock's scopes the guard cannot judge abstract sockets")

@@ -1,0 +1,1 @@
+"""The proxy that lets a jail reach the hosts it may reach, and no others."""

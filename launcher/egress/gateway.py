@@ -1,0 +1,110 @@
+"""From a request to a connection: rules, names, addresses, and the way there. The one place that dials."""
+
+import asyncio
+import socket
+
+from launcher.egress import resolve, upstream
+from launcher.egress.bounds import Bounds
+from launcher.egress.dial import Unreachable, dial
+from launcher.egress.log import Log
+from launcher.egress.upstream import Upstream, Upstreams
+from policy.egress import EgressPolicy, Request, Verdict
+
+
+class Denied(Exception):
+    """The rules say no; `verdict` has the reason and what would allow it."""
+
+    def __init__(self, wanted: Request | None, verdict: Verdict) -> None:
+        super().__init__(verdict.reason)
+        self.wanted = wanted
+        self.verdict = verdict
+
+
+class Failed(Exception):
+    """The rules say yes, and there is no way there; `refused` when the destination itself said no."""
+
+    def __init__(self, text: str, *, refused: bool = False) -> None:
+        super().__init__(text)
+        self.refused = refused
+
+
+class Gateway:
+    """The way out, for one session."""
+
+    def __init__(self, policy: EgressPolicy, upstreams: Upstreams, log: Log, bounds: Bounds) -> None:
+        self._policy = policy
+        self._upstreams = upstreams
+        self._log = log
+        self._bounds = bounds
+        self._resolver = resolve.Resolver(bounds.resolve_seconds)
+
+    async def open(self, wanted: Request, operation: str) -> tuple[socket.socket, Upstream | None]:
+        """A connection for `wanted`, owned by the caller; with it the proxy that expects an absolute URL, if any.
+
+        Args:
+            wanted: what is asked for; a name that no rule allows is not even resolved.
+            operation: for the log.
+
+        Raises:
+            Denied: the rules say no; the log has it.
+            Failed: there is no way there.
+        """
+        verdict = self._policy.decide(wanted)
+        if not verdict.allowed:
+            raise self.denied(wanted, operation, verdict)
+        through = self._upstreams.choose(wanted)
+        try:
+            found = await self._resolver.addresses(wanted.host, wanted.port)
+        except resolve.Unresolved as error:
+            if through is None:
+                self._log.decision(operation, str(wanted.host), wanted.port, verdict)
+                raise Failed(str(error)) from None
+            found = []  # behind a proxy names of the outside are often unknown
+        good, judged = resolve.allowed(self._policy, wanted, found)
+        if not judged.allowed:
+            raise self.denied(wanted, operation, judged)
+        self._log.decision(operation, str(wanted.host), wanted.port, verdict)
+        try:
+            if through is None:
+                return await dial(good, wanted.port, self._bounds.dial_seconds), None
+            return await self._through(through, wanted), through if wanted.method else None
+        except Unreachable as error:
+            raise Failed(f"{wanted.where} cannot be reached: {error}", refused=error.refused) from None
+
+    def denied(self, wanted: Request | None, operation: str, verdict: Verdict, text: str = "") -> Denied:
+        """Logs a refusal, and returns it. `text` is the host as sent, where it is none."""
+        host, port = (str(wanted.host), wanted.port) if wanted is not None else (text, 0)
+        self._log.decision(operation, host, port, verdict)
+        return Denied(wanted, verdict)
+
+    async def _through(self, through: Upstream, wanted: Request) -> socket.socket:
+        """A connection to the upstream proxy, with a tunnel in it when a tunnel is wanted."""
+        loop = asyncio.get_running_loop()
+        try:
+            addresses = await asyncio.wait_for(
+                loop.run_in_executor(None, upstream.addresses_of, through), self._bounds.resolve_seconds
+            )
+        except (OSError, TimeoutError) as error:
+            raise Failed(f"the proxy {through.host} of your environment cannot be resolved: {error}") from None
+        sock = await dial(addresses, through.port, self._bounds.dial_seconds)
+        if wanted.method:
+            return sock
+        try:
+            async with asyncio.timeout(self._bounds.dial_seconds):
+                await loop.sock_sendall(sock, upstream.connect_request(through, wanted))
+                data = b""
+                # One byte too many would be the destination's, so the head is read as it comes.
+                while (answer := upstream.connect_answer(data)) is None:
+                    block = await loop.sock_recv(sock, 1)
+                    if not block:
+                        raise ValueError("it hung up")
+                    data += block
+            if not 200 <= answer[0] < 300:
+                raise ValueError(f"it answered {answer[0]}")
+        except (OSError, TimeoutError, ValueError) as error:
+            sock.close()
+            raise Failed(f"the proxy {through.host} of your environment opens no tunnel: {error}") from None
+        except BaseException:
+            sock.close()
+            raise
+        return sock

@@ -1,0 +1,163 @@
+"""Requests to a proxy over HTTP/1.1: read with h11, judged by form, written anew for the server (RFC 9112, RFC 9110).
+
+What two servers could frame in different ways never gets through: a request is parsed here and written again from what
+was understood, one per connection.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import h11
+
+from launcher.egress.upstream import Upstream
+from policy.egress import Request
+from policy.hosts import parse_host
+
+# RFC 9110 section 7.6.1, RFC 9112 appendix C.2.2. Framing and Host are written anew.
+_HOP_BY_HOP = frozenset(
+    (b"connection", b"proxy-connection", b"keep-alive", b"te", b"transfer-encoding", b"upgrade", b"host")
+) | {b"proxy-authorization", b"proxy-authenticate", b"proxy-authentication-info", b"http2-settings"}
+_HTTP_PORT = 80
+
+
+class Bad(Exception):
+    """A request that is not carried out; `status` for the answer, `host` as far as it could be read."""
+
+    def __init__(self, message: str, status: int = 400, *, host: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.host = host
+
+
+class Head(NamedTuple):
+    """A request's head, understood.
+
+    Attributes:
+        wanted: what is asked for.
+        tunnel: CONNECT.
+        path: for the server, with its query.
+        headers: those that are passed on, without Host and framing.
+        framing: the header that frames the body, () when there is none.
+        authorization: value of Proxy-Authorization, b"" without one.
+    """
+
+    wanted: Request
+    tunnel: bool
+    path: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+    framing: tuple[tuple[bytes, bytes], ...]
+
+
+def authorization(request: h11.Request) -> bytes:
+    """The value of ``Proxy-Authorization``, b"" when there is none, or more than one."""
+    found = [value for name, value in request.headers if name == b"proxy-authorization"]
+    return found[0] if len(found) == 1 else b""
+
+
+def understood(request: h11.Request) -> Head:
+    """What a request asks for. Raises `Bad` for whatever could be read in two ways."""
+    names = [name for name, _ in request.headers]
+    if b"content-length" in names and b"transfer-encoding" in names:
+        raise Bad("Content-Length and Transfer-Encoding contradict each other")
+    if names.count(b"content-length") > 1 or names.count(b"transfer-encoding") > 1:
+        raise Bad("the body's length is given twice")
+    hosts = [value for name, value in request.headers if name == b"host"]
+    if request.method == b"CONNECT":
+        return _tunnel(request, hosts)
+    return _plain(request, hosts)
+
+
+def _tunnel(request: h11.Request, hosts: list[bytes]) -> Head:
+    authority = request.target.decode("latin-1")
+    wanted = _authority(authority, None)
+    for name, value in request.headers:
+        if name == b"transfer-encoding" or (name == b"content-length" and value != b"0"):
+            raise Bad("CONNECT with a body", host=authority)
+    _agree(hosts, wanted, wanted.port)
+    return Head(wanted, True, b"", (), ())
+
+
+def _plain(request: h11.Request, hosts: list[bytes]) -> Head:
+    target = request.target.decode("latin-1")
+    if target[:7].lower() != "http://":
+        if target[:8].lower() == "https://":
+            raise Bad("https:// URLs need CONNECT, so that nobody on the way can read them")
+        raise Bad("this is a proxy: it needs the whole URL (http://HOST/PATH) or CONNECT")
+    rest = target[7:]
+    end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
+    authority, path = rest[:end], rest[end:]
+    if "#" in path:
+        raise Bad("a URL with a fragment", host=authority)
+    path = path if path.startswith("/") else "/" + path
+    method = request.method.decode("latin-1")
+    wanted = _authority(authority, _HTTP_PORT)._replace(method=method, path=path)
+    _agree(hosts, wanted, _HTTP_PORT)
+    listed = {
+        word.strip().lower()
+        for name, value in request.headers
+        if name in (b"connection", b"proxy-connection")
+        for word in value.split(b",")
+    }
+    kept = tuple(
+        (raw, value)
+        for raw, value in request.headers.raw_items()
+        if (name := raw.lower()) not in _HOP_BY_HOP and name not in listed and name != b"content-length"
+    )
+    framing = tuple(
+        (raw, value)
+        for raw, value in request.headers.raw_items()
+        if raw.lower() in (b"content-length", b"transfer-encoding")
+    )
+    return Head(wanted, False, path.encode("latin-1"), kept, framing)
+
+
+def _authority(text: str, default_port: int | None) -> Request:
+    """HOST[:PORT], by the strict grammar of rules."""
+    host, port_text = text, ""
+    if "]" in text:
+        host, bracket, rest = text.partition("]")
+        host += bracket
+        if rest and not rest.startswith(":"):
+            raise Bad(f"{text[:300]!r} is no host and port", host=text)
+        port_text = rest[1:] if rest else ""
+        given = bool(rest)
+    else:
+        host, colon, port_text = text.partition(":")
+        given = bool(colon)
+    port = default_port
+    if given:
+        if not _is_port(port_text):
+            raise Bad(f"{text[:300]!r} has no port from 1 to 65535", host=text)
+        port = int(port_text)
+    if port is None:
+        raise Bad(f"{text[:300]!r} names no port", host=text)
+    try:
+        return Request(parse_host(host), port)
+    except ValueError as error:
+        raise Bad(f"{host[:300]!r} is no host: {error}", host=text) from None
+
+
+def _agree(hosts: Iterable[bytes], wanted: Request, default_port: int) -> None:
+    """The Host header must mean what the target means (RFC 9112 section 3.2.2 would let a proxy ignore it)."""
+    for value in hosts:
+        stated = _authority(value.decode("latin-1"), default_port)
+        if stated.host != wanted.host or stated.port != wanted.port:
+            raise Bad(f"the Host header says {stated.where}, the request {wanted.where}", host=wanted.where)
+
+
+def for_server(head: Head, through: Upstream | None) -> h11.Request:
+    """The request as the server gets it; with the whole URL when it goes through another proxy."""
+    wanted = head.wanted
+    authority = wanted.where.removesuffix(f":{_HTTP_PORT}").encode()
+    headers = [(b"Host", authority), *head.headers, *head.framing, (b"Connection", b"close")]
+    target = head.path
+    if through is not None:
+        target = b"http://" + authority + target
+        if through.authorization:
+            headers.append((b"Proxy-Authorization", through.authorization))
+    return h11.Request(method=wanted.method.encode(), target=target, headers=headers)
+
+
+def _is_port(text: str) -> bool:
+    plain = text.isascii() and text.isdigit() and len(text) <= 5 and not text.startswith("0")
+    return plain and int(text) <= 65535

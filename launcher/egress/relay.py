@@ -1,0 +1,157 @@
+"""Copying between two connections until both have said all. By callbacks and one shared buffer, so that a thousand idle
+tunnels cost sockets and little else.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+_BUFFER = bytearray(256 << 10)
+_VIEW = memoryview(_BUFFER)
+
+Gate = Callable[[bytes], bool | None]
+"""Judges a client's first bytes: True lets them through and asks no more, False ends it, None needs more of them."""
+
+CLIENT, SERVER = 0, 1
+
+
+class Relay:
+    """A running copy between a client and a server; owns both sockets, which are non-blocking.
+
+    Attributes:
+        last: when something was read last, on the loop's clock.
+    """
+
+    __slots__ = ("_discards", "_done", "_ended", "_ends", "_finished", "_gate", "_held", "_loop", "_pending", "last")
+
+    def __init__(
+        self,
+        client: socket.socket,
+        server: socket.socket,
+        done: "Callable[[Relay], None]",
+        *,
+        gate: Gate | None = None,
+        one_way: bool = False,
+    ) -> None:
+        """Prepares; `start` begins.
+
+        Args:
+            client: its bytes go to the server, unless `one_way`.
+            server: its bytes go to the client.
+            done: called once, when both sockets are closed.
+            gate: for the client's first bytes.
+            one_way: nothing of the client's is passed on.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._ends = (client, server)
+        self._done = done
+        self._gate = gate
+        self._held = b""
+        self._pending = [b"", b""]
+        self._ended = [False, False]
+        self._finished = [one_way, False]
+        self._discards = one_way
+        self.last = self._loop.time()
+
+    def start(self, first: bytes = b"") -> None:
+        """Begins to copy; `first` came from the client already."""
+        self._loop.add_reader(self._ends[SERVER], self._readable, SERVER)
+        if not self._discards:
+            self._loop.add_reader(self._ends[CLIENT], self._readable, CLIENT)
+            if first:
+                self._take(CLIENT, first)
+
+    def discard(self) -> None:
+        """From now on reads what the client says, and drops it. For `one_way`, when its request is complete."""
+        if self._ends[CLIENT].fileno() != -1:
+            self._loop.add_reader(self._ends[CLIENT], self._readable, CLIENT)
+
+    def close(self) -> None:
+        """Closes both sockets. Safe to call twice."""
+        if self._ends[CLIENT].fileno() == -1:
+            return
+        for sock in self._ends:
+            self._loop.remove_reader(sock)
+            self._loop.remove_writer(sock)
+            sock.close()
+        self._done(self)
+
+    def _readable(self, side: int) -> None:
+        try:
+            count = self._ends[side].recv_into(_BUFFER)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.close()
+            return
+        self.last = self._loop.time()
+        if not count:
+            self._end(side)
+        elif side == SERVER or not self._discards:
+            self._take(side, _VIEW[:count])
+
+    def _take(self, side: int, data: "bytes | memoryview") -> None:
+        if side == CLIENT and self._gate is not None:
+            self._held += data
+            verdict = self._gate(self._held)
+            if verdict is None:
+                return
+            if not verdict:
+                self.close()
+                return
+            data, self._held, self._gate = self._held, b"", None
+        self._send(side, data)
+
+    def _send(self, side: int, data: "bytes | memoryview") -> None:
+        target = self._ends[1 - side]
+        try:
+            count = target.send(data)
+        except (BlockingIOError, InterruptedError):
+            count = 0
+        except OSError:
+            self.close()
+            return
+        if count < len(data):
+            self._pending[side] = bytes(data[count:])
+            self._loop.remove_reader(self._ends[side])
+            self._loop.add_writer(target, self._flush, side)
+
+    def _flush(self, side: int) -> None:
+        target = self._ends[1 - side]
+        try:
+            count = target.send(self._pending[side])
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.close()
+            return
+        self.last = self._loop.time()
+        self._pending[side] = self._pending[side][count:]
+        if self._pending[side]:
+            return
+        self._loop.remove_writer(target)
+        if self._ended[side]:
+            self._finish(side)
+        else:
+            self._loop.add_reader(self._ends[side], self._readable, side)
+
+    def _end(self, side: int) -> None:
+        """One side has said all: the other one is told, when everything is on its way."""
+        self._loop.remove_reader(self._ends[side])
+        self._ended[side] = True
+        if side == CLIENT and self._discards:
+            return
+        if side == CLIENT and self._held:
+            self.close()  # it ended in the middle of what the gate was to judge
+        elif not self._pending[side]:
+            self._finish(side)
+
+    def _finish(self, side: int) -> None:
+        self._finished[side] = True
+        try:
+            self._ends[1 - side].shutdown(socket.SHUT_WR)
+        except OSError:
+            self.close()
+            return
+        if all(self._finished):
+            self.close()

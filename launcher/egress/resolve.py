@@ -1,0 +1,77 @@
+"""From a name to the addresses that may be dialled: resolved once, checked, and dialled as they were checked.
+
+A name is resolved only when the rules allow it, so a name that is not allowed cannot carry anything away in its labels.
+Nobody resolves it a second time, so an answer that changes in between changes nothing.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+from policy.addresses import Address
+from policy.egress import LOCALHOST, EgressPolicy, Request, Verdict
+
+_LOOPBACK: tuple[Address, ...] = (ipaddress.IPv4Address("127.0.0.1"), ipaddress.IPv6Address("::1"))
+
+
+class Unresolved(OSError):
+    """The name leads nowhere; the text says why."""
+
+
+class Resolver:
+    """Asks the machine's own resolver (getaddrinfo(3)), in threads of its own."""
+
+    def __init__(self, patience: float) -> None:
+        """`patience`: seconds for one name."""
+        self._patience = patience
+        self._threads = ThreadPoolExecutor(16, "resolver")
+
+    async def addresses(self, host: str | Address, port: int) -> list[Address]:
+        """The addresses of `host`, in the resolver's order (RFC 6724). Raises `Unresolved`."""
+        if not isinstance(host, str):
+            return [host]
+        if host == LOCALHOST:
+            return list(_LOOPBACK)
+        loop = asyncio.get_running_loop()
+        try:
+            found = await asyncio.wait_for(loop.run_in_executor(self._threads, _look_up, host, port), self._patience)
+        except TimeoutError:
+            raise Unresolved(f"{host} was not resolved within {self._patience:.0f} seconds") from None
+        except (OSError, UnicodeError) as error:
+            raise Unresolved(f"{host} cannot be resolved: {getattr(error, 'strerror', None) or error}") from None
+        return list(dict.fromkeys(found))
+
+
+def _look_up(host: str, port: int) -> list[Address]:
+    answers = socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)
+    return [ipaddress.ip_address(str(answer[4][0]).partition("%")[0]) for answer in answers]
+
+
+def allowed(policy: EgressPolicy, wanted: Request, found: list[Address]) -> tuple[list[Address], Verdict]:
+    """Those of `found` that may be dialled, and the verdict: the first refusal when there is none of them."""
+    good: list[Address] = []
+    refused: Verdict | None = None
+    for address in found:
+        verdict = policy.judge_address(wanted, address, own=is_own(address, wanted.port))
+        if verdict.allowed:
+            good.append(address)
+        else:
+            refused = refused or verdict
+    if good or refused is None:
+        return good, Verdict(True, "", "")
+    return [], refused
+
+
+def is_own(address: Address, port: int) -> bool:
+    """Whether `address` is this machine's: whoever connects to it from here does so from the same address.
+
+    Nothing is sent: connecting a datagram socket only looks up the route (udp(7)).
+    """
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((str(address), port))
+            return ipaddress.ip_address(probe.getsockname()[0].partition("%")[0]) == address
+    except OSError:
+        return False  # no way there, so dialling it will fail too

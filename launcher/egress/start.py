@@ -1,0 +1,218 @@
+"""The proxy process, from the launcher's side: forked early, handed its sockets, ended with the session.
+
+The child imports what it needs (asyncio and h11 take ten times as long as a launch) while the jail is built and the
+command starts: connections wait in the listening socket's queue. Where the jail has a network namespace, the sockets
+are made inside it and their descriptors passed out; nothing of the proxy's is ever inside.
+
+Launch path of sessions with a proxy: see launcher/jail/syscalls.py.
+"""
+
+import os
+import select
+import time
+
+from launcher.jail import hygiene, local_sockets, syscalls
+from policy import promises
+from policy.errors import Refusal
+from policy.plan import Plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import _socket
+    import signal as _signal
+    from collections.abc import Callable
+    from typing import NoReturn
+else:
+    import _signal
+    import _socket
+
+USER = "paddock"
+"""In the proxy's URL, before the token. Any other would do."""
+
+PORT = 3128
+"""Of the proxy in a network namespace of its own, where every port is free."""
+
+_AF_INET, _AF_INET6, _AF_UNIX, _SOCK_STREAM = 2, 10, 1, 1
+_SOL_SOCKET, _SO_REUSEADDR = 1, 2
+_BACKLOG = 1024
+_LOOPBACK = bytes((127, 0, 0, 1))
+
+_HANDED_OVER_WITHIN = 120.0
+"""Seconds until the sockets must have come: longer than a jail may take to be built."""
+
+_QUIET = 40
+"""Milliseconds in which the command starts undisturbed, unless it connects: short commands never use a network."""
+
+_ENDS_WITHIN = 2.0
+"""Seconds that the proxy may take to close its log."""
+
+
+class Address:
+    """An IP address and port of a listening socket: `packed` has 4 or 16 bytes."""
+
+    __slots__ = ("packed", "port")
+
+    def __init__(self, packed: bytes, port: int) -> None:
+        self.packed = packed
+        self.port = port
+
+    def listen(self) -> int:
+        """A listening TCP socket there, non-blocking and close-on-exec, owned by the caller."""
+        family = _AF_INET if len(self.packed) == 4 else _AF_INET6
+        fd = syscalls.socket(family, _SOCK_STREAM | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            # struct sockaddr_in and sockaddr_in6 (ip(7), ipv6(7))
+            head = family.to_bytes(2, "little") + self.port.to_bytes(2, "big")
+            tail = self.packed + bytes(8) if family == _AF_INET else bytes(4) + self.packed + bytes(4)
+            syscalls.bind(fd, head + tail)
+            syscalls.listen(fd, _BACKLOG)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+
+class Egress:
+    """One session's proxy.
+
+    Attributes:
+        slots: what the Plan's environment is bound with: the proxy's address with credentials, port and token.
+        addresses: (packed address, port) that the guard lets the command connect to.
+        handed_over: descriptors that belong to the jail's first process, which calls `hand_out`.
+    """
+
+    __slots__ = ("_channel", "_listening", "_pid", "_pidfd", "addresses", "handed_over", "slots")
+
+    def __init__(self, plan: Plan, directory: str, prepare: "Callable[[], None]") -> None:
+        """Forks the proxy. To be called once, before the jail is made, single-threaded.
+
+        Args:
+            plan: with ``net`` "proxy".
+            directory: the session's, for the log.
+            prepare: makes the environment's packages importable; called in the child.
+
+        Raises:
+            Refusal: proxy-unavailable.
+        """
+        secret = os.urandom(16).hex()
+        granted = [destination(text) for text, _ in plan.reach]
+        own_network = promises.has_mounts(plan.backend)
+        self._channel = -1
+        self._listening: tuple[Address, ...] = ()
+        self.addresses: tuple[tuple[bytes, int], ...] = ()
+        taken = {port for _, port in granted}
+        port = next(number for number in range(PORT, 65536) if number not in taken)
+        inherited: tuple[int, ...]
+        try:
+            if own_network:
+                self._listening = (Address(_LOOPBACK, port), *(Address(*address) for address in granted))
+                ours, theirs = _socket.socketpair(_AF_UNIX, _SOCK_STREAM)
+                self._channel, inherited = ours.detach(), (theirs.detach(),)
+            else:
+                inherited = (Address(_LOOPBACK, 0).listen(),)
+                port = _port_of(inherited[0])
+                self.addresses = ((_LOOPBACK, port), *granted)
+        except OSError as error:
+            raise Refusal("proxy-unavailable", "the network proxy cannot be started", context=str(error)) from None
+        self.slots = {
+            "proxy": f"{USER}:{secret}@127.0.0.1:{port}",
+            "proxy_port": str(port),
+            "proxy_token": secret,
+        }
+        self.handed_over = (self._channel,) if own_network else ()
+        launcher = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _work(plan, directory, prepare, secret, inherited, launcher, handed_out=len(self._listening))
+        self._pidfd = syscalls.pidfd_open(self._pid)
+        for fd in inherited:
+            os.close(fd)
+
+    def hand_out(self) -> None:
+        """In the jail's first process, inside its network namespace: makes the sockets and passes them out.
+
+        Raises:
+            Refusal: proxy-unavailable.
+        """
+        try:
+            for address in self._listening:
+                fd = address.listen()
+                local_sockets.send(self._channel, b"L", (fd,))
+                os.close(fd)
+        except OSError as error:
+            raise Refusal(
+                "proxy-unavailable", "the network proxy has no socket in the jail", context=str(error)
+            ) from None
+        if self._channel != -1:
+            os.close(self._channel)
+
+    def close(self) -> str:
+        """Ends the proxy. Returns "", or what to tell when it had ended before."""
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        lost = pid != 0
+        if not lost:
+            os.kill(self._pid, _signal.SIGTERM)
+            poll = select.poll()
+            poll.register(self._pidfd, select.POLLIN)
+            if not poll.poll(_ENDS_WITHIN * 1000):
+                os.kill(self._pid, _signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+        os.close(self._pidfd)
+        return f"the network proxy had ended before the command (status {status})" if lost else ""
+
+
+def destination(text: str) -> tuple[bytes, int]:
+    """Packed address and port of an entry of `Plan.reach`, which is in canonical form."""
+    host, _, port = text.rpartition(":")
+    family = _AF_INET6 if host.startswith("[") else _AF_INET
+    return _socket.inet_pton(family, host.strip("[]")), int(port)
+
+
+def _port_of(fd: int) -> int:
+    with_port = _socket.socket(fileno=fd)
+    try:
+        port: int = with_port.getsockname()[1]
+    finally:
+        with_port.detach()
+    return port
+
+
+def _work(
+    plan: Plan,
+    directory: str,
+    prepare: "Callable[[], None]",
+    secret: str,
+    inherited: tuple[int, ...],
+    launcher: int,
+    *,
+    handed_out: int,
+) -> "NoReturn":
+    # Nothing may escape from here: this is a copy of the launcher, with all that it has on its stack.
+    try:
+        syscalls.prctl(syscalls.PR_SET_PDEATHSIG, _signal.SIGKILL)
+        if os.getppid() != launcher:
+            os._exit(1)
+        # Away from the terminal and its signals, and from the streams, which belong to the command.
+        os.setsid()
+        null = os.open("/dev/null", os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        hygiene.close_inherited(inherited)
+        listeners = list(inherited)
+        if handed_out:
+            listeners = []
+            deadline = time.monotonic() + _HANDED_OVER_WITHIN
+            for _ in range(handed_out):
+                if not local_sockets.receive(inherited[0], 1, deadline, listeners):
+                    os._exit(0)  # the jail was not built
+            os.close(inherited[0])
+        poll = select.poll()
+        for fd in listeners:
+            poll.register(fd, select.POLLIN)
+        poll.poll(_QUIET)
+        prepare()
+        from launcher.egress import process
+
+        process.run(plan, directory, secret, listeners)
+    finally:
+        os._exit(1)

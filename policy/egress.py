@@ -1,0 +1,238 @@
+"""Egress rules, ``[METHOD[,METHOD] ]HOST[:PORT][/PATH]``, and what they say about one connection. Pure.
+
+Deny beats allow, and nothing is allowed that no rule names. Methods and a path can only be judged in plain HTTP: a rule
+with one of them allows no tunnel, and a denial with one of them denies every tunnel to the same place.
+"""
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from policy.addresses import Address, special
+from policy.errors import Refusal
+from policy.hosts import HostRule, matches, parse_rule
+
+LOCALHOST = "localhost"
+"""Needs no resolver (RFC 6761 section 6.3), and is a grant of the loopback addresses when a rule names it."""
+
+_METHOD_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ-")
+_LONGEST_PATH = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class EgressRule:
+    """One parsed rule; `str()` gives its canonical text.
+
+    Attributes:
+        host: which hosts and ports.
+        methods: HTTP methods; empty means all.
+        path: this path of a URL and everything below it; "" means all.
+    """
+
+    host: HostRule
+    methods: tuple[str, ...] = ()
+    path: str = ""
+
+    def __str__(self) -> str:
+        """The canonical text of the rule."""
+        return (",".join(self.methods) + " " if self.methods else "") + str(self.host) + self.path
+
+    @property
+    def narrow(self) -> bool:
+        """Whether the rule is about some requests to its host only."""
+        return bool(self.methods or self.path)
+
+
+class Request(NamedTuple):
+    """What a client wants.
+
+    Attributes:
+        host: canonical name or address (`policy.hosts.parse_host`).
+        port: 1 to 65535.
+        method: of a plain HTTP request, "" for a tunnel.
+        path: of a plain HTTP request, as sent.
+    """
+
+    host: str | Address
+    port: int
+    method: str = ""
+    path: str = ""
+
+    @property
+    def where(self) -> str:
+        """HOST:PORT, as a rule would write it."""
+        host = f"[{self.host}]" if isinstance(self.host, ipaddress.IPv6Address) else str(self.host)
+        return f"{host}:{self.port}"
+
+
+class Verdict(NamedTuple):
+    """An answer: `allowed`, the `rule` that decided ("" when none did), `reason`, and what would allow it."""
+
+    allowed: bool
+    rule: str
+    reason: str
+    suggestion: str = ""
+
+
+def parse_egress_rule(text: str) -> EgressRule:
+    """The rule that `text` writes: a host rule (`policy.hosts`) with methods in front, or a path behind it, or both.
+
+    A path stands for itself and everything below it. An IPv4 address needs a port before its path, because a slash
+    behind it begins a range's length.
+
+    Raises:
+        Refusal: ``host-rule``, with the reason.
+    """
+    methods: tuple[str, ...] = ()
+    words, space, rest = text.partition(" ")
+    if space and not words.startswith("@"):
+        methods = tuple(dict.fromkeys(words.split(",")))
+        for method in methods:
+            if not method or len(method) > 20 or not _METHOD_LETTERS.issuperset(method):
+                raise _refused(text, f"{method!r} is no HTTP method in capital letters")
+        text = rest
+    if "://" in text:
+        parse_rule(text)  # says why
+    host, path = _split_path(text)
+    if path:
+        path = _checked_path(text, path)
+    return EgressRule(parse_rule(host), methods, path)
+
+
+def _split_path(text: str) -> tuple[str, str]:
+    start = text.find("]") + 1
+    colon, slash = text.find(":", start), text.find("/", start)
+    if slash >= 0 and (colon < 0 or slash < colon) and text[start:slash].rpartition(".")[2].isdigit():
+        slash = text.find("/", colon) if colon >= 0 else -1  # the first one begins a range's length
+    return (text, "") if slash < 0 else (text[:slash], text[slash:])
+
+
+def _checked_path(text: str, path: str) -> str:
+    if len(path) > _LONGEST_PATH:
+        raise _refused(text, f"its path is longer than {_LONGEST_PATH} characters")
+    if "*" in path:
+        raise _refused(text, "its path has a wildcard; a path stands for everything below it")
+    found = canonical_path(path)
+    if found is None or any(char in path for char in "%?#;"):
+        raise _refused(text, "its path is not plain: no percent, query, dots or double slashes")
+    return found.rstrip("/") or "/"
+
+
+def _refused(text: str, reason: str) -> Refusal:
+    return Refusal(
+        "host-rule",
+        f"{text[:80]!r} is not an egress rule: {reason}",
+        hint="[METHOD,... ]HOST[:PORT][/PATH], for instance example.com:443 or 'GET,HEAD example.com:80/public'",
+    )
+
+
+def canonical_path(target: str) -> str | None:
+    """The path that `target` (path and query of a request) means, or None when two servers could read it differently.
+
+    Ambiguous are encoded slashes, backslashes and percent signs, dot segments, empty segments, parameters behind dots,
+    characters that do not belong into a URL (RFC 3986 section 3.3).
+    """
+    path = target.partition("?")[0]
+    if not path.startswith("/") or not path.isascii() or any(not "!" <= char <= "~" for char in path) or "#" in path:
+        return None
+    head, *parts = path.split("%")
+    decoded = head
+    for part in parts:
+        try:
+            char = chr(int(part[:2], 16)) if part[:2].isalnum() and len(part) > 1 else ""
+        except ValueError:
+            char = ""
+        if char in ("", "/", "\\", "%") or ord(char) < 0x20 or char == "\x7f":
+            return None
+        decoded += char + part[2:]
+    segments = decoded.split("/")[1:]
+    if "\\" in decoded or any(segment.partition(";")[0] in (".", "..") for segment in segments):
+        return None
+    return None if "" in segments[:-1] else decoded
+
+
+class EgressPolicy:
+    """The rules of one session. Asked before a name is resolved, and again for each address it leads to."""
+
+    def __init__(self, allow: Iterable[str], deny: Iterable[str] = ()) -> None:
+        """Parses both lists of rules. Refusals: ``host-rule``."""
+        self.allow = tuple(map(parse_egress_rule, allow))
+        self.deny = tuple(map(parse_egress_rule, deny))
+
+    def decide(self, wanted: Request) -> Verdict:
+        """Whether the rules let `wanted` pass, names not resolved. An address still has to pass `judge_address`."""
+        for rule in self.deny:
+            if self._denies(rule, wanted):
+                reason = f"denied by the rule {rule}"
+                if rule.narrow and not wanted.method:
+                    reason += ", which cannot be judged inside a tunnel"
+                return Verdict(False, str(rule), reason, f"remove the rule --deny-domain {_quoted(rule)}")
+        narrow = None
+        for rule in self.allow:
+            if matches(rule.host, str(wanted.host), wanted.port):
+                if not rule.narrow or self._fits(rule, wanted):
+                    return Verdict(True, str(rule), "")
+                narrow = rule
+        suggestion = f"--allow-domain {wanted.where}"
+        if narrow is None:
+            return Verdict(False, "", f"no rule allows {wanted.where}", suggestion)
+        what = "tunnels" if not wanted.method else f"{wanted.method} {wanted.path.partition('?')[0]}"
+        return Verdict(False, str(narrow), f"the rule {narrow} does not cover {what}", suggestion)
+
+    def judge_address(self, wanted: Request, address: Address, *, own: bool = False) -> Verdict:
+        """Whether `address`, which a name that passed `decide` has led to, may be dialled.
+
+        Args:
+            wanted: the request.
+            address: the one to be dialled.
+            own: this machine has it, so it leads to services that listen here.
+        """
+        there = Request(address, wanted.port, wanted.method, wanted.path)
+        for rule in self.deny:
+            if rule.host.network is not None and self._denies(rule, there):
+                return Verdict(
+                    False,
+                    str(rule),
+                    f"{wanted.host} leads to {address}, denied by the rule {rule}",
+                    f"remove the rule --deny-domain {_quoted(rule)}",
+                )
+        why = special(address) or ("this machine's own" if own else "")
+        if not why or (wanted.host == LOCALHOST and address.is_loopback):
+            return Verdict(True, "", "")
+        for rule in self.allow:
+            grants = rule.host.network is not None and matches(rule.host, str(address), wanted.port)
+            if grants and (not rule.narrow or self._fits(rule, there)):
+                return Verdict(True, str(rule), "")
+        return Verdict(
+            False,
+            "",
+            f"{wanted.host} leads to {address}, which is {why}; only a rule that names the address allows that",
+            f"--allow-domain {there.where}",
+        )
+
+    def _fits(self, rule: EgressRule, wanted: Request) -> bool:
+        """Whether a request, at the rule's host, is one that a narrow rule means. Never an ambiguous path."""
+        if not wanted.method or (rule.methods and wanted.method not in rule.methods):
+            return False
+        path = canonical_path(wanted.path)
+        return not rule.path or (path is not None and _below(path, rule.path))
+
+    def _denies(self, rule: EgressRule, wanted: Request) -> bool:
+        if not matches(rule.host, str(wanted.host), wanted.port):
+            return False
+        if not rule.narrow or not wanted.method:
+            return True
+        if rule.methods and wanted.method not in rule.methods:
+            return False
+        path = canonical_path(wanted.path)
+        return not rule.path or path is None or _below(path, rule.path)
+
+
+def _below(path: str, top: str) -> bool:
+    return top == "/" or path == top or path.startswith(top + "/")
+
+
+def _quoted(rule: EgressRule) -> str:
+    text = str(rule)
+    return f"'{text}'" if " " in text or "*" in text or "[" in text else text
