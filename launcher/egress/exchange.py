@@ -16,6 +16,7 @@ from policy.hosts import parse_host
 
 _CHUNK = 65536
 _ACCESS_DENIED = b"\x15\x03\x03\x00\x02\x02\x31"  # a fatal TLS alert (RFC 8446 section 6)
+_PHRASES = {431: "Request Header Fields Too Large", 501: "Not Implemented", 505: "HTTP Version Not Supported"}
 _FAREWELL = 2.0
 """Seconds in which a client may take its answer before the connection is closed under it."""
 
@@ -136,7 +137,7 @@ class Exchange:
     async def _bad(self, status: int, message: str, host: str) -> None:
         verdict = Verdict(False, "", f"not well formed: {message}")
         self._gateway.denied(None, "http", verdict, host)
-        phrase = "Request Header Fields Too Large" if status == 431 else "Bad Request"
+        phrase = _PHRASES.get(status, "Bad Request")
         await self._last_words(answers.answer(status, phrase, "egress-request", message))
 
     async def _forward(

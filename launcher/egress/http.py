@@ -56,6 +56,8 @@ def authorization(request: h11.Request) -> bytes:
 
 def understood(request: h11.Request) -> Head:
     """What a request asks for. Raises `Bad` for whatever could be read in two ways."""
+    if request.http_version not in (b"1.0", b"1.1"):
+        raise Bad("another version of HTTP", 505)
     names = [name for name, _ in request.headers]
     if b"content-length" in names and b"transfer-encoding" in names:
         raise Bad("Content-Length and Transfer-Encoding contradict each other")
