@@ -10,6 +10,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "run": ("launcher.verbs.run", "run a command in a jail around its git worktree"),
     "exec": ("launcher.verbs.exec", "run a further command inside a live session"),
     "explain": ("launcher.verbs.explain", "show what a jail would allow, and by which rule"),
+    "denials": ("launcher.verbs.denials", "show what a session was refused, and what would allow it"),
     "doctor": ("launcher.verbs.doctor", "prove what this machine can enforce"),
     "init": ("launcher.verbs.init", "write a commented .paddock.toml"),
     "trust": ("launcher.verbs.trust", "let one exact .paddock.toml loosen the rules"),
@@ -41,10 +42,11 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--report", ONE, "FILE", "write what was really enforced to FILE, as JSON"),
     ("--freeze-root", FLAG, "", "accept that directories above an exception are frozen (no mounts available)"),
     ("--dry-run", FLAG, "", "decide everything, print the plan, start nothing"),
+    ("--quiet", FLAG, "", "no summary of what was denied (short: -q); it comes only at a terminal anyway"),
     ("--verbose", FLAG, "", "say what is done (short: -v)"),
 )
 
-SHORT = {"-v": "--verbose", "-h": "--help"}
+SHORT = {"-q": "--quiet", "-v": "--verbose", "-h": "--help"}
 
 Parsed = dict[str, str | list[str] | bool]
 

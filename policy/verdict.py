@@ -7,10 +7,15 @@ read-only path above it takes away. Pure.
 import shlex
 from typing import NamedTuple
 
+from policy import promises, risk
 from policy.plan import Grant, Plan, beneath
 from policy.promises import NESTED
 
 NAMES = {"r": "read", "w": "write", "x": "execute", "i": "device control"}
+
+
+HANDOFF = "hand-off file"
+"""Source of a limit: other tools would execute the file later."""
 
 
 class Verdict(NamedTuple):
@@ -47,32 +52,6 @@ class Verdict(NamedTuple):
         return lines
 
 
-# (last components or parts of a path, what a grant would open); the first match is told.
-_RISKS: tuple[tuple[str, str], ...] = (
-    ("/.ssh", "private keys: whoever holds them can log in to your servers and push as you"),
-    ("/.gnupg", "private keys: whoever holds them can sign and decrypt as you"),
-    ("/.aws", "cloud credentials"),
-    ("/.azure", "cloud credentials"),
-    ("/.config/gcloud", "cloud credentials"),
-    ("/.kube", "cluster credentials"),
-    ("/.docker", "registry credentials"),
-    ("/.netrc", "passwords"),
-    ("/.npmrc", "registry tokens"),
-    ("/.pypirc", "registry tokens"),
-    ("/.git-credentials", "passwords for git hosts"),
-    ("/.config/gh", "a token for GitHub"),
-    ("/etc/shadow", "password hashes of every user"),
-    ("/etc/ssl/private", "private keys of this machine"),
-    ("docker.sock", "whoever reaches the Docker daemon is root on this machine"),
-    ("/run/user", "sockets of your desktop session: agents for keys, D-Bus, Wayland"),
-    ("/.git/hooks", "programmes that git runs outside the jail"),
-    ("/.git", "the repository itself: its config may hold tokens, its hooks run outside the jail"),
-    ("/.bashrc", "programmes that your shell runs outside the jail"),
-    ("/.profile", "programmes that your shell runs outside the jail"),
-    ("/.zshrc", "programmes that your shell runs outside the jail"),
-)
-
-
 def decide(plan: Plan, path: str) -> Verdict:
     """What `plan` allows at `path`, and why.
 
@@ -85,13 +64,16 @@ def decide(plan: Plan, path: str) -> Verdict:
     inner = max((len(where) for where, _, source in rules if source == NESTED), default=0)
     limits = [(where, "denied", source) for where, source in plan.denied if beneath(path, where) and len(where) > inner]
     limits += [(where, "read-only", source) for where, source in plan.read_only if beneath(path, where)]
+    if promises.has_mounts(plan.backend):
+        limits += [(where, "read-only", HANDOFF) for where, mode in plan.handoff
+                   if mode == "protect" and beneath(path, where)]  # fmt: skip
     limits.sort(key=lambda limit: -len(limit[0]))
     access = "".join(letter for letter in "rwxi" if any(letter in grant[1] for grant in rules))
     if any(kind == "denied" for _, kind, _ in limits):
         access = ""
     elif limits:
         access = access.replace("w", "")
-    return Verdict(path, access, tuple(rules), tuple(limits), _hint(path, access, limits), _risk(path))
+    return Verdict(path, access, tuple(rules), tuple(limits), _hint(path, access, limits), risk.of(path))
 
 
 def _reaches(grant: Grant, path: str) -> bool:
@@ -108,16 +90,11 @@ def _hint(path: str, access: str, limits: list[tuple[str, str, str]]) -> str:
         where, kind, source = limits[0]
         if source == "paddock's own":
             return "nothing does: whoever can reach it can read or write the rules of every jail"
+        if source == HANDOFF:
+            return f"report = [{where.rpartition('/')[2]!r}] under [handoff]: then it is writable, and changes are told"
         if source.startswith("--deny"):
             return f"leave out --deny {shlex.quote(where)}"
         return f"change what makes {shlex.quote(where)} {kind}: {source}"
     if not access:
         return f"--ro {quoted} (read and execute) or --rw {quoted} (write too)"
     return f"--rw {quoted} (to write too)"
-
-
-def _risk(path: str) -> str:
-    for mark, risk in _RISKS:
-        if path.endswith(mark) or f"{mark}/" in path:
-            return risk
-    return ""

@@ -36,6 +36,7 @@ def enter(
     keep: tuple[int, ...],
     install: "Callable[[bytes], Facts] | None" = None,
     search: tuple[str, ...] = (),
+    prove: bool = False,
 ) -> "NoReturn":
     """Turns this process into the jailed command.
 
@@ -50,6 +51,7 @@ def enter(
         keep: descriptors of ours that must live until exec; they are closed by it.
         install: applies the filter in place of `seccomp.install`, and returns what that holds.
         search: files that the command's name may mean, tried in this order in place of the plan's program.
+        prove: provoke one denial that tells an audit reader which Landlock domain is this session's.
 
     Raises:
         Refusal: a step failed, a required row is not held, or the command cannot be executed (126, 127).
@@ -72,6 +74,8 @@ def enter(
         layer, rows = _landlock(plan, held)
         facts.append(layer)
         held |= rows
+        if prove:
+            _prove()
 
     if install is None:
         seccomp.install(filter_program)
@@ -115,6 +119,14 @@ def _landlock(plan: Plan, held: set[str]) -> tuple[tuple[str, str, str], set[str
     rights = f"rights fs={handled_fs:#x} net={handled_net:#x} scopes={scopes:#x}"
     absent = f", {len(skipped)} grants absent" if skipped else ""
     return ("landlock", "layer", f"ABI {abi}, {rules} rules, {rights}{absent}"), rows
+
+
+def _prove() -> None:
+    """Asks for what the domain just entered forbids: see `launcher.ledger.audit`. Nothing happens but a record."""
+    try:
+        os.kill(os.getppid(), 0)
+    except OSError:
+        return
 
 
 def _execute(programs: tuple[str, ...], argv: list[str], environment: dict[str, str]) -> tuple[str, OSError]:

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from launcher.egress.start import Egress
     from launcher.jail.bubblewrap.enter import Jail
     from launcher.jail.guard.attach import Guard
+    from launcher.session.denials import Denials
     from launcher.session.limits import Limits
+
+_CAP_AUDIT_READ = 37
 
 
 def run(
@@ -33,6 +36,7 @@ def run(
     name: str | None,
     report: str | None,
     verbose: bool,
+    quiet: bool = False,
 ) -> int:
     """Runs the planned command to its end.
 
@@ -44,6 +48,7 @@ def run(
         name: the session's name, None for a random one.
         report: file for the enforcement report.
         verbose: say on stderr what is done.
+        quiet: no summary of what was refused.
 
     Returns:
         The exit status: the command's own, or 128+N when signal N ended it.
@@ -65,6 +70,7 @@ def run(
     status_code: int | None = None
     limits: Limits | None = None
     egress: Egress | None = None
+    denials: Denials | None = None
     ended: list[str] = []
     watch = handoff.Watch(plan)
     changes: tuple[handoff.Change, ...] = ()
@@ -93,6 +99,8 @@ def run(
             entry.support,
             egress,
         )
+        denials = _denials(places.state, session, bound)
+        worker.prove = denials is not None and denials.fd != -1
         listener = worker.take_further(session.listen())
         status_code = terminal.supervise(
             worker,
@@ -100,6 +108,7 @@ def run(
             on_report=facts.extend,
             handed_over=(listener, *(egress.handed_over if egress is not None else ())),
             watch=limits.watch if limits is not None else None,
+            denials=denials,
         )
     finally:
         failures: list[str] = []
@@ -109,6 +118,8 @@ def run(
             failures += limits.close()
         if egress is not None and (lost := egress.close()):
             ended.append(lost)
+        if denials is not None:
+            denials.close()
         failures += session.close()
         changes = watch.changes()
         if target is not None:
@@ -125,6 +136,9 @@ def run(
                 messages.say(str(refusal))  # what is being raised already matters more
     for line in (*ended, *handoff.told(changes)):
         messages.say(f"paddock: {printable(line)}")
+    if denials is not None:
+        for line in denials.summary(quiet=quiet):
+            messages.say(f"paddock: {line}")
     for failure in failures:
         messages.say(f"paddock: warning: not removed: {printable(failure)}")
     return status_code
@@ -134,6 +148,20 @@ def _packages() -> None:
     from launcher.session import packages
 
     packages.enable()
+
+
+def _denials(state_directory: str, session: state.Session, plan: Plan) -> "Denials | None":
+    """What gathers the session's denials; None where nobody could tell of any."""
+    audit = -1
+    if syscalls.capget()[0] >> _CAP_AUDIT_READ & 1 and plan.backend != promises.BUBBLEWRAP:
+        from launcher.ledger import audit_socket
+
+        audit = audit_socket.listening()
+    if audit == -1 and plan.backend != promises.GUARD and plan.net != "proxy":
+        return None
+    from launcher.session import denials
+
+    return denials.Denials(state_directory, session.name, session.directory, plan, audit)
 
 
 def _costly(plan: Plan) -> bool:
@@ -152,7 +180,7 @@ class _Worker:
 
     __slots__ = (
         "_argv", "_bwrap", "_code", "_egress", "_filter", "_gid", "_held", "_limits", "_listener", "_operations",
-        "_uid", "environment", "namespaces", "plan",
+        "_uid", "environment", "namespaces", "plan", "prove",
     )  # fmt: skip
 
     def __init__(
@@ -179,6 +207,7 @@ class _Worker:
         self._operations: tuple[layout.Operation, ...] = ()
         self.namespaces = 0
         self._bwrap = ""
+        self.prove = False  # tell an audit reader which Landlock domain is the session's
         if promises.has_mounts(plan.backend):
             nested = [path for path, _, source in plan.grants if source == promises.NESTED]
             exempt = (session.slots["home"], *nested)
@@ -307,6 +336,7 @@ class _Worker:
             keep=(keep, *(guard.descriptors if guard else ())),
             install=guard.install if guard else None,
             search=search,
+            prove=self.prove,
         )
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
+    from launcher.session.denials import Denials
     from launcher.session.watchdog import Watchdog
 else:
     import _signal
@@ -37,6 +38,7 @@ def supervise(
     start_timeout: float = START_TIMEOUT,
     handed_over: tuple[int, ...] = (),
     watch: "Watchdog | None" = None,
+    denials: "Denials | None" = None,
 ) -> int:
     """Runs `worker` in a child process and stays until it, and all that comes of it, has ended.
 
@@ -52,6 +54,7 @@ def supervise(
         start_timeout: seconds until the jail must be built.
         handed_over: descriptors that are the child's from now on; here they are closed.
         watch: looks at what the jail uses, and may have it ended.
+        denials: told what is refused in the jail.
 
     Returns:
         The command's exit status, 128+N when signal N ended it; 137 when `watch` had the jail ended.
@@ -78,7 +81,7 @@ def supervise(
         while handed_over:
             os.close(handed_over[0])
             handed_over = handed_over[1:]
-        jail = _Jail(child, reader, signals, terminal, on_report, watch)
+        jail = _Jail(child, reader, signals, terminal, on_report, watch, denials)
         try:
             jail.serve(start_timeout)
         finally:
@@ -135,7 +138,11 @@ class _Jail:
         terminal: "Terminal",
         on_report: "Callable[[tuple[Any, ...]], None] | None",
         watch: "Watchdog | None",
+        denials: "Denials | None",
     ) -> None:
+        self._denials = denials
+        if denials is not None:
+            denials.attach(child)
         self._watch = watch
         if watch is not None:
             watch.attach(child)
@@ -158,6 +165,9 @@ class _Jail:
         poll = select.poll()
         poll.register(self._reader, select.POLLIN)
         poll.register(self._signals, select.POLLIN)
+        denials = self._denials
+        if denials is not None and denials.fd != -1:
+            poll.register(denials.fd, select.POLLIN)
         deadline = time.monotonic() + start_timeout
         # What arrived before the fork did not reach the jail: pass it on, whoever sent it.
         self._on_signals(everything=True)
@@ -174,6 +184,8 @@ class _Jail:
             for fd, _ in events:
                 if fd == self._signals:
                     self._on_signals(everything=False)
+                elif denials is not None and fd == denials.fd:
+                    denials.hear()
                 elif not self._on_message():
                     poll.unregister(fd)
 
@@ -235,6 +247,9 @@ class _Jail:
             elif kind == status.REPORT:
                 if self._on_report is not None:
                     self._on_report(status.report(payload))
+            elif kind == status.DENIED:
+                if self._denials is not None:
+                    self._denials.told(payload)
             elif kind == status.REFUSED:
                 self._refusal = self._refusal or status.refusal(payload)
             elif kind == status.EXITED:

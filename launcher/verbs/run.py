@@ -58,6 +58,7 @@ def launch(options: cli.Parsed, command: list[str]) -> int:
         name=_text(options, "--session"),
         report=_text(options, "--report"),
         verbose="--verbose" in options,
+        quiet="--quiet" in options,
     )
 
 
@@ -76,7 +77,7 @@ def key_words(options: cli.Parsed, command: str) -> tuple[tuple[object, ...], di
             given[name] = value
     words: list[object] = [command, tuple(names)]
     for name in sorted(options):
-        if name not in ("--env", "--session", "--report", "--dry-run", "--verbose"):
+        if name not in ("--env", "--session", "--report", "--dry-run", "--verbose", "--quiet"):
             choice = options[name]
             words.append((name, tuple(choice) if isinstance(choice, list) else choice))
     return tuple(words), given

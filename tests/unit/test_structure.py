@@ -23,6 +23,7 @@ LAUNCH_PATH = (
     "launcher/__main__.py",
     "launcher/cli.py",
     "launcher/verbs/run.py",
+    "launcher/ledger/audit*.py",
     "launcher/ledger/enforcement.py",
     "launcher/jail/*.py",
     "launcher/jail/*/*.py",

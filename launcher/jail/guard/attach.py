@@ -8,10 +8,12 @@ Launch path of the backend landlock+guard: see launcher/jail/syscalls.py.
 """
 
 import _thread
+import marshal
+import select
 
 from launcher.jail import capabilities, hygiene, init, landlock, status, syscalls
 from launcher.jail.guard import listener
-from launcher.jail.guard.rules import Rules
+from launcher.jail.guard.rules import Refused, Rules
 from launcher.lean import os
 from policy.errors import EXIT_REFUSED, Refusal
 from policy.plan import Plan
@@ -23,6 +25,10 @@ else:
     import _signal
 
 Facts = tuple[tuple[str, str, str], ...]
+
+_PIPE_BUF = 4096 - 5  # with a message's header
+_LONGEST = 1500
+"""Characters of a path that are told; more would not be written at once."""
 
 # Whether this process is in the guard's domain. Inherited over fork: the guards of a jail's further commands share it,
 # so that these commands reach each other's abstract sockets.
@@ -55,6 +61,8 @@ class Guard:
         """
         self._rules = Rules(plan, addresses)
         self._status_fd = status_fd
+        self._room = select.poll()
+        self._room.register(status_fd, select.POLLOUT)
         if landlock.abi() < 6:
             raise Refusal("landlock-too-old", "without Landlock's scopes the guard cannot judge abstract sockets")
         self._number, self._tell = os.pipe()
@@ -112,12 +120,22 @@ class Guard:
             except OSError as error:
                 raise _untraceable(error) from None
             os.close(pidfd)
-            serving = server.Server(listener.Listener(fd), self._rules, self._fault)
+            serving = server.Server(listener.Listener(fd), self._rules, self._fault, self._refused)
             os.write(self._go, b"!")
             os.close(self._go)
             serving.start()
         except BaseException as error:
             self._fault(error)
+
+    def _refused(self, call: str, caller: tuple[int, str, str], refused: Refused) -> None:
+        """Tells the launcher, for the ledger. One that does not read is not waited for: its jail must go on."""
+        path, wanted, host, port, target = refused.subject
+        pid, name, program = caller
+        words = (call, path[:_LONGEST], wanted, host, port, target, pid, name, program[:_LONGEST])
+        payload = marshal.dumps(words)
+        # A pipe with room for anything takes PIPE_BUF bytes at once (pipe(7)), and whole.
+        if len(payload) < _PIPE_BUF and self._room.poll(0):
+            status.send(self._status_fd, status.DENIED, payload)
 
     def _fault(self, error: BaseException) -> None:
         """Ends this process, and with it the jail: the launcher sees to that. Nothing goes on without its guard."""

@@ -14,7 +14,7 @@ from _stat import S_ISBLK, S_ISCHR
 from launcher.jail import syscalls
 from launcher.jail.guard.call import Call
 from launcher.jail.guard.paths import resolve
-from launcher.jail.guard.rules import Rules
+from launcher.jail.guard.rules import Refused, Rules
 from launcher.lean import ctypes, os
 
 _XATTR_NAME = 256  # XATTR_NAME_MAX and the NUL
@@ -169,13 +169,14 @@ def _judged(call: Call, rules: Rules, fd: int) -> str:
     """The name by which `fd` can be acted on, when it may be.
 
     Raises:
-        PermissionError: it may not be changed.
+        Refused: it may not be changed.
         Gone: the caller is, so what was read and opened may have been somebody else's.
     """
     name = f"/proc/self/fd/{fd}"
     mode = os.fstat(fd).st_mode
-    if S_ISCHR(mode) or S_ISBLK(mode) or not rules.may_change(os.readlink(name)):
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+    path = os.readlink(name)
+    if S_ISCHR(mode) or S_ISBLK(mode) or not rules.may_change(path):
+        raise Refused(errno.EPERM, path)
     call.check()
     return name
 

@@ -3,8 +3,10 @@
 A path may be changed, and a socket file connected to, where the Plan says "write" and no exception takes it away. The
 arithmetic is the one of `policy.verdict.decide`; a test holds the two against each other.
 
-Launch path: nothing is imported but the Plan and the promises.
+Launch path: nothing is imported but `os`, the Plan and the promises.
 """
+
+import os
 
 from policy import promises
 from policy.plan import Plan
@@ -14,6 +16,22 @@ DELETED = " (deleted)"
 # Sources of grants that hold although a denied path lies above them: the slots lie in Paddock's own state, which is
 # denied (as in `namespaces.layout`, where they are exempt).
 _BEYOND_DENIAL = (promises.NESTED, "private home", "private temp")
+
+
+class Refused(PermissionError):
+    """The Plan does not let it happen; what it was is for the ledger.
+
+    Args:
+        number: the errno for the caller.
+        path: the file that it was about, "" when it was about none.
+        host: the address, with `port`.
+        target: what it was about in other cases.
+    """
+
+    def __init__(self, number: int, path: str = "", *, host: str = "", port: int = 0, target: str = "") -> None:
+        super().__init__(number, os.strerror(number))
+        self.number = number
+        self.subject = (path, "w", host, port, target)
 
 
 class Rules:

@@ -12,13 +12,14 @@ Launch path of the backend landlock+guard: see launcher/jail/syscalls.py.
 
 import _thread
 import errno
+import os
 import select
 
 from launcher.jail import syscall_tables, syscalls
 from launcher.jail.guard import metadata, sockets, terminals
 from launcher.jail.guard.call import Call
 from launcher.jail.guard.listener import Gone, Listener
-from launcher.jail.guard.rules import Rules
+from launcher.jail.guard.rules import Refused, Rules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,48 +37,57 @@ WAKE = _signal.SIGURG
 
 _STOPS = 1 << _signal.SIGTSTP - 1 | 1 << _signal.SIGTTIN - 1 | 1 << _signal.SIGTTOU - 1 | 1 << _signal.SIGSTOP - 1
 
-_HANDLERS = {
-    syscall_tables.number(name, syscalls.MACHINE): handler
-    for name, handler in (
-        ("chmod", metadata.chmod),
-        ("fchmod", metadata.fchmod),
-        ("fchmodat", metadata.fchmodat),
-        ("fchmodat2", metadata.fchmodat2),
-        ("chown", metadata.chown),
-        ("lchown", metadata.lchown),
-        ("fchown", metadata.fchown),
-        ("fchownat", metadata.fchownat),
-        ("utime", metadata.utime),
-        ("utimes", metadata.utimes),
-        ("futimesat", metadata.futimesat),
-        ("utimensat", metadata.utimensat),
-        ("setxattr", metadata.setxattr),
-        ("lsetxattr", metadata.lsetxattr),
-        ("fsetxattr", metadata.fsetxattr),
-        ("removexattr", metadata.removexattr),
-        ("lremovexattr", metadata.lremovexattr),
-        ("fremovexattr", metadata.fremovexattr),
-        ("connect", sockets.connect),
-        ("ioctl", terminals.other_side),
-    )
-}
+Caller = tuple[int, str, str]
+
+_BY_NAME = (
+    ("chmod", metadata.chmod),
+    ("fchmod", metadata.fchmod),
+    ("fchmodat", metadata.fchmodat),
+    ("fchmodat2", metadata.fchmodat2),
+    ("chown", metadata.chown),
+    ("lchown", metadata.lchown),
+    ("fchown", metadata.fchown),
+    ("fchownat", metadata.fchownat),
+    ("utime", metadata.utime),
+    ("utimes", metadata.utimes),
+    ("futimesat", metadata.futimesat),
+    ("utimensat", metadata.utimensat),
+    ("setxattr", metadata.setxattr),
+    ("lsetxattr", metadata.lsetxattr),
+    ("fsetxattr", metadata.fsetxattr),
+    ("removexattr", metadata.removexattr),
+    ("lremovexattr", metadata.lremovexattr),
+    ("fremovexattr", metadata.fremovexattr),
+    ("connect", sockets.connect),
+    ("ioctl", terminals.other_side),
+)
+_HANDLERS = {syscall_tables.number(name, syscalls.MACHINE): handler for name, handler in _BY_NAME}
+_NAMES = {syscall_tables.number(name, syscalls.MACHINE): name for name, _ in _BY_NAME}
 _CONNECT = syscall_tables.number("connect", syscalls.MACHINE)
 
 
 class Server:
     """Serves one listener until nobody is left who could call."""
 
-    def __init__(self, listener: Listener, rules: Rules, fault: "Callable[[BaseException], None]") -> None:
+    def __init__(
+        self,
+        listener: Listener,
+        rules: Rules,
+        fault: "Callable[[BaseException], None]",
+        refused: "Callable[[str, Caller, Refused], None]",
+    ) -> None:
         """Prepares; `start` begins.
 
         Args:
             listener: of the jail.
             rules: what is let through.
             fault: told about an exception that should never come; it does not come back.
+            refused: told what was refused (name of the system call, caller, what it was about), and must not block.
         """
         self._listener = listener
         self._rules = rules
         self._fault = fault
+        self._refused = refused
         self._lead = _thread.allocate_lock()
         # The rest is changed under this lock only, and read without it where an old answer does no harm.
         self._lock = _thread.allocate_lock()
@@ -169,6 +179,10 @@ class Server:
                 call.listener.answer(call.identity, result)
         except Gone:
             return  # nobody waits for an answer
+        except Refused as refused:
+            who = _caller(call)  # looked at while it waits
+            call.listener.answer(call.identity, 0, refused.number)
+            self._refused(_NAMES[call.number], who, refused)
         except OSError as error:
             call.listener.answer(call.identity, 0, error.errno or errno.EPERM)
         finally:
@@ -189,6 +203,20 @@ class Server:
                 call.interrupted = wake
                 # Threads never end before the process does, so this cannot meet a dead one.
                 _signal.pthread_kill(thread, WAKE)
+
+
+def _caller(call: Call) -> Caller:
+    """Process id, name and programme of the caller; what cannot be read stays empty."""
+    name = program = ""
+    pid = call.tid
+    try:
+        pid = call.tgid()
+        with open(f"/proc/{call.tid}/comm", encoding="utf-8", errors="surrogateescape") as file:
+            name = file.read(64).rstrip("\n")
+        program = os.readlink(f"/proc/{call.tid}/exe")
+    except (OSError, Gone):
+        return pid, name, program
+    return pid, name, program
 
 
 def _pending(call: Call) -> int:

@@ -13,7 +13,7 @@ from launcher.jail import syscalls
 from launcher.jail.guard.call import Call
 from launcher.jail.guard.listener import Gone
 from launcher.jail.guard.paths import resolve
-from launcher.jail.guard.rules import Rules
+from launcher.jail.guard.rules import Refused, Rules
 from launcher.lean import ctypes, os
 
 _UNSPEC, _UNIX, _INET, _INET6, _NETLINK = 0, 1, 2, 10, 16
@@ -45,7 +45,7 @@ def connect(call: Call, rules: Rules) -> int:
         _internet(rules, family, address)
     elif family not in (_UNSPEC, _UNIX, _NETLINK):
         # Netlink sockets are for routes only in here (the filter's doing), and have no addresses outside the kernel.
-        raise _denied()
+        raise Refused(errno.EACCES, target=f"address family {family}")
     call.check()
     while _connect(socket, address, len(address)) < 0:
         number = ctypes.get_errno()
@@ -64,8 +64,9 @@ def _socket_file(call: Call, rules: Rules, address: bytes) -> bytes:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
     fd = resolve(call, syscalls.AT_FDCWD, address[2:].partition(b"\0")[0], follow=True)
     name = f"/proc/self/fd/{fd}"
-    if not rules.may_change(os.readlink(name)):
-        raise _denied()
+    path = os.readlink(name)
+    if not rules.may_change(path):
+        raise Refused(errno.EACCES, path)
     return address[:2] + name.encode() + b"\0"
 
 
@@ -73,10 +74,8 @@ def _internet(rules: Rules, family: int, address: bytes) -> None:
     shortest, start, size = (8, 4, 4) if family == _INET else (24, 8, 16)
     if len(address) < shortest:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-    if not rules.may_reach(address[start : start + size], int.from_bytes(address[2:4], "big")):
-        raise _denied()
+    number, port = address[start : start + size], int.from_bytes(address[2:4], "big")
+    if not rules.may_reach(number, port):
+        import _socket
 
-
-def _denied() -> PermissionError:
-    # What Landlock says where it knows the right (FS_RESOLVE_UNIX, NET_CONNECT_TCP).
-    return PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        raise Refused(errno.EACCES, host=_socket.inet_ntop(family, number), port=port)

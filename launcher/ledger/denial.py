@@ -1,0 +1,152 @@
+"""One denial, and the words for what was wanted. Plain data; every layer describes what it refused in this shape."""
+
+from typing import Any, NamedTuple
+
+LANDLOCK = "landlock"
+SECCOMP = "seccomp"
+GUARD = "guard"
+VIEW = "view"
+PROXY = "proxy"
+VALIDATOR = "validator"
+
+LAYERS = (LANDLOCK, SECCOMP, GUARD, VIEW, PROXY, VALIDATOR)
+
+
+class Process(NamedTuple):
+    """Who asked. `pid` is the machine's number (0: not known); `comm` and `exe` are what the layer could tell."""
+
+    pid: int = 0
+    comm: str = ""
+    exe: str = ""
+
+
+class Denial(NamedTuple):
+    """Something that a layer refused.
+
+    Attributes:
+        time: seconds since the epoch.
+        layer: of `LAYERS`.
+        operation: in words: "read", "write", "connect" ...
+        path: what file it was about; "" when it was about none.
+        host: name or address, "" when it was about none; with `port` (0: none).
+        target: what it was about in other cases: a process, a socket's name, a system call.
+        rights: the kernel's own names of what was missing (``fs.read_file``), () where it has none.
+        process: who asked.
+        wanted: the letter of an Access (policy/plan.py) that a grant must have: "r", "w" or "x".
+        seen: how often.
+    """
+
+    time: float
+    layer: str
+    operation: str
+    path: str = ""
+    host: str = ""
+    port: int = 0
+    target: str = ""
+    rights: tuple[str, ...] = ()
+    process: Process = Process()
+    wanted: str = "r"
+    seen: int = 1
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Denials with the same key are one line with a count: who asked is told by programme, not by number."""
+        subject = (self.path, self.host, self.port, self.target)
+        return (self.layer, self.operation, self.rights, *subject, self.process.exe or self.process.comm)
+
+
+OPERATIONS = {
+    "fs.execute": "execute",
+    "fs.write_file": "write",
+    "fs.read_file": "read",
+    "fs.read_dir": "list",
+    "fs.remove_dir": "remove a directory in",
+    "fs.remove_file": "remove a file in",
+    "fs.make_char": "make a device in",
+    "fs.make_dir": "make a directory in",
+    "fs.make_reg": "make a file in",
+    "fs.make_sock": "make a socket in",
+    "fs.make_fifo": "make a pipe in",
+    "fs.make_block": "make a device in",
+    "fs.make_sym": "make a link in",
+    "fs.refer": "move or link across",
+    "fs.truncate": "truncate",
+    "fs.ioctl_dev": "control a device",
+    "fs.resolve_unix": "connect to a socket",
+    "fs.change_topology": "mount",
+    "net.bind_tcp": "listen",
+    "net.connect_tcp": "connect",
+    "net.bind_udp": "listen",
+    "net.connect_send_udp": "connect",
+    "scope.abstract_unix_socket": "connect to an abstract socket",
+    "scope.signal": "signal",
+    "ptrace": "trace",
+}
+"""Landlock's blockers (landlock.rst) in words."""
+
+_READING = {"fs.execute": "x", "fs.read_file": "r", "fs.read_dir": "r"}
+
+
+_BY_GUARD = (
+    ("chmod", "change the mode of"),
+    ("chown", "change the owner of"),
+    ("xattr", "change an attribute of"),
+    ("utime", "change the times of"),
+    ("futime", "change the times of"),
+    ("connect", "connect to"),
+)
+
+
+def of_guard(time: float, told: tuple[Any, ...]) -> Denial:
+    """The denial that a guard tells of (`launcher.jail.guard.attach`).
+
+    Args:
+        time: in seconds since the epoch.
+        told: system call, path, wanted, host, port, target, and the process: id, name, programme.
+    """
+    call, path, wanted, host, port, target, *who = told
+    operation = next((words for part, words in _BY_GUARD if part in call), call)
+    return Denial(time, GUARD, operation, path, host, port, target, (call,), Process(*who), wanted)
+
+
+def of_landlock(time: float, access: dict[str, str], syscall: dict[str, str]) -> Denial:
+    """The denial that a Landlock access record tells of.
+
+    Args:
+        time: of the event.
+        access: the record's fields.
+        syscall: fields of the event's system call record, {} when there was none.
+    """
+    rights = tuple(name for name in access.get("blockers", "").split(",") if name)
+    words = dict.fromkeys(OPERATIONS.get(name, name) for name in rights)
+    target = ""
+    if "opid" in access:
+        target = f"process {access['opid']} ({access.get('ocomm', '')})"
+    path, abstract = access.get("path", ""), "scope.abstract_unix_socket" in rights
+    return Denial(
+        time,
+        LANDLOCK,
+        " and ".join(words) or "access",
+        path="" if abstract else path,
+        host=access.get("daddr", access.get("saddr", "")),
+        port=_number(access.get("dest", access.get("src", ""))),
+        target=f"@{path.lstrip(chr(0)).lstrip('@')}" if abstract else target,
+        rights=rights,
+        process=of_syscall(syscall),
+        wanted=max((_READING.get(name, "w") for name in rights), key="rxw".index, default="r"),
+    )
+
+
+def of_seccomp(time: float, fields: dict[str, str]) -> Denial:
+    """The denial that a seccomp record tells of: a system call by its number, for the caller to name."""
+    number = fields.get("syscall", "")
+    return Denial(time, SECCOMP, "system call", target=number, process=of_syscall(fields))
+
+
+def of_syscall(fields: dict[str, str]) -> Process:
+    """The process that a system call (or seccomp) record names."""
+    return Process(_number(fields.get("pid", "")), fields.get("comm", ""), fields.get("exe", ""))
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() else 0

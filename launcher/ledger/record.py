@@ -1,0 +1,157 @@
+"""Writing one session's ledger: a JSON line per kind of denial, with a count, kept after the session has ended.
+
+A line is written when a kind of denial comes first, so that `paddock denials --follow` sees it at once; what repeats
+is counted, and the counts follow as further lines of the same key (readers add them up, `launcher.ledger.store`). The
+first line of a file says what session it was and who could be heard; the last one what was lost.
+
+Whoever refuses something in a session writes through here: `launcher.session.denials` for what the kernel and the guard
+tell, `append` for those who live in a process of their own.
+"""
+
+import json
+import os
+import time
+
+from launcher.ledger import store
+from launcher.ledger.denial import Denial
+from policy.plan import Plan
+from policy.remedy import Remedy, remedy, remedy_for_host
+
+MOST_KINDS = 2000
+"""Kinds of denials that are written down for one session; what comes beyond is only counted."""
+
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class Ledger:
+    """The file of one session. It is made with the first denial; a session without any leaves nothing."""
+
+    def __init__(self, path: str, plan: Plan, facts: dict[str, object]) -> None:
+        """Prepares; nothing is written yet.
+
+        Args:
+            path: where, from `store.path_for`.
+            plan: bound; says what would allow a denial.
+            facts: of the session, for the first line.
+        """
+        self.path = path
+        self.facts = facts
+        self._plan = plan
+        self._fd = -1
+        self._counts: dict[tuple[object, ...], tuple[Denial, int]] = {}
+        self.total = 0
+        self.beyond = 0
+
+    def __enter__(self) -> "Ledger":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add(self, denial: Denial) -> None:
+        """Writes a denial, or counts it when its like is there already."""
+        self.total += denial.seen
+        known = self._counts.get(denial.key)
+        if known is not None:
+            self._counts[denial.key] = (known[0], known[1] + denial.seen)
+        elif len(self._counts) >= MOST_KINDS:
+            self.beyond += denial.seen
+        else:
+            self._counts[denial.key] = (denial, 0)
+            self._write(line(denial, self._plan))
+
+    @property
+    def kinds(self) -> list[tuple[Denial, int]]:
+        """What was written, in order, each with how often it came in all."""
+        return [(denial, denial.seen + more) for denial, more in self._counts.values()]
+
+    def end(self, lost: int, notes: tuple[str, ...]) -> None:
+        """Writes the counts of what repeated, and the last line when there is anything to say.
+
+        Args:
+            lost: denials that are known to have happened and not known in detail.
+            notes: sentences for people.
+        """
+        now = time.time()
+        for denial, more in self._counts.values():
+            if more:
+                self._write(line(denial._replace(time=now, seen=more), self._plan))
+        if self._fd != -1 or lost or self.beyond:
+            self._write({"kind": "end", "time": stamp(now), "lost": lost + self.beyond, "notes": list(notes)})
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._fd != -1:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _write(self, content: dict[str, object]) -> None:
+        if self._fd == -1:
+            self._fd = store.create(self.path)
+            first = {"kind": "session", "version": store.VERSION, "time": stamp(time.time()), **self.facts}
+            _put(self._fd, first)
+        _put(self._fd, content)
+
+
+def append(path: str, plan: Plan, denial: Denial) -> None:
+    """Adds one denial to the ledger of a live session, from another process than the session's own launcher.
+
+    Args:
+        path: from `store.path_of`; made when it is missing.
+        plan: of the session; says what would allow the denial.
+        denial: what was refused.
+
+    Raises:
+        OSError: the ledger cannot be written.
+    """
+    try:
+        fd = os.open(path, _FLAGS)
+    except FileNotFoundError:
+        fd = store.create(path)
+    try:
+        _put(fd, line(denial, plan))
+    finally:
+        os.close(fd)
+
+
+def line(denial: Denial, plan: Plan) -> dict[str, object]:
+    """The ledger's line for a denial: what, who, where, and what would allow it at which risk."""
+    return {
+        "kind": "denial",
+        "time": stamp(denial.time),
+        "layer": denial.layer,
+        "operation": denial.operation,
+        "path": denial.path or None,
+        "host": denial.host or None,
+        "port": denial.port or None,
+        "target": denial.target or None,
+        "rights": list(denial.rights),
+        "process": denial.process._asdict(),
+        "count": denial.seen,
+        **told(answer(denial, plan)),
+    }
+
+
+def answer(denial: Denial, plan: Plan) -> Remedy:
+    """What would allow it. The decision's own code says so (`policy.remedy`)."""
+    if denial.path.startswith("/"):
+        return remedy(plan, denial.path, denial.wanted)
+    if denial.host:
+        return remedy_for_host(plan, denial.host, denial.port)
+    return Remedy(note="no option allows it: it would reach outside of the jail")
+
+
+def told(found: Remedy) -> dict[str, object]:
+    """A remedy as a part of a line."""
+    return {"allow": {"flag": found.flag, "toml": found.toml, "note": found.note}, "risk": found.risk}
+
+
+def stamp(seconds: float) -> str:
+    """A time in RFC 3339's form, UTC, with milliseconds."""
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{whole}.{int(seconds * 1000) % 1000:03d}Z"
+
+
+def _put(fd: int, content: dict[str, object]) -> None:
+    # One write of one line: with O_APPEND nobody's line ends up in another's.
+    os.write(fd, json.dumps(content, ensure_ascii=True, separators=(",", ":")).encode() + b"\n")

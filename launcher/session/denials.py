@@ -1,0 +1,173 @@
+"""What a session was refused: gathered while it runs, kept in its ledger, summed up at its end.
+
+Loaded only where there is something to hear: with the right to read the kernel's audit, with the guard, with the proxy.
+On the launch path then: what is costly is imported with the first record.
+"""
+
+import os
+import time
+
+from policy.errors import printable
+from policy.plan import Plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.ledger.audit import Reader
+    from launcher.ledger.denial import Denial
+    from launcher.ledger.record import Ledger
+
+EGRESS = "egress.jsonl"
+"""What the proxy writes in the session's directory: one line of JSON per decision."""
+
+_SHOWN = 5
+_SETTLE = 0.1
+_AWAIT_ENDS = 0.3
+_GENERATIONS = 1000
+
+
+class Denials:
+    """Of one session. To be made before the jail is started; `close` ends it."""
+
+    def __init__(self, state: str, session: str, directory: str, plan: Plan, audit_fd: int) -> None:
+        """Prepares; nothing is written before something was refused.
+
+        Args:
+            state: Paddock's state directory.
+            session: the session's name.
+            directory: the session's own directory, where the proxy writes.
+            plan: bound.
+            audit_fd: from `launcher.ledger.audit_socket.listening`, owned by this object from now on; -1 for none.
+        """
+        self._state = state
+        self._session = session
+        self._directory = directory
+        self._plan = plan
+        self._started = time.time_ns()
+        self._init = 0
+        self._reader: Reader | None = None
+        self._ledger: Ledger | None = None
+        self._trouble = ""
+        self._lost = 0
+        self.fd = audit_fd
+        """The audit socket, to be polled for reading; -1 for none."""
+
+    def attach(self, init: int) -> None:
+        """Tells the process id of the jail's init, whose descendants are the session."""
+        self._init = init
+
+    def hear(self) -> None:
+        """Takes what has arrived at `fd`."""
+        if self.fd != -1:
+            self._audit().drain()
+
+    def told(self, payload: bytes) -> None:
+        """Takes a message of the guard's (`launcher.jail.status`, DENIED)."""
+        import marshal
+
+        from launcher.ledger import denial
+
+        self.add(denial.of_guard(time.time(), marshal.loads(payload)))
+
+    def add(self, found: "Denial") -> None:
+        """Takes one denial."""
+        try:
+            self.ledger().add(found)
+        except OSError as error:
+            self._trouble = self._trouble or f"the ledger cannot be written: {error.strerror}"
+
+    def ledger(self) -> "Ledger":
+        """The session's ledger."""
+        if self._ledger is None:
+            from launcher.ledger import record, store
+
+            plan = self._plan
+            facts = {"session": self._session, "worktree": plan.worktree, "command": plan.command,
+                     "backend": plan.backend, "net": plan.net, "pid": os.getpid()}  # fmt: skip
+            self._ledger = record.Ledger(store.path_for(self._state, self._session, self._started), plan, facts)
+        return self._ledger
+
+    def close(self) -> None:
+        """Takes what was caused until now, writes the last lines, closes. The jail has ended; its directory lives."""
+        reader: Reader | None = None
+        if self.fd != -1:
+            reader = self._audit()
+            reader.settle(_SETTLE)
+            if reader.overflows or self._ledger is not None:
+                # The kernel tells the number of all denials a moment after the last process has gone.
+                reader.await_ends(_AWAIT_ENDS)
+                self._lost = reader.lost
+            reader.close()
+        self._from_proxy()
+        if self._ledger is None and not self._lost:
+            return
+        try:
+            self.ledger().end(self._lost, tuple(self._notes(reader)))
+            from launcher.ledger import store
+
+            store.prune(self._state, time.time())
+        except OSError as error:
+            self._trouble = self._trouble or f"the ledger cannot be written: {error.strerror}"
+        finally:
+            self.ledger().close()
+
+    def summary(self, *, quiet: bool) -> list[str]:
+        """Lines for people at a terminal, [] when nothing was refused or nobody would read them."""
+        if self._ledger is None or quiet or not os.isatty(2):
+            return []
+        from launcher.ledger.words import one_line
+
+        ledger = self._ledger
+        kinds = ledger.kinds
+        lines = [f"denied {ledger.total} times, in {len(kinds)} ways" if ledger.total > 1 else "denied once"]
+        lines += [f"  {one_line(found, seen, self._plan)}" for found, seen in kinds[:_SHOWN]]
+        if len(kinds) > _SHOWN:
+            lines.append(f"  and {len(kinds) - _SHOWN} more ways")
+        if self._lost:
+            lines.append(f"  {self._lost} denials were lost: there were too many at once")
+        if self._trouble:
+            lines.append(f"  {self._trouble}")
+        else:
+            lines.append(f"  what would allow them: paddock denials {self._session}")
+        return [printable(line) for line in lines]
+
+    def _audit(self) -> "Reader":
+        if self._reader is None:
+            from launcher.ledger import audit
+
+            self._reader = audit.Reader(self.fd, self._belongs, self.add)
+        return self._reader
+
+    def _notes(self, reader: "Reader | None") -> list[str]:
+        from launcher.ledger import words
+
+        notes = words.missing(self._plan.backend, heard=reader is not None and reader.heard)
+        if reader is not None and reader.unknown:
+            notes.append(f"{reader.unknown} processes that the system call filter had killed could not be told apart")
+        return notes
+
+    def _from_proxy(self) -> None:
+        path = f"{self._directory}/{EGRESS}"
+        if os.path.exists(path):
+            from launcher.ledger import egress
+
+            for found in egress.denials(path):
+                self.add(found)
+
+    def _belongs(self, pid: int) -> bool:
+        """Whether a process is the jail's init or lives below it."""
+        for _ in range(_GENERATIONS):
+            if pid == self._init:
+                return True
+            pid = _parent(pid)
+            if pid <= 1:
+                return False
+        return False
+
+
+def _parent(pid: int) -> int:
+    """Process id of a process's parent, 0 when it is gone (proc_pid_stat(5))."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0

@@ -1,0 +1,127 @@
+"""`paddock denials`: what sessions were refused, and what would allow it."""
+
+import json
+import os
+from typing import Annotated, Any
+
+import typer
+
+from launcher.ledger import follow, store, words
+from launcher.session import messages, places, state
+from launcher.verbs import typer_verb
+from policy.errors import Refusal, printable
+
+EXAMPLES = (
+    ("paddock denials", "of the session that was refused something last"),
+    ("paddock denials review --json", "one JSON object a line: time, operation, path or host, process, layer, remedy"),
+    ("paddock denials review --follow", "as they come, until the session ends"),
+    ("paddock denials --list", "the sessions that were refused something"),
+)
+
+
+def main(argv: list[str]) -> int:
+    """Exit status 0; 125 when there is no such session."""
+    return typer_verb.run("denials", denials, argv, examples=EXAMPLES)
+
+
+def denials(
+    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="Default: the latest.")] = None,
+    follow_on: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the session ends.")] = False,
+    list_all: Annotated[bool, typer.Option("--list", help="List the ledgers that are kept.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
+) -> int:
+    """Shows what a session was refused: what, by which layer, to whom, and what would allow it at which risk."""
+    where = places.places(os.environ)
+    if list_all:
+        if session is not None or follow_on:
+            raise Refusal("usage", "--list stands alone, or with --json", hint="paddock denials --help")
+        _list(where.state, as_json=as_json)
+        return 0
+    if session is not None:
+        state.check_name(session)
+    live = state.live_sessions(where)
+    if follow_on:
+        _follow(where, session or _only(live), as_json=as_json)
+        return 0
+    path = _path(where.state, session, live)
+    if path is None:
+        if not as_json:
+            messages.show(f"nothing was refused in session {session}, as far as could be heard: "
+                          "paddock doctor says what can" if session else "no session was refused anything")  # fmt: skip
+        return 0
+    contents = store.read(path)
+    if as_json:
+        for content in contents.denials:
+            messages.show(json.dumps(content))
+    else:
+        _show(contents)
+    return 0
+
+
+def _path(directory: str, session: str | None, live: list[str]) -> str | None:
+    """The ledger that is meant; None when nothing was refused.
+
+    Raises:
+        Refusal: session-unknown.
+    """
+    kept = store.kept(directory)
+    if session is None:
+        return kept[0].path if kept else None
+    path = store.path_of(directory, session)
+    if path is None and session not in live:
+        known = ", ".join(dict.fromkeys(one.session for one in kept[:10]))
+        raise Refusal(
+            "session-unknown",
+            f"nothing is kept of a session {session}",
+            context=f"kept: {known or 'none'}; a session that was refused nothing leaves nothing",
+            hint="paddock denials --list",
+        )
+    return path
+
+
+def _only(live: list[str]) -> str:
+    if len(live) == 1:
+        return live[0]
+    raise Refusal(
+        "session-unknown",
+        "there is no session to follow" if not live else "several sessions are running",
+        context="live: " + (", ".join(live) or "none"),
+        hint="paddock denials SESSION --follow",
+    )
+
+
+def _show(contents: store.Contents) -> None:
+    facts = contents.facts
+    if facts:
+        about = (f"{facts.get(name)}" for name in ("session", "command", "worktree", "backend"))
+        messages.show(printable("session {}: {} in {}, {}".format(*about)))
+    for content in contents.denials:
+        messages.show("\n".join(words.paragraph(content)))
+    if lost := contents.end.get("lost"):
+        messages.show(f"lost: {lost} denials, of which nothing is known but their number")
+    for note in contents.end.get("notes", ()):
+        messages.show(f"not heard: {printable(str(note))}")
+
+
+def _follow(where: places.Places, session: str, *, as_json: bool) -> None:
+    def show(content: dict[str, Any]) -> None:
+        messages.show(json.dumps(content) if as_json else "\n".join(words.paragraph(content)))
+
+    follow.follow(where.state, session, lambda: session in state.live_sessions(where), show)
+
+
+def _list(directory: str, *, as_json: bool) -> None:
+    rows = []
+    for one in store.kept(directory):
+        contents = store.read(one.path)
+        number = sum(content.get("count", 1) for content in contents.denials)
+        rows.append((one.session, contents.facts.get("time", ""), number, contents.facts.get("command", "")))
+    names = ("session", "time", "denials", "command")
+    if as_json:
+        messages.show(json.dumps([dict(zip(names, row, strict=True)) for row in rows], indent=2))
+        return
+    width = max((len(row[0]) for row in rows), default=0)
+    for session, time, number, command in rows:
+        messages.show(printable(f"{session:<{width}}  {time}  {number:>6}  {command}"))
+    if not rows:
+        messages.show("no session was refused anything")

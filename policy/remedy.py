@@ -1,0 +1,84 @@
+"""What would allow something that was refused: the option, the line of configuration, and what it would open. Pure.
+
+One place for the ledger, `paddock why` and `paddock learn`; whether anything is needed at all says `policy.verdict`.
+"""
+
+import shlex
+from typing import NamedTuple
+
+from policy import hosts
+from policy.errors import Refusal, printable
+from policy.plan import Plan
+from policy.verdict import decide
+
+READS = "the command can read it, and send it wherever the network lets it"
+WRITES = "what is written there outlives the session, and programmes outside may use it"
+REACHES = "whatever the command can read can be sent there"
+
+
+class Remedy(NamedTuple):
+    """What would allow something.
+
+    Attributes:
+        flag: the option, quoted for a shell; "" when no option does.
+        toml: the same as lines of a configuration file.
+        note: what to do instead, or besides; "" when the option is all.
+        risk: what it would open; "" when there is no remedy.
+    """
+
+    flag: str = ""
+    toml: str = ""
+    note: str = ""
+    risk: str = ""
+
+
+def remedy(plan: Plan, path: str, wanted: str) -> Remedy:
+    """What would allow the access `wanted` ("r", "w" or "x") at a canonical path.
+
+    An exception that stands in the way has to go first, and no option does that: then only `note` says how.
+    """
+    found = decide(plan, path)
+    write = wanted == "w"
+    if wanted in found.access:
+        return Remedy(note="the plan allows it: the system's own permissions do not, or it is a device")
+    risk = found.risk or (WRITES if write else READS)
+    if found.limits:
+        return Remedy(note=found.hint, risk=risk)
+    if any(mark in path for mark in ("\n", "\0")):
+        return Remedy(note="its name cannot be written down in one line", risk=risk)
+    option, key = ("--rw", "write") if write else ("--ro", "read")
+    return Remedy(f"{option} {shlex.quote(path)}", toml("filesystem", key, path), "", risk)
+
+
+def remedy_for_host(plan: Plan, host: str, port: int) -> Remedy:
+    """What would allow connections to a host, as a client named it (port 0: not known)."""
+    if plan.net == "open":
+        return Remedy(note="the plan allows it: the network is open")
+    try:
+        parsed = hosts.parse_host(host)
+        name = f"[{parsed}]" if ":" in str(parsed) else str(parsed)
+        rule = str(hosts.parse_rule(f"{name}:{port}" if port else name))
+    except (ValueError, Refusal):
+        return Remedy(note="it is not a host that a rule can name")
+    net = "" if plan.net == "proxy" else "--net proxy "
+    lines = toml("network", "allow_domains", rule)
+    if net:
+        lines = lines.replace("\n", '\nmode = "proxy"\n', 1)
+    return Remedy(f"{net}--allow-domain {shlex.quote(rule)}", lines, "", REACHES)
+
+
+def toml(table: str, key: str, value: str) -> str:
+    """A table with one list of one string, as TOML."""
+    return f"[{table}]\n{key} = [{quoted(value)}]"
+
+
+def quoted(value: str) -> str:
+    """A TOML basic string. Bytes that are not UTF-8 cannot be in one: they come out visibly escaped."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        value = printable(value)
+    escaped = "".join(
+        f"\\{char}" if char in '"\\' else char if char.isprintable() else f"\\U{ord(char):08X}" for char in value
+    )
+    return f'"{escaped}"'
