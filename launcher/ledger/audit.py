@@ -15,10 +15,10 @@ Launch path where the audit can be read: what is costly is imported with the fir
 """
 
 import _socket
-import os
 import select
 import time
 
+from launcher.lean import os
 from launcher.ledger import audit_records as records
 from launcher.ledger.audit_socket import status
 

@@ -4,7 +4,8 @@ Launch path where the caller may read it: built-in modules only.
 """
 
 import _socket
-import os
+
+from launcher.lean import os
 
 _NETLINK, _RAW, _AUDIT = 16, 3, 9
 _READLOG = 1 << 0  # bit of AUDIT_NLGRP_READLOG

@@ -1,10 +1,10 @@
 """Reading a ledger while its session writes it."""
 
-import os
 import time
 from collections.abc import Callable
 from typing import Any
 
+from launcher.lean import os
 from launcher.ledger import store
 
 _LOOK = 0.2

@@ -9,9 +9,9 @@ tell, `append` for those who live in a process of their own.
 """
 
 import json
-import os
 import time
 
+from launcher.lean import os
 from launcher.ledger import store
 from launcher.ledger.denial import Denial
 from policy.plan import Plan

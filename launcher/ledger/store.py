@@ -5,10 +5,10 @@ may come again, so the time of the start belongs to the name.
 """
 
 import json
-import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from launcher.lean import os
 from policy.errors import Refusal
 
 VERSION = 1

@@ -51,7 +51,10 @@ def test_commits_of_a_submodule_come_with_it(anywhere: Planted) -> None:
 
 def test_nothing_new_starts_no_process(planted: Planted) -> None:
     """Without a commit the end of a session reads a few files; with one, a harvest is due until it is done."""
-    program = "import sys; from launcher.vcs.harvest import ending; print(ending.due(sys.argv[1]), 'subprocess' in sys.modules)"
+    program = (
+        "import sys; from launcher.vcs.harvest import ending; "
+        "print(ending.due(sys.argv[1]), 'subprocess' in sys.modules)"
+    )
     words = [str(planted.installed.python), "-I", "-c", program, str(planted.directory)]
     assert planted.who.run(words).stdout == "False False\n"
     planted.commit("file", "content\n")

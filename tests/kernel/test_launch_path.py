@@ -44,9 +44,12 @@ COSTLY = {
 PROBE = """
 import posix, sys
 def report(event, arguments):
-    if event == "import":
+    name = arguments[0] if event == "import" else arguments[0].co_filename if event == "exec" else ""
+    if name.startswith("/"):  # its own modules come from one file, without an import statement for each
+        name = ".".join(name.removesuffix(".py").rpartition("/site-packages/")[2].split("/"))
+    if name and name[0] not in "<.":
         log = posix.open({log!r}, posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT, 0o600)
-        posix.write(log, arguments[0].encode() + b"\\n")
+        posix.write(log, name.encode() + b"\\n")
         posix.close(log)
 for name in sys.modules:
     report("import", (name,))

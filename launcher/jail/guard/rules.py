@@ -6,8 +6,7 @@ arithmetic is the one of `policy.verdict.decide`; a test holds the two against e
 Launch path: nothing is imported but `os`, the Plan and the promises.
 """
 
-import os
-
+from launcher.lean import os
 from policy import promises
 from policy.plan import Plan
 

@@ -12,7 +12,6 @@ Launch path of the backend landlock+guard: see launcher/jail/syscalls.py.
 
 import _thread
 import errno
-import os
 import select
 
 from launcher.jail import syscall_tables, syscalls
@@ -20,6 +19,7 @@ from launcher.jail.guard import metadata, sockets, terminals
 from launcher.jail.guard.call import Call
 from launcher.jail.guard.listener import Gone, Listener
 from launcher.jail.guard.rules import Refused, Rules
+from launcher.lean import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,0 +1,247 @@
+"""What runs in the child process of a launch: the jail's view, then init, then the command and further ones.
+
+Launch path: see launcher/jail/syscalls.py.
+"""
+
+from launcher.jail import enter, hygiene, init, status, syscalls
+from launcher.jail.namespaces import devices, layout
+from launcher.jail.namespaces import enter as namespaces
+from launcher.lean import os
+from launcher.session import state
+from policy import promises
+from policy.errors import Refusal
+from policy.plan import Plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
+
+    from launcher.egress.start import Egress
+    from launcher.jail.bubblewrap.enter import Jail
+    from launcher.jail.guard.attach import Guard
+    from launcher.session.limits import Limits
+
+
+class Worker:
+    """The jail's view, then init, then commands, of which `enter` is the last step."""
+
+    __slots__ = (
+        "_argv", "_bwrap", "_code", "_egress", "_filter", "_gid", "_held", "_limits", "_listener", "_operations",
+        "_uid", "environment", "namespaces", "plan", "prove",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        plan: Plan,
+        argv: list[str],
+        environment: dict[str, str],
+        filter_program: bytes,
+        session: state.Session,
+        limits: "Limits | None",
+        support: tuple[object, ...],
+        egress: "Egress | None",
+    ) -> None:
+        self._limits = limits
+        self._egress = egress
+        self.plan = plan
+        self.environment = environment
+        self._argv = argv
+        self._filter = filter_program
+        self._listener = -1
+        self._code = (-1, 0)
+        self._held: tuple[str, ...] = ()
+        self._uid, self._gid = os.geteuid(), os.getegid()
+        self._operations: tuple[layout.Operation, ...] = ()
+        self.namespaces = 0
+        self._bwrap = ""
+        self.prove = False  # tell an audit reader which Landlock domain is the session's
+        if promises.has_mounts(plan.backend):
+            nested = [path for path, _, source in plan.grants if source == promises.NESTED]
+            exempt = (session.slots["home"], *nested)
+            self._operations = layout.prepare(plan, exempt, session.private)
+            if plan.backend == promises.NAMESPACES:
+                self.namespaces = namespaces.flags(plan)
+            else:
+                from launcher.jail import probe
+
+                known = probe.Support.from_data(support)
+                self._bwrap = known.bubblewrap if known is not None else ""
+        elif terminal_name := devices.terminal_name():
+            # Exactly the caller's own; the rest of /dev/pts stays closed.
+            self.plan = plan.replace(grants=(*plan.grants, (terminal_name, "rwi", "the caller's terminal")))
+
+    def __call__(self, status_fd: int, launcher_pidfd: int) -> "NoReturn":
+        """The child's whole life; see `terminal.supervise`."""
+        held = ["survival"]
+        if self.namespaces:
+            self._bound_pids(status_fd)
+            facts = namespaces.enter(self.plan, self._operations, uid=self._uid, gid=self._gid)
+            status.send_report(status_fd, facts)
+            held += [name for name, state, _ in facts if state == "held"]
+        bubblewrap = self._bubblewrap()
+        if bubblewrap is not None:
+            status.send_report(status_fd, bubblewrap.facts)
+            held += [name for name, state, _ in bubblewrap.facts if state == "held"]
+        if self._egress is not None:
+            self._egress.hand_out()
+        self._held = tuple(held)
+        guard = self.guard(self.plan, status_fd)
+        pid_namespace = bool(self.namespaces & syscalls.CLONE_NEWPID)
+
+        def start() -> "NoReturn":
+            self.enter(
+                self.plan,
+                self._argv,
+                self.environment,
+                guard=guard,
+                keep=status_fd,
+                report=lambda facts: status.send_report(status_fd, facts),
+            )
+
+        init.run_init(
+            status_fd,
+            launcher_pidfd,
+            start,
+            pid_namespace=pid_namespace,
+            attend=guard.serve if guard else None,
+            further=(self._listener, self._serve),
+            end=bubblewrap.end if bubblewrap is not None else None,
+        )
+
+    def take_further(self, listener: int) -> int:
+        """Makes the jail's init take further commands from `listener`, which is returned. To be called once.
+
+        What serves them is not loaded now, when every launch would wait for it, and cannot be found later, when the
+        view is the jail's: its directory is kept open.
+        """
+        directory = os.open(os.path.dirname(init.__file__), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._listener, self._code = listener, (directory, os.fstat(directory).st_mtime_ns)
+        return listener
+
+    def _serve(self, connection: int, parent: int) -> "NoReturn":
+        """Serves a client of the control socket, in a process of its own; see `init.run_init`."""
+        _load(*self._code)
+        from launcher.jail import minder
+
+        inside = promises.has_mounts(self.plan.backend)
+        minder.run(connection, self, parent, uid=self._uid, pid_namespace=inside)
+
+    def _bubblewrap(self) -> "Jail | None":
+        """Into the namespaces that bubblewrap makes, in the backend that has it."""
+        if self.plan.backend != promises.BUBBLEWRAP:
+            return None
+        from launcher.jail.bubblewrap import enter as bubblewrap
+
+        return bubblewrap.enter(self.plan, self._operations, path=self._bwrap, filter_program=self._filter)
+
+    def _bound_pids(self, status_fd: int) -> None:
+        """The number of root's processes, which no rlimit bounds."""
+        limits = dict(self.plan.limits)
+        count = limits.get("processes", 0)
+        if self._uid != 0 or count < hygiene.FAR:
+            return
+        why = hygiene.bound_pids(count)
+        detail = f"{count}: pid_max of the PID namespace" if not why else f"{count}: Linux exempts root; {why}"
+        status.send_report(status_fd, (("limit processes", "not held" if why else "held", detail),))
+        del limits["processes"]
+        self.plan = self.plan.replace(limits=tuple(limits.items()))
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What the process that starts a further command must keep for `enter`."""
+        return self._limits.descriptors if self._limits is not None else ()
+
+    def guard(self, plan: Plan, status_fd: int) -> "Guard | None":
+        """The guard of one command, in the backend that has one. To be made in the command's parent."""
+        if plan.backend != promises.GUARD:
+            return None
+        from launcher.jail.guard.attach import Guard
+
+        return Guard(plan, status_fd, self._egress.addresses if self._egress is not None else ())
+
+    def enter(
+        self,
+        plan: Plan,
+        argv: list[str],
+        environment: dict[str, str],
+        *,
+        guard: "Guard | None",
+        keep: int,
+        report: "Callable[[enter.Facts], None]" = lambda facts: None,
+        search: tuple[str, ...] = (),
+    ) -> "NoReturn":
+        """Turns this process into a jailed command: the session's first one, or a further one; see `enter.enter`."""
+        if self._limits is not None:
+            self._limits.enter()
+        enter.enter(
+            plan,
+            argv,
+            environment,
+            filter_program=self._filter,
+            kernel_uid=self._uid,
+            held_outside=self._held,
+            report=report,
+            keep=(keep, *(guard.descriptors if guard else ())),
+            install=guard.install if guard else None,
+            search=search,
+            prove=self.prove,
+        )
+
+
+def _load(directory: int, changed: int) -> None:
+    """Loads the modules of `launcher.jail` that serve further commands.
+
+    Args:
+        directory: the package's, open.
+        changed: when an entry of it changed last, in nanoseconds; another answer now is another Paddock.
+    """
+    import marshal
+    import sys
+
+    from launcher import jail
+
+    tag = sys.implementation.cache_tag
+    for name in ("local_sockets", "request", "minder"):
+        try:
+            found = os.stat(f"{name}.py", dir_fd=directory)
+            outdated = os.fstat(directory).st_mtime_ns != changed
+            content = b"" if outdated else _read(f"__pycache__/{name}.{tag}.pyc", directory)
+            # After PEP 552, as `launcher.start` does; without a compiled form that is up to date, from the source.
+            stamp = b"".join((number & 0xFFFFFFFF).to_bytes(4, "little") for number in
+                             (0, int(found.st_mtime), found.st_size))  # fmt: skip
+            if content[4:16] == stamp and content[:4] == _magic():
+                code = marshal.loads(memoryview(content)[16:])
+            else:
+                code = compile(_read(f"{name}.py", directory), f"{jail.__path__[0]}/{name}.py", "exec")
+        except OSError:
+            outdated = True
+        if outdated:
+            raise Refusal(
+                "session-outdated",
+                "the session cannot take further commands",
+                context="Paddock has been changed or removed since the session started",
+                hint="start the session again",
+            )
+        module = type(sys)(f"{jail.__name__}.{name}")
+        module.__file__ = f"{jail.__path__[0]}/{name}.py"
+        sys.modules[module.__name__] = module
+        exec(code, module.__dict__)
+        setattr(jail, name, module)
+
+
+def _magic() -> bytes:
+    from _frozen_importlib_external import MAGIC_NUMBER
+
+    return MAGIC_NUMBER
+
+
+def _read(name: str, directory: int) -> bytes:
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
+    except FileNotFoundError:
+        return b""
+    try:
+        return os.read(fd, 1 << 20)
+    finally:
+        os.close(fd)
