@@ -1,0 +1,1 @@
+"""Requests that flow between agents: what they carry, who enriches them, and what is remembered about them."""

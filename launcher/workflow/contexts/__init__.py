@@ -1,0 +1,1 @@
+"""What is known about each session while its requests flow."""

@@ -1,0 +1,150 @@
+"""The workflow's parts put together: what happens to a message from the moment it enters."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from launcher.vcs.merge.protocol import MergeService
+from launcher.workflow.contexts.repository import RequestContextRepository
+from launcher.workflow.contexts.request_context import OperationContext, PromptContext
+from launcher.workflow.decorators.attach import AttachWorktreesDecorator
+from launcher.workflow.decorators.chain import decorate_request, decorate_result, decorate_results_request
+from launcher.workflow.decorators.child_worktree import ChildWorktrees
+from launcher.workflow.decorators.merge_result import WorktreeMergeResultDecorator
+from launcher.workflow.decorators.merge_results import WorktreeMergeResultsDecorator
+from launcher.workflow.decorators.node_state import (
+    NodeStateRequestDecorator,
+    NodeStateResultDecorator,
+    NodeStateResultsDecorator,
+)
+from launcher.workflow.decorators.protocol import (
+    DecoratorContext,
+    Request,
+    RequestDecorator,
+    Result,
+    ResultDecorator,
+    Results,
+    ResultsRequestDecorator,
+)
+from launcher.workflow.decorators.remember import (
+    RequestContextRepositoryDecorator,
+    RequestContextResultDecorator,
+    ToolContextDecorator,
+    ToolsFor,
+)
+from launcher.workflow.decorators.worktree import WorktreeContextRequestDecorator
+from launcher.workflow.graph.repository import GraphRepository
+from launcher.workflow.prompts.merge_status import MergeAggregationPromptContributorFactory
+from launcher.workflow.prompts.registry import PromptContributorRegistry
+from launcher.workflow.prompts.ticket_worktrees import TicketOrchestratorWorktreePromptContributor
+from launcher.workflow.requests.base import AgentRequest
+from launcher.workflow.worktrees import WorktreeService
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """All decorators and contributors, in their places.
+
+    Args:
+        contexts: what is known about each session.
+        graph: the nodes.
+        worktrees: makes and knows worktrees.
+        request_decorators: for requests, results of whole dispatches among them.
+        result_decorators: for the results of agents.
+        results_decorators: for the results of whole dispatches.
+        prompts: pieces of text for prompts.
+    """
+
+    contexts: RequestContextRepository
+    graph: GraphRepository
+    worktrees: WorktreeService
+    request_decorators: Sequence[RequestDecorator]
+    result_decorators: Sequence[ResultDecorator]
+    results_decorators: Sequence[ResultsRequestDecorator]
+    prompts: PromptContributorRegistry
+
+    def request(
+        self, request: Request, last: AgentRequest | None = None, operation: OperationContext | None = None
+    ) -> Request:
+        """A request enters.
+
+        Args:
+            request: what an agent is to be asked.
+            last: the request that led to it.
+            operation: the step it belongs to.
+
+        Raises:
+            DecoratorFailed: nothing is to be sent out.
+        """
+        return decorate_request(request, self.request_decorators, _context(last, operation))
+
+    def result(
+        self, result: Result, last: AgentRequest | None = None, operation: OperationContext | None = None
+    ) -> Result:
+        """An agent has answered `last`; its session has ended or is frozen.
+
+        Raises:
+            DecoratorFailed: see `request`.
+        """
+        return decorate_result(result, self.result_decorators, _context(last, operation))
+
+    def results(
+        self, results: Results, last: AgentRequest | None = None, operation: OperationContext | None = None
+    ) -> Results:
+        """All agents of the dispatch `last` have answered; the outcome goes to the routing model.
+
+        Raises:
+            DecoratorFailed: see `request`.
+        """
+        step = operation or OperationContext()
+        return decorate_results_request(
+            results,
+            self.results_decorators,
+            last_request=last,
+            agent_name=step.agent_name,
+            action=step.action,
+            method=step.method,
+        )
+
+    def prompt(self, context: PromptContext) -> str:
+        """The contributed part of a prompt; what it was made from is written down under the request's session."""
+        request = context.current_request
+        if request is not None:
+            self.contexts.update(request.context_id, lambda before: before.evolve(prompt_context=context))
+        return self.prompts.assemble(context)
+
+
+def build_workflow(
+    contexts: RequestContextRepository,
+    graph: GraphRepository,
+    worktrees: WorktreeService,
+    merges: MergeService,
+    tools: ToolsFor,
+) -> Workflow:
+    """The workflow with everything that the specification asks for. Places in the chains are the decorators' own."""
+    places = ChildWorktrees(contexts, worktrees)
+    return Workflow(
+        contexts=contexts,
+        graph=graph,
+        worktrees=worktrees,
+        request_decorators=(
+            RequestContextRepositoryDecorator(contexts, graph),
+            WorktreeContextRequestDecorator(contexts, graph, worktrees),
+            AttachWorktreesDecorator(contexts, graph, worktrees),
+            ToolContextDecorator(contexts, tools),
+            NodeStateRequestDecorator(graph),
+        ),
+        result_decorators=(
+            RequestContextResultDecorator(contexts),
+            WorktreeMergeResultDecorator(merges, places),
+            NodeStateResultDecorator(graph),
+        ),
+        results_decorators=(WorktreeMergeResultsDecorator(merges, places), NodeStateResultsDecorator(graph)),
+        prompts=PromptContributorRegistry(
+            contributors=(TicketOrchestratorWorktreePromptContributor(),),
+            factories=(MergeAggregationPromptContributorFactory(),),
+        ),
+    )
+
+
+def _context(last: AgentRequest | None, operation: OperationContext | None) -> DecoratorContext:
+    return DecoratorContext.model_validate({"last_request": last, "operation": operation or OperationContext()})

@@ -1,0 +1,1 @@
+"""The nodes of a workflow, who made whom, and in which worktree each works."""

@@ -1,0 +1,1 @@
+"""Pieces of text for the prompts of particular agents."""
