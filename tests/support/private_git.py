@@ -78,7 +78,8 @@ class Planted:
     def start(self, **spec: object) -> "subprocess.CompletedProcess[str]":
         """Runs a harvest to its end, or to its kill."""
         words = [str(self.installed.python), "-I", "-c", PROGRAM.read_text(), json.dumps(spec), str(self.directory)]
-        return self.who.run(words, timeout=120)
+        environment = spec.get("environment")
+        return self.who.run(words, timeout=120, env=environment if isinstance(environment, dict) else None)
 
     def host(self, *words: str, at: Path | None = None) -> str:
         """Runs git as the user, outside."""

@@ -10,6 +10,7 @@ The index is made elsewhere and put in place under git's own lock, so that a SIG
 
 import os
 import shutil
+from collections.abc import Callable
 
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.harvest.checks import EMPTY_TREE
@@ -19,13 +20,14 @@ from policy.errors import Refusal
 _SETTINGS = (("core.splitIndex", "false"), ("core.preloadIndex", "true"), ("index.threads", "true"))
 
 
-def bring_forward(entry: Entry, directory: str, serial: str) -> None:
+def bring_forward(entry: Entry, directory: str, serial: str, step: Callable[[str], None]) -> None:
     """Brings the index of a checkout from one commit to another. May be repeated after a crash.
 
     Args:
         entry: with `index`.
         directory: a private directory for temporary files.
         serial: names them.
+        step: told what comes next.
 
     Raises:
         Refusal: index-locked: another git holds the lock.
@@ -55,7 +57,7 @@ def bring_forward(entry: Entry, directory: str, serial: str) -> None:
             _path_by_path(git, making, old or empty, new)
     # In this order: the option counts for what comes after it (git-update-index(1)).
     git.run("update-index", "-q", "--ignore-submodules", "--refresh", ok=(0, 1), environment=where)
-    _put(making, beside, target)
+    _put(making, beside, target, step)
 
 
 def _path_by_path(git: Git, index: str, old: str, new: str) -> None:
@@ -75,13 +77,14 @@ def _path_by_path(git: Git, index: str, old: str, new: str) -> None:
     git.run("update-index", "--add", "--replace", "-z", "--index-info", input=lines, environment=where)
 
 
-def _put(making: str, beside: str, target: str) -> None:
+def _put(making: str, beside: str, target: str, step: Callable[[str], None]) -> None:
     """Puts a finished index in place, as git does: through `index.lock`, which only one can make."""
     times = os.stat(making)
     shutil.copyfile(making, beside)
     os.chmod(beside, os.stat(target).st_mode & 0o777 if os.path.exists(target) else times.st_mode & 0o777)
     # Entries that changed later than the index was read count as racy, whatever we do in between.
     os.utime(beside, ns=(times.st_atime_ns, times.st_mtime_ns))
+    step("lock the index")
     try:
         os.link(beside, f"{target}.lock")
     except FileExistsError:
@@ -92,7 +95,9 @@ def _put(making: str, beside: str, target: str) -> None:
             context=f"{target}.lock exists",
             hint="when no git is at work there, remove that file; then: paddock worktree harvest",
         ) from None
+    step("replace the index")
     os.rename(f"{target}.lock", target)
+    step("tidy the index")
     os.unlink(beside)
     _unlink(making)
 

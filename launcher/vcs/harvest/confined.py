@@ -14,7 +14,6 @@ jail's own modules.
 
 import marshal
 import os
-import sys
 
 from launcher.jail import enter, init, landlock, processes, seccomp, status, syscalls
 from launcher.jail.namespaces import enter as namespaces
@@ -39,12 +38,14 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 _HOLDS = ("reads", "writes", "environment", "fds", "privileges", "signals", "network", "kernel-surface")
 
 
-def main(descriptor: int) -> int:
+def main(descriptor: int, parent: int) -> int:
     """Runs the command that `descriptor` holds (marshal of a `Spec`); returns its exit status, 128+N for a signal.
 
-    A Refusal goes to standard error as one line that begins with a NUL byte; the status is 125 then.
+    Ends with the process `parent`. A Refusal goes to standard error as one line that begins with a NUL byte; the
+    status is 125 then.
     """
     try:
+        processes.tie_to_parent(parent)
         with os.fdopen(descriptor, "rb") as file:
             spec: Spec = marshal.loads(file.read())
         return _run(spec)
@@ -196,7 +197,3 @@ def _followed(reader: int) -> int | None:
     if refusal is not None:
         raise refusal
     return found
-
-
-if __name__ == "__main__":  # pragma: no cover - `jail.start` calls `main` by name
-    sys.exit(main(int(sys.argv[1])))

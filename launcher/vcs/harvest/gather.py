@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import checks, skeleton, transfer
+from launcher.vcs.harvest import agent_objects, checks, skeleton, transfer
 from launcher.vcs.harvest.jail import Jailed, Reading
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
 from launcher.vcs.harvest.trusted import Quarantine
@@ -69,6 +69,8 @@ def gather(
     for number, found in enumerate(founds):
         part = found.part
         around, path, oids = named.pop(part.path, (part, "", {}))
+        if not (found.wanted or oids):
+            continue
         reading = _reading(directory, work, part)
         found.links = _links(found, reading, around, path, tuple(oids))
         if not found.wanted:
@@ -119,6 +121,7 @@ def _elsewhere(part: Part, where: str, oids: tuple[str, ...], by_path: dict[str,
 
 def _reading(directory: str, work: str, part: Part) -> Reading:
     tree = f"{directory}/{GIT}"
-    inside = f"{tree}/{part.inside}" if part.inside else tree
+    below = f"{part.inside}/objects" if part.inside else "objects"
+    agent_objects.check(tree, below)
     empty = skeleton.make(f"{work}/empty-{part.digits}", part.digits)
-    return Reading(empty, f"{inside}/objects", tree, part.stores or (part.store,))
+    return Reading(empty, f"{tree}/{below}", part.stores or (part.store,))

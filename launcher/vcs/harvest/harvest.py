@@ -55,6 +55,7 @@ def harvest(
     Raises:
         Refusal: the work is not taken over, for the reason that it gives. It stays where it is.
     """
+    directory = os.path.realpath(directory)
     if records.read(directory) is None:
         return HarvestResult("", "nothing")
     descriptor = lock.opened(directory)
@@ -181,13 +182,12 @@ class _Run:
         """Publishes what the journal says. May be repeated after a crash, at any point."""
         for entry in written.entries:
             if entry.quarantine:
-                self._step(f"packs {entry.name or 'worktree'}")
-                packs.migrate(entry.quarantine, entry.common)
+                packs.migrate(entry.quarantine, entry.common, self._step)
         publish.publish(written.entries, _MESSAGE, self._step)
         for entry in written.entries:
             if entry.index is not None and self._arrived(entry):
                 self._step(f"index {entry.name or 'worktree'}")
-                checkout_index.bring_forward(entry, self._place, written.serial)
+                checkout_index.bring_forward(entry, self._place, written.serial, self._step)
         self._step("record")
         self._renew({entry.private: entry.base for entry in written.entries if entry.base and self._arrived(entry)})
         self._step("done")

@@ -8,8 +8,10 @@ objects are all it parses.
 import marshal
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from typing import IO, NamedTuple
 
 from launcher.vcs.harvest import confined
@@ -22,7 +24,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.
 _START = (
     "import sys; sys.path.insert(0, {root!r}); from launcher import start; "
     "sys.meta_path.insert(0, start.CompiledModules); from launcher.vcs.harvest import confined; "
-    "sys.exit(confined.main({fd}))"
+    "sys.exit(confined.main({fd}, {parent}))"
 )
 _MOST_SAID = 4000
 
@@ -32,14 +34,12 @@ class Reading(NamedTuple):
 
     Attributes:
         skeleton: an empty bare repository of ours (see `skeleton.make`).
-        objects: the agent's object directory.
-        tree: the directory of ours that holds it; nothing that leads to `tree` is the agent's.
+        objects: the agent's object directory, looked through by `agent_objects.check`.
         stores: object directories of trusted repositories, which hold what the agent's borrow.
     """
 
     skeleton: str
     objects: str
-    tree: str
     stores: tuple[str, ...]
 
 
@@ -54,7 +54,7 @@ class Jailed:
         stdin: bytes = b"",
         stdout: int | IO[bytes] = subprocess.PIPE,
         memory: int = 4 << 30,
-        seconds: int = 900,
+        patience: float = 900,
     ) -> None:
         """Starts `git WORDS...`.
 
@@ -64,7 +64,7 @@ class Jailed:
             stdin: what it reads from standard input.
             stdout: as for `subprocess.Popen`.
             memory: bytes of private memory.
-            seconds: processor time.
+            patience: seconds until it is killed.
 
         Raises:
             Refusal: git-missing.
@@ -89,9 +89,9 @@ class Jailed:
         spec: confined.Spec = (
             reading.skeleton,
             (program, *words),
-            tuple(dict.fromkeys((reading.skeleton, reading.tree, *reading.stores))),
+            tuple(dict.fromkeys((reading.skeleton, reading.objects, *reading.stores))),
             environment,
-            (("memory", memory), ("cpu_time", seconds), ("file_size", 0), ("open_files", 1024)),
+            (("memory", memory), ("file_size", 0), ("open_files", 1024)),
         )
         told = os.memfd_create("paddock-spec", os.MFD_CLOEXEC)
         given = os.memfd_create("paddock-stdin", os.MFD_CLOEXEC)
@@ -102,7 +102,7 @@ class Jailed:
                     file.write(content)
                 os.lseek(descriptor, 0, os.SEEK_SET)
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _START.format(root=_ROOT, fd=told)],
+                [sys.executable, "-I", "-S", "-c", _START.format(root=_ROOT, fd=told, parent=os.getpid())],
                 cwd="/",
                 stdin=given,
                 stdout=stdout,
@@ -118,10 +118,16 @@ class Jailed:
             os.close(told)
             os.close(given)
 
+        self._patience = patience
+        self._timer = threading.Timer(patience, self.process.kill)
+        self._timer.daemon = True
+
     def __enter__(self) -> "Jailed":
+        self._timer.start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._timer.cancel()
         # The helper's death ends all that is in the jail.
         self.process.kill()
         self.process.wait()
@@ -129,22 +135,20 @@ class Jailed:
             self.process.stdout.close()
         os.close(self._said)
 
-    def check(self, what: str, *, patience: float = 900) -> None:
+    def check(self, what: str) -> None:
         """Waits for the command's end.
 
         Args:
             what: what it was to do, for the message.
-            patience: seconds.
 
         Raises:
             Refusal: harvest-unreadable when it failed or took too long; what the jail refused.
         """
-        try:
-            status = self.process.wait(patience)
-        except subprocess.TimeoutExpired:
-            raise Refusal("harvest-unreadable", f"{what} took longer than {patience:.0f} seconds", hint=KEPT) from None
+        status = self.process.wait()
         if status == 0:
             return
+        if status == -signal.SIGKILL:
+            raise Refusal("harvest-unreadable", f"{what} took longer than {self._patience:.0f} seconds", hint=KEPT)
         said = os.pread(self._said, _MOST_SAID, max(0, os.fstat(self._said).st_size - _MOST_SAID))
         text = said.decode("utf-8", "replace")
         _, mark, refusal = text.rpartition("\n\0")

@@ -1,6 +1,7 @@
 """From the quarantine into the main object store: packs that have passed every check."""
 
 import os
+from collections.abc import Callable
 
 from launcher.vcs.quarantine.record import sync_directory
 
@@ -8,12 +9,13 @@ _ORDER = (".pack", ".rev", ".idx")
 """The index comes last: a pack without one does not exist for git."""
 
 
-def migrate(quarantine: str, common: str) -> None:
+def migrate(quarantine: str, common: str, step: Callable[[str], None]) -> None:
     """Adds the packs in a quarantine to an object store. May be repeated after a crash, at any point.
 
     Args:
         quarantine: as `index-pack` left it.
         common: the trusted repository.
+        step: told what comes next.
 
     Raises:
         OSError: the store cannot be written.
@@ -28,6 +30,7 @@ def migrate(quarantine: str, common: str) -> None:
     names.sort(key=lambda name: _ORDER.index(name[name.rindex(".") :]))
     for name in names:
         if not os.path.lexists(f"{target}/{name}"):
+            step(f"add {name}")
             _copy(f"{source}/{name}", target, name, mode)
     sync_directory(target)
 

@@ -1,0 +1,67 @@
+"""A look at an agent's object directory before git reads it, even in a jail: plain files and directories only.
+
+Git opens what bears an object's name. A FIFO in its place would never answer, and the harvest would wait for it.
+Layout: gitrepository-layout(5).
+"""
+
+import os
+
+from launcher.jail import syscalls
+from policy.errors import Refusal
+
+MOST_ENTRIES = 4_000_000
+_NEVER = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_MOST_DEPTH = 3  # objects, pack, and what tools of git put below it (pack/multi-pack-index.d)
+
+
+def check(tree: str, below: str) -> None:
+    """Refuses (harvest-git-replaced) an object directory that holds anything but files and directories.
+
+    Args:
+        tree: a directory of ours; nothing that leads to it is the agent's.
+        below: the object directory's name below it.
+    """
+    top = os.open(tree, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        seen = 0
+        pending = [(below, 0)]
+        while pending:
+            here, depth = pending.pop()
+            for name, kind in _listing(top, tree, here):
+                seen += 1
+                if kind == "other" or seen > MOST_ENTRIES:
+                    why = "is neither a file nor a directory" if kind == "other" else "is one too many"
+                    raise _refused(f"{tree}/{here}/{name} {why}")
+                if kind == "dir" and depth < _MOST_DEPTH:
+                    pending.append((f"{here}/{name}", depth + 1))
+    finally:
+        os.close(top)
+
+
+def _listing(top: int, tree: str, here: str) -> list[tuple[str, str]]:
+    try:
+        descriptor = syscalls.openat2(top, here, _DIRECTORY, 0, _NEVER)
+    except OSError as error:
+        raise _refused(f"{tree}/{here}: {error.strerror}") from None
+    try:
+        with os.scandir(descriptor) as entries:
+            return [(entry.name, _kind(entry)) for entry in entries]
+    finally:
+        os.close(descriptor)
+
+
+def _kind(entry: "os.DirEntry[str]") -> str:
+    if entry.is_file(follow_symlinks=False):
+        return "file"
+    return "dir" if entry.is_dir(follow_symlinks=False) else "other"
+
+
+def _refused(why: str) -> Refusal:
+    return Refusal(
+        "harvest-git-replaced",
+        "the private git directory's objects cannot be read",
+        context=why,
+        hint="the agent has replaced or damaged them; nothing of the main repository has changed, and files in the "
+        "worktree are as it left them",
+    )

@@ -1,0 +1,55 @@
+"""A harvest that is killed at any step leaves a state that the next one completes."""
+
+import os
+from pathlib import Path
+
+from tests.support import private_git, repository
+from tests.support.features import need
+from tests.support.identity import Who
+from tests.support.install import Installed
+
+
+def test_sigkill_at_every_step_loses_nothing(user: Who, installed: Installed, public_dir: Path) -> None:
+    """Killed before each of its steps, a harvest is finished by the next: all repositories, or none until then."""
+    need("landlock")
+    place = public_dir / "crash"
+    place.mkdir()
+    user.give(place)
+    repo = repository.make(user, place)
+    planted = private_git.plant(repo, repo.one, installed, place, submodule=True)
+    library = repo.one / "library"
+    old = (planted.host("rev-parse", "HEAD"), planted.host("rev-parse", "HEAD", at=library))
+    steps: list[str] = []
+    for kill_at in range(1, 100):
+        inner = planted.commit(f"deep{kill_at}.py", f"{kill_at}\n", at="library")
+        new = (planted.commit(f"src/{kill_at}.py", f"{kill_at}\n", link=inner), inner)
+        ended = planted.start(kill_at=kill_at)
+        now = (planted.host("rev-parse", "HEAD"), planted.host("rev-parse", "HEAD", at=library))
+        assert now[0] in (old[0], new[0])
+        assert now[1] in (old[1], new[1])
+        assert planted.host("fsck", "--strict", "--no-dangling") == ""
+        if ended.returncode == 0:
+            assert now == new
+            break
+        assert ended.returncode == -9
+        if now[0] == new[0]:
+            assert now[1] == new[1], "the commit that names a submodule's came before it"
+        result = planted.harvest()
+        steps = result["steps"]
+        assert result["state"] == "harvested", result
+        assert {part["new"] for part in result["parts"]} == set(new)
+        assert (planted.host("rev-parse", "HEAD"), planted.host("rev-parse", "HEAD", at=library)) == new
+        assert planted.host("status", "--porcelain") == ""
+        assert _left(repo.main / ".git") == []
+        assert os.listdir(planted.directory / "harvest") == []
+        old = new
+    assert kill_at > 10, steps
+
+
+def _left(git_dir: Path) -> list[str]:
+    """Locks and temporary files."""
+    return [
+        str(path)
+        for path in git_dir.rglob("*")
+        if path.name.endswith(".lock") or path.name.startswith(("paddock-index", "tmp_pack", "tmp_objdir"))
+    ]
