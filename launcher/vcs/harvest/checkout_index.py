@@ -10,6 +10,7 @@ The index is made elsewhere and put in place under git's own lock, so that a SIG
 
 import os
 import shutil
+import stat
 from collections.abc import Callable
 
 from launcher.vcs.git import Git, GitFailed
@@ -17,6 +18,8 @@ from launcher.vcs.harvest.checks import EMPTY_TREE
 from launcher.vcs.harvest.journal import Entry
 from policy.errors import Refusal
 
+_PATIENCE = 120.0
+"""Seconds for comparing files with the index."""
 _SETTINGS = (("core.splitIndex", "false"), ("core.preloadIndex", "true"), ("index.threads", "true"))
 
 
@@ -55,9 +58,34 @@ def bring_forward(entry: Entry, directory: str, serial: str, step: Callable[[str
         except GitFailed:
             # What is staged differs from both: it stays, path by path.
             _path_by_path(git, making, old or empty, new)
-    # In this order: the option counts for what comes after it (git-update-index(1)).
-    git.run("update-index", "-q", "--ignore-submodules", "--refresh", ok=(0, 1), environment=where)
+    if not _trapped(git, entry.path, making):
+        try:
+            # In this order: the option counts for what comes after it (git-update-index(1)).
+            words = ("update-index", "-q", "--ignore-submodules", "--refresh")
+            git.run(*words, ok=(0, 1), environment=where, timeout=_PATIENCE)
+        except GitFailed as error:
+            if error.reference != "git-timeout":
+                raise
+            _unlink(f"{making}.lock")  # the index is right without: only the user's first `git status` takes longer
     _put(making, beside, target, step)
+
+
+def _trapped(git: Git, root: str, index: str) -> bool:
+    """Whether git would wait for ever on attributes: it opens every `.gitattributes` there is, a FIFO too."""
+    listing = git.run("ls-files", "-z", environment={"GIT_INDEX_FILE": index}).out.decode("utf-8", "surrogateescape")
+    directories = {name.rpartition("/")[0] for name in listing.split("\0")}
+    for directory in list(directories):
+        while directory:
+            directory = directory.rpartition("/")[0]
+            directories.add(directory)
+    for directory in directories:
+        try:
+            mode = os.lstat(f"{root}/{directory}/.gitattributes").st_mode
+        except OSError:
+            continue
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):  # a link is not followed by git
+            return True
+    return False
 
 
 def _path_by_path(git: Git, index: str, old: str, new: str) -> None:

@@ -148,7 +148,7 @@ class _Run:
                 notes.append(
                     f"the agent's HEAD is on {printable(_short(tip.on))}, not on {printable(_short(part.ref))}"
                 )
-            for name, oid in self._others(part, found.git).items():
+            for name, oid in self._others(part, found.git, notes).items():
                 label = f"{part.name}:{_short(name)}" if part.name else _short(name)
                 if label in asked:
                     found.extra[_full(asked.pop(label))] = oid
@@ -162,15 +162,17 @@ class _Run:
             )
         return founds, notes, others
 
-    def _others(self, part: Part, git: Git) -> dict[str, str]:
+    def _others(self, part: Part, git: Git, notes: list[str]) -> dict[str, str]:
         """Branches of the private directory that the main repository has not, or has elsewhere; not the own one."""
         try:
             with AgentRefs(f"{self._directory}/{records.GIT}", part.inside, part.digits) as refs:
                 own = refs.branches()
-        except Refusal:
-            if part.inside:
-                return {}
-            raise
+        except Refusal as refusal:
+            if refusal.reference == "harvest-refs-too-large":
+                notes.append(f"further branches of {part.label} are not looked at: {refusal.context}")
+            elif not part.inside:
+                raise
+            return {}
         own.pop(part.branch or "", None)
         if not own:
             return {}

@@ -1,0 +1,78 @@
+"""Harvest as sessions and verbs see it: with the worktree's own hand-off patterns, and told in words.
+
+Not on the launch path: a session comes here only when something is to be harvested.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from launcher.vcs.harvest.harvest import harvest
+from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits
+from policy.errors import printable
+from policy.handoff import Patterns
+
+_SHOWN = 12
+
+
+def take(
+    directory: str,
+    patterns: Iterable[tuple[str, str]],
+    *,
+    strict: bool = False,
+    limits: Limits | None = None,
+    branches: Mapping[str, str] | None = None,
+    step: Callable[[str], None] = lambda what: None,
+) -> HarvestResult:
+    """Harvests a worktree's private git directory.
+
+    Args:
+        directory: `record.directory_of` the worktree.
+        patterns: hand-off patterns with their modes, as `Plan.handoff_patterns` has them.
+        strict: refuse commits that change hand-off files.
+        limits: bounds; the default ones when None.
+        branches: see `harvest.harvest`.
+        step: told each step.
+
+    Raises:
+        Refusal: the work stays where it is, for the reason that it gives.
+    """
+    known = Patterns(patterns)
+
+    def handoff(changes: tuple[FileChange, ...]) -> tuple[tuple[str, str, str], ...]:
+        found = []
+        for change in changes:
+            mode = known.mode(change.path)
+            if mode is not None:
+                found.append((change.change, change.path, mode))
+        return tuple(found)
+
+    return harvest(directory, limits=limits, branches=branches, handoff=handoff, strict=strict, step=step)
+
+
+def told(result: HarvestResult) -> list[str]:
+    """A result as lines for people; none when nothing happened that anybody has to know."""
+    lines = []
+    for part in result.parts:
+        where = f"{part.name}: " if part.name else ""
+        name = part.ref.removeprefix("refs/heads/")
+        commits = f"{part.commits} commit{'' if part.commits == 1 else 's'}"
+        if part.kept:
+            lines.append(f"{where}{commits} kept in {part.kept}, not on {name}")
+            continue
+        line = f"{where}{commits} harvested to {name} ({part.old[:10] or 'new'}..{part.new[:10]})"
+        if part.rewritten:
+            line += f"; it was rewritten, what it was before is {part.backup}"
+        lines.append(line)
+    lines += result.notes
+    if result.branches:
+        shown = ", ".join(result.branches[:_SHOWN]) + (" ..." if len(result.branches) > _SHOWN else "")
+        lines.append(f"further branches of the agent: {shown}; to take one: paddock worktree harvest --branch NAME")
+    for change, path, mode in result.handoff[:_SHOWN]:
+        if mode == "protect":
+            lines.append(
+                f"commits have {change} {path}: other tools execute or obey it outside the jail; read it first"
+            )
+    reported = [path for _, path, mode in result.handoff if mode != "protect"]
+    if reported:
+        more = f" and {len(reported) - _SHOWN} more" if len(reported) > _SHOWN else ""
+        lines.append(f"hand-off files in the commits: {', '.join(reported[:_SHOWN])}{more}")
+    return [printable(line) for line in lines]

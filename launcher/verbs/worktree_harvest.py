@@ -1,0 +1,151 @@
+"""`paddock worktree harvest` and `paddock worktree dock`: take an agent's commits over; put `.git` right."""
+
+import json
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from launcher.session import configuration, harvesting, places
+from launcher.session.machine import Machine
+from launcher.session.planning import worktree_id
+from launcher.vcs import checkout
+from launcher.vcs.harvest import dock as docking
+from launcher.vcs.harvest import push as pushing
+from launcher.vcs.harvest.parts import HarvestResult, Limits
+from launcher.vcs.quarantine import record as records
+from launcher.verbs import typer_verb
+from policy.errors import Refusal, printable
+
+HARVEST_EXAMPLES = (
+    ("paddock worktree harvest", "take over what the last session here committed"),
+    ("paddock worktree harvest ../agent-1 --branch topic", "a branch that the agent made, too"),
+    ("paddock worktree harvest --strict-handoff --json", "refuse what other tools would execute; say it as JSON"),
+    ("paddock worktree harvest --push origin", "and push the branch, with your own credentials"),
+)
+DOCK_EXAMPLES = (("paddock worktree dock ../agent-1", "make .git lead to your repository again, whatever lies there"),)
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_Directory = Annotated[str | None, typer.Argument(metavar="DIR", help="Root of the worktree.", show_default=False)]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_BRANCH = "A branch that the agent made; SUBMODULE:NAME for a submodule's, NAME=OTHER for another name here."
+
+
+def harvest(argv: list[str]) -> int:
+    """Exit status 0: nothing to do or harvested; 3: the work is kept beside a branch that has moved; 4: busy."""
+    return typer_verb.run("worktree harvest", _harvest, argv, examples=HARVEST_EXAMPLES)
+
+
+def dock(argv: list[str]) -> int:
+    """Exit status 0 when every `.git` is right."""
+    return typer_verb.run("worktree dock", _dock, argv, examples=DOCK_EXAMPLES)
+
+
+def _harvest(
+    directory: _Directory = None,
+    branch: Annotated[list[str] | None, typer.Option("--branch", metavar="NAME", help=_BRANCH)] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict-handoff", help="Refuse commits that change files which other tools execute.")
+    ] = False,
+    push: Annotated[str, typer.Option("--push", metavar="REMOTE", help="Then push the branch there.")] = "",
+    max_size: Annotated[str, typer.Option("--max-size", metavar="BYTES", help="Largest pack (2G).")] = "2G",
+    max_blob: Annotated[str, typer.Option("--max-blob", metavar="BYTES", help="Largest file (512M).")] = "512M",
+    max_objects: Annotated[int, typer.Option("--max-objects", metavar="N", help="Most objects.")] = 2_000_000,
+    max_commits: Annotated[int, typer.Option("--max-commits", metavar="N", help="Most commits.")] = 100_000,
+    as_json: _Json = False,
+) -> int:
+    """Takes over what an agent committed in its private git directory.
+
+    Sessions do it when they end; this is for what was refused then, for further branches, and for after a crash. The
+    commits are checked and come onto the branch that the worktree is on. A branch that you have moved meanwhile stays,
+    and the work is kept in a ref of its own.
+    """
+    limits = Limits(_bytes("--max-size", max_size), max_objects, _bytes("--max-blob", max_blob), max_commits)
+    where, found = _place(directory)
+    settings, _ = configuration.load(found.root, None, None, os.environ)
+    patterns = [(entry.value, "protect") for entry in settings.handoff_protect]
+    patterns += [(entry.value, "report") for entry in settings.handoff_report]
+    result = harvesting.take(
+        where,
+        patterns,
+        strict=strict,
+        limits=limits,
+        branches=_branches(branch or []),
+        step=_progress if not as_json and sys.stderr.isatty() else lambda what: None,
+    )
+    if result.state in ("nothing", "harvested") and push:
+        _push(found, push, as_json=as_json)
+    _show(result, as_json=as_json)
+    return {"kept": 3, "busy": 4}.get(result.state, 0)
+
+
+def _dock(directory: _Directory = None, as_json: _Json = False) -> int:
+    """Makes `.git` in a worktree and its submodules lead to your repository again.
+
+    What lies there instead is moved aside first, to where no git looks for it.
+    """
+    start = os.path.abspath(directory or places.current_directory())
+    done = docking.dock(records.directory_of(places.places(os.environ).state, worktree_id(os.path.realpath(start))))
+    if as_json:
+        print(json.dumps([item._asdict() for item in done], indent=2))
+        return 0
+    for item in done:
+        aside = f"; what was there is in {item.aside}" if item.aside else ""
+        print(f"{printable(item.path)}/.git {'is right' if item.action == 'right' else 'restored'}{aside}")
+    return 0
+
+
+def _place(directory: str | None) -> tuple[str, checkout.Checkout]:
+    """Where the private git directory of the worktree is, and the worktree."""
+    start = directory or places.current_directory()
+    found = checkout.find(os.path.abspath(start), Machine(os.environ), exact=directory is not None)
+    where = records.directory_of(places.places(os.environ).state, worktree_id(found.root))
+    if not os.path.isdir(where):
+        raise Refusal(
+            "harvest-no-record",
+            f"there is nothing to harvest: no session has had a private git directory in {found.root}",
+            hint="paddock run --git private -- COMMAND makes one",
+        )
+    return where, found
+
+
+def _branches(words: list[str]) -> dict[str, str]:
+    found = {}
+    for word in words:
+        name, _, other = word.partition("=")
+        found[name] = other or name.rpartition(":")[2]
+    return found
+
+
+def _bytes(option: str, text: str) -> int:
+    number, unit = (text[:-1], text[-1:].lower()) if text[-1:].isalpha() else (text, "")
+    if not number.isascii() or not number.isdigit() or unit not in _UNITS:
+        raise Refusal("usage", f"{option} {text} is no number of bytes", hint=f"{option} 4G, 512M, 64k or 1000000")
+    return int(number) * _UNITS[unit]
+
+
+def _push(found: checkout.Checkout, remote: str, *, as_json: bool) -> None:
+    record = records.read(records.directory_of(places.places(os.environ).state, worktree_id(found.root)))
+    branch = record.repositories[0].branch if record is not None else None
+    if branch is None:
+        raise Refusal("push-detached", "HEAD is detached, so there is no branch to push", hint="git switch -c NAME")
+    said = pushing.push(found.git_dir, found.root, branch, remote)
+    if not as_json:
+        print("\n".join(printable(line) for line in said.splitlines()))
+
+
+def _progress(what: str) -> None:
+    print(f"\r\x1b[K{printable(what)}" if what != "done" else "\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _show(result: HarvestResult, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result.as_dict(), indent=2))
+        return
+    for line in harvesting.told(result):
+        print(line)
+    if result.state == "nothing" and not result.branches:
+        print("nothing new")
+    elif result.state == "busy":
+        print("a session is running there; the last one to end harvests")

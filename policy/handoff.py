@@ -1,0 +1,54 @@
+"""Hand-off files among many: which of the files that a piece of work changed do other tools execute or obey later?
+
+The configured patterns are about the worktree's root. Work that is handed over is looked at more widely: the same name
+counts in every directory, because tools look for their files where they are started, and so do nested packages. What
+git itself obeys in any directory counts always, whatever is configured.
+
+Pure.
+"""
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+PROTECT = "protect"
+REPORT = "report"
+
+GIT_OWN: tuple[tuple[str, str], ...] = ((".gitattributes", REPORT), (".gitmodules", REPORT))
+"""Obeyed by git in every directory (gitattributes(5)), or by name at the root (gitmodules(5))."""
+
+
+class Patterns:
+    """Patterns ready for many paths."""
+
+    def __init__(self, patterns: Iterable[tuple[str, str]]) -> None:
+        """Takes (pattern, mode) pairs as `Plan.handoff_patterns` has them; ``*`` and ``?`` do not cross a slash."""
+        self._plain: dict[str, list[tuple[tuple[str, ...], str]]] = {}
+        self._wild: list[tuple[tuple[str, ...], str]] = []
+        for pattern, mode in (*patterns, *GIT_OWN):
+            parts = tuple(part for part in pattern.split("/") if part)
+            if not parts:
+                continue
+            if "*" in parts[0] or "?" in parts[0]:
+                self._wild.append((parts, mode))
+            else:
+                self._plain.setdefault(parts[0], []).append((parts, mode))
+
+    def mode(self, path: str) -> str | None:
+        """How `path` (relative, slashes) is treated: ``protect``, ``report``, or None when no pattern is about it."""
+        parts = path.split("/")
+        found: str | None = None
+        for at, part in enumerate(parts):
+            for pattern, mode in (*self._plain.get(part, ()), *self._wild):
+                if mode != found and _fits(parts[at : at + len(pattern)], pattern):
+                    if mode == PROTECT:
+                        return PROTECT
+                    found = mode
+        return found
+
+
+def _fits(parts: list[str], pattern: tuple[str, ...]) -> bool:
+    # Brackets stand for themselves, as everywhere in the configuration.
+    return len(parts) == len(pattern) and all(
+        part == wanted or (("*" in wanted or "?" in wanted) and fnmatchcase(part, wanted.replace("[", "[[]")))
+        for part, wanted in zip(parts, pattern, strict=True)
+    )
