@@ -42,8 +42,10 @@ def _argument(index: int) -> int:
 NETWORKS = ("none", "proxy", "open")
 
 # Answered as if the kernel lacked them, because callers then fall back: libuv from io_uring to its threads, glibc
-# from clone3 to clone (whose flags can be read). file_setattr changes attributes by path, outside the grants too.
+# from clone3 to clone (whose flags can be read), and from openat2 to openat (whose mode can be read).
+# file_setattr changes attributes by path, outside the grants too.
 _ABSENT = (
+    "openat2",
     "io_uring_setup",
     "io_uring_enter",
     "io_uring_register",
@@ -105,6 +107,14 @@ _FILE_SYSTEM_REQUESTS = (
 )
 _TIOCGPTPEER = 0x5441
 
+# Programmes that take their owner's identity, whoever starts them, would outlive the jail (inode(7), S_ISUID, S_ISGID).
+# Which argument is the mode of what is made, and of what is there; for open(2) and openat(2) the flags come before it.
+_OPENS = {"openat": 3, "open": 2}
+_MAKES = {"creat": 1, "mknod": 1, "mknodat": 2}
+_CHMODS = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2}
+_MAKING = 0x400040  # O_CREAT, __O_TMPFILE: without them the mode means nothing, and may be anything
+_SET_UID, _SET_GID = 0o4000, 0o2000
+
 _SEND_FLAGS = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
 
 _CLONE_NEW = 0x7E020000
@@ -129,6 +139,7 @@ def program(
     kill_zero: bool,
     unix_datagrams: bool,
     guard: bool = False,
+    set_gid: bool = False,
 ) -> bytes:
     """The filter for one jail, as an array of `struct sock_filter`.
 
@@ -152,6 +163,8 @@ def program(
             since each datagram carries an address of its own.
         guard: the calls of `MEDIATED` are notified of, which needs a listener; without one they are ENOSYS. File
             systems' own ioctls are reduced to harmless ones.
+        set_gid: chmod may set the set-gid bit, which the filter can allow for directories and files alike or for
+            neither. Without effect where the guard looks at what it is.
 
     Raises:
         Refusal: unknown machine.
@@ -170,6 +183,8 @@ def program(
     bpf.equal(syscall_tables.AUDIT_ARCH[machine], otherwise="killed")
     bpf.load(_NUMBER)
     bpf.greater(syscall_tables.NEWEST, then="beyond")
+    for name in _OPENS:  # first, because they are called most and never allowed whatever their arguments are
+        _on(bpf, machine, name, name)
 
     forbidden = _FORBIDDEN if own_ipc else _FORBIDDEN + _IPC
     closed_network = net != "open" and not own_network
@@ -182,6 +197,7 @@ def program(
             _on(bpf, machine, name, verdict)
 
     judged = ["clone", "unshare", "personality", "ioctl", "setpriority", "ioprio_set", "socket"]
+    judged += [*_MAKES, *([] if guard else _CHMODS)]
     judged += [] if own_processes else _BY_PID
     judged += [] if kill_zero else ["kill"]
     judged += [] if unix_datagrams else ["socketpair"]
@@ -190,6 +206,7 @@ def program(
         _on(bpf, machine, name, name)
     bpf.answer(ALLOW)
 
+    _modes(bpf, guard=guard, set_gid=set_gid)
     _namespace_flags(bpf)
     _personality(bpf)
     _ioctl(bpf, guard)
@@ -251,6 +268,19 @@ def _on(bpf: "Program", machine: str, name: str, target: str) -> None:
     number = syscall_tables.number(name, machine)
     if number is not None:
         bpf.equal(number, then=target)
+
+
+def _modes(bpf: "Program", *, guard: bool, set_gid: bool) -> None:
+    bits = dict.fromkeys((*_OPENS, *_MAKES), _SET_UID | _SET_GID)
+    bits |= {} if guard else dict.fromkeys(_CHMODS, _SET_UID | (0 if set_gid else _SET_GID))
+    for name, index in (_OPENS | _MAKES | _CHMODS).items():
+        if name in bits:
+            bpf.label(name)
+            if name in _OPENS:
+                bpf.load(_argument(index - 1))
+                bpf.any_bit(_MAKING, otherwise="allow")
+            bpf.load(_argument(index))
+            bpf.any_bit(bits[name], "forbidden", "allow")
 
 
 def _namespace_flags(bpf: "Program") -> None:

@@ -6,6 +6,7 @@ what the kernel returned. What a refusal *means* is said by the module that aske
 Launch path: only sys, os and ctypes are imported.
 """
 
+import errno
 import sys
 
 from launcher.lean import ctypes, os
@@ -268,9 +269,19 @@ def pidfd_send_signal(pidfd: int, signal: int) -> None:
 
 
 def openat2(dirfd: int, path: str, flags: int, mode: int = 0, resolve: int = 0) -> int:
-    """openat2(2) with RESOLVE_* bits; returns a descriptor that the caller owns. O_CLOEXEC is not implied."""
+    """openat2(2) with RESOLVE_* bits; returns a descriptor that the caller owns. O_CLOEXEC is not implied.
+
+    Where it is missing, as it is inside a jail, RESOLVE_NO_SYMLINKS is done by hand (`launcher.jail.walk`).
+    """
     how = _u64x3(flags, mode, resolve)
-    return _checked(_call_open(_NUMBERS["openat2"], dirfd, _path(path), ctypes.addressof(how), 24), path)
+    try:
+        return _checked(_call_open(_NUMBERS["openat2"], dirfd, _path(path), ctypes.addressof(how), 24), path)
+    except OSError as error:
+        if error.errno != errno.ENOSYS or resolve != RESOLVE_NO_SYMLINKS or mode:
+            raise
+    from launcher.jail import walk
+
+    return walk.open_without_links(dirfd, path, flags)
 
 
 def close_range(first: int, last: int, flags: int = 0) -> None:

@@ -133,6 +133,17 @@ class Machine:
         except (OSError, ValueError):
             return False
 
+    def set_gid(self, path: str) -> bool:
+        """Whether `path` is a directory that gives its group to what is made in it; False for a slot."""
+        if path.startswith("@"):
+            return False
+        self._ask(inputs.IDENTITY, path)
+        try:
+            mode = os.stat(path).st_mode
+        except (OSError, ValueError):
+            return False
+        return stat.S_ISDIR(mode) and bool(mode & stat.S_ISGID)
+
     def others_can_write(self, path: str) -> bool:
         """Whether a user other than root and the caller may write `path`. True when it cannot be told."""
         self._ask(inputs.IDENTITY, path)

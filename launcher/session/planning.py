@@ -54,7 +54,7 @@ def entry(options: Options, command: list[str], cwd: str, places: Places, *, key
     planned = make(options, command, cwd, places)
     prepare(planned, places)
     plan = planned.plan
-    result = cache.Entry(plan, planned.support.to_data(), filter_program(plan, planned.support))
+    result = cache.Entry(plan, planned.support.to_data(), filter_program(plan, planned.support, planned.machine))
     # Behind a runner (npx, env ...) the place of the provider's flags depends on arguments that the key leaves out.
     if not (plan.arguments and plan.arguments_at > 1):
         _depend_on_code(planned.machine)
@@ -215,8 +215,12 @@ def worktree_id(path: str) -> str:
     return f"{name.strip('-') or 'worktree'}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
 
 
-def filter_program(plan: Plan, support: probe.Support) -> bytes:
-    """The seccomp programme for a Plan's backend and network."""
+def filter_program(plan: Plan, support: probe.Support, machine: Machine) -> bytes:
+    """The seccomp programme for a Plan's backend and network.
+
+    Where people share a tree by set-gid directories, new ones get the bit by themselves, and tools that copy a
+    directory's mode must be able to set it. The filter cannot tell directories from files, so there it may be set.
+    """
     mounts = promises.has_mounts(plan.backend)
     return seccomp.program(
         support.machine,
@@ -227,6 +231,7 @@ def filter_program(plan: Plan, support: probe.Support) -> bytes:
         kill_zero=support.landlock_abi >= 6 and plan.backend != promises.BUBBLEWRAP,
         unix_datagrams=mounts,
         guard=plan.backend == promises.GUARD,
+        set_gid=any(machine.set_gid(path) for path, access, _ in plan.grants if "w" in access),
     )
 
 

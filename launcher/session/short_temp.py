@@ -6,8 +6,8 @@ may be longer. /run/user would be short too, but it is a small tmpfs that the us
 Loaded by sessions on the backend landlock+guard: see launcher/jail/syscalls.py.
 """
 
-import os
-
+from launcher.lean import os
+from launcher.session import inputs
 from launcher.session.places import make_private
 from launcher.session.remove import remove_tree
 
@@ -27,8 +27,8 @@ def make(link: str) -> str:
     Raises:
         OSError: neither can be made.
     """
-    base = os.path.realpath(BASE)
-    if not _trusted(base):
+    base = inputs.resolved(BASE)
+    if base is None or not _trusted(base):
         make_private(link)
         return ""
     path = f"{base}/{PREFIX}{os.urandom(5).hex()}"

@@ -225,7 +225,9 @@ def agree(place: bytes, case: Case, python: str, *, frozen: bool) -> Counter[str
             results.append(box.validate_in_context(jobs[-1][1], planned.context, Operation(operation)))
     answers = [result.allowed for result in results]
     outside = forked.run(lambda: unjailed(tree.root, jobs))
-    entry = cache.Entry(plan, planned.support.to_data(), planning.filter_program(plan, planned.support))
+    entry = cache.Entry(
+        plan, planned.support.to_data(), planning.filter_program(plan, planned.support, planned.machine)
+    )
     text = "".join(f"{operation} {path.hex()}\n" for operation, path in jobs).encode()
     inside = jailed(entry, where, text)
     assert len(inside) == len(jobs)

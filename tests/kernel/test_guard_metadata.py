@@ -79,7 +79,7 @@ def call(name, *arguments):
         calls.append([f"{name}({shown})".replace(str(os.getpid()), "PID"), said(syscall, name, *arguments)])
 def b(text):
     return os.fsencode(text)
-for mode in (0o640, 0o4755, 0o2755, 0o100644, 0o1777):
+for mode in (0o640, 0o755, 0o571, 0o100644, 0o1777):
     for path in ("file", "./dir/../file", "link", "hard", here + "/file", "dir", "dirlink/inner", ".", "dir/",
                  "/proc/self/cwd/file", "/proc/thread-self/cwd/file", "/proc/self/root" + here + "/file",
                  f"/proc/self/fd/{opened}", f"/proc/{os.getpid()}/fd/{path_only}", f"/dev/fd/{reading}",

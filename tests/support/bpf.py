@@ -14,12 +14,17 @@ FASTOPEN = seccomp.ERRNO | errno.EOPNOTSUPP
 ANSWERS = {seccomp.ALLOW, seccomp.KILL_PROCESS, ENOSYS, EPERM, EACCES, FAMILY, PROTOCOL, FASTOPEN}
 
 
-def execute(program: bytes, data: bytes) -> int:
-    """The answer of a program to 64 bytes of `struct seccomp_data`; an error where the kernel's checker objects."""
+def execute(program: bytes, data: bytes, steps: list[int] | None = None) -> int:
+    """The answer of a program to 64 bytes of `struct seccomp_data`; an error where the kernel's checker objects.
+
+    The number of instructions that it took is added to `steps`.
+    """
     assert len(program) % 8 == 0
     accumulator = 0
     here = 0
+    taken = 0
     while True:
+        taken += 1
         word = program[here * 8 : here * 8 + 8]
         assert len(word) == 8, "ran off the end of the program"
         code = int.from_bytes(word[:2], "little")
@@ -27,6 +32,8 @@ def execute(program: bytes, data: bytes) -> int:
         constant = int.from_bytes(word[4:], "little")
         here += 1
         if code == bpf.RETURN:
+            if steps is not None:
+                steps.append(taken)
             return constant
         if code == bpf.LOAD:
             assert constant % 4 == 0

@@ -31,7 +31,7 @@ def test_the_mediated_calls_are_notified_of(machine: str, net: str) -> None:
     names = [name for name in seccomp.MEDIATED if syscall_tables.number(name, machine) is not None]
     assert len(names) == {"x86_64": 19, "aarch64": 13}[machine]
     for name in names:
-        for arguments in ((), (-1, 0, 0x777, -1, -1, -1)):
+        for arguments in ((), (-1, 0, 0o777, -1, -1, -1)):
             assert answer(machine, name, *arguments, net=net) == NOTIFY, name
             assert answer(machine, name, *arguments, net=net, guard=False) == seccomp.ALLOW, name
 

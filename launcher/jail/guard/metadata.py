@@ -9,7 +9,7 @@ Launch path of the backend landlock+guard: see launcher/jail/syscalls.py.
 
 import errno
 import fcntl
-from _stat import S_ISBLK, S_ISCHR
+from _stat import S_ISBLK, S_ISCHR, S_ISREG
 
 from launcher.jail import syscalls
 from launcher.jail.guard.call import Call
@@ -20,6 +20,7 @@ from launcher.lean import ctypes, os
 _XATTR_NAME = 256  # XATTR_NAME_MAX and the NUL
 _XATTR_SIZE = 65536
 _UTIME_OMIT = (1 << 30) - 2
+_SET_ID = 0o6000
 _AT_FLAGS = syscalls.AT_SYMLINK_NOFOLLOW | syscalls.AT_EMPTY_PATH
 _UTIMENSAT = {"x86_64": 280, "aarch64": 88}[syscalls.MACHINE]
 
@@ -182,7 +183,11 @@ def _judged(call: Call, rules: Rules, fd: int) -> str:
 
 
 def _chmod(call: Call, rules: Rules, fd: int, index: int) -> int:
-    os.chmod(_judged(call, rules, fd), call.integer(index) & 0o7777)
+    mode = call.integer(index) & 0o7777
+    if mode & _SET_ID and S_ISREG(os.fstat(fd).st_mode):
+        # Whoever starts such a programme later has this user's identity. In a directory the bits mean other things.
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+    os.chmod(_judged(call, rules, fd), mode)
     return 0
 
 

@@ -1,7 +1,8 @@
 """From a path in the caller's words to one descriptor that means one file, whatever is renamed or relinked afterwards.
 
 The kernel resolves it (openat2(2)), once. Only links below /proc to the caller's own descriptors and directories need
-help: "self" means whoever asks, and here the guard does.
+help: "self" means whoever asks, and here the guard does. Inside another jail there is no openat2; then every path is
+walked.
 
 The caller has the guard's own root and mounts (chroot, setns and unshare are closed in the jail), so an absolute path
 means the same to both.
@@ -42,12 +43,16 @@ def resolve(call: Call, dirfd: int, path: bytes, *, follow: bool) -> int:
     try:
         return call.own(_openat2(start, path, 0 if follow else os.O_NOFOLLOW, syscalls.RESOLVE_NO_MAGICLINKS))
     except OSError:
-        # ELOOP: a link in /proc, or a real loop. Anything else may come of looking for the caller's descriptors among
-        # the guard's. The walk says which.
+        # ELOOP: a link in /proc, or a real loop. ENOSYS: no openat2. Anything else may come of looking for the caller's
+        # descriptors among the guard's. The walk says which.
         return call.own(_Walk(call, start, path).end(follow=follow))
 
 
-def _openat2(dirfd: int, path: bytes, flags: int = 0, resolution: int = 0) -> int:
+def _openat(dirfd: int, path: bytes, flags: int = 0) -> int:
+    return os.open(path, os.O_PATH | os.O_CLOEXEC | flags, dir_fd=None if dirfd == syscalls.AT_FDCWD else dirfd)
+
+
+def _openat2(dirfd: int, path: bytes, flags: int, resolution: int) -> int:
     how = (ctypes.c_uint64 * 3)(os.O_PATH | os.O_CLOEXEC | flags, 0, resolution)
     fd: int = _syscall(_OPENAT2, dirfd, path, ctypes.addressof(how), 24)
     if fd < 0:
@@ -62,7 +67,7 @@ class _Walk:
     def __init__(self, call: Call, start: int, path: bytes) -> None:
         self._call = call
         self._proc = os.stat("/proc")
-        self._here = _openat2(start, b"/" if start == syscalls.AT_FDCWD else b".")
+        self._here = _openat(start, b"/" if start == syscalls.AT_FDCWD else b".")
         self._steps = _steps(path)
         self._directory = path.endswith(b"/")
 
@@ -76,7 +81,7 @@ class _Walk:
                     process = b"%d" % self._call.tgid()
                     self._steps += [process] if name == b"self" else [b"%d" % self._call.tid, b"task", process]
                     continue
-                found = _openat2(self._here, name, os.O_NOFOLLOW)
+                found = _openat(self._here, name, os.O_NOFOLLOW)
                 if not S_ISLNK(os.fstat(found).st_mode) or not (self._steps or follow or self._directory):
                     self._move(found)
                     continue
@@ -88,7 +93,7 @@ class _Walk:
                 finally:
                     os.close(found)
             if self._directory:
-                self._move(_openat2(self._here, b".", os.O_DIRECTORY))
+                self._move(_openat(self._here, b".", os.O_DIRECTORY))
             here, self._here = self._here, -1
             return here
         finally:
@@ -100,12 +105,13 @@ class _Walk:
         self._here = fd
 
     def _follow(self, link: int, name: bytes) -> None:
-        if os.fstat(link).st_dev == self._proc.st_dev and _magic(self._here, name):
-            self._move(_openat2(self._here, name))
+        if os.fstat(link).st_dev == self._proc.st_dev and not self._at_proc():
+            # It leads to an object rather than to what readlink(2) shows; in /proc itself links are ordinary ones.
+            self._move(_openat(self._here, name))
             return
         text = os.readlink(b"", dir_fd=link)
         if text.startswith(b"/"):
-            self._move(_openat2(syscalls.AT_FDCWD, b"/"))
+            self._move(_openat(syscalls.AT_FDCWD, b"/"))
         self._directory = self._directory or (not self._steps and text.endswith(b"/"))
         self._steps += _steps(text)
 
@@ -117,12 +123,3 @@ class _Walk:
 def _steps(path: bytes) -> list[bytes]:
     """The components of a path, the last one first."""
     return [step for step in path.split(b"/") if step not in (b"", b".")][::-1]
-
-
-def _magic(directory: int, name: bytes) -> bool:
-    """Whether a link in /proc leads to an object rather than to the path that readlink(2) shows."""
-    try:
-        os.close(_openat2(directory, name, 0, syscalls.RESOLVE_NO_MAGICLINKS))
-    except OSError as error:
-        return error.errno == errno.ELOOP
-    return False

@@ -1,0 +1,64 @@
+"""Opening a path step by step, where the kernel offers no openat2(2): inside another jail, whose filter hides it.
+
+Launch path of a jail inside a jail: see launcher/jail/syscalls.py.
+"""
+
+import errno
+from _stat import S_ISLNK
+
+from launcher.jail import syscalls
+from launcher.lean import os
+
+_THE_LINK = os.O_PATH | os.O_NOFOLLOW
+
+
+def open_without_links(dirfd: int, path: str, flags: int) -> int:
+    """Like openat2(2) with RESOLVE_NO_SYMLINKS: the errno ELOOP for a symbolic link anywhere on the way.
+
+    Each step starts from what the step before has opened, so that no exchange of names in between leads elsewhere.
+
+    Args:
+        dirfd: where a relative path starts; syscalls.AT_FDCWD for the current directory.
+        path: not empty.
+        flags: of open(2). With O_PATH and O_NOFOLLOW a link in the last place is opened itself, as openat2(2) does.
+
+    Returns:
+        A descriptor that the caller owns.
+
+    Raises:
+        OSError: as open(2).
+    """
+    *parents, last = [step for step in path.split("/") if step not in ("", ".")] or ["."]
+    if path.startswith("/"):
+        here = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    else:
+        here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=_named(dirfd))
+    try:
+        for step in parents:
+            found = _step(step, here)
+            os.close(here)
+            here = found
+        directory = os.O_DIRECTORY if path.endswith(("/", "/.")) else 0
+        link_itself = flags & _THE_LINK == _THE_LINK and not directory
+        if not link_itself:
+            os.close(_step(last, here))  # says ELOOP where open(2) says something else
+        opened = os.open(last, flags | os.O_NOFOLLOW | directory, dir_fd=here)
+        return opened if link_itself else _no_link(opened, last)
+    finally:
+        os.close(here)
+
+
+def _named(dirfd: int) -> int | None:
+    return None if dirfd == syscalls.AT_FDCWD else dirfd
+
+
+def _step(name: str, directory: int) -> int:
+    """An O_PATH descriptor of what is no link; the caller owns it."""
+    return _no_link(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory), name)
+
+
+def _no_link(fd: int, name: str) -> int:
+    if S_ISLNK(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
+    return fd

@@ -1,0 +1,81 @@
+"""Opening without following links, by hand: the same answers as openat2(2) gives."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher.jail import syscalls, walk
+
+PATHS = (
+    "file", "a", "a/", "a/.", "a/b/c", "a//b/./c", "a/../file", "link", "link/", "a/link/c", "dangling", "a/dangling/x",
+    "gone", "a/gone", "a/gone/x", "file/x", "file/", ".", "..", "a/loop", "up/file", "a/b/c/d",
+)  # fmt: skip
+FLAGS = (
+    os.O_PATH,
+    os.O_PATH | os.O_DIRECTORY,
+    os.O_PATH | os.O_NOFOLLOW,
+    os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY,
+    os.O_RDONLY,
+)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Files and directories, and links to each kind."""
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/b/c").touch()
+    (tmp_path / "file").touch()
+    for name, text in (("link", "file"), ("a/link", "b"), ("a/loop", "loop"), ("up", ".."), ("dangling", "nowhere"),
+                       ("a/dangling", "nowhere")):  # fmt: skip
+        (tmp_path / name).symlink_to(text)
+    return tmp_path.resolve()
+
+
+def outcome(opened: int | OSError) -> object:
+    """Which inode was opened, or the errno's name."""
+    if isinstance(opened, OSError):
+        assert opened.errno is not None
+        return errno.errorcode[opened.errno]
+    found = os.fstat(opened)
+    os.close(opened)
+    return (found.st_dev, found.st_ino)
+
+
+def by_hand(dirfd: int, path: str, flags: int) -> object:
+    try:
+        return outcome(walk.open_without_links(dirfd, path, flags))
+    except OSError as error:
+        return outcome(error)
+
+
+def by_kernel(dirfd: int, path: str, flags: int) -> object:
+    try:
+        return outcome(syscalls.openat2(dirfd, path, flags, 0, syscalls.RESOLVE_NO_SYMLINKS))
+    except OSError as error:
+        return outcome(error)
+
+
+@pytest.mark.parametrize("flags", FLAGS)
+def test_the_walk_agrees_with_the_kernel(tree: Path, flags: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a descriptor, from the current directory and from the root, for what is there and what is not."""
+    monkeypatch.chdir(tree)
+    before = sorted(os.listdir("/proc/self/fd"))
+    directory = os.open(tree, os.O_PATH)
+    for path in PATHS:
+        for dirfd, name in ((directory, path), (syscalls.AT_FDCWD, path), (syscalls.AT_FDCWD, f"{tree}/{path}")):
+            assert by_hand(dirfd, name, flags) == by_kernel(dirfd, name, flags), name
+    os.close(directory)
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_wrapper_falls_back_where_the_call_is_missing(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the one question that the walk can answer; any other is the error that it is."""
+    monkeypatch.setitem(syscalls._NUMBERS, "openat2", 10_000)
+    assert by_kernel(syscalls.AT_FDCWD, f"{tree}/a/b/c", os.O_PATH) == by_hand(
+        syscalls.AT_FDCWD, f"{tree}/a/b/c", os.O_PATH
+    )
+    assert by_kernel(syscalls.AT_FDCWD, f"{tree}/link", os.O_PATH) == "ELOOP"
+    with pytest.raises(OSError, match="not implemented"):
+        syscalls.openat2(syscalls.AT_FDCWD, str(tree), os.O_PATH, 0, syscalls.RESOLVE_NO_MAGICLINKS)
