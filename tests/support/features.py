@@ -48,11 +48,16 @@ def _agents() -> str:
     return f"not on PATH: {', '.join(missing)}" if missing else ""
 
 
+def _chromium() -> str:
+    return "" if shutil.which("chromium") else "chromium is not installed"
+
+
 FEATURES: dict[str, Callable[[], str]] = {
     "landlock": _landlock,
     "userns": _userns,
     "bubblewrap": _bubblewrap,
     "agents": _agents,
+    "chromium": _chromium,
 }
 
 
