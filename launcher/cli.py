@@ -10,6 +10,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "run": ("launcher.verbs.run", "run a command in a jail around its git worktree"),
     "exec": ("launcher.verbs.exec", "run a further command inside a live session"),
     "explain": ("launcher.verbs.explain", "show what a jail would allow, and by which rule"),
+    "why": ("launcher.verbs.why", "say whether a path or a host is allowed, what decides it, what would allow it"),
     "denials": ("launcher.verbs.denials", "show what a session was refused, and what would allow it"),
     "doctor": ("launcher.verbs.doctor", "prove what this machine can enforce"),
     "init": ("launcher.verbs.init", "write a commented .paddock.toml"),

@@ -50,6 +50,38 @@ def remedy(plan: Plan, path: str, wanted: str) -> Remedy:
     return Remedy(f"{option} {shlex.quote(path)}", toml("filesystem", key, path), "", risk)
 
 
+class HostVerdict(NamedTuple):
+    """What a Plan says of connections to one host and port: whether, by which rule, and otherwise what would."""
+
+    allowed: bool
+    rule: str
+    reason: str
+    remedy: Remedy
+
+
+def decide_host(plan: Plan, host: str, port: int) -> HostVerdict:
+    """Whether `plan` lets a client reach a host, as the client names it; names are not resolved.
+
+    Args:
+        plan: what was decided.
+        host: a name or an address.
+        port: 1 to 65535.
+
+    Raises:
+        ValueError: it is no host (`policy.hosts.parse_host`).
+    """
+    hosts.parse_host(host)
+    if plan.net == "open":
+        return HostVerdict(True, "--net open", "the network is open", Remedy())
+    answer = remedy_for_host(plan, host, port)
+    if plan.net == "proxy":
+        for rule in plan.domains:
+            if hosts.matches(hosts.parse_rule(rule), host, port):
+                return HostVerdict(True, rule, "", Remedy())
+        return HostVerdict(False, "", f"no rule allows {host}:{port}", answer)
+    return HostVerdict(False, "", "the network is closed", answer)
+
+
 def remedy_for_host(plan: Plan, host: str, port: int) -> Remedy:
     """What would allow connections to a host, as a client named it (port 0: not known)."""
     if plan.net == "open":

@@ -5,6 +5,7 @@ import os
 
 from launcher import cli
 from launcher.session import messages, places, planning
+from launcher.verbs import question
 from policy import verdict
 from policy.derive import canonical_form
 from policy.errors import printable
@@ -23,24 +24,13 @@ EXAMPLES = (
 
 def main(argv: list[str]) -> int:
     """Prints the plan, or the verdict on a path (exit status 0 if anything is allowed there, else 1)."""
-    words, command = argv, ["sh"]
-    if "--" in argv:
-        cut = argv.index("--")
-        words, command = argv[:cut], argv[cut + 1 :] or ["sh"]
-    options, rest = cli.parse(words, EXTRA, verb="explain")
-    path = rest[0] if rest else None
-    if len(rest) > 1:
-        more, rest = cli.parse(rest[1:], EXTRA, verb="explain")
-        options = _joined(options, more)
-    else:
-        rest = []
+    options, path, command = question.parse(argv, EXTRA, verb="explain", one="PATH, or --plan")
     if "--help" in options:
-        extra = "\n".join(f"  {name:<8} {text}" for name, _, _, text in EXTRA)
-        print(cli.help_text("explain", SYNOPSIS, EXAMPLES, "The options of `paddock run`, and:\n" + extra))
+        print(question.help_text("explain", SYNOPSIS, EXAMPLES, EXTRA))
         return 0
     if path == "":
         raise cli.usage("PATH is empty", "explain")
-    if rest or (path is not None and "--plan" in options):
+    if path is not None and "--plan" in options:
         raise cli.usage("explain takes one PATH, or --plan", "explain")
     cwd = places.current_directory()
     planned = planning.make(options, command, cwd, places.places(os.environ))
@@ -57,15 +47,6 @@ def main(argv: list[str]) -> int:
     else:
         messages.show("\n".join(printable(line) for line in found.describe()))
     return 0 if found.access else 1
-
-
-def _joined(first: cli.Parsed, second: cli.Parsed) -> cli.Parsed:
-    """Both sets of options; lists are put together, else the second wins."""
-    joined = dict(first)
-    for name, value in second.items():
-        known = joined.get(name)
-        joined[name] = known + value if isinstance(known, list) and isinstance(value, list) else value
-    return joined
 
 
 def _as_dict(asked: str, found: verdict.Verdict) -> dict[str, object]:

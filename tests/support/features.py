@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support import audit
 from tests.support.identity import DROP
 
 LANDLOCK_CREATE_RULESET = 444  # the same number on every architecture
@@ -52,12 +53,20 @@ def _chromium() -> str:
     return "" if shutil.which("chromium") else "chromium is not installed"
 
 
+def _audit() -> str:
+    if os.geteuid() != 0:
+        return "only root may switch it on and read it"
+    with audit.switched_on() as state:
+        return "" if state else "CAP_AUDIT_CONTROL or the initial network namespace is missing"
+
+
 FEATURES: dict[str, Callable[[], str]] = {
     "landlock": _landlock,
     "userns": _userns,
     "bubblewrap": _bubblewrap,
     "agents": _agents,
     "chromium": _chromium,
+    "audit": _audit,
 }
 
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from launcher import cli
-from launcher.verbs import doctor, explain, run
+from launcher.verbs import denials, doctor, explain, run, why
 from launcher.verbs import exec as further
 from policy import promises
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED
@@ -76,7 +76,8 @@ def man_page() -> str:
         "paddock \\- hold a command to its git worktree",
         ".SH SYNOPSIS",
     ]
-    shown = {"run": run.SYNOPSIS, "exec": further.SYNOPSIS, "explain": explain.SYNOPSIS}
+    shown = {"run": run.SYNOPSIS, "exec": further.SYNOPSIS, "explain": explain.SYNOPSIS, "why": why.SYNOPSIS,
+             "denials": "[SESSION] [--follow] [--json] | --list"}  # fmt: skip
     for verb, synopsis in shown.items():
         out += [f".B paddock {verb}", _roff(synopsis), ".br"]
     for verb in cli.VERBS:
@@ -112,14 +113,15 @@ def man_page() -> str:
     ):
         out += [".TP", f".B {status}", meaning]
     out += [".SH EXAMPLES"]
-    for command, meaning in (*run.EXAMPLES, *further.EXAMPLES, *explain.EXAMPLES, *doctor.EXAMPLES):
+    for command, meaning in (*run.EXAMPLES, *further.EXAMPLES, *explain.EXAMPLES, *why.EXAMPLES,
+                             *denials.EXAMPLES, *doctor.EXAMPLES):  # fmt: skip
         out += [".TP", f".B {_roff(command)}", _roff(meaning[0].upper() + meaning[1:] + ".")]
     out += [
         ".SH FILES",
         ".TP", ".I /etc/paddock/config.toml", "Rules for the machine.",
         ".TP", ".I ~/.config/paddock/config.toml", "Rules of the user.",
         ".TP", ".I .paddock.toml", "Rules of the project: they can only tighten, unless trusted.",
-        ".TP", ".I ~/.local/state/paddock", "Private homes and temporary directories.",
+        ".TP", ".I ~/.local/state/paddock", "Private homes, temporary directories and ledgers.",
         ".TP", ".I ~/.cache/paddock", "Finished plans.",
         ".SH SEE ALSO",
         ".BR landlock (7),", ".BR seccomp (2),", ".BR user_namespaces (7),", ".BR git\\-worktree (1)",

@@ -49,6 +49,8 @@ def connect(call: Call, rules: Rules) -> int:
     call.check()
     while _connect(socket, address, len(address)) < 0:
         number = ctypes.get_errno()
+        if number == errno.EPERM and family == _UNIX and not address[2]:
+            raise Refused(number, target="@" + os.fsdecode(address[3:]))  # Landlock's scope
         if number != errno.EINTR:
             raise OSError(number, os.strerror(number))
         # The guard's own signal. A caller that is gone waits for nothing; one with a signal must see to that first.

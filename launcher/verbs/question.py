@@ -1,0 +1,55 @@
+"""A question about a jail that is not started: launch options, one thing to ask about, perhaps a command."""
+
+from typing import NamedTuple
+
+from launcher import cli
+
+
+class Question(NamedTuple):
+    """The words of ``paddock VERB [WHAT] [options] [-- COMMAND]``, taken apart."""
+
+    options: cli.Parsed
+    what: str | None
+    command: list[str]
+
+
+def parse(argv: list[str], extra: tuple[tuple[str, str, str, str], ...], *, verb: str, one: str) -> Question:
+    """Takes the words of a question apart; options may stand before and behind what is asked about.
+
+    Args:
+        argv: without programme name and verb.
+        extra: options that only this verb has, in the shape of `cli.OPTIONS`.
+        verb: for error texts.
+        one: what the verb takes one of, for error texts.
+
+    Raises:
+        Refusal: usage.
+    """
+    words, command = argv, ["sh"]
+    if "--" in argv:
+        cut = argv.index("--")
+        words, command = argv[:cut], argv[cut + 1 :] or ["sh"]
+    options, rest = cli.parse(words, extra, verb=verb)
+    what = rest[0] if rest else None
+    if len(rest) > 1:
+        more, rest = cli.parse(rest[1:], extra, verb=verb)
+        options = joined(options, more)
+        if rest:
+            raise cli.usage(f"{verb} takes one {one}", verb)
+    return Question(options, what, command)
+
+
+def joined(first: cli.Parsed, second: cli.Parsed) -> cli.Parsed:
+    """Both sets of options; lists are put together, else the second wins."""
+    both = dict(first)
+    for name, value in second.items():
+        known = both.get(name)
+        both[name] = known + value if isinstance(known, list) and isinstance(value, list) else value
+    return both
+
+
+def help_text(verb: str, synopsis: str, examples: tuple[tuple[str, str], ...],
+              extra: tuple[tuple[str, str, str, str], ...]) -> str:  # fmt: skip
+    """The `--help` of a verb that asks."""
+    own = "\n".join(f"  {name:<8} {text}" for name, _, _, text in extra)
+    return cli.help_text(verb, synopsis, examples, "The options of `paddock run`, and:\n" + own)

@@ -1,0 +1,110 @@
+"""`paddock why`: may a command use this path, or reach this host, what decides it, and what would allow it?
+
+Asks the same decisions as `paddock explain`, the jail and the proxy; there is no second opinion.
+"""
+
+import json
+import os
+
+from launcher import cli
+from launcher.session import messages, places, planning
+from launcher.verbs import question
+from policy import hosts, layers, remedy, verdict
+from policy.derive import canonical_form
+from policy.errors import printable
+
+SYNOPSIS = "PATH|HOST[:PORT] [options] [-- COMMAND [ARGUMENT]...]"
+EXTRA = (("--json", cli.FLAG, "", "print JSON"),)
+EXAMPLES = (
+    ("paddock why ~/.ssh/id_ed25519", "which layer holds it back, which option would not"),
+    ("paddock why api.example.com:443 --provider codex", "may the agent's jail reach it?"),
+    ("paddock why ./README.md --json", "for programmes; a word with a slash, or the name of a file, is a path"),
+)
+
+_PORT = 443
+
+
+def main(argv: list[str]) -> int:
+    """Exit status 0 if anything is allowed there, else 1."""
+    options, what, command = question.parse(argv, EXTRA, verb="why", one="PATH or HOST")
+    if "--help" in options:
+        print(question.help_text("why", SYNOPSIS, EXAMPLES, EXTRA))
+        return 0
+    if not what:
+        raise cli.usage("there is nothing to ask about", "why")
+    cwd = places.current_directory()
+    planned = planning.make(options, command, cwd, places.places(os.environ))
+    host = None if "/" in what or what in (".", "..") or os.path.lexists(os.path.join(cwd, what)) else _host(what)
+    if host is not None:
+        content, lines = _about_host(planned, *host)
+    else:
+        content, lines = _about_path(planned, canonical_form(os.path.join(cwd, what), planned.machine))
+    if "--json" in options:
+        messages.show(json.dumps({"asked": what, **content}, indent=2))
+    else:
+        messages.show("\n".join(printable(line) for line in lines))
+    return 0 if content["allowed"] else 1
+
+
+def _host(text: str) -> tuple[str, int] | None:
+    """Host and port (443 unless given) when `text` can be one: an address, or a name with a dot or a port."""
+    host, port = text, _PORT
+    if text.count(":") == 1 or text.startswith("["):
+        head, colon, tail = text.rpartition(":")
+        if colon and tail.isascii() and tail.isdigit() and 0 < int(tail) < 65536:
+            host, port = head, int(tail)
+    try:
+        parsed = str(hosts.parse_host(host))
+    except ValueError:
+        return None
+    return (parsed, port) if "." in parsed or ":" in parsed or host != text or parsed == "localhost" else None
+
+
+def _about_path(planned: planning.Planned, path: str) -> tuple[dict[str, object], list[str]]:
+    found = verdict.decide(planned.plan, path)
+    layer = layers.for_path(planned.plan, found)
+    wanted = [] if "w" in found.access else ["w"] if "r" in found.access else ["r", "w"]
+    answers = {verdict.NAMES[letter]: remedy.remedy(planned.plan, path, letter) for letter in wanted}
+    lines = found.describe()
+    if layer:
+        lines.insert(1, f"  held by     {layer}")
+    content: dict[str, object] = {
+        "kind": "path",
+        "path": path,
+        "allowed": [verdict.NAMES[letter] for letter in found.access],
+        "rules": [{"path": where, "access": access, "source": source} for where, access, source in found.rules],
+        "limits": [{"path": where, "kind": kind, "source": source} for where, kind, source in found.limits],
+        "layer": layer,
+        "allow": {name: {"flag": answer.flag, "toml": answer.toml, "note": answer.note, "risk": answer.risk}
+                  for name, answer in answers.items()},
+    }  # fmt: skip
+    return content, lines
+
+
+def _about_host(planned: planning.Planned, host: str, port: int) -> tuple[dict[str, object], list[str]]:
+    found = remedy.decide_host(planned.plan, host, port)
+    layer = "" if found.allowed else layers.for_hosts(planned.plan)
+    shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    lines = [f"{shown}: {'allowed' if found.allowed else 'denied'}"]
+    for name, text in (
+        ("decided by", found.rule),
+        ("because", found.reason),
+        ("held by", layer),
+        ("to allow it", found.remedy.flag),
+        ("note", found.remedy.note),
+        ("risk", found.remedy.risk),
+    ):
+        if text:
+            lines.append(f"  {name:<11} {text}")
+    answer = found.remedy
+    content: dict[str, object] = {
+        "kind": "host",
+        "host": host,
+        "port": port,
+        "allowed": found.allowed,
+        "rule": found.rule,
+        "reason": found.reason,
+        "layer": layer,
+        "allow": {"flag": answer.flag, "toml": answer.toml, "note": answer.note, "risk": answer.risk},
+    }
+    return content, lines

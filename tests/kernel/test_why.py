@@ -1,0 +1,79 @@
+"""`paddock why` says what a jail really does, which layer does it, and what would change it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.paddock import Paddock
+
+
+def why(paddock: Paddock, *words: str, env: dict[str, str] | None = None) -> dict[str, Any]:
+    """What `paddock why WORDS... --json` prints; its exit status goes with what is allowed."""
+    ended = paddock.call("why", *words, "--json", env=env)
+    document: dict[str, Any] = json.loads(ended.stdout)
+    assert ended.returncode == (0 if document["allowed"] else 1), ended
+    assert document["asked"] == words[0]
+    return document
+
+
+def test_a_denied_path_comes_with_what_allows_it(paddock: Paddock) -> None:
+    """The option that it names does allow it, and the answer then says so."""
+    secret = paddock.place / "a secret"
+    secret.write_text("content")
+    paddock.who.give(secret)
+    before = why(paddock, str(secret))
+    assert (before["kind"], before["allowed"]) == ("path", [])
+    assert before["layer"]
+    assert before["allow"]["read"]["flag"] == f"--ro '{secret}'"
+    assert before["allow"]["read"]["toml"] == f'[filesystem]\nread = ["{secret}"]'
+    assert before["allow"]["read"]["risk"]
+    after = why(paddock, str(secret), "--ro", str(secret))
+    assert "read" in after["allowed"]
+    assert set(after["allow"]) == {"write"}
+    assert paddock.run("--", "cat", str(secret)).returncode == 1
+    assert paddock.run("--ro", str(secret), "--", "cat", str(secret)).stdout == "content"
+
+
+def test_the_layer_is_the_one_that_answers(paddock: Paddock) -> None:
+    """Where namespaces show nothing it is ENOENT, where Landlock judges EACCES."""
+    outside = paddock.place / "outside"
+    outside.write_text("content")
+    paddock.who.give(outside)
+    environments: list[dict[str, str]] = [{}, {"PADDOCK_NO_USERNS": "1"}]
+    for env in environments:
+        layer = why(paddock, str(outside), env=env)["layer"]
+        said = paddock.run("--", "cat", str(outside), env=env).stderr
+        expected = "No such file" if "ENOENT" in layer else "Permission denied"
+        assert expected in said
+        assert ("ENOENT" in layer) or ("EACCES" in layer)
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed", "flag"),
+    [
+        (("example.com",), False, "--net proxy --allow-domain example.com:443"),
+        (("example.com:80",), False, "--net proxy --allow-domain example.com:80"),
+        (("192.0.2.7",), False, "--net proxy --allow-domain 192.0.2.7:443"),
+        (("[2001:db8::1]:8080",), False, "--net proxy --allow-domain '[2001:db8::1]:8080'"),
+        (("example.com", "--net", "open"), True, ""),
+    ],
+)
+def test_hosts(paddock: Paddock, words: tuple[str, ...], allowed: bool, flag: str) -> None:
+    """A word that is no file, and can be a host, is one."""
+    document = why(paddock, *words)
+    assert (document["kind"], document["allowed"], document["allow"]["flag"]) == ("host", allowed, flag)
+
+
+def test_a_file_with_a_hosts_name_is_a_file(paddock: Paddock) -> None:
+    """What exists is meant as a path; a slash says so too."""
+    assert why(paddock, "example.com")["kind"] == "host"
+    assert why(paddock, "./example.com")["kind"] == "path"
+    (paddock.worktree / "example.com").write_text("")
+    assert why(paddock, "example.com")["kind"] == "path"
+
+
+def test_what_cannot_be_asked(paddock: Paddock) -> None:
+    """Nothing, and two things at a time."""
+    assert "there is nothing to ask about" in paddock.refused("why").text
+    assert "why takes one PATH or HOST" in paddock.refused("why", "a", "b").text
