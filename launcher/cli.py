@@ -36,7 +36,7 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--reach", MANY, "[ADDRESS:]PORT", "let the command connect to this port of the machine's loopback"),
     ("--env", MANY, "NAME[=VALUE]", "pass a variable of the caller, or set one"),
     ("--backend", ONE, "auto|landlock|bubblewrap", "what holds the jail (auto: Landlock where there is any)"),
-    ("--git", ONE, "private|readonly|shared", "access to git (default: readonly; private is not built yet)"),
+    ("--git", ONE, "auto|private|readonly|shared", "access to git (auto: private where it can be held, else readonly)"),
     ("--limit", MANY, "NAME=VALUE", "processes, memory, open_files, file_size, disk or cpu_time"),
     ("--config", ONE, "FILE", "read one more configuration file, above all others"),
     ("--session", ONE, "ID", "name of the session (default: random)"),

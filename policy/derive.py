@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from policy import promises
+from policy import private_git, promises
 from policy.config.rules import Rules
 from policy.errors import Refusal
 from policy.grants import expand
@@ -30,7 +30,7 @@ from policy.ingredients import (
     program_grants,
 )
 from policy.launch import Command, Git, Support, Translation
-from policy.plan import VERSION, Grant, Plan, beneath
+from policy.plan import VERSION, Bind, Grant, Plan, beneath
 from policy.toolchains import Toolchains
 from policy.worktree import WorktreeSandboxContext
 
@@ -67,9 +67,9 @@ def derive(
     root = str(context.main_worktree_path)
     backend = choose_backend(rules.backend, support)
     mounts = promises.has_mounts(backend)
-    check_built(rules)
-    rules = replace(rules, net=network_mode(rules, provider))
-    warnings = list(rules.warnings)
+    mode, doubts = private_git.choose(rules, git, host, mounts=mounts)
+    rules = replace(rules, git=mode, net=network_mode(rules, provider))
+    warnings = [*rules.warnings, *doubts]
 
     links: dict[str, str] = {}
     grants: list[Grant] = []
@@ -89,7 +89,14 @@ def derive(
         grant(path, DATA, source)
     grants += devices(rules, host, mounts=mounts)
     grants += [("@home", WRITE, "private home"), ("@tmp", WRITE, "private temp")]
-    grants += git_grants(git, rules.git, root)
+    binds: list[Bind] = []
+    covered: dict[str, str] = {}
+    if mode == "private":
+        hidden = frozenset(name for name, _ in _ungranted(context))
+        shown, binds, covered = private_git.shown(git, root, hidden)
+        grants += shown
+    else:
+        grants += git_grants(git, mode, root)
     grants += toolchains.grants
     links.update(toolchains.links)
     for path, access, source in [(p, READ, s) for p, s in rules.read] + [(p, WRITE, s) for p, s in rules.write]:
@@ -106,7 +113,7 @@ def derive(
     grants += program_grants(command, grants, host, root)
     links.update(host.links(command.path))
 
-    denied = {path: not_granted(name) for name, path in _ungranted(context)}
+    denied = {path: not_granted(name) for name, path in _ungranted(context)} | covered
     denied |= {path: not_granted(name) for name, path in _ungranted_modules(context, git)}
     denied |= {str(path): "worktree context" for path in context.denied_paths}
     denied |= dict(toolchains.denied)
@@ -131,6 +138,10 @@ def derive(
         for where in (root, *(str(submodule.worktree_path) for submodule in context.submodule_worktrees)):
             if host.kind(f"{where}/.git") == "file":
                 read_only[f"{where}/.git"] = "git pointer"
+        # Of other worktrees in this one, and of submodules that carry their git directory inside, the same is true.
+        read_only |= dict.fromkeys(git.pointers, "git pointer of another worktree")
+        if mode != "shared":
+            read_only |= dict.fromkeys(git.inside, "git directory inside of the submodule")
 
     _check_own(grants, own, host)
     exceptions = dict.fromkeys(read_only, READ) | dict.fromkeys(denied, "")
@@ -157,7 +168,13 @@ def derive(
     if backend == promises.BUBBLEWRAP and rules.net == "open":
         required = tuple(row for row in required if row != "unix-sockets")
         warnings.append("abstract sockets of this machine can be reached: with --net open only Landlock closes them")
-    warnings += borrowed(git, host)
+    if mode != "private":
+        warnings += borrowed(git, host)
+    if mode == "private" and git.inside:
+        warnings.append(
+            f"{git.inside[0]} is read-only: the submodule carries its git directory inside, where git outside of the "
+            "jail would obey it; `git submodule absorbgitdirs` moves it to its usual place"
+        )
     if rules.git == "shared":
         warnings.append(
             f"--git shared opens {git.common_dir} for writing: the command can plant hooks and configuration that "
@@ -179,6 +196,7 @@ def derive(
         links=tuple(sorted(links.items())),
         denied=tuple(sorted(denied.items())),
         read_only=tuple(sorted(read_only.items())),
+        binds=tuple(binds),
         handoff=handoff(root, rules, host, exceptions, git),
         handoff_patterns=rules.handoff_patterns,
         net=rules.net,
@@ -189,7 +207,8 @@ def derive(
         env_pass=tuple(dict.fromkeys((*rules.env_pass, *toolchains.env_pass, *provider.credentials))),
         env_set=environment(rules, provider, toolchains),
         limits=tuple(rules.limits),
-        git=rules.git,
+        git=mode,
+        repositories=git.repositories if mode == "private" else (),
         backend=backend,
         required=required,
         warnings=tuple(warnings),
@@ -260,16 +279,6 @@ def network_mode(rules: Rules, provider: Translation) -> str:
     if rules.net != "auto":
         return rules.net
     return "proxy" if provider.provider or rules.domains or rules.reach else "none"
-
-
-def check_built(rules: Rules) -> None:
-    """Refuses the modes that later work will bring, so that none of them silently does less."""
-    if rules.git == "private":
-        raise Refusal(
-            "not-built-yet",
-            "--git private is not built yet",
-            hint="--git readonly (default), or --git shared, which lets the command write the repository",
-        )
 
 
 def _nested(context: WorktreeSandboxContext, denied: dict[str, str]) -> list[Grant]:

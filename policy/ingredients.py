@@ -125,6 +125,8 @@ def handoff(root: str, rules: Rules, host: Host, exceptions: dict[str, str], git
             path = f"{root}/{name.rstrip('/')}"
             if rules.git == "shared" and beneath(path, git.common_dir):
                 continue  # opened on purpose, and the user has been told what for
+            if rules.git == "private" and beneath(path, f"{root}/.git"):
+                continue  # not in the jail, which has the private one there
             if host.kind(path) in ("file", "dir") and host.resolve(path) == path and path not in exceptions:
                 found[path] = mode
     return tuple(sorted(found.items()))

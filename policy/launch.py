@@ -3,7 +3,7 @@
 from typing import NamedTuple, Protocol
 
 from policy.host import Host
-from policy.plan import beneath
+from policy.plan import Repository, beneath
 
 
 class Support(Protocol):
@@ -30,12 +30,22 @@ class Git(NamedTuple):
         git_dir: the worktree's own git directory.
         common_dir: objects, refs and config.
         modules: (submodule's name, its git directory).
+        repositories: those that can get a private git directory.
+        large: (object directory, directory of large files beside it): Git LFS finds one by the other.
+        inside: git directories of submodules that lie in the submodules themselves, where the worktree is writable.
+        pointers: `.git` files of other worktrees that lie in this one.
+        obstacles: why no private git directory can be made, as sentences.
     """
 
     kind: str
     git_dir: str
     common_dir: str
     modules: tuple[tuple[str, str], ...]
+    repositories: tuple[Repository, ...] = ()
+    large: tuple[tuple[str, str], ...] = ()
+    inside: tuple[str, ...] = ()
+    pointers: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
 
 
 class Command(NamedTuple):

@@ -18,7 +18,7 @@ Grant
     grant comes from (``default``, a file name with its key, ``--rw`` ...), for `paddock explain`.
 """
 
-VERSION = 1
+VERSION = 2
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin"
 """Where programmes are looked for that Paddock itself runs, outside of every jail. Never the caller's PATH: it may lead
@@ -29,6 +29,14 @@ SLOTS = ("home", "tmp", "git", "run", "proxy", "proxy_port", "proxy_token")
 where the session's proxy is, as ``USER:TOKEN@HOST:PORT``, and two parts of that."""
 
 Grant = tuple[str, str, str]
+
+Bind = tuple[str, str, str]
+"""``(source, path, access)``: what lies at `source` outside is what a jail with mounts shows at `path`."""
+
+Repository = tuple[str, str, str, str, str, str, tuple[str, ...]]
+"""A repository that gets a private git directory: the submodule's name ("" for the worktree's own), the root of its
+working tree, its git directory, its common directory, the private one's place ("" or ``modules/...``), its object
+format (``sha1`` or ``sha256``), and the object directories it borrows from, its own first."""
 
 
 class Plan:
@@ -53,6 +61,7 @@ class Plan:
         "links",  # tuple[tuple[str, str], ...]: symbolic links (path, target) that lead to grants
         "denied",  # tuple[tuple[str, str], ...]: (canonical path, source): nothing below is granted
         "read_only",  # tuple[tuple[str, str], ...]: (path, source) inside writable trees: never writable
+        "binds",  # tuple[Bind, ...]: what is shown at another path than its own, whatever lies there outside
         "handoff",  # tuple[tuple[str, str], ...]: (path, "protect" | "report"), existing hand-off files
         "handoff_patterns",  # tuple[tuple[str, str], ...]: (pattern relative to the worktree, "protect" | "report")
         "net",  # str: "none", "proxy" or "open"
@@ -64,6 +73,7 @@ class Plan:
         "env_set",  # tuple[tuple[str, str], ...]: name and value; values may hold ${slot}
         "limits",  # tuple[tuple[str, int], ...]: name and value (bytes, seconds or a count)
         "git",  # str: "private", "readonly" or "shared"
+        "repositories",  # tuple[Repository, ...]: for git == "private", parents before nested ones
         "backend",  # str: "landlock+namespaces", "landlock+guard", "bubblewrap"
         "required",  # tuple[str, ...]: ids of rows of policy.promises that must hold
         "warnings",  # tuple[str, ...]: what the user should know before the command starts
@@ -84,6 +94,7 @@ class Plan:
     links: tuple[tuple[str, str], ...]
     denied: tuple[tuple[str, str], ...]
     read_only: tuple[tuple[str, str], ...]
+    binds: tuple[Bind, ...]
     handoff: tuple[tuple[str, str], ...]
     handoff_patterns: tuple[tuple[str, str], ...]
     net: str
@@ -95,6 +106,7 @@ class Plan:
     env_set: tuple[tuple[str, str], ...]
     limits: tuple[tuple[str, int], ...]
     git: str
+    repositories: tuple[Repository, ...]
     backend: str
     required: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -134,6 +146,8 @@ class Plan:
         """
         return self.replace(
             grants=tuple((_bound(path, slots), access, source) for path, access, source in self.grants),
+            denied=tuple((_bound(path, slots), source) for path, source in self.denied),
+            binds=tuple((_bound(source, slots), _bound(path, slots), access) for source, path, access in self.binds),
             env_set=tuple((name, _expanded(value, slots)) for name, value in self.env_set),
         )
 
@@ -161,6 +175,7 @@ class Plan:
         lines += [f"{access:<9} {path}  [{source}]" for path, access, source in self.grants]
         lines += [f"denied    {path}  [{source}]" for path, source in self.denied]
         lines += [f"read-only {path}  [{source}]" for path, source in self.read_only]
+        lines += [f"{access:<9} {path}  [shows {source}]" for source, path, access in self.binds]
         lines += [f"{mode:<9} {path}  [hand-off file]" for path, mode in self.handoff]
         lines.append(f"env       {' '.join(self.env_pass)}")
         lines += [f"env       {name}={value}" for name, value in self.env_set]

@@ -106,8 +106,9 @@ def _landlock(plan: Plan, held: set[str]) -> tuple[tuple[str, str, str], set[str
     abi = landlock.abi()
     # A root of our own shows only what is granted, so `ls /` tells nothing else.
     shown = (("/", "l", "the jail's own root"),) if promises.has_mounts(plan.backend) else ()
+    elsewhere = tuple((path, access, source) for source, path, access in plan.binds)
     network = plan.net == "open" or "network" in held
-    enforced = landlock.restrict((*plan.grants, *shown), abi=abi, network=network, log=True)
+    enforced = landlock.restrict((*plan.grants, *elsewhere, *shown), abi=abi, network=network, log=True)
     _, rules, handled_fs, handled_net, scopes, skipped = enforced
     if plan.worktree in skipped:
         raise Refusal("worktree-missing", f"{plan.worktree} has disappeared", hint="was it removed meanwhile?")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.jail import probe, seccomp
-from launcher.session import cache, configuration, implied, state
+from launcher.session import cache, configuration, implied, repositories, state
 from launcher.session.machine import Machine
 from launcher.session.places import Places, made
 from launcher.session.private_home import make_private_home
@@ -19,7 +19,7 @@ from policy.config import flags
 from policy.config import rules as config_rules
 from policy.config.settings import Settings
 from policy.errors import Refusal
-from policy.launch import Git, Translation
+from policy.launch import Translation
 from policy.plan import Plan, beneath
 from policy.providers import registry, strategy
 from policy.providers.model import ArgumentsPosition, DialectName
@@ -106,7 +106,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     )
     plan = derive.derive(
         context,
-        Git(found.kind, found.git_dir, found.common_dir, tuple((s.name, s.git_dir) for s in found.submodules)),
+        repositories.described(found, machine),
         program,
         rules,
         support,

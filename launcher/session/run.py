@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from launcher.egress.start import Egress
     from launcher.session.denials import Denials
     from launcher.session.limits import Limits
+    from launcher.vcs.quarantine.lease import Lease
 
 _CAP_AUDIT_READ = 37
 
@@ -66,9 +67,14 @@ def run(
     egress: Egress | None = None
     denials: Denials | None = None
     ended: list[str] = []
+    git: Lease | None = None
     watch = handoff.Watch(plan)
     changes: tuple[handoff.Change, ...] = ()
     try:
+        if plan.git == "private":
+            from launcher.session import private_git
+
+            git = private_git.take(places, plan, session.slots)
         if plan.net == "proxy":
             from launcher.egress import start
 
@@ -80,8 +86,8 @@ def run(
             from launcher.session import limits as session_limits
 
             private = (*session.private.values(),) or (session.slots["tmp"],)
-            home = session.slots["home"]
-            limits = session_limits.Limits(bound, session.name, session.directory, (home, *private), uid=os.geteuid())
+            private = (session.slots["home"], *private, *((git.directory,) if git is not None else ()))
+            limits = session_limits.Limits(bound, session.name, session.directory, private, uid=os.geteuid())
             bound = limits.plan
         worker = Worker(
             bound,
@@ -115,6 +121,8 @@ def run(
         if denials is not None:
             denials.close()
         failures += session.close()
+        if git is not None:
+            git.close()
         changes = watch.changes()
         if target is not None:
             from launcher.ledger import enforcement

@@ -58,7 +58,7 @@ class Worker:
         self.prove = False  # tell an audit reader which Landlock domain is the session's
         if promises.has_mounts(plan.backend):
             nested = [path for path, _, source in plan.grants if source == promises.NESTED]
-            exempt = (session.slots["home"], *nested)
+            exempt = (*(session.slots[name] for name in ("home", "git") if name in session.slots), *nested)
             self._operations = layout.prepare(plan, exempt, session.private)
             if plan.backend == promises.NAMESPACES:
                 self.namespaces = namespaces.flags(plan)

@@ -8,6 +8,7 @@ Layout: gitrepository-layout(5).
 import os
 from typing import NamedTuple
 
+from launcher.vcs import git_config
 from launcher.vcs.disk import Disk
 from policy.errors import Refusal
 from policy.plan import beneath
@@ -147,16 +148,9 @@ def _pointer(entry: str, root: str, disk: Disk) -> str:
 
 def _configured_worktree(git_dir: str, disk: Disk) -> str | None:
     """`core.worktree` of a submodule's git directory, resolved; None when it has none."""
-    content = disk.read(f"{git_dir}/config", 1 << 20) or b""
-    section = b""
-    for raw in content.splitlines():
-        line = raw.strip()
-        if line.startswith(b"["):
-            section = line.lower()
-        elif section == b"[core]":
-            key, _, value = line.partition(b"=")
-            if key.strip().lower() == b"worktree":
-                return disk.resolve(os.path.join(git_dir, os.fsdecode(value.strip().strip(b'"'))))
+    for section, subsection, name, value in git_config.entries(disk.read(f"{git_dir}/config", 1 << 20) or b""):
+        if (section, subsection, name) == ("core", "", "worktree"):
+            return disk.resolve(os.path.join(git_dir, value))
     return None
 
 

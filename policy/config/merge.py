@@ -14,7 +14,7 @@ from policy.errors import Refusal
 
 NETWORK_STRICTNESS = ("none", "auto", "proxy", "open")
 SERVER_NAME_STRICTNESS = ("require", "match")
-GIT_STRICTNESS = ("readonly", "private", "shared")
+GIT_STRICTNESS = ("readonly", "private", "auto", "shared")
 """Strictest first."""
 
 

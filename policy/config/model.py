@@ -85,7 +85,7 @@ class Environment(Part):
 class Git(Part):
     """Access to the repository's git data."""
 
-    mode: Literal["private", "readonly", "shared"] | None = None
+    mode: Literal["auto", "private", "readonly", "shared"] | None = None
 
 
 Bytes = Annotated[int | None, PlainValidator(values.size)]

@@ -82,7 +82,7 @@ def test_an_interpreter_that_is_not_there(paddock: Paddock, backend: dict[str, s
         (["run", "--freeze-root=yes", "--", "true"], "--freeze-root takes no value"),
         (["run", "--env", "=x", "--", "true"], "is not a variable's name"),
         (["run", "--net", "some", "--", "true"], "'none', 'auto', 'proxy' or 'open'"),
-        (["run", "--git", "some", "--", "true"], "'private', 'readonly' or 'shared'"),
+        (["run", "--git", "some", "--", "true"], "'auto', 'private', 'readonly' or 'shared'"),
         (["run", "--backend", "some", "--", "true"], "'auto', 'landlock' or 'bubblewrap'"),
         (["run", "--dialect", "some", "--", "true"], "'native' or 'contract'"),
         (["run", "--limit", "memory", "--", "true"], "--limit memory needs a value"),
@@ -129,13 +129,6 @@ def test_a_value_may_look_like_an_option(user_paddock: Paddock) -> None:
     """With an equals sign it is taken as it is."""
     error = user_paddock.refused("run", "--worktree=--net", "--", "true")
     assert error.reference == "worktree-missing"
-
-
-def test_what_is_not_built_yet_refuses(user_paddock: Paddock) -> None:
-    """A mode that later work brings never does silently less."""
-    error = user_paddock.refused("run", "--git", "private", "--", "true")
-    assert error.reference == "not-built-yet"
-    assert "hint:" in error.text
 
 
 def test_an_unknown_provider_or_submodule(user_paddock: Paddock) -> None:

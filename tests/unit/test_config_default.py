@@ -61,7 +61,7 @@ def test_what_ordinary_programmes_read_is_granted() -> None:
 
 def test_the_safest_modes_are_the_default() -> None:
     """Nothing is granted, opened or passed that nobody asked for."""
-    assert (DEFAULT.network_mode.value, DEFAULT.git_mode.value) == ("auto", "readonly")
+    assert (DEFAULT.network_mode.value, DEFAULT.git_mode.value) == ("auto", "auto")
     assert DEFAULT.server_name.value == "match"
     assert (DEFAULT.backend.value, DEFAULT.provider.value, DEFAULT.dialect.value) == ("auto", "", "native")
     assert not DEFAULT.read + DEFAULT.write + DEFAULT.deny + DEFAULT.allow_domains + DEFAULT.submodules

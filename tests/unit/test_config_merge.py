@@ -279,7 +279,7 @@ def _never_looser(before: Settings, after: Settings) -> None:
     assert after.freeze_root.value >= before.freeze_root.value
     modes = ["none", "auto", "proxy", "open"]
     assert modes.index(after.network_mode.value) <= modes.index(before.network_mode.value)
-    git = {"readonly": 0, "private": 1, "shared": 2}
+    git = {"readonly": 0, "private": 1, "auto": 2, "shared": 3}
     assert git[after.git_mode.value] <= git[before.git_mode.value]
     now = dict(_values(after.limits))
     for name, value in _values(before.limits):

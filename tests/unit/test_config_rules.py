@@ -83,7 +83,7 @@ def test_rules_have_the_shape_that_derive_takes() -> None:
     )
     assert not any("*" in path for path, _ in found.system_files)
     assert ("/dev/null", "rwi", "default") in found.devices
-    assert (found.net, found.git, found.backend) == ("open", "readonly", "auto")
+    assert (found.net, found.git, found.backend) == ("open", "auto", "auto")
     assert found.env_pass[-1] == "CI"
     assert ("A", "b") in found.env_set
     assert ("disk", 5) in found.limits

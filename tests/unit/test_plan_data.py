@@ -28,6 +28,7 @@ FIELDS: dict[str, object] = {
     "links": (("/bin", "usr/bin"),),
     "denied": (("/srv/tree/secret", "--deny"),),
     "read_only": (("/srv/tree/.vscode/tasks.json", "hand-off"),),
+    "binds": (("@git/git", "/srv/tree/.git", "rwx"),),
     "handoff": ((".vscode/tasks.json", "protect"),),
     "handoff_patterns": ((".vscode/tasks.json", "protect"), ("Makefile", "report")),
     "net": "none",
@@ -39,6 +40,7 @@ FIELDS: dict[str, object] = {
     "env_set": (("HOME", "${home}"), ("TMPDIR", "${tmp}/a:${home}")),
     "limits": (("processes", 100),),
     "git": "readonly",
+    "repositories": (("", "/srv/tree", "/srv/tree/.git", "/srv/tree/.git", "", "sha1", ("/srv/tree/.git/objects",)),),
     "backend": "landlock+guard",
     "required": ("reads", "writes"),
     "warnings": ("look out",),
@@ -115,7 +117,7 @@ def test_replace_changes_the_copy_only() -> None:
 
 def test_binding_puts_the_sessions_paths_into_grants_and_environment() -> None:
     """Slots stand for paths that are known at launch only."""
-    bound = plan().bind({"home": "/state/h", "tmp": "/state/t"})
+    bound = plan().bind({"home": "/state/h", "tmp": "/state/t", "git": "/state/g"})
     assert bound.grants == (
         ("/srv/tree", "rwx", "worktree"),
         ("/state/h", "rwx", "home"),

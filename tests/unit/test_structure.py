@@ -27,6 +27,10 @@ LAUNCH_PATH = (
     "launcher/ledger/enforcement.py",
     "launcher/jail/*.py",
     "launcher/jail/*/*.py",
+    "launcher/session/private_git.py",
+    "launcher/vcs/quarantine/lease.py",
+    "launcher/vcs/quarantine/lock.py",
+    "launcher/vcs/quarantine/record.py",
 )
 """Patterns of the files that every warm launch reads; a pattern may match nothing while a room is not built."""
 

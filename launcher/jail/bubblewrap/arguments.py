@@ -52,7 +52,7 @@ def argv(
             words += ["--dev-bind", path, path]
         else:
             writable = operation.kind == layout.PIN or (operation.kind == layout.BIND and operation.writable)
-            words += ["--bind" if writable else "--ro-bind", path, path]
+            words += ["--bind" if writable else "--ro-bind", operation.source or path, path]
     words += _links(operations)
     last += ["--remount-ro", "/dev"]
     # Read-only as a whole: started by root, the files of /proc/sys and their like are this user's.

@@ -81,9 +81,9 @@ def enter(plan: Plan, operations: tuple[Operation, ...], *, path: str, filter_pr
     for operation in operations:
         if operation.kind != layout.LINK:
             try:
-                found[operation.path] = _look(operation.path)
+                found[operation.path] = _look(operation.source or operation.path)
             except OSError as error:
-                if error.errno not in _GONE:
+                if operation.source or error.errno not in _GONE:
                     raise
                 if operation.nested or operation.kind != layout.PRIVATE:
                     skipped.append((operation.path, error.strerror or ""))

@@ -46,7 +46,8 @@ class Operation:
 
     Attributes:
         kind: PRIVATE, BIND, LINK, PIN, PROTECT or MASK.
-        path: where, in the jail; for BIND also the source outside.
+        path: where, in the jail; for BIND also the source outside, unless it has another.
+        source: BIND only: what lies there is shown at `path`, and must be; "" for `path` itself.
         writable: BIND only.
         nested: some directory above `path` shows the disk, so the way there may change while mounts are made.
         makes: the mount point is on a tmpfs of the jail and has to be made.
@@ -54,7 +55,7 @@ class Operation:
         holes: MASK: paths below that stay visible; their mount points are made inside the mask.
     """
 
-    __slots__ = ("holes", "kind", "makes", "nested", "path", "text", "writable")
+    __slots__ = ("holes", "kind", "makes", "nested", "path", "source", "text", "writable")
 
     def __init__(
         self,
@@ -66,8 +67,10 @@ class Operation:
         makes: bool = True,
         text: str = "",
         holes: tuple[str, ...] = (),
+        source: str = "",
     ) -> None:
         self.kind = kind
+        self.source = source
         self.path = path
         self.writable = writable
         self.nested = nested
@@ -78,7 +81,8 @@ class Operation:
     def describe(self) -> str:
         """The step in words, for `paddock explain` and for errors."""
         if self.kind == BIND:
-            return f"show {self.path} {'writable' if self.writable else 'read-only'}"
+            what = f"{self.source} at {self.path}" if self.source else self.path
+            return f"show {what} {'writable' if self.writable else 'read-only'}"
         if self.kind == PRIVATE:
             return f"make a private {self.path}"
         if self.kind == LINK:
@@ -110,8 +114,9 @@ def prepare(
     """
     grants = _effective(plan, exempt)
     protected = _protected(plan, grants)
-    denied = {path for path, _ in plan.denied}
-    holes = [path for path in grants if any(beneath(path, root) for root in exempt)]
+    binds = {path: (source, "w" in access) for source, path, access in plan.binds}
+    denied = {path for path, _ in plan.denied} - binds.keys()
+    holes = [path for path in (*grants, *binds) if any(beneath(path, root) for root in exempt)]
 
     regions: dict[str, str] = {}
     disk: set[str] = set()
@@ -154,9 +159,14 @@ def prepare(
         pin(path)
         add(Operation(PROTECT, path, text=why), _READ_ONLY)
 
-    for path in sorted({*grants, *protected, *denied, *PRIVATE_DIRECTORIES}):
+    for path in sorted({*grants, *protected, *denied, *binds, *PRIVATE_DIRECTORIES}):
         _, around = nearest(path)
-        if path in PRIVATE_DIRECTORIES:
+        if path in binds:
+            if around == _WRITABLE:
+                pin(path)
+            source, writable = binds[path]
+            add(Operation(BIND, path, writable=writable, source=source), _WRITABLE if writable else _READ_ONLY)
+        elif path in PRIVATE_DIRECTORIES:
             add(Operation(PRIVATE, path, text=(private or {}).get(path, "")), _OURS)
         elif path in denied and path not in grants:
             if around in (_READ_ONLY, _WRITABLE):

@@ -140,16 +140,16 @@ class View:
             else:
                 self._cover(operation)
         except OSError as error:
-            if error.errno not in _GONE:
+            if operation.source or error.errno not in _GONE:  # what should cover something else must be there
                 raise failed(operation, error) from None
             self.skipped.append((operation.path, error.strerror or ""))
 
     def _prepared(self, operation: Operation) -> tuple[int, int, str] | None:
         """A detached copy of what a grant names, and its mount point: (tree, directory, name). None: it is gone."""
         try:
-            tree, is_directory = self._source(operation.path)
+            tree, is_directory = self._source(operation.source or operation.path)
         except OSError as error:
-            if error.errno not in _GONE:
+            if operation.source or error.errno not in _GONE:
                 raise failed(operation, error) from None
             self.skipped.append((operation.path, error.strerror or ""))
             return None
@@ -160,7 +160,7 @@ class View:
         return tree, directory, name
 
     def _bind_nested(self, operation: Operation) -> None:
-        tree, is_directory = self._source(operation.path)
+        tree, is_directory = self._source(operation.source or operation.path)
         try:
             syscalls.mount_setattr(tree, "", _HERE, _WRITABLE if operation.writable else _READ_ONLY)
             if operation.makes:

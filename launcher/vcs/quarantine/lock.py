@@ -7,7 +7,8 @@ Launch path: `os`, `fcntl`.
 """
 
 import fcntl
-import os
+
+from launcher.lean import os
 
 LOCK = "lock"
 

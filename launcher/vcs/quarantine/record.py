@@ -15,8 +15,7 @@ private git directory is complete: it is written last, before the first session 
 Launch path: `os`.
 """
 
-import os
-
+from launcher.lean import os
 from policy.errors import Refusal
 
 RECORD = "record"
@@ -98,7 +97,7 @@ class Record:
 
     Attributes:
         worktree: canonical root of the worktree.
-        kind: ``main``, ``linked`` or ``submodule``, as `launcher.session.checkout` names them.
+        kind: ``main``, ``linked`` or ``submodule``, as `launcher.vcs.checkout` names them.
         form: `MOUNTED` or `SWAPPED`.
         repositories: the worktree's own first, then submodules, each behind the one that it is nested in.
         seen: what the private directory was last renewed from. Whoever changes a repository's `base` passes () for it:

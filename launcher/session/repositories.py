@@ -1,0 +1,145 @@
+"""What a checkout's repositories are like: which can get a private git directory, and what speaks against it.
+
+A repository that git in the jail would only half understand is an obstacle, told in one sentence: nothing then works
+with a part of the data. Layout and extensions: gitrepository-layout(5), git-config(1).
+"""
+
+import os
+
+from launcher.vcs import git_config
+from launcher.vcs.checkout import Checkout
+from policy.host import Host
+from policy.launch import Git
+from policy.plan import Repository, beneath
+
+_KNOWN = ("objectformat", "worktreeconfig", "noop", "preciousobjects", "relativeworktrees")
+_UNDER_WAY = (
+    ("MERGE_HEAD", "a merge"),
+    ("CHERRY_PICK_HEAD", "a cherry-pick"),
+    ("REVERT_HEAD", "a revert"),
+    ("rebase-merge", "a rebase"),
+    ("rebase-apply", "a rebase or am"),
+    ("BISECT_LOG", "a bisection"),
+)
+_DEPTH = 5
+"""So many repositories deep git follows alternates."""
+
+
+def described(found: Checkout, host: Host) -> Git:
+    """The facts about a checkout's git data that decisions need. What was looked at becomes an input of the Plan."""
+    obstacles: list[str] = []
+    repositories: list[Repository] = []
+    large: list[tuple[str, str]] = []
+    inside: list[str] = []
+    entries = [("", found.root, found.git_dir, found.common_dir)]
+    entries += [(sub.name, sub.path, sub.git_dir, sub.git_dir) for sub in found.submodules]
+    for name, path, git_dir, common_dir in entries:
+        label = f"submodule {name}" if name else "the repository"
+        kind = host.kind(f"{path}/.git")
+        if name and kind == "dir":
+            inside.append(f"{path}/.git")
+            continue
+        if name and kind is None:
+            continue  # not populated now
+        if kind == "link":
+            obstacles.append(f"{path}/.git is a symbolic link")
+            continue
+        object_format = _format(f"{common_dir}/config", label, host, obstacles)
+        stores = _stores(f"{common_dir}/objects", label, found.root, host, obstacles)
+        _look(git_dir, common_dir, label, host, obstacles)
+        if stores and host.kind(f"{common_dir}/lfs/objects") == "dir":
+            large.append((stores[0], f"{common_dir}/lfs/objects"))
+        private = "" if not name else git_dir[len(found.git_dir) + 1 :]
+        if name and not beneath(git_dir, f"{found.git_dir}/modules"):
+            obstacles.append(f"the git directory of {label} is not where git keeps those of submodules")
+            continue
+        repositories.append((name, path, git_dir, common_dir, private, object_format, stores))
+    return Git(
+        kind=found.kind,
+        git_dir=found.git_dir,
+        common_dir=found.common_dir,
+        modules=tuple((sub.name, sub.git_dir) for sub in found.submodules),
+        repositories=tuple(repositories),
+        large=tuple(large),
+        inside=tuple(inside),
+        pointers=_pointers(found, host),
+        obstacles=tuple(obstacles),
+    )
+
+
+def _format(config: str, label: str, host: Host, obstacles: list[str]) -> str:
+    """The object format that a repository's configuration names."""
+    content = host.read(config, 1 << 20)
+    if content is None:
+        obstacles.append(f"{config} cannot be read")
+        return "sha1"
+    object_format = "sha1"
+    for section, _, name, value in git_config.entries(content):
+        promised = section == "remote" and name == "promisor" and value.lower() not in ("false", "no", "off", "0", "")
+        if section == "core" and name == "repositoryformatversion" and value not in ("0", "1"):
+            obstacles.append(f"{label} is of format version {value}, which Paddock does not know")
+        elif promised or (section, name) == ("extensions", "partialclone"):
+            obstacles.append(f"{label} is a partial clone: git would fetch missing objects at any time")
+        elif section == "extensions" and name == "objectformat":
+            object_format = value.lower()
+        elif section == "extensions" and name == "refstorage" and value.lower() == "files":
+            continue
+        elif section == "extensions" and name not in _KNOWN:
+            obstacles.append(f"{label} uses git's extension {name} = {value}, which Paddock does not know")
+    if object_format not in ("sha1", "sha256"):
+        obstacles.append(f"{label} has objects of the format {object_format}, which Paddock does not know")
+    return object_format
+
+
+def _stores(own: str, label: str, root: str, host: Host, obstacles: list[str]) -> tuple[str, ...]:
+    """Canonical object directories of a repository: its own, then those that it borrows from, at any depth."""
+    found: list[str] = []
+    pending = [(own, 0)]
+    while pending:
+        path, depth = pending.pop(0)
+        store = host.resolve(path)
+        if store is None or host.kind(store) != "dir" or store in found:
+            if depth == 0:
+                obstacles.append(f"the objects of {label} are not at {path}")
+            continue  # git passes over what is not there
+        if depth and beneath(store, root):
+            obstacles.append(
+                f"{label} borrows objects from {store}, in the worktree, where the command could change them"
+            )
+        found.append(store)
+        content = host.read(f"{store}/info/alternates") or b""
+        for line in content.split(b"\n"):
+            text = os.fsdecode(line)
+            if not text or text[0] == "#" or depth >= _DEPTH:
+                continue
+            if text[0] == '"':
+                obstacles.append(f"{store}/info/alternates holds a quoted path")
+            elif text[0] == "/" or depth == 0:
+                pending.append((os.path.join(store, text), depth + 1))
+    return tuple(found)
+
+
+def _look(git_dir: str, common_dir: str, label: str, host: Host, obstacles: list[str]) -> None:
+    """What of a repository's present state stands in the way."""
+    for name, what in _UNDER_WAY:
+        if host.kind(f"{git_dir}/{name}") is not None:
+            obstacles.append(f"{what} is under way in {label}: finish or abort it first ({git_dir}/{name})")
+            break
+    for name in ("refs", "objects"):
+        host.kind(f"{common_dir}/{name}")  # its mode and owner belong to the plan
+        if not os.access(f"{common_dir}/{name}", os.W_OK | os.X_OK, effective_ids=True):
+            obstacles.append(f"{common_dir}/{name} cannot be written, so the work could not be taken over")
+            break
+
+
+def _pointers(found: Checkout, host: Host) -> tuple[str, ...]:
+    """The `.git` files of other worktrees of the repository that lie inside of this one."""
+    if found.kind == "submodule":
+        return ()
+    result = []
+    for name in host.listing(f"{found.common_dir}/worktrees") or ():
+        content = host.read(f"{found.common_dir}/worktrees/{name}/gitdir", 8192)
+        path = os.fsdecode((content or b"").rstrip(b"\n"))
+        if beneath(path, found.root) and path != f"{found.root}/.git" and host.resolve(path) == path:
+            result.append(path)
+    return tuple(result)

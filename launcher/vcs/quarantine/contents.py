@@ -1,0 +1,304 @@
+"""What a private git directory consists of, and how each part is made, or made anew, from the host's.
+
+No git process writes it: it is a handful of files (gitrepository-layout(5)), and the agent's side of it is read and
+replaced through `inside` only.
+"""
+
+import hashlib
+import os
+from typing import NamedTuple
+
+from launcher.vcs.quarantine import refs, settings
+from launcher.vcs.quarantine.inside import Inside
+from launcher.vcs.quarantine.record import replace_file
+from policy.errors import Refusal
+
+MOST_HOOK_BYTES = 1 << 20
+MOST_HOOKS = 200
+
+INCLUDED = "paddock-config"
+"""Settings taken over from the host; `config` includes it, and is the agent's after that."""
+
+_IN_PROGRESS = ("MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "CHERRY_PICK_HEAD", "REVERT_HEAD", "AUTO_MERGE", "SQUASH_MSG")
+_COPIED = (("info/exclude", "info/exclude"), ("info/attributes", "info/attributes"), ("shallow", "shallow"))
+_USERS = (("core.excludesfile", "ignore", "excludesFile"), ("core.attributesfile", "attributes", "attributesFile"))
+
+
+class Source(NamedTuple):
+    """Where one private git directory comes from.
+
+    Attributes:
+        path: root of the working tree.
+        git_dir: the host's git directory of it.
+        common_dir: the host's git directory with config, refs and objects.
+        private: below ``git/``: "" or ``modules/...``.
+        object_format: ``sha1`` or ``sha256``.
+        inside: the git directory's path in the jail.
+        alternates: object directories that it borrows from, by their paths in the jail.
+    """
+
+    path: str
+    git_dir: str
+    common_dir: str
+    private: str
+    object_format: str
+    inside: str
+    alternates: tuple[str, ...]
+
+
+def agent_head(directory: Inside) -> refs.Head | None:
+    """Where the agent's HEAD stands; None when that cannot be read. No git is asked."""
+    text = os.fsdecode(directory.read("HEAD", 4096) or b"").rstrip()
+    if refs.is_oid(text):
+        return refs.Head(None, text)
+    ref = text[4:].strip()
+    if not text.startswith("ref:") or not ref.startswith("refs/heads/") or not ref.isprintable():
+        return None
+    value = os.fsdecode(directory.read(ref, 4096) or b"").rstrip()
+    if not refs.is_oid(value):
+        packed = refs.by_name(directory.read("packed-refs") or b"")
+        value = packed.get(os.fsencode(ref), b"").partition(b" ")[0].decode("ascii", "replace")
+    return refs.Head(ref, value if refs.is_oid(value) else None)
+
+
+def whole(directory: Inside) -> bool:
+    """Whether what git needs at least is there: the agent may have removed any of it."""
+    return all(map(directory.is_directory, ("objects", "refs"))) and directory.read("HEAD", 4096) is not None
+
+
+def make(directory: Inside, source: Source, head: refs.Head) -> None:
+    """Makes a private git directory in an empty directory (OSError)."""
+    for name in ("objects/info", "objects/pack", "refs/heads", "refs/tags", "info", "hooks"):
+        directory.make(name)
+    extended = source.object_format != "sha1"
+    config = [("core.repositoryformatversion", "1" if extended else "0"), ("core.bare", "false")]
+    config += [("core.logallrefupdates", "true")]
+    if source.private:
+        config.append(("core.worktree", source.path))
+    if extended:
+        config.append(("extensions.objectformat", source.object_format))
+    # Housekeeping in the background would outlive the command that started it.
+    config += [("gc.auto", "0"), ("maintenance.auto", "false"), ("include.path", INCLUDED)]
+    directory.write("config", settings.text(list(config)))
+    directory.write("HEAD", _head_text(head))
+    index(directory, source)
+
+
+def alternates(directory: Inside, source: Source) -> None:
+    """Writes which object directories are borrowed from, where that is not what is written there already."""
+    lines = [f'"{_escaped(path)}"' if path[:1] in '"#' or "\n" in path else path for path in source.alternates]
+    content = os.fsencode("".join(f"{line}\n" for line in lines))
+    if directory.read("objects/info/alternates", len(content)) != content:
+        directory.write("objects/info/alternates", content)
+
+
+def advance(directory: Inside, source: Source, head: refs.Head) -> bool:
+    """Puts HEAD, its branch and the index where the host's are now.
+
+    The agent's index is kept as `index.previous`: what was staged and is nowhere else can be found there.
+
+    Returns:
+        Whether a merge, a cherry-pick or a revert that the agent had begun was given up for it.
+    """
+    given_up = [name for name in _IN_PROGRESS if directory.exists(name)]
+    for name in given_up:
+        directory.remove(name)
+    if head.branch is not None:
+        if head.oid is not None:
+            directory.write(head.branch, head.oid.encode() + b"\n")
+        else:
+            directory.remove(head.branch)
+    if directory.exists("index"):
+        directory.remove("index.previous")
+        directory.move("index", "index.previous")
+    directory.write("HEAD", _head_text(head))
+    index(directory, source)
+    return any(name.endswith("_HEAD") for name in given_up)
+
+
+def index(directory: Inside, source: Source) -> None:
+    """Copies the host's index, with its time: git compares files' times with it to find those that need a second look.
+
+    With the times and inodes in it `git status` reads no file whose content it knows.
+    """
+    try:
+        names = [name for name in os.listdir(source.git_dir) if name.startswith("sharedindex.")]
+    except FileNotFoundError:
+        names = []
+    for name in (*names, "index"):
+        try:
+            with open(f"{source.git_dir}/{name}", "rb", buffering=0) as file:
+                directory.write(name, file.readall(), time=os.fstat(file.fileno()).st_mtime_ns)
+        except FileNotFoundError:
+            continue  # a repository without commits has none
+
+
+def watched(source: Source, effective: settings.Settings | None) -> list[str]:
+    """The files that `files` and `configure` read, for the record of what was seen."""
+    home = os.path.expanduser("~")
+    base = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
+    found = [f"{source.common_dir}/config", f"{source.git_dir}/config.worktree", f"{home}/.gitconfig"]
+    found += [f"{base}/git/config", f"{source.git_dir}/info/sparse-checkout"]
+    found += [f"{source.common_dir}/{name}" for name, _ in _COPIED]
+    if effective is not None:
+        found += [path for path, _, _ in _of_user(effective)]
+        place = settings.hooks(effective, source.common_dir, source.path)[1]
+        found += [place] if place else []
+    return found
+
+
+def configure(directory: Inside, source: Source, effective: settings.Settings) -> None:
+    """Takes over settings, the user's own patterns for ignored files and attributes, and hooks."""
+    shown = settings.shown(effective)
+    hooks_path, outside = settings.hooks(effective, source.common_dir, source.path)
+    if hooks_path:
+        shown.append(("core.hookspath", hooks_path))
+    for path, name, key in _of_user(effective):
+        content = _content(path)
+        if content is not None:
+            directory.write(f"info/paddock-{name}", content)
+            shown.append((f"core.{key.lower()}", f"{source.inside}/info/paddock-{name}"))
+    # The jail has no agent and no key to sign with; whoever harvests may sign.
+    shown += [("commit.gpgsign", "false"), ("tag.gpgsign", "false")]
+    content = settings.text(shown)
+    if directory.read(INCLUDED) != content:
+        directory.write(INCLUDED, content)
+    if outside:
+        _hooks(directory, outside)
+
+
+def files(directory: Inside, source: Source) -> None:
+    """Takes over ignored files, attributes, what is sparse and what is shallow."""
+    sparse = (f"{source.git_dir}/info/sparse-checkout", "info/sparse-checkout")
+    for path, name in (*((f"{source.common_dir}/{name}", target) for name, target in _COPIED), sparse):
+        content = _content(path)
+        if content is not None and directory.read(name) != content:
+            directory.write(name, content)
+
+
+def all_refs(directory: Inside, source: Source, given: str, loose: dict[str, str]) -> None:
+    """Shows the host's refs, in a new private git directory.
+
+    Args:
+        directory: the private git directory.
+        source: where it comes from.
+        given: directory of ours that remembers what was shown.
+        loose: the host's loose refs.
+    """
+    content = refs.with_loose(refs.packed(source.common_dir), loose)
+    directory.write("packed-refs", content)
+    for ref, value in loose.items():
+        if not refs.is_oid(value):
+            directory.write(ref, value.encode() + b"\n")
+    os.makedirs(given, mode=0o700, exist_ok=True)
+    replace_file(f"{given}/packed", content)
+    replace_file(f"{given}/loose", _loose_text(loose))
+
+
+def new_refs(
+    directory: Inside, source: Source, given: str, loose: dict[str, str], own: str | None, *, packed_too: bool
+) -> None:
+    """Shows what changed among the host's refs, where the agent has not changed the same ref himself.
+
+    Args:
+        directory: the private git directory.
+        source: where it comes from.
+        given: directory of ours that remembers what was shown.
+        loose: the host's loose refs.
+        own: the branch that is checked out, which `advance` moves.
+        packed_too: the host's packed refs have changed.
+    """
+    before = dict(line.split("\t")[::-1] for line in _text(f"{given}/loose").split("\n")[:-1])
+    for ref, value in loose.items():
+        if before.get(ref) != value and ref != own:
+            _put(directory, ref, value, before.get(ref))
+    for ref in before.keys() - loose.keys():
+        if ref != own and os.fsdecode(directory.read(ref, 4096) or b"").rstrip() == before[ref]:
+            directory.remove(ref)
+    if packed_too:
+        # What is loose now needs no second entry: a new private git directory had it packed.
+        content = refs.with_loose(refs.packed(source.common_dir), loose)
+        old, now = (_bytes(f"{given}/packed"), directory.read("packed-refs") or b"")
+        if now != old:
+            content = _with_changes(content, old, now, own)
+        directory.write("packed-refs", content)
+        replace_file(f"{given}/packed", content)
+    replace_file(f"{given}/loose", _loose_text(loose))
+
+
+def given_place(directory: str, private: str) -> str:
+    """Where what was shown to one private git directory is remembered."""
+    return f"{directory}/given/{hashlib.sha256(os.fsencode(private)).hexdigest()[:16]}"
+
+
+def _put(directory: Inside, ref: str, value: str, before: str | None) -> None:
+    now = os.fsdecode(directory.read(ref, 4096) or b"").rstrip()
+    if now and now != before:
+        return  # the agent's
+    try:
+        directory.write(ref, value.encode() + b"\n")
+    except (NotADirectoryError, IsADirectoryError):
+        return  # the agent has a branch `a` where the host has `a/b` now, or the other way round: his stays
+
+
+def _with_changes(host: bytes, given: bytes, now: bytes, own: str | None) -> bytes:
+    """The host's packed refs with what the agent's differ in from the ones that he was given."""
+    new, old, agents = refs.by_name(host), refs.by_name(given), refs.by_name(now)
+    for name in agents.keys() | old.keys():
+        if agents.get(name) != old.get(name) or name == os.fsencode(own or ""):
+            if name in agents:
+                new[name] = agents[name]
+            elif name != os.fsencode(own or ""):
+                new.pop(name, None)
+    return b"# pack-refs with: sorted \n" + b"".join(new[name] for name in sorted(new))
+
+
+def _loose_text(loose: dict[str, str]) -> bytes:
+    return os.fsencode("".join(f"{value}\t{ref}\n" for ref, value in sorted(loose.items())))
+
+
+def _head_text(head: refs.Head) -> bytes:
+    return os.fsencode(f"ref: {head.branch}\n" if head.branch is not None else f"{head.oid}\n")
+
+
+def _of_user(effective: settings.Settings) -> list[tuple[str, str, str]]:
+    """(file, name here, variable) of the user's own patterns, which may have their default places (gitignore(5))."""
+    base = os.environ.get("XDG_CONFIG_HOME") or f"{effective.home}/.config"
+    return [(effective.path(key) or f"{base}/git/{name}", name, variable) for key, name, variable in _USERS]
+
+
+def _hooks(directory: Inside, place: str) -> None:
+    """Copies the programmes in a hooks directory: in the jail they run on the agent's commits, as on the user's."""
+    try:
+        names = sorted(os.listdir(place))
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    for name in [name for name in names if not name.endswith(".sample")][:MOST_HOOKS]:
+        path = f"{place}/{name}"
+        if os.path.isfile(path) and os.access(path, os.X_OK) and os.path.getsize(path) <= MOST_HOOK_BYTES:
+            content = _content(path)
+            if content is not None:
+                directory.write(f"hooks/{name}", content, mode=0o700)
+
+
+def _content(path: str) -> bytes | None:
+    """The content of a file of the user's, None when there is none."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.readall()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+    except OSError as error:
+        raise Refusal("git-file-unreadable", f"{path} cannot be read", context=error.strerror or "") from None
+
+
+def _bytes(path: str) -> bytes:
+    return _content(path) or b""
+
+
+def _text(path: str) -> str:
+    return os.fsdecode(_bytes(path))
+
+
+def _escaped(path: str) -> str:
+    return path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

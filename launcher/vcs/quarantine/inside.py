@@ -1,0 +1,178 @@
+"""Files of a git directory that an agent may have written, read and replaced without following anything of his.
+
+Any name there can be a symbolic link, a FIFO that never answers, or a file without end. So everything is opened below
+one descriptor without following a link, must be a regular file, is read up to a bound, and is replaced by renaming.
+"""
+
+import errno
+import os
+
+from launcher.jail import syscalls
+
+MOST_BYTES = 1 << 30
+_NEVER = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+# Not there, a link on the way (ELOOP, or EXDEV where it leads out), or nothing that could be read.
+_ABSENT = (
+    errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV, errno.ENXIO, errno.ENODEV, errno.ENAMETOOLONG, errno.EACCES,
+    errno.EISDIR,
+)  # fmt: skip
+
+
+class Inside:
+    """A directory whose content nobody vouches for. A context manager; `close` it otherwise."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, tree: str, inside: str = "") -> None:
+        """Opens a directory.
+
+        Args:
+            tree: a directory of ours; nothing that leads to it is the agent's.
+            inside: relative path below it, of which every part may be; "" for `tree` itself.
+
+        Raises:
+            OSError: there is no such directory.
+        """
+        self.path = f"{tree}/{inside}" if inside else tree
+        top = os.open(tree, _DIRECTORY)
+        if not inside:
+            self._fd = top
+            return
+        try:
+            self._fd = syscalls.openat2(top, inside, _DIRECTORY, 0, _NEVER)
+        finally:
+            os.close(top)
+
+    def __enter__(self) -> "Inside":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the directory."""
+        os.close(self._fd)
+
+    def read(self, path: str, limit: int = MOST_BYTES) -> bytes | None:
+        """Content of the regular file `path`; None when there is none, or it holds more than `limit` bytes."""
+        try:
+            fd = syscalls.openat2(self._fd, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0, _NEVER)
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return None
+            raise
+        try:
+            found = os.fstat(fd)
+            if found.st_mode & 0o170000 != 0o100000 or found.st_size > limit:
+                return None
+            content = b""
+            while len(content) <= limit and (block := os.read(fd, limit + 1 - len(content))):
+                content += block
+            return content if len(content) <= limit else None
+        finally:
+            os.close(fd)
+
+    def is_directory(self, path: str) -> bool:
+        """Whether `path` is a directory that can be reached without any link."""
+        try:
+            os.close(syscalls.openat2(self._fd, path, _DIRECTORY, 0, _NEVER))
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return False
+            raise
+        return True
+
+    def exists(self, path: str) -> bool:
+        """Whether there is anything of that name, whatever it is."""
+        try:
+            os.close(syscalls.openat2(self._fd, path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, 0, _NEVER))
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return False
+            raise
+        return True
+
+    def write(self, path: str, content: bytes, *, mode: int = 0o600, time: int | None = None) -> None:
+        """Replaces the file `path`, making the directories above it.
+
+        Args:
+            path: relative.
+            content: the whole of it.
+            mode: its permissions.
+            time: of its last change, in nanoseconds; None for now.
+
+        Raises:
+            OSError: something else stands in the way: a file or a link where a directory is needed, a directory in
+                the file's place.
+        """
+        directory, name = self._above(path)
+        try:
+            temporary = f".{name[:100]}.{os.urandom(5).hex()}"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            fd = os.open(temporary, flags, mode, dir_fd=directory)
+            try:
+                try:
+                    rest = memoryview(content)
+                    while rest:
+                        rest = rest[os.write(fd, rest) :]
+                    os.fchmod(fd, mode)
+                    if time is not None:
+                        os.utime(fd, ns=(time, time))
+                finally:
+                    os.close(fd)
+                os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+            except BaseException:
+                os.unlink(temporary, dir_fd=directory)
+                raise
+        finally:
+            os.close(directory)
+
+    def remove(self, path: str) -> None:
+        """Removes the file or link `path`, if there is one (OSError for a directory)."""
+        head, _, name = path.rpartition("/")
+        try:
+            directory = syscalls.openat2(self._fd, head or ".", _DIRECTORY, 0, _NEVER)
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return
+            raise
+        try:
+            os.unlink(name, dir_fd=directory)
+        except FileNotFoundError:
+            return
+        finally:
+            os.close(directory)
+
+    def move(self, path: str, target: str) -> None:
+        """Renames `path`, whatever it is, to the free name `target` (OSError)."""
+        source, name = self._above(path)
+        try:
+            directory, new = self._above(target)
+            try:
+                os.rename(name, new, src_dir_fd=source, dst_dir_fd=directory)
+            finally:
+                os.close(directory)
+        finally:
+            os.close(source)
+
+    def make(self, path: str) -> None:
+        """Makes the directory `path` and those above it, where they are missing (OSError)."""
+        os.close(self._above(f"{path}/.")[0])
+
+    def _above(self, path: str) -> tuple[int, str]:
+        """The directory that holds `path`, made when it is missing: (descriptor for the caller to close, name)."""
+        *parents, name = path.split("/")
+        directory = os.dup(self._fd)
+        for parent in parents:
+            try:
+                try:
+                    inner = os.open(parent, _DIRECTORY, dir_fd=directory)
+                except FileNotFoundError:
+                    os.mkdir(parent, 0o700, dir_fd=directory)
+                    inner = os.open(parent, _DIRECTORY, dir_fd=directory)
+            finally:
+                os.close(directory)
+            directory = inner
+        return directory, name

@@ -1,0 +1,119 @@
+"""A session's use of a private git directory: found as it should be, shared as long as the session lives.
+
+On most launches nothing has changed since the last one: then a lock is taken, the record is read, and a few files are
+looked at. Everything else is `renew`.
+
+Launch path: `os`, `fcntl`.
+"""
+
+from launcher.lean import os
+from launcher.vcs.quarantine import lock
+from launcher.vcs.quarantine.record import GIT, MOUNTED, SWAPPED, Record, read, stamp
+from policy import promises
+from policy.errors import Refusal
+from policy.plan import Plan
+
+_ATTEMPTS = 20
+
+
+class Lease:
+    """A private git directory in use. `close` ends it; so does the end of every process that has the lock.
+
+    Attributes:
+        directory: see `record`.
+        record: as it was when the session started.
+        warnings: what the user should know.
+    """
+
+    __slots__ = ("_lock", "directory", "record", "warnings")
+
+    def __init__(self, directory: str, record: Record, warnings: tuple[str, ...], descriptor: int) -> None:
+        self.directory = directory
+        self.record = record
+        self.warnings = warnings
+        self._lock = descriptor
+
+    def close(self) -> None:
+        """Ends the use. To be called when no process of the jail lives any more."""
+        os.close(self._lock)
+
+
+def take(directory: str, plan: Plan) -> Lease:
+    """Makes or renews the private git directory of the plan's worktree where that is needed, and takes a share in it.
+
+    While another session uses it nothing is renewed: it would pull files from under that one's feet.
+
+    Args:
+        directory: canonical; made by the caller.
+        plan: bound, with ``git`` private.
+
+    Raises:
+        Refusal: git-private-unusable, git-private-busy, git-record-damaged, and what `renew` refuses.
+    """
+    warnings: tuple[str, ...] = ()
+    for _ in range(_ATTEMPTS):
+        try:
+            descriptor = lock.opened(directory)
+        except OSError as error:
+            raise unusable(directory, error) from None
+        try:
+            if lock.alone(descriptor, wait=False):
+                record = read(directory)
+                if record is None or not fits(record, plan) or not unchanged(record):
+                    from launcher.vcs.quarantine import renew
+
+                    said = renew.renew(directory, plan, record)
+                    warnings = (*warnings, *said)
+            lock.together(descriptor)
+            # In between somebody else may have had it alone, and harvested, renewed or removed.
+            record = read(directory)
+            if record is not None and fits(record, plan) and _is(descriptor, f"{directory}/{lock.LOCK}"):
+                return Lease(directory, record, warnings, descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+    raise Refusal(
+        "git-private-busy",
+        f"the private git directory of {plan.worktree} keeps changing",
+        context="another session there was started with other submodules or another form of jail",
+        hint="wait until it has ended, or --git readonly",
+    )
+
+
+def fits(record: Record, plan: Plan) -> bool:
+    """Whether a record is about the repositories that the plan names, in the form that its jail needs."""
+    return (
+        record.worktree == plan.worktree
+        and record.form == form_of(plan)
+        and tuple((r.name, r.path, r.git_dir, r.common_dir, r.private, r.object_format, r.stores)
+                  for r in record.repositories) == plan.repositories
+    )  # fmt: skip
+
+
+def form_of(plan: Plan) -> str:
+    """How the plan's jail comes to the private git directory."""
+    return MOUNTED if promises.has_mounts(plan.backend) else SWAPPED
+
+
+def unchanged(record: Record) -> bool:
+    """Whether the host's git directories are as they were when the private one was last renewed from them."""
+    return bool(record.seen) and all(stamp(path) == (path, seen) for path, seen in record.seen)
+
+
+def unusable(directory: str, error: OSError) -> Refusal:
+    """The Refusal for a private git directory that cannot be made or renewed."""
+    return Refusal(
+        "git-private-unusable",
+        f"the private git directory in {directory} cannot be made ready",
+        context=f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error),
+        hint=f"free some space; or look at {directory}/{GIT}, which the agent could write; or --git readonly",
+    )
+
+
+def _is(descriptor: int, path: str) -> bool:
+    try:
+        ours, there = os.fstat(descriptor), os.lstat(path)
+    except OSError:
+        return False
+    return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)

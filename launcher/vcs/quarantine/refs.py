@@ -1,0 +1,190 @@
+"""Refs of a trusted repository as its files hold them, and what of them a private git directory shows.
+
+Shown are branches, tags, remote-tracking branches and notes. Not shown: what belongs to other working trees (stash,
+bisect), replacements, and Paddock's own. Formats: gitrepository-layout(5), git-pack-refs(1).
+"""
+
+import os
+import time
+from typing import NamedTuple
+
+from policy.errors import Refusal
+
+SHOWN = ("refs/heads", "refs/tags", "refs/remotes", "refs/notes")
+_PREFIXES = tuple(os.fsencode(f"{name}/") for name in SHOWN)
+_HEX = frozenset("0123456789abcdef")
+_HEADER = b"# pack-refs with: peeled fully-peeled sorted \n"
+_PATIENCE = 10.0
+
+
+class Head(NamedTuple):
+    """Where a HEAD stands: on `branch` (full name; None when detached), at `oid` (None on a branch not yet born)."""
+
+    branch: str | None
+    oid: str | None
+
+
+def is_oid(text: str) -> bool:
+    """Whether `text` is an object id, of SHA-1 or SHA-256."""
+    return len(text) in (40, 64) and _HEX.issuperset(text)
+
+
+def head(git_dir: str, common_dir: str) -> Head:
+    """Where the HEAD of a trusted working tree stands.
+
+    Raises:
+        Refusal: git-head-unreadable.
+    """
+    ref, text = "", _content(f"{git_dir}/HEAD")
+    for _ in range(5):
+        if not text.startswith("ref:"):
+            break
+        ref = text[4:].strip()
+        text = _content(f"{common_dir}/{ref}") or packed_one(common_dir, ref)
+    branch = ref if ref.startswith("refs/heads/") else None
+    if is_oid(text):
+        return Head(branch, text)
+    if branch is None or text:
+        raise Refusal(
+            "git-head-unreadable", f"{git_dir}/HEAD leads to no commit", context=f"it leads to {ref or text!r}"
+        )
+    return Head(branch, None)
+
+
+def packed_one(common_dir: str, ref: str) -> str:
+    """The object id of one packed ref; "" when it is not there."""
+    content = _bytes(f"{common_dir}/packed-refs")
+    at = content.find(b" " + os.fsencode(ref) + b"\n")
+    line = content[content.rfind(b"\n", 0, at) + 1 : at] if at > 0 else b""
+    return line.decode("ascii", "replace")
+
+
+def loose(common_dir: str) -> tuple[dict[str, str], list[str]]:
+    """Shown refs that have a file of their own, as full name -> content; and the directories that hold them."""
+    found: dict[str, str] = {}
+    directories = []
+    pending = list(SHOWN)
+    while pending:
+        here = pending.pop()
+        directories.append(f"{common_dir}/{here}")
+        try:
+            with os.scandir(f"{common_dir}/{here}") as entries:
+                for entry in entries:
+                    if entry.is_dir():
+                        pending.append(f"{here}/{entry.name}")
+                    elif not entry.name.endswith(".lock"):
+                        text = _content(entry.path)
+                        if is_oid(text) or text.startswith("ref: "):
+                            found[f"{here}/{entry.name}"] = text
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+    return found, directories
+
+
+def packed(common_dir: str) -> bytes:
+    """The lines of `packed-refs` that are shown, with their peeled ones, without header."""
+    kept: list[bytes] = []
+    shown = False
+    for line in _bytes(f"{common_dir}/packed-refs").splitlines(keepends=True):
+        if line[:1] == b"^":
+            if shown:
+                kept.append(line)
+            continue
+        shown = line.partition(b" ")[2].startswith(_PREFIXES)
+        if shown:
+            kept.append(line)
+    return b"".join(kept)
+
+
+def with_loose(lines: bytes, refs: dict[str, str]) -> bytes:
+    """A `packed-refs` file of packed `lines` and loose `refs`, which win. Symbolic refs cannot be packed."""
+    plain = {os.fsencode(ref): oid for ref, oid in refs.items() if is_oid(oid)}
+    if not plain:
+        return _HEADER + lines
+    entries: list[tuple[bytes, bytes]] = []
+    for line in lines.splitlines(keepends=True):
+        if line[:1] == b"^":
+            if entries and entries[-1][0]:
+                entries[-1] = (entries[-1][0], entries[-1][1] + line)
+            continue
+        name = line.partition(b" ")[2].rstrip(b"\n")
+        # A ref that is loose too stays as an empty entry, so that its peeled line has nothing to join.
+        entries.append((b"", b"") if name in plain else (name, line))
+    entries = [entry for entry in entries if entry[0]]
+    entries += [(name, oid.encode() + b" " + name + b"\n") for name, oid in plain.items()]
+    entries.sort()
+    # Annotated tags among the loose ones are not peeled, so the header must not promise that all are.
+    return b"# pack-refs with: sorted \n" + b"".join(text for _, text in entries)
+
+
+def by_name(content: bytes) -> dict[bytes, bytes]:
+    """The entries of a `packed-refs` file: name -> its lines, the peeled one included."""
+    found: dict[bytes, bytes] = {}
+    name = b""
+    for line in content.splitlines(keepends=True):
+        if line[:1] == b"^":
+            if name:
+                found[name] += line
+        elif line[:1] != b"#":
+            name = line.partition(b" ")[2].rstrip(b"\n")
+            if name:
+                found[name] = line
+    return found
+
+
+def watched(git_dir: str, common_dir: str, directories: list[str]) -> list[str]:
+    """The files and directories that change whenever HEAD or a shown ref does.
+
+    Renaming is how git replaces a ref, which changes its directory; so directories stand for the files in them.
+    """
+    return [f"{git_dir}/HEAD", f"{common_dir}/packed-refs", *directories]
+
+
+def pin(common_dir: str, ref: str, oid: str) -> None:
+    """Sets a ref of Paddock's own in a trusted repository as git would, with its lock.
+
+    Only the holder of the worktree's lock comes here, so a lock that stays was left behind by one that was killed; git
+    itself holds one for moments, when it packs refs.
+
+    Raises:
+        OSError: the repository cannot be written.
+    """
+    path = f"{common_dir}/{ref}"
+    if _content(path) == oid:
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fd = os.open(f"{path}.lock", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            break
+        except FileExistsError:
+            if time.monotonic() > deadline:
+                os.unlink(f"{path}.lock")
+            time.sleep(0.02)
+    try:
+        try:
+            os.write(fd, oid.encode() + b"\n")
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(f"{path}.lock", path)
+    except BaseException:
+        os.unlink(f"{path}.lock")
+        raise
+
+
+def _content(path: str) -> str:
+    return os.fsdecode(_bytes(path, 4096)).rstrip()
+
+
+def _bytes(path: str, limit: int = 1 << 30) -> bytes:
+    """A file's content, b"" when there is no such file."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            content = b""
+            while len(content) < limit and (block := file.read(limit - len(content))):
+                content += block
+            return content
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return b""

@@ -1,0 +1,249 @@
+"""Making private git directories, and bringing existing ones up to what the host has: the slow road of `lease`.
+
+Called by whoever has the directory's lock alone, so no session lives there. Killed at any point it leaves either no
+record, then everything is made again; or the old one, then the next call does the same once more.
+"""
+
+import os
+import shutil
+
+from launcher.vcs.quarantine import contents, refs, settings
+from launcher.vcs.quarantine.contents import Source
+from launcher.vcs.quarantine.inside import Inside
+from launcher.vcs.quarantine.lease import form_of, unusable
+from launcher.vcs.quarantine.record import (
+    GIT,
+    MOUNTED,
+    POINTERS,
+    Record,
+    Repository,
+    Stamp,
+    pin,
+    replace_file,
+    stamp,
+    write,
+)
+from policy.plan import Plan
+
+
+def renew(directory: str, plan: Plan, before: Record | None) -> tuple[str, ...]:
+    """Makes everything in `directory` right for `plan`, and records it. Returns what the user should know.
+
+    Args:
+        directory: see `record`.
+        plan: bound.
+        before: the record that is there.
+
+    Raises:
+        Refusal: git-private-unusable, git-head-unreadable, git-config-unreadable, git-missing, git-file-unreadable.
+    """
+    try:
+        return _Renewal(directory, plan, before).run()
+    except OSError as error:
+        raise unusable(directory, error) from None
+
+
+class _Renewal:
+    """One call of `renew`."""
+
+    def __init__(self, directory: str, plan: Plan, before: Record | None) -> None:
+        self.directory = directory
+        self.plan = plan
+        self.kind = _kind(plan)
+        self.before = before
+        self.seen: dict[str, str] = dict(before.seen) if before is not None else {}
+        self.stamps: dict[str, Stamp] = {}
+        self.quiet = False
+        self.warnings: list[str] = []
+
+    def run(self) -> tuple[str, ...]:
+        sources = self._sources()
+        old = self._old()
+        self.quiet = bool(old) and self._settled(sources)
+        if not old:
+            repositories = self._make_all(sources)
+        else:
+            repositories = [self._one(source, old.get(source.private), name) for name, source in sources]
+        identity = os.path.basename(self.directory)
+        for repository in repositories:
+            if repository.base is not None:
+                refs.pin(repository.common_dir, pin(identity), repository.base)
+        self._pointers(sources)
+        seen = tuple(self.stamps.values())
+        write(self.directory, Record(self.plan.worktree, self.kind, form_of(self.plan), tuple(repositories), seen))
+        return tuple(self.warnings)
+
+    def _sources(self) -> list[tuple[str, Source]]:
+        """The plan's repositories with their submodules' names."""
+        top = f"{self.plan.worktree}/.git" if self.kind == "main" else f"{self.directory}/{GIT}"
+        if form_of(self.plan) != MOUNTED:
+            top = f"{self.directory}/{GIT}"
+        shown = {source: target for source, target, _ in self.plan.binds}
+        found = []
+        for name, path, git_dir, common_dir, private, object_format, stores in self.plan.repositories:
+            inside = f"{top}/{private}" if private else top
+            borrowed = tuple(shown.get(store, store) for store in stores)
+            found.append((name, Source(path, git_dir, common_dir, private, object_format, inside, borrowed)))
+        return found
+
+    def _old(self) -> dict[str, Repository]:
+        """What the record knows, when the private git directory is still one; else nothing, and it is put aside."""
+        place = f"{self.directory}/{GIT}"
+        if self.before is None:
+            if os.path.lexists(place):  # left by a call that was killed before any session could start
+                _remove(place)
+            return {}
+        try:
+            with Inside(place) as directory:
+                if contents.whole(directory):
+                    return {repository.private: repository for repository in self.before.repositories}
+        except OSError as error:
+            self.warnings.append(f"{place}: {error.strerror}")
+        aside = f"{self.directory}/damaged-{os.urandom(4).hex()}"
+        if os.path.lexists(place):
+            os.rename(place, aside)
+        self.warnings.append(
+            f"the private git directory of {self.plan.worktree} was damaged and is made anew; what was left of it is "
+            f"in {aside}"
+        )
+        return {}
+
+    def _make_all(self, sources: list[tuple[str, Source]]) -> list[Repository]:
+        """Makes the whole under another name, so that it is there complete or not at all."""
+        self.seen = {}
+        for name in os.listdir(self.directory):
+            if name.startswith(".new-"):
+                _remove(f"{self.directory}/{name}")
+        fresh = f"{self.directory}/.new-{os.urandom(4).hex()}"
+        os.mkdir(fresh, 0o700)
+        repositories = [self._made(fresh, name, source) for name, source in sources]
+        os.rename(fresh, f"{self.directory}/{GIT}")
+        return repositories
+
+    def _made(self, tree: str, name: str, source: Source) -> Repository:
+        loose, head = self._look(source)
+        effective = self._settings(source)
+        with Inside(tree) as top:
+            if source.private:
+                if top.exists(source.private):
+                    top.move(source.private, f"{source.private}.replaced-{os.urandom(4).hex()}")
+                top.make(source.private)
+        with Inside(tree, source.private) as directory:
+            contents.make(directory, source, head)
+            contents.alternates(directory, source)
+            contents.all_refs(directory, source, contents.given_place(self.directory, source.private), loose)
+            contents.files(directory, source)
+            contents.configure(directory, source, effective)
+        return self._repository(name, source, head)
+
+    def _one(self, source: Source, old: Repository | None, name: str) -> Repository:
+        """One repository of a private git directory that exists."""
+        if old is None or (old.common_dir, old.object_format) != (source.common_dir, source.object_format):
+            return self._made(f"{self.directory}/{GIT}", name, source)
+        try:
+            directory = Inside(f"{self.directory}/{GIT}", source.private)
+        except OSError:
+            self.warnings.append(f"the private git directory of submodule {name} is gone, and is made anew")
+            return self._made(f"{self.directory}/{GIT}", name, source)
+        with directory:
+            if not contents.whole(directory):
+                self.warnings.append(f"the private git directory of submodule {name} was damaged, and is made anew")
+                return self._made(f"{self.directory}/{GIT}", name, source)
+            loose, head = self._look(source)
+            contents.alternates(directory, source)
+            if not self.quiet:
+                contents.configure(directory, source, self._settings(source))
+                contents.files(directory, source)
+            packed = f"{source.common_dir}/packed-refs"
+            contents.new_refs(
+                directory,
+                source,
+                contents.given_place(self.directory, source.private),
+                loose,
+                old.branch,
+                packed_too=self.seen.get(packed) != self.stamps[packed][1],
+            )
+            return self._repository(name, source, self._advanced(directory, source, old, head))
+
+    def _advanced(self, directory: Inside, source: Source, old: Repository, head: refs.Head) -> refs.Head:
+        """Where the agent's work starts from now."""
+        known = refs.Head(old.branch, old.base)
+        agent = contents.agent_head(directory)
+        if head == known or agent == head:
+            return head
+        if agent == known:
+            if contents.advance(directory, source, head):
+                self.warnings.append(
+                    f"{source.path}: a merge, cherry-pick or revert that the agent had begun was given up, because "
+                    "the branch has moved outside meanwhile"
+                )
+            return head
+        where = f"on {head.branch.removeprefix('refs/heads/')}" if head.branch is not None else "detached"
+        self.warnings.append(
+            f"{source.path} is {where} at {(head.oid or 'no commit')[:12]} outside, while the agent's own work there "
+            "is not harvested yet: it goes on where it stopped, and differs from the files that you see"
+        )
+        return known
+
+    def _settled(self, sources: list[tuple[str, Source]]) -> bool:
+        """Whether nothing but refs has changed since the record was written; then its other stamps stay."""
+        prefixes = tuple(f"{source.common_dir}/refs" for _, source in sources)
+        others = [
+            item for item in self.seen.items()
+            if not item[0].endswith(("/HEAD", "/packed-refs")) and not item[0].startswith(prefixes)
+        ]  # fmt: skip
+        if not others or any(stamp(path) != (path, seen) for path, seen in others):
+            return False
+        self.stamps.update((item[0], item) for item in others)
+        return True
+
+    def _look(self, source: Source) -> tuple[dict[str, str], refs.Head]:
+        """The host's refs, with the stamps taken before they are read: what changes in between is read once more."""
+        self._stamp(refs.watched(source.git_dir, source.common_dir, refs.loose(source.common_dir)[1]))
+        return refs.loose(source.common_dir)[0], refs.head(source.git_dir, source.common_dir)
+
+    def _settings(self, source: Source) -> settings.Settings:
+        """The host's settings, with the stamps of all that is taken over beside them."""
+        self._stamp(contents.watched(source, None))
+        effective = settings.effective(source.git_dir)
+        self._stamp(contents.watched(source, effective))
+        return effective
+
+    def _stamp(self, paths: list[str]) -> None:
+        for path in paths:
+            self.stamps.setdefault(path, stamp(path))
+
+    def _repository(self, name: str, source: Source, head: refs.Head) -> Repository:
+        stores = next(repository[6] for repository in self.plan.repositories if repository[4] == source.private)
+        return Repository(name, source.path, source.git_dir, source.common_dir, source.private, head.branch, head.oid,
+                          source.object_format, stores)  # fmt: skip
+
+    def _pointers(self, sources: list[tuple[str, Source]]) -> None:
+        """The `.git` files that the jail sees."""
+        os.makedirs(f"{self.directory}/{POINTERS}", mode=0o700, exist_ok=True)
+        for at, (_, source) in enumerate(sources):
+            content = os.fsencode(f"gitdir: {source.inside}\n")
+            path = f"{self.directory}/{POINTERS}/{at}"
+            try:
+                with open(path, "rb") as file:
+                    same = file.read() == content
+            except FileNotFoundError:
+                same = False
+            if not same:
+                replace_file(path, content)
+
+
+def _kind(plan: Plan) -> str:
+    """The kind of the plan's worktree, as `launcher.vcs.checkout` names them."""
+    _, path, git_dir, common_dir, *_ = plan.repositories[0]
+    if git_dir == f"{path}/.git":
+        return "main"
+    return "linked" if git_dir != common_dir else "submodule"
+
+
+def _remove(path: str) -> None:
+    """Removes a tree that may hold what an agent left, without following any link."""
+    if os.path.islink(path) or not os.path.isdir(path):
+        os.unlink(path)
+        return
+    shutil.rmtree(path)

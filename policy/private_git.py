@@ -1,0 +1,84 @@
+"""Whether a command gets a private git directory, and what of the repository a jail with one shows.
+
+The agent writes a git directory of its own, which borrows the repository's objects. It is shown in the place of the
+worktree's `.git`, in the jail only; nothing of the repository but its objects is shown, and those are read-only.
+"""
+
+from policy.config.rules import Rules
+from policy.errors import Refusal
+from policy.host import Host
+from policy.launch import Git
+from policy.plan import Bind, Grant, beneath
+
+SOURCE = "--git private"
+
+DIRECTORY = "@git/git"
+"""The private git directory; see launcher/vcs/quarantine/record.py for what lies beside it."""
+
+
+def choose(rules: Rules, git: Git, host: Host, *, mounts: bool) -> tuple[str, list[str]]:
+    """The access to git that a launch has, and what the user should know of it.
+
+    `auto` is private where that can be held, else readonly.
+
+    Raises:
+        Refusal: git-private-impossible.
+    """
+    if rules.git not in ("auto", "private"):
+        return rules.git, []
+    reasons = [*git.obstacles, *_not_granted(rules, git, host)]
+    if not mounts:
+        reasons.insert(0, "without a mount namespace the worktree's .git cannot be covered, and git outside of the "
+                       "jail would obey what the command writes there")  # fmt: skip
+    if not reasons:
+        return "private", []
+    if rules.git == "private":
+        raise Refusal(
+            "git-private-impossible",
+            "this worktree cannot have a private git directory",
+            context="\n".join(reasons),
+            hint="--git readonly: log, diff and status work\n"
+            "or --git shared: the command may write the repository, hooks and configuration included",
+        )
+    return "readonly", [f"git is read-only, commits are not possible: {reasons[0]}"]
+
+
+def _not_granted(rules: Rules, git: Git, host: Host) -> list[str]:
+    """Object directories of other repositories are granted by nobody but the user: see `ingredients.borrowed`."""
+    allowed = [host.resolve(path) for path, _ in (*rules.read, *rules.write)]
+    return [
+        f"git borrows objects from {store}, which is not granted: --ro {store} grants it, if you know it"
+        for *_, stores in git.repositories
+        for store in stores[1:]
+        if not any(path is not None and beneath(store, path) for path in allowed)
+    ]
+
+
+def shown(git: Git, root: str, hidden: frozenset[str]) -> tuple[list[Grant], list[Bind], dict[str, str]]:
+    """What a jail with mounts shows: grants at their own paths, binds at others, and what is denied.
+
+    Args:
+        git: of the worktree.
+        root: canonical root of the worktree.
+        hidden: names of submodules that are not granted.
+    """
+    top = f"{root}/.git"
+    main = git.kind == "main"
+    grants: list[Grant] = [] if main else [(DIRECTORY, "rwx", SOURCE)]
+    binds: list[Bind] = [(DIRECTORY, top, "rwx")] if main else []
+    denied = {top: SOURCE} if main else {}
+    large = dict(git.large)
+    for at, (name, path, _, _, private, _, stores) in enumerate(git.repositories):
+        if name in hidden:
+            denied |= {} if main else {f"{DIRECTORY}/{private}": f"submodule {name} is not granted"}
+            continue
+        if name or not main:
+            binds.append((f"@git/pointers/{at}", f"{path}/.git", "r"))
+        for number, store in enumerate(stores):
+            found = [(store, "objects"), *([(large[store], "lfs/objects")] if store in large else [])]
+            if main and beneath(store, top):
+                # Its own place is covered, so it is shown at another.
+                binds += [(where, f"@git/store/{at}-{number}/{kind}", "r") for where, kind in found]
+            else:
+                grants += [(where, "r", SOURCE) for where, _ in found]
+    return grants, binds, denied
