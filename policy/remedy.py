@@ -6,7 +6,7 @@ One place for the ledger, `paddock why` and `paddock learn`; whether anything is
 import shlex
 from typing import NamedTuple
 
-from policy import hosts
+from policy import egress, hosts
 from policy.errors import Refusal, printable
 from policy.plan import Plan
 from policy.verdict import decide
@@ -70,16 +70,22 @@ def decide_host(plan: Plan, host: str, port: int) -> HostVerdict:
     Raises:
         ValueError: it is no host (`policy.hosts.parse_host`).
     """
-    hosts.parse_host(host)
+    parsed = hosts.parse_host(host)
     if plan.net == "open":
         return HostVerdict(True, "--net open", "the network is open", Remedy())
     answer = remedy_for_host(plan, host, port)
-    if plan.net == "proxy":
-        for rule in plan.domains:
-            if hosts.matches(hosts.parse_rule(rule), host, port):
-                return HostVerdict(True, rule, "", Remedy())
-        return HostVerdict(False, "", f"no rule allows {host}:{port}", answer)
-    return HostVerdict(False, "", "the network is closed", answer)
+    if plan.net != "proxy":
+        return HostVerdict(False, "", "the network is closed", answer)
+    rules = egress.EgressPolicy((rule for rule, _ in plan.domains), (rule for rule, _ in plan.domains_denied))
+    wanted = egress.Request(parsed, port)
+    verdict = rules.decide(wanted)
+    if verdict.allowed and not isinstance(parsed, str):
+        verdict = rules.judge_address(wanted, parsed)
+    if verdict.allowed:
+        return HostVerdict(True, verdict.rule, "", Remedy())
+    return HostVerdict(
+        False, verdict.rule, verdict.reason, answer if not verdict.rule else Remedy(note=verdict.suggestion)
+    )
 
 
 def remedy_for_host(plan: Plan, host: str, port: int) -> Remedy:

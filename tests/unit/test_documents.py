@@ -52,7 +52,7 @@ def test_the_overview_names_every_verb() -> None:
 
 
 def test_readme_names_no_option_that_does_not_exist() -> None:
-    """Every long option in README's prose and examples is one of the programme's; behind `--` they are the command's."""
+    """Every long option in README is one of the programme's; behind `--` they are the command's."""
     known = {name for name, *_ in cli.OPTIONS} | {
         *("--json", "--plan", "--help", "--version", "--force", "--forget", "--list", "--verbose"),
     }
