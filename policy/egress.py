@@ -167,7 +167,7 @@ class EgressPolicy:
                 reason = f"denied by the rule {rule}"
                 if rule.narrow and not wanted.method:
                     reason += ", which cannot be judged inside a tunnel"
-                return Verdict(False, str(rule), reason, f"remove the rule --deny-domain {_quoted(rule)}")
+                return Verdict(False, str(rule), reason, f"without --deny-domain {_quoted(rule)}")
         narrow = None
         for rule in self.allow:
             if matches(rule.host, str(wanted.host), wanted.port):
@@ -195,7 +195,7 @@ class EgressPolicy:
                     False,
                     str(rule),
                     f"{wanted.host} leads to {address}, denied by the rule {rule}",
-                    f"remove the rule --deny-domain {_quoted(rule)}",
+                    f"without --deny-domain {_quoted(rule)}",
                 )
         why = special(address) or ("this machine's own" if own else "")
         if not why or (wanted.host == LOCALHOST and address.is_loopback):

@@ -10,7 +10,10 @@ REALM = b'Basic realm="paddock"'
 def denied(refusal: Denied) -> bytes:
     """403, with the rule that would allow it, also in the reason phrase, which tools like pip show."""
     verdict = refusal.verdict
-    hint = f"ask the user to start Paddock with: {verdict.suggestion}" if verdict.suggestion else ""
+    hint = ""
+    if verdict.suggestion:
+        word = "" if verdict.suggestion.startswith("without ") else "with "
+        hint = f"ask the user to start Paddock {word}{verdict.suggestion}"
     return answer(
         403, "Blocked by Paddock", "egress-denied", verdict.reason, hint, (("X-Paddock-Allow", verdict.suggestion),)
     )

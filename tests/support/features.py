@@ -44,6 +44,11 @@ def _bubblewrap() -> str:
     return _tried("bwrap", "--unshare-all", "--ro-bind", "/", "/", "true")
 
 
+def _network() -> str:
+    words = ("ip", "link", "add", "paddock0", "type", "veth", "peer", "name", "paddock1")
+    return _tried("unshare", "--user", "--map-root-user", "--net", *words)
+
+
 def _agents() -> str:
     missing = [name for name in ("claude", "codex") if not shutil.which(name)]
     return f"not on PATH: {', '.join(missing)}" if missing else ""
@@ -64,6 +69,7 @@ FEATURES: dict[str, Callable[[], str]] = {
     "landlock": _landlock,
     "userns": _userns,
     "bubblewrap": _bubblewrap,
+    "network": _network,
     "agents": _agents,
     "chromium": _chromium,
     "audit": _audit,
