@@ -3,7 +3,9 @@
 import ctypes
 import os
 import select
+import shutil
 import signal
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -11,11 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import install
 from tests.support import paddock as paddocks
+from tests.support import world as worlds
 from tests.support.features import need
 from tests.support.identity import MARKER, Who
 from tests.support.install import Installed
 from tests.support.paddock import Paddock
+from tests.support.world import World
 
 PR_SET_CHILD_SUBREAPER = 36
 GRACE_SECONDS = 5.0
@@ -135,6 +140,17 @@ def paddock(who: Who, installed: Installed, place: Path) -> Iterator[Paddock]:
     made = paddocks.make(who, installed, place)
     yield made
     assert made.left() == []
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    """A machine with an Internet, shared by the tests of a file."""
+    need("network")
+    directory = Path(tempfile.mkdtemp(prefix="w-", dir=install.public_root()))
+    directory.chmod(0o755)
+    with worlds.world(directory) as made:
+        yield made
+    shutil.rmtree(directory)
 
 
 @pytest.fixture(params=["namespaces", "landlock"])

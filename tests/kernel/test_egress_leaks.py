@@ -3,16 +3,13 @@
 import ipaddress
 import json
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from policy import promises
-from tests.support import install, internet
-from tests.support import world as worlds
+from tests.support import internet
 from tests.support.features import need
 from tests.support.install import base_python
 from tests.support.internet import BANNER, MACHINE, RESOLVER, SECOND, SERVER, SERVER6
@@ -29,17 +26,6 @@ ALLOWED = (
 DENIED = ("bad.good.example", "good.example:80/secret")
 
 Attempt = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    """A machine with an Internet, shared by the tests of this file."""
-    need("network")
-    directory = Path(tempfile.mkdtemp(prefix="w-", dir=install.public_root()))
-    directory.chmod(0o755)
-    with worlds.world(directory) as made:
-        yield made
-    shutil.rmtree(directory)
 
 
 @pytest.fixture(params=promises.BACKENDS)

@@ -1,0 +1,207 @@
+"""Everyday clients through the proxy, against TLS servers of the test's own: what is allowed works, no more."""
+
+import base64
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support import identity
+from tests.support.features import need
+from tests.support.identity import Who
+from tests.support.install import Installed
+from tests.support.paddock import Paddock, make
+from tests.support.world import World
+
+URL = "https://good.example"
+
+
+@pytest.fixture(scope="module")
+def served(world: World) -> World:
+    """A world that serves a git repository, a Python wheel and an npm package."""
+    www = world.directory / "www"
+    _git(www)
+    _wheel(www)
+    _npm(www)
+    return world
+
+
+def _git(www: Path) -> None:
+    script = """
+git init -q --bare demo.git
+git init -q work
+git -C work -c user.name=T -c user.email=t@example.invalid commit -q --allow-empty -m 'demo: First.'
+git -C work push -q ../demo.git HEAD:refs/heads/main
+git -C demo.git symbolic-ref HEAD refs/heads/main
+git -C demo.git update-server-info
+rm -rf work
+"""
+    subprocess.run(["sh", "-euc", script], cwd=www, check=True)
+
+
+def _wheel(www: Path) -> None:
+    simple = www / "simple/demo"
+    simple.mkdir(parents=True)
+    with zipfile.ZipFile(simple / "demo-1.0-py3-none-any.whl", "w") as file:
+        file.writestr("demo_package.py", "WORD = 'installed'\n")
+        file.writestr("demo-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n")
+        file.writestr(
+            "demo-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr("demo-1.0.dist-info/RECORD", "")
+    (simple / "index.html").write_text('<a href="demo-1.0-py3-none-any.whl">demo-1.0-py3-none-any.whl</a>')
+
+
+def _npm(www: Path) -> None:
+    directory = www / "npm"
+    directory.mkdir()
+    manifest = json.dumps({"name": "demo", "version": "1.0.0", "main": "index.js"}).encode()
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for name, content in (
+            ("package/package.json", manifest),
+            ("package/index.js", b"module.exports = 'installed'\n"),
+        ):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    (directory / "demo-1.0.0.tgz").write_bytes(packed.getvalue())
+    integrity = "sha512-" + base64.b64encode(hashlib.sha512(packed.getvalue()).digest()).decode()
+    version = json.loads(manifest) | {"dist": {"tarball": f"{URL}/npm/demo-1.0.0.tgz", "integrity": integrity}}
+    document = {"name": "demo", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": version}}
+    (directory / "demo").write_text(json.dumps(document))
+
+
+@pytest.fixture
+def suite(installed: Installed, public_dir: Path) -> Paddock:
+    """The command as whoever runs the suite: only he can read the environment that requests and httpx are in."""
+    need("landlock")
+    home = public_dir / "home"
+    who: Who = identity.root(home) if os.geteuid() == 0 else identity.user(home)
+    place = public_dir / "place"
+    place.mkdir()
+    return make(who, installed, place)
+
+
+def client(world: World, suite: Paddock, line: str, *options: str) -> "subprocess.CompletedProcess[str]":
+    """Runs a line of sh(1) in a jail that may reach good.example:443; $PYTHON has requests and httpx."""
+    shutil.copy(world.directory / "ca.pem", suite.worktree / "ca.pem")
+    ca = f"{suite.worktree}/ca.pem"
+    names = ("CURL_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO", "npm_config_cafile")
+    environment = [f"--env={name}={ca}" for name in (*names, "NODE_EXTRA_CA_CERTS")]
+    environment.append(f"--env=PYTHON={sys.executable}")
+    granted = [f"--ro={path}" for path in dict.fromkeys((sys.prefix, sys.base_prefix)) if path != "/usr"]
+    words = suite.words(
+        "run", "--allow-domain=good.example:443", *options, *environment, *granted, "--", "sh", "-euc", line
+    )
+    return world.run(suite.who, words, cwd=suite.worktree)
+
+
+FETCH = """
+fetch(process.argv[1]).then(r => r.text()).then(t => console.log(t), e => console.log("failed", e.cause?.code ?? e))
+"""
+REQUESTS = "import requests, sys; print(requests.get(sys.argv[1], timeout=20).text)"
+HTTPX = "import httpx, sys; print(httpx.get(sys.argv[1], timeout=20).text)"
+URLLIB = "import urllib.request, sys; print(urllib.request.urlopen(sys.argv[1], timeout=20).read().decode())"
+
+CLIENTS = {
+    "curl": 'curl -sS "$URL/reached"',
+    "curl by SOCKS": 'curl -sS --proxy "$(echo "$HTTP_PROXY" | sed s/^http:/socks5h:/)" "$URL/reached"',
+    "git": "git clone -q $URL/demo.git clone && git -C clone log --format='reached %s'",
+    "pip": '"$PYTHON" -m pip install -q --disable-pip-version-check --no-deps --target lib --index-url $URL/simple demo'
+    " && echo reached $(ls lib)",
+    "npm": "npm install --silent --no-audit --no-fund --registry $URL/npm/ demo && echo reached $(ls node_modules)",
+    "requests": f"\"$PYTHON\" -I -c '{REQUESTS}' $URL/reached",
+    "httpx": f"\"$PYTHON\" -I -c '{HTTPX}' $URL/reached",
+    "urllib": f"\"$PYTHON\" -I -c '{URLLIB}' $URL/reached",
+}
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_an_everyday_client_reaches_what_is_allowed(served: World, suite: Paddock, name: str) -> None:
+    """With nothing but the environment that the jail gives it; another host is denied to the same client."""
+    before = len(served.seen())
+    ended = client(served, suite, f"URL={URL}\n{CLIENTS[name]}")
+    assert ended.returncode == 0, ended
+    assert "reached" in ended.stdout
+    middle = len(served.seen())
+    assert middle > before
+    denied = client(served, suite, f"URL=https://other.example\nrm -rf clone lib node_modules\n{CLIENTS[name]}")
+    assert "reached" not in denied.stdout, denied
+    assert denied.returncode != 0
+    assert served.seen()[middle:] == []
+
+
+def test_fetch_of_node_is_held_to_the_proxy(served: World, suite: Paddock) -> None:
+    """Where node knows of proxies in the environment it reaches what is allowed; where it does not, nothing at all."""
+    knowing = "node -p 'process.allowedNodeEnvironmentFlags.has(\"--use-env-proxy\")'"
+    fetching = [f"node -e '{FETCH}' {url}/reached" for url in (URL, "https://other.example")]
+    ended = client(served, suite, "\n".join((knowing, *fetching)))
+    assert ended.returncode == 0, ended
+    knows, allowed, denied = ended.stdout.splitlines()
+    assert ("reached" in allowed) == (knows == "true")
+    assert "reached" not in denied
+
+
+def test_a_denial_tells_an_agent_what_to_ask_for(served: World, suite: Paddock) -> None:
+    """In the body over plain HTTP, in the reason phrase in front of a tunnel."""
+    line = "curl -sS http://other.example/x; curl -sv https://other.example/x 2>&1 | grep -i blocked"
+    ended = client(served, suite, line)
+    body, reason = ended.stdout.splitlines()
+    said = json.loads(body)
+    assert said["errorType"] == "egress-denied"
+    assert said["message"] == "no rule allows other.example:80"
+    assert said["hint"].endswith("--allow-domain other.example:80")
+    assert "403 Blocked by Paddock: no rule allows other.example:443" in reason
+
+
+HANDSHAKE = """
+import base64, os, socket, ssl, sys
+token, _, where = os.environ["HTTPS_PROXY"].removeprefix("http://").partition("@")
+host, _, port = where.partition(":")
+def shake(name):
+    with socket.create_connection((host, int(port)), timeout=20) as sock:
+        auth = base64.b64encode(token.encode()).decode()
+        sock.sendall(f"CONNECT good.example:443 HTTP/1.0\\r\\nProxy-Authorization: Basic {auth}\\r\\n\\r\\n".encode())
+        assert b" 200 " in sock.recv(4096)
+        context = ssl.create_default_context(cafile="ca.pem")
+        context.check_hostname = False
+        try:
+            with context.wrap_socket(sock, server_hostname=name) as tls:
+                tls.sendall(b"GET /fronted HTTP/1.0\\r\\n\\r\\n")
+                return tls.recv(12).decode()
+        except OSError as error:
+            return getattr(error, "reason", None) or str(error)
+for name in ("good.example", "other.example", None):
+    print(shake(name))
+"""
+
+
+def test_a_tunnel_is_held_to_its_servers_name(served: World, suite: Paddock) -> None:
+    """The same server certifies another allowed-looking name; asked for inside a tunnel it is not reached."""
+    (suite.worktree / "handshake.py").write_text(HANDSHAKE)
+    before = len(served.seen())
+    ended = client(served, suite, '"$PYTHON" -I handshake.py')
+    assert ended.stdout.splitlines() == ["HTTP/1.1 200", "TLSV1_ALERT_ACCESS_DENIED", "HTTP/1.1 200"], ended
+    fronted = [entry for entry in served.seen(before) if entry.get("what") == "GET /fronted"]
+    assert len(fronted) == 2
+
+
+def test_a_name_can_be_required_of_every_tunnel(served: World, suite: Paddock) -> None:
+    """network.server_name = "require" turns away clients that name none, and what is no TLS."""
+    (suite.worktree / "handshake.py").write_text(HANDSHAKE)
+    (suite.worktree / ".paddock.toml").write_text('[network]\nserver_name = "require"\n')
+    line = '"$PYTHON" -I handshake.py\ncurl -sS -p http://good.example/plain || echo turned away'
+    ended = client(served, suite, line, "--allow-domain=good.example:80")
+    denied = "TLSV1_ALERT_ACCESS_DENIED"
+    assert ended.stdout.splitlines() == ["HTTP/1.1 200", denied, denied, "turned away"], ended
+    (suite.worktree / ".paddock.toml").unlink()
+    assert "plain" in client(served, suite, line, "--allow-domain=good.example:80").stdout
