@@ -61,6 +61,13 @@ class Server:
             for relay in [relay for relay in self._relays if relay.last < before]:
                 relay.close()
 
+    def close(self) -> None:
+        """Ends everything that is open."""
+        for task in self._starting:
+            task.cancel()
+        for relay in list(self._relays):
+            relay.close()
+
     def _started(self, task: "asyncio.Task[None]") -> None:
         self._starting.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
