@@ -8,7 +8,7 @@ from launcher.session.places import Places, made
 from launcher.vcs.quarantine import lease
 from launcher.vcs.quarantine.lease import Lease
 from launcher.vcs.quarantine.record import directory_of
-from policy.errors import printable
+from policy.errors import Refusal, printable
 from policy.plan import Plan
 
 
@@ -23,3 +23,24 @@ def take(places: Places, plan: Plan, slots: dict[str, str]) -> Lease:
     for warning in taken.warnings:
         messages.say(f"paddock: warning: {printable(warning)}")
     return taken
+
+
+def finish(taken: Lease, plan: Plan) -> list[str]:
+    """Ends the use of the private git directory; the last session in the worktree harvests. For after the jail's end.
+
+    Returns:
+        What to tell the user. A harvest that is refused is no failure of the session: the work stays where it is.
+    """
+    taken.close()
+    try:
+        from launcher.vcs.harvest import ending
+
+        if not ending.due(taken.directory):
+            return []
+        from launcher.session import harvesting, packages
+
+        packages.enable()
+        return harvesting.told(harvesting.take(taken.directory, plan.handoff_patterns))
+    except Refusal as refusal:
+        messages.say(str(refusal))
+        return []

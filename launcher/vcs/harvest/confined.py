@@ -87,27 +87,24 @@ def _plan(spec: Spec, backend: str) -> Plan:
             grants.append((path, "rx" if path in SYSTEM else "r", "system"))
     grants += [(path, "rw", "device") for path in _DEVICES]
     grants += [(path, "r", "objects") for path in readable]
-    nothing: dict[str, object] = dict.fromkeys(
-        ("arguments", "denied", "read_only", "handoff", "handoff_patterns", "domains", "env_pass", "warnings"), ()
-    )
-    words = dict.fromkeys(("provider", "dialect", "worktree_id", "git"), "")
-    return Plan(
-        **nothing,
-        **words,
-        version=VERSION,
-        worktree=cwd,
-        cwd=cwd,
-        program=argv[0],
-        command=argv[0],
-        arguments_at=-1,
-        grants=tuple(grants),
-        links=tuple(links),
-        net="none",
-        env_set=environment,
-        limits=limits,
-        backend=backend,
-        required=_HOLDS,
-    )
+    fields: dict[str, object] = dict.fromkeys(Plan.FIELDS, ())
+    fields |= dict.fromkeys(("provider", "dialect", "worktree_id", "git", "server_name"), "")
+    fields |= {
+        "version": VERSION,
+        "worktree": cwd,
+        "cwd": cwd,
+        "program": argv[0],
+        "command": argv[0],
+        "arguments_at": -1,
+        "grants": tuple(grants),
+        "links": tuple(links),
+        "net": "none",
+        "env_set": environment,
+        "limits": limits,
+        "backend": backend,
+        "required": _HOLDS,
+    }
+    return Plan(**fields)
 
 
 def _jailed(spec: Spec, backend: str, flags: int) -> int:
