@@ -126,7 +126,7 @@ FULL = """
 import os, subprocess, sys
 kind, home, worktree, paddock, *prefix = sys.argv[1:]
 os.environ["HOME"] = home
-for number in range(1, 40):
+for number in (*range(1, 30), *range(32, 160, 8)):
     option = f"nr_inodes={number}" if kind == "inodes" else f"size={4 * number}k"
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode=777,{option}", "full", home], check=True)
     if kind == "blocks":

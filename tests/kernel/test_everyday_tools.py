@@ -215,7 +215,7 @@ def test_script_makes_a_terminal(scene: Scene) -> None:
 
 
 def test_git_reads_in_a_linked_worktree(scene: Scene) -> None:
-    """log, diff, status, blame, grep, show, stash list and archive work; the index of the main repository stays."""
+    """With --git readonly log, diff, status, blame, grep, show, stash list and archive work; the index of the main repository stays."""
     (scene.repo.one / "README.md").write_text("changed\n")
     scene.own(scene.repo.one / "README.md")
     index = scene.repo.main / ".git/worktrees/one/index"
@@ -234,7 +234,7 @@ def test_git_reads_in_a_linked_worktree(scene: Scene) -> None:
     git branch --show-current
     git rev-parse --show-toplevel
     """
-    ended = scene.run(["sh", "-c", program], cwd=scene.repo.one)
+    ended = scene.run(["sh", "-c", program], "--git", "readonly", cwd=scene.repo.one)
     assert ended.returncode == 0, ended.stderr
     for word in ("main: First.", "1 file changed", " M README.md", "src/hello.py:1:", "upstream: First.", "one\n"):
         assert word in ended.stdout

@@ -114,7 +114,7 @@ def test_promise_deny_inside_allow_for_submodules(scene: Scene) -> None:
     echo x >library/mine && echo "wrote library"
     """
     words: list[str | Path] = ["sh", "-c", program, "-", other["checkout"], other["git"]]
-    denied = scene.run(words, "--submodule", "library", "--freeze-root", cwd=scene.repo.one)
+    denied = scene.run(words, "--submodule", "library", "--freeze-root", "--git", "readonly", cwd=scene.repo.one)
     assert denied.returncode == 0, denied.stderr
     assert SECRET not in denied.stdout
     for word in ("read", "wrote"):
@@ -124,7 +124,7 @@ def test_promise_deny_inside_allow_for_submodules(scene: Scene) -> None:
     assert "library = True" in denied.stdout
     assert "upstream: First." in denied.stdout
     assert "wrote library" in denied.stdout
-    allowed = scene.run(words, cwd=scene.repo.one)
+    allowed = scene.run(words, "--git", "readonly", cwd=scene.repo.one)
     assert allowed.stdout.count(SECRET) == 4, "two files, two logs"
     assert f"wrote {other['checkout']}" in allowed.stdout
 

@@ -61,7 +61,7 @@ def test_promise_reads(scene: Scene) -> None:
                 "cache": entry,
                 "pid": victim.pid,
             },
-            *("--ro", scene.place / "ro"),
+            *("--ro", scene.place / "ro", "--git", "readonly"),
         )
     scene.judge("reads", answers, seen=leaked(answers) | trees.seen())
 

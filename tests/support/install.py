@@ -140,9 +140,19 @@ def _build(prefix: Path, python: Path, contents: dict[Path, bytes], root: Path) 
     _call([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)])
 
 
+def libraries(*wanted: str) -> Path:
+    """A directory, for PYTHONPATH of `base_python`, with packages that a test needs in the jail; made once."""
+    root = public_root()
+    with _locked(root / "lock"):
+        return _packages(base_python(), root, list(wanted))
+
+
 def _dependencies(python: Path, root: Path) -> Path:
     """A directory with the dependencies installed, made once for each list of them."""
-    wanted: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    return _packages(python, root, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
+
+
+def _packages(python: Path, root: Path, wanted: list[str]) -> Path:
     key = hashlib.sha256("\0".join([str(python.resolve()), *wanted]).encode()).hexdigest()[:16]
     final = root / f"deps-{key}"
     if not final.exists():

@@ -91,7 +91,7 @@ class Jailed:
             (program, *words),
             tuple(dict.fromkeys((reading.skeleton, reading.objects, *reading.stores))),
             environment,
-            (("memory", memory), ("file_size", 0), ("open_files", 1024)),
+            (("memory", memory), ("file_size", 1 << 20), ("open_files", 1024)),
         )
         told = os.memfd_create("paddock-spec", os.MFD_CLOEXEC)
         given = os.memfd_create("paddock-stdin", os.MFD_CLOEXEC)

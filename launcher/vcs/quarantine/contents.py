@@ -15,6 +15,8 @@ from policy.errors import Refusal
 
 MOST_HOOK_BYTES = 1 << 20
 MOST_HOOKS = 200
+MOST_FOLDED = 4 << 20
+"""Bytes of a `packed-refs` that is written anew for one changed ref: some sixty thousand refs."""
 
 INCLUDED = "paddock-config"
 """Settings taken over from the host; `config` includes it, and is the agent's after that."""
@@ -209,16 +211,18 @@ def new_refs(
         packed_too: the host's packed refs have changed.
     """
     before = dict(line.split("\t")[::-1] for line in _text(f"{given}/loose").split("\n")[:-1])
+    old = _bytes(f"{given}/packed")
+    # Into one file with the others, so that what is loose is the agent's own; not where that file is large.
+    fold = len(old) < MOST_FOLDED
     for ref, value in loose.items():
-        if before.get(ref) != value and ref != own:
+        if before.get(ref) != value and ref != own and not (fold and refs.is_oid(value)):
             _put(directory, ref, value, before.get(ref))
     for ref in before.keys() - loose.keys():
         if ref != own and os.fsdecode(directory.read(ref, 4096) or b"").rstrip() == before[ref]:
             directory.remove(ref)
-    if packed_too:
-        # What is loose now needs no second entry: a new private git directory had it packed.
+    if packed_too or (fold and before != loose):
         content = refs.with_loose(refs.packed(source.common_dir), loose)
-        old, now = (_bytes(f"{given}/packed"), directory.read("packed-refs") or b"")
+        now = directory.read("packed-refs") or b""
         if now != old:
             content = _with_changes(content, old, now, own)
         directory.write("packed-refs", content)

@@ -48,7 +48,7 @@ def take(directory: str, plan: Plan) -> Lease:
         plan: bound, with ``git`` private.
 
     Raises:
-        Refusal: git-private-unusable, git-private-busy, git-record-damaged, and what `renew` refuses.
+        Refusal: state-unusable, git-private-busy, git-record-damaged, and what `renew` refuses.
     """
     warnings: tuple[str, ...] = ()
     for _ in range(_ATTEMPTS):
@@ -104,7 +104,7 @@ def unchanged(record: Record) -> bool:
 def unusable(directory: str, error: OSError) -> Refusal:
     """The Refusal for a private git directory that cannot be made or renewed."""
     return Refusal(
-        "git-private-unusable",
+        "state-unusable",
         f"the private git directory in {directory} cannot be made ready",
         context=f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error),
         hint=f"free some space; or look at {directory}/{GIT}, which the agent could write; or --git readonly",

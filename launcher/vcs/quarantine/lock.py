@@ -22,7 +22,11 @@ def opened(directory: str) -> int:
         OSError: it cannot be opened.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    return os.open(f"{directory}/{LOCK}", flags, 0o600)
+    mask = os.umask(0o077)
+    try:
+        return os.open(f"{directory}/{LOCK}", flags, 0o600)
+    finally:
+        os.umask(mask)
 
 
 def alone(descriptor: int, *, wait: bool) -> bool:

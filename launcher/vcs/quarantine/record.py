@@ -209,6 +209,7 @@ def replace_file(path: str, content: bytes) -> None:
             rest = memoryview(content)
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
+            os.fchmod(descriptor, 0o600)  # whatever the umask
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

@@ -35,18 +35,22 @@ def renew(directory: str, plan: Plan, before: Record | None) -> tuple[str, ...]:
         before: the record that is there.
 
     Raises:
-        Refusal: git-private-unusable, git-head-unreadable, git-config-unreadable, git-missing, git-file-unreadable.
+        Refusal: state-unusable, git-head-unreadable, git-config-unreadable, git-missing, git-file-unreadable.
     """
+    mask = os.umask(0o077)
     try:
-        return _Renewal(directory, plan, before).run()
+        return _Renewal(directory, plan, before, mask).run()
     except OSError as error:
         raise unusable(directory, error) from None
+    finally:
+        os.umask(mask)
 
 
 class _Renewal:
     """One call of `renew`."""
 
-    def __init__(self, directory: str, plan: Plan, before: Record | None) -> None:
+    def __init__(self, directory: str, plan: Plan, before: Record | None, mask: int) -> None:
+        self.mask = mask & ~0o700  # what the user wants for files in his repository, but never one that he cannot open
         self.directory = directory
         self.plan = plan
         self.kind = _kind(plan)
@@ -65,9 +69,11 @@ class _Renewal:
         else:
             repositories = [self._one(source, old.get(source.private), name) for name, source in sources]
         identity = os.path.basename(self.directory)
+        os.umask(self.mask)
         for repository in repositories:
             if repository.base is not None:
                 refs.pin(repository.common_dir, pin(identity), repository.base)
+        os.umask(0o077)
         self._pointers(sources)
         seen = tuple(self.stamps.values())
         write(self.directory, Record(self.plan.worktree, self.kind, form_of(self.plan), tuple(repositories), seen))
@@ -116,8 +122,12 @@ class _Renewal:
                 _remove(f"{self.directory}/{name}")
         fresh = f"{self.directory}/.new-{os.urandom(4).hex()}"
         os.mkdir(fresh, 0o700)
-        repositories = [self._made(fresh, name, source) for name, source in sources]
-        os.rename(fresh, f"{self.directory}/{GIT}")
+        try:
+            repositories = [self._made(fresh, name, source) for name, source in sources]
+            os.rename(fresh, f"{self.directory}/{GIT}")
+        except BaseException:
+            shutil.rmtree(fresh)
+            raise
         return repositories
 
     def _made(self, tree: str, name: str, source: Source) -> Repository:
