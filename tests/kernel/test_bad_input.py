@@ -92,7 +92,7 @@ def test_an_interpreter_that_is_not_there(paddock: Paddock, backend: dict[str, s
         (["run", "--limit", "memory=0", "--", "true"], "must lie between"),
         (["run", "--limit", f"memory={10**30}", "--", "true"], "is not bytes"),
         (["run", "--limit", "memoy=1G", "--", "true"], "did you mean memory?"),
-        (["run", "--allow-domain", "a b", "--", "true"], "is not a host rule"),
+        (["run", "--allow-domain", "a b", "--", "true"], "is not an egress rule"),
         (["explain", "--pln"], "did you mean --plan?"),
         (["explain", "a", "b"], "explain takes one PATH"),
         (["explain", "--plan", "a"], "explain takes one PATH"),
