@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 _ROOT = __file__.rpartition("/")[0].rpartition("/")[0]
 _TOP_LEVEL = ("launcher", "policy")
+_NO_MEMORY = (
+    b"paddock: there is not enough memory to start [memory-missing]\n"
+    b"  why:  the interpreter could not go on; `ulimit -v` says what this shell allows\n"
+    b"  hint: allow more, or free some\n"
+)
 _BUNDLE = b"paddock-bundle-1\n" + MAGIC_NUMBER
 _HEADER = MAGIC_NUMBER + bytes(4)  # flags 0: checked against the source's time and size (PEP 552)
 
@@ -214,6 +219,9 @@ def start(argv: list[str]) -> "NoReturn":
         status = main(argv)
         if sys.stdout is not None:
             sys.stdout.flush()  # `main` has done it, and said what went wrong
+    except (MemoryError, SystemError):  # the latter is what a call gives for which there was no memory, in CPython 3.11
+        posix.write(2, _NO_MEMORY)
+        posix._exit(125)
     except KeyboardInterrupt:  # ends like any command that Ctrl-C killed, so that a shell loop around it stops too
         import signal
 

@@ -71,15 +71,16 @@ def run(
     watch = handoff.Watch(plan)
     changes: tuple[handoff.Change, ...] = ()
     try:
-        if plan.git == "private":
-            from launcher.session import private_git
-
-            git = private_git.take(places, plan, session.slots)
         if plan.net == "proxy":
             from launcher.egress import start
 
             egress = start.Egress(plan, session.directory, _packages)
-        bound = plan.bind(session.slots | egress.slots if egress is not None else session.slots)
+            session.slots.update(egress.slots)
+        if plan.git == "private":
+            from launcher.session import private_git
+
+            git = private_git.take(places, plan, session.slots)
+        bound = plan.bind(session.slots)
         if verbose:
             messages.say(f"paddock: session {session.name}, {plan.backend}, worktree {printable(plan.worktree)}")
         if _costly(plan):
