@@ -13,6 +13,9 @@ _RESOLVER = (
     *("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager", "/run/nscd", "/var/run/nscd"),
 )
 _LIBRARIES = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/nix/store", "/gnu/store")
+NAME = "paddock-proxy"
+"""Of the process, as ps(1) shows it, once it is confined."""
+
 _DEVICES = ("/dev/null", "/dev/urandom")
 
 
@@ -26,6 +29,8 @@ def confine(modules: Iterable[str]) -> None:
         Refusal: the kernel refused. Without Landlock (a kernel of the bubblewrap backend) files stay within reach.
     """
     _load_late()
+    with open("/proc/self/comm", "w") as file:
+        file.write(NAME)
     hygiene.no_new_privs()
     capabilities.drop_all()
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)

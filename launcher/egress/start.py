@@ -81,7 +81,7 @@ class Egress:
         handed_over: descriptors that belong to the jail's first process, which calls `hand_out`.
     """
 
-    __slots__ = ("_channel", "_listening", "_pid", "_pidfd", "addresses", "handed_over", "slots")
+    __slots__ = ("_channel", "_directory", "_listening", "_pid", "_pidfd", "addresses", "handed_over", "slots")
 
     def __init__(self, plan: Plan, directory: str, prepare: "Callable[[], None]") -> None:
         """Forks the proxy. To be called once, before the jail is made, single-threaded.
@@ -92,8 +92,10 @@ class Egress:
             prepare: makes the environment's packages importable; called in the child.
 
         Raises:
-            Refusal: proxy-unavailable.
+            Refusal: proxy-unavailable, upstream-proxy.
         """
+        _check_upstream()
+        self._directory = directory
         secret = os.urandom(16).hex()
         granted = [destination(text) for text, _ in plan.reach]
         own_network = promises.has_mounts(plan.backend)
@@ -158,7 +160,35 @@ class Egress:
                 os.kill(self._pid, _signal.SIGKILL)
             os.waitpid(self._pid, 0)
         os.close(self._pidfd)
-        return f"the network proxy had ended before the command (status {status})" if lost else ""
+        if not lost:
+            return ""
+        return f"the network proxy had ended before the command: {self._fault() or f'status {status}'}"
+
+    def _fault(self) -> str:
+        """What the proxy's log says last, when that is a fault of its own."""
+        import json
+
+        from launcher.egress.log import FILE
+
+        try:
+            with open(f"{self._directory}/{FILE}", "rb") as file:
+                last = json.loads(file.read().splitlines()[-1])
+        except (OSError, IndexError, ValueError):
+            return ""
+        return str(last["reason"]) if last.get("operation") == "fault" else ""
+
+
+def _check_upstream() -> None:
+    """Refuses now what the proxy process could only fail on (`launcher.egress.upstream`)."""
+    for name in ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"):
+        scheme, separator, _ = (os.environ.get(name.lower()) or os.environ.get(name) or "").partition("://")
+        if separator and scheme != "http":
+            raise Refusal(
+                "upstream-proxy",
+                f"{name} of your environment names a proxy of the kind {scheme[:20]}",
+                context="on its own way out, Paddock's proxy can use HTTP proxies only",
+                hint=f"name an http:// proxy there, or unset it: env -u {name} -u {name.lower()} paddock run ...",
+            )
 
 
 def destination(text: str) -> tuple[bytes, int]:
@@ -194,6 +224,7 @@ def _work(
             os._exit(1)
         # Away from the terminal and its signals, and from the streams, which belong to the command.
         os.setsid()
+        os.chdir("/")
         null = os.open("/dev/null", os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
