@@ -46,7 +46,11 @@ ROWS: tuple[tuple[str, str, str], ...] = (
         "landlock+guard: semaphores of everyday programmes need the machine's own /dev/shm; needs a mount namespace",
     ),
     ("terminals", "other terminals cannot be opened, input cannot be pushed into the own one", ""),
-    ("network", "in `none` no way out: TCP, UDP, ICMP, MPTCP, fast open, raw, IPv6", ""),
+    (
+        "network",
+        "no way out by TCP, UDP, ICMP, MPTCP, fast open, raw, IPv6: in `none` at all, in `proxy` but to allowed hosts",
+        "",
+    ),
     ("kernel-surface", "io_uring, bpf, perf, keyrings, userfaultfd, mounts, nested namespaces are closed", ""),
     ("limits", "processes, memory, open files and file size are bounded where a limit is set", ""),
 )

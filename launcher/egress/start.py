@@ -7,11 +7,11 @@ are made inside it and their descriptors passed out; nothing of the proxy's is e
 Launch path of sessions with a proxy: see launcher/jail/syscalls.py.
 """
 
-import os
 import select
 import time
 
 from launcher.jail import hygiene, local_sockets, syscalls
+from launcher.lean import os
 from policy import promises
 from policy.errors import Refusal
 from policy.plan import Plan

@@ -100,7 +100,16 @@ def client(world: World, suite: Paddock, line: str, *options: str) -> "subproces
     environment.append(f"--env=PYTHON={sys.executable}")
     granted = [f"--ro={path}" for path in dict.fromkeys((sys.prefix, sys.base_prefix)) if path != "/usr"]
     words = suite.words(
-        "run", "--allow-domain=good.example:443", *options, *environment, *granted, "--", "sh", "-euc", line
+        "run",
+        "--git=readonly",
+        "--allow-domain=good.example:443",
+        *options,
+        *environment,
+        *granted,
+        "--",
+        "sh",
+        "-euc",
+        line,
     )
     return world.run(suite.who, words, cwd=suite.worktree)
 

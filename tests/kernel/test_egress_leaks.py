@@ -38,7 +38,9 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 def options(allow: Sequence[str] = ALLOWED, deny: Sequence[str] = DENIED) -> list[str]:
     """The options for these rules."""
-    return [f"--allow-domain={rule}" for rule in allow] + [f"--deny-domain={rule}" for rule in deny]
+    return (
+        ["--git=readonly"] + [f"--allow-domain={rule}" for rule in allow] + [f"--deny-domain={rule}" for rule in deny]
+    )
 
 
 def tried(world: World, paddock: Paddock, backend: str, attempts: Sequence[Attempt], *more: str) -> dict[str, str]:

@@ -25,6 +25,7 @@ LAUNCH_PATH = (
     "launcher/verbs/run.py",
     "launcher/ledger/audit*.py",
     "launcher/ledger/enforcement.py",
+    "launcher/egress/start.py",
     "launcher/jail/*.py",
     "launcher/jail/*/*.py",
     "launcher/session/private_git.py",
