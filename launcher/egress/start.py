@@ -150,17 +150,16 @@ class Egress:
 
     def close(self) -> str:
         """Ends the proxy. Returns "", or what to tell when it had ended before."""
-        pid, status = os.waitpid(self._pid, os.WNOHANG)
-        lost = pid != 0
-        if not lost:
-            os.kill(self._pid, _signal.SIGTERM)
-            poll = select.poll()
-            poll.register(self._pidfd, select.POLLIN)
-            if not poll.poll(_ENDS_WITHIN * 1000):
-                os.kill(self._pid, _signal.SIGKILL)
-            os.waitpid(self._pid, 0)
+        os.kill(self._pid, _signal.SIGTERM)  # not waited for yet, so the number is still the proxy's
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        expected = [0, int(_signal.SIGTERM)]
+        if not poll.poll(_ENDS_WITHIN * 1000):
+            os.kill(self._pid, _signal.SIGKILL)
+            expected.append(int(_signal.SIGKILL))
+        status = os.waitpid(self._pid, 0)[1]
         os.close(self._pidfd)
-        if not lost:
+        if status in expected:
             return ""
         return f"the network proxy had ended before the command: {self._fault() or f'status {status}'}"
 

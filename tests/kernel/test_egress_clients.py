@@ -99,18 +99,8 @@ def client(world: World, suite: Paddock, line: str, *options: str) -> "subproces
     environment = [f"--env={name}={ca}" for name in (*names, "NODE_EXTRA_CA_CERTS")]
     environment.append(f"--env=PYTHON={sys.executable}")
     granted = [f"--ro={path}" for path in dict.fromkeys((sys.prefix, sys.base_prefix)) if path != "/usr"]
-    words = suite.words(
-        "run",
-        "--git=readonly",
-        "--allow-domain=good.example:443",
-        *options,
-        *environment,
-        *granted,
-        "--",
-        "sh",
-        "-euc",
-        line,
-    )
+    options = ("--git=readonly", "--allow-domain=good.example:443", *options, *environment, *granted)
+    words = suite.words("run", *options, "--", "sh", "-euc", line)
     return world.run(suite.who, words, cwd=suite.worktree)
 
 

@@ -38,9 +38,8 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 def options(allow: Sequence[str] = ALLOWED, deny: Sequence[str] = DENIED) -> list[str]:
     """The options for these rules."""
-    return (
-        ["--git=readonly"] + [f"--allow-domain={rule}" for rule in allow] + [f"--deny-domain={rule}" for rule in deny]
-    )
+    rules = [f"--allow-domain={rule}" for rule in allow] + [f"--deny-domain={rule}" for rule in deny]
+    return ["--git=readonly", *rules]
 
 
 def tried(world: World, paddock: Paddock, backend: str, attempts: Sequence[Attempt], *more: str) -> dict[str, str]:

@@ -3,115 +3,17 @@
 import asyncio
 import hashlib
 import ipaddress
-import json
 import socket
-from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from launcher.egress import dial as dialling
-from launcher.egress import resolve
 from launcher.egress.bounds import Bounds
-from launcher.egress.forward import Forward
-from launcher.egress.gateway import Gateway
 from launcher.egress.log import FILE, Log
-from launcher.egress.server import Server
-from launcher.egress.upstream import Upstreams
 from policy.addresses import Address
-from policy.egress import EgressPolicy, Verdict
-
-SECRET = "0123456789abcdef"
-AUTH = b"Proxy-Authorization: Basic " + b64encode(f"paddock:{SECRET}".encode()) + b"\r\n"
-PATIENCE = 30.0
-BOUNDS = Bounds()
-
-Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-def run(test: Awaitable[None]) -> None:
-    """Runs a test's coroutine, which must end in time."""
-
-    async def bounded() -> None:
-        async with asyncio.timeout(PATIENCE):
-            await test
-
-    asyncio.run(bounded())
-
-
-@asynccontextmanager
-async def server(handler: Handler) -> AsyncIterator[int]:
-    """A TCP server on the loopback: its port."""
-    serving = await asyncio.start_server(handler, "127.0.0.1", 0)
-    async with serving:
-        yield serving.sockets[0].getsockname()[1]
-
-
-@asynccontextmanager
-async def proxy(
-    directory: Path, bounds: Bounds = BOUNDS, env: Mapping[str, str] = {}, forward_to: int = 0
-) -> AsyncIterator[int]:
-    """A proxy that allows localhost and 127.0.0.1: its port."""
-    log = Log(f"{directory}/{FILE}", bounds.log_bytes)
-    gateway = Gateway(EgressPolicy(("127.0.0.1", "localhost", "example.com")), Upstreams(env), log, bounds)
-    serving = Server(gateway, SECRET, log, bounds, name_required=False)
-    forward = Forward(ipaddress.ip_address("127.0.0.1"), forward_to, "rule", log, 5) if forward_to else None
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.setblocking(False)
-        tasks = [asyncio.create_task(serving.serve(listener, forward)), asyncio.create_task(serving.sweep())]
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            serving.close()
-            log.close()
-
-
-def lines(directory: Path) -> list[dict[str, Any]]:
-    """What the log holds."""
-    return [json.loads(line) for line in (directory / FILE).read_text().splitlines()]
-
-
-async def opened(port: int, host: str, to: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A tunnel through the proxy."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"CONNECT {host}:{to} HTTP/1.1\r\nHost: {host}:{to}\r\n".encode() + AUTH + b"\r\n")
-    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
-    return reader, writer
-
-
-async def asked(port: int, request: bytes) -> bytes:
-    """The whole answer to some bytes."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(request)
-    try:
-        return await reader.read()
-    finally:
-        writer.close()
-        await writer.wait_closed()
-
-
-async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Says everything back when the client has said all."""
-    data = await reader.read()
-    writer.write(data)
-    await writer.drain()
-    writer.close()
-    await writer.wait_closed()
-
-
-async def prompt(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Says everything back at once."""
-    while data := await reader.read(65536):
-        writer.write(data)
-        await writer.drain()
-    writer.close()
-    await writer.wait_closed()
+from policy.egress import Verdict
+from tests.support.proxied import AUTH, PATIENCE, asked, echo, lines, opened, prompt, proxy, run, server
 
 
 def test_each_side_may_end_first(tmp_path: Path) -> None:
@@ -276,82 +178,6 @@ def test_the_log_has_an_end(tmp_path: Path) -> None:
     assert len(written) + last["count"] == 100
     assert (tmp_path / FILE).stat().st_size < 2000
     assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
-
-
-def upstream_proxy(seen: list[bytes], status: bytes = b"200 OK") -> Handler:
-    """Another proxy: notes what it is told, then plays the destination."""
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        seen.append(await reader.readuntil(b"\r\n\r\n"))
-        writer.write(b"HTTP/1.1 " + status + b"\r\n\r\n")
-        if seen[-1].startswith(b"CONNECT"):
-            await prompt(reader, writer)
-        else:
-            writer.close()
-            await writer.wait_closed()
-
-    return handle
-
-
-@pytest.fixture
-def unresolving(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No name is known here, as behind many a company's proxy."""
-
-    def look_up(host: str, port: int) -> list[Address]:
-        raise socket.gaierror(socket.EAI_NONAME, "not known")
-
-    monkeypatch.setattr(resolve, "_look_up", look_up)
-
-
-@pytest.mark.usefixtures("unresolving")
-def test_the_machines_own_proxy_is_used(tmp_path: Path) -> None:
-    """Tunnels in a tunnel, plain requests with their whole URL, credentials for it alone, NO_PROXY around it."""
-    seen: list[bytes] = []
-
-    async def test() -> None:
-        async with server(upstream_proxy(seen)) as up, server(prompt) as direct:
-            env = {"HTTPS_PROXY": f"http://u:p@127.0.0.1:{up}", "http_proxy": f"http://127.0.0.1:{up}"}
-            async with proxy(tmp_path, env=env | {"no_proxy": "other.example"}) as port:
-                reader, writer = await opened(port, "example.com", 443)
-                writer.write(b"through both")
-                assert await reader.readexactly(12) == b"through both"
-                writer.close()
-                await writer.wait_closed()
-                answer = await asked(
-                    port, b"GET http://example.com/a HTTP/1.1\r\nHost: example.com\r\n" + AUTH + b"\r\n"
-                )
-                assert answer.startswith(b"HTTP/1.1 200 ")
-                reader, writer = await opened(port, "127.0.0.1", direct)
-                writer.close()
-                await writer.wait_closed()
-
-    run(test())
-    credentials = b64encode(b"u:p")
-    assert seen[0] == (
-        b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\nProxy-Authorization: Basic " + credentials
-        + b"\r\n\r\n"
-    )  # fmt: skip
-    assert seen[1].startswith(b"GET http://example.com/a HTTP/1.1\r\n")
-    assert b"roxy-Authorization" not in seen[1]
-    assert len(seen) == 2
-
-
-@pytest.mark.usefixtures("unresolving")
-def test_an_upstream_proxy_that_refuses_is_said(tmp_path: Path) -> None:
-    """502, in words; and what the rules deny never gets as far."""
-    seen: list[bytes] = []
-
-    async def test() -> None:
-        async with (
-            server(upstream_proxy(seen, b"403 No")) as up,
-            proxy(tmp_path, env={"ALL_PROXY": f"127.0.0.1:{up}"}) as port,
-        ):
-            for host, status in (("example.com", b"502"), ("evil.example", b"403"), ("10.1.2.3", b"403")):
-                request = f"CONNECT {host}:443 HTTP/1.0\r\n".encode() + AUTH + b"\r\n"
-                assert (await asked(port, request)).startswith(b"HTTP/1.1 " + status)
-
-    run(test())
-    assert len(seen) == 1
 
 
 def test_a_forwarded_port_leads_to_one_place(tmp_path: Path) -> None:
