@@ -301,6 +301,7 @@ def wide(who: Who, public_dir: Path) -> Iterator[Path]:
     yield who.give(path)
 
 
+@pytest.mark.spec("SC-002")
 @pytest.mark.parametrize("frozen", [False, True], ids=["namespaces", "landlock"])
 def test_the_validator_and_the_kernel_agree(who: Who, wide: Path, frozen: bool) -> None:
     """Allowed by the validator is allowed by the kernel; only grants outside the worktree go the other way."""

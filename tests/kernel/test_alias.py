@@ -62,6 +62,7 @@ def test_every_word_is_the_commands(paddock: Paddock, real: Path, links: Path, n
     assert (ended.returncode, ended.stdout) == (7, f"{words}\njailed\n"), ended.stderr
 
 
+@pytest.mark.spec("FR-004h")
 @pytest.mark.parametrize("name", ["claude", "codex"])
 def test_a_known_agent_is_told_its_limits(
     paddock: Paddock, backend: dict[str, str], real: Path, links: Path, name: str

@@ -157,6 +157,7 @@ def test_a_descriptor_is_successful_only_as_a_whole() -> None:
             MergeDescriptor.model_validate(fields)
 
 
+@pytest.mark.spec("EC-MF-001")
 def test_partial_success_can_be_told() -> None:
     """A submodule that merged and was undone stands beside the conflict of the main worktree (EC-MF-001)."""
     part = submodule(SubmoduleStatus.ROLLED_BACK, MERGED)
@@ -165,6 +166,7 @@ def test_partial_success_can_be_told() -> None:
     assert not descriptor.no_op
 
 
+@pytest.mark.spec("EC-MF-007")
 def test_a_status_keeps_both_phases_apart() -> None:
     """Phase 1's descriptor stands beside phase 2's, each in its own field (EC-MF-007)."""
     down = BAD.model_copy(update={"merge_direction": DOWN})
@@ -178,6 +180,7 @@ def test_a_status_keeps_both_phases_apart() -> None:
         AgentMergeStatus.model_validate({})
 
 
+@pytest.mark.spec("SM-MF-004")
 def test_an_aggregation_counts_everyone_once() -> None:
     """merged + pending + conflicted = all (SM-MF-004); nobody is in two places."""
     found = MergeAggregation(

@@ -61,6 +61,7 @@ def offer(plug_ins: Path, value: str) -> None:
     importlib.invalidate_caches()
 
 
+@pytest.mark.spec("CONTRACT-2a")
 def test_the_built_ins_are_known() -> None:
     """The three providers of the specification."""
     assert {"claude-code", "codex", "goose"} <= set(load_registry().names())
@@ -84,6 +85,7 @@ def test_a_required_unknown_name_is_refused_with_the_known_and_the_nearest() -> 
     assert refused.value.hint == "--provider claude-code"
 
 
+@pytest.mark.spec("CONTRACT-2a")
 def test_duplicates_are_refused_and_both_sources_named() -> None:
     """Two strategies for one name; the second goose of the specification was such a slip."""
     with pytest.raises(Refusal) as refused:
@@ -93,6 +95,7 @@ def test_duplicates_are_refused_and_both_sources_named() -> None:
     assert "/b.toml" in refused.value.context
 
 
+@pytest.mark.spec("FR-004i")
 def test_the_users_files_are_read(tmp_path: Path) -> None:
     """A *.toml file adds a provider; other files, and a missing directory, add nothing."""
     (tmp_path / "mine.toml").write_text(text("mine"))
@@ -138,6 +141,7 @@ def test_an_unreadable_file_is_one_refusal(tmp_path: Path) -> None:
         load_registry(user_directory=tmp_path / "file")
 
 
+@pytest.mark.spec("FR-004i")
 @pytest.mark.parametrize("value", ["STRATEGY", "Strategy", "SPEC"])
 def test_a_plug_in_gives_a_strategy_a_class_or_a_spec(plug_ins: Path, value: str) -> None:
     """All three are found by name, and only when plug-ins are asked for."""

@@ -49,6 +49,7 @@ CONTRACT = [
 ]  # fmt: skip
 
 
+@pytest.mark.spec("FR-004f", "FR-004g", "CONTRACT-2a")
 @pytest.mark.parametrize(("name", "environment", "arguments"), CONTRACT)
 def test_the_contract_dialect_is_exactly_the_specification(
     name: str, environment: dict[str, str], arguments: list[str]
@@ -137,6 +138,7 @@ def test_braces_in_a_path_stay_what_they_are() -> None:
     assert arguments == ["--add-dir=/{submodule}", "--add-dir=/{submodule}/{worktree}"]
 
 
+@pytest.mark.spec("CONTRACT-2a")
 def test_a_provider_without_sandbox_support_is_told_nothing() -> None:
     """`supports_sandbox = false` gives neither variables nor arguments."""
     text = MINIMAL.replace('title = "Mine"', 'title = "Mine"\nsupports_sandbox = false') + 'arguments = ["-x"]\n'

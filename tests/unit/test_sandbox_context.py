@@ -64,6 +64,7 @@ def modules(tmp_path: Path) -> Path:
     return wt
 
 
+@pytest.mark.spec("US6.1", "US6.2", "FR-018", "SC-006")
 @pytest.mark.parametrize("freeze", [False, True])
 def test_the_deepest_root_wins(modules: Path, freeze: bool) -> None:
     """Story 6: submodule A is open, B is closed though it lies below the worktree, and C in B is open again."""
@@ -247,6 +248,7 @@ def test_another_spelling_of_an_exception_is_the_exception(modules: Path) -> Non
     assert ask(".Env", "READ") is None
 
 
+@pytest.mark.spec("EDGE-5")
 def test_a_context_whose_worktree_is_gone_denies(modules: Path) -> None:
     """What was laid out earlier does not outlive the worktree."""
     whole = context(modules, freeze=False)

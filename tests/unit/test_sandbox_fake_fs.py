@@ -79,6 +79,7 @@ def test_entries_and_the_root_itself(disk: FakeFilesystem) -> None:
     assert BOX.validate(".", ROOT, "DELETE").reason is Reason.ROOT_ITSELF
 
 
+@pytest.mark.spec("US6.1", "US6.2", "SC-006")
 def test_submodules(disk: FakeFilesystem) -> None:
     """Story 6: A granted, B not."""
 

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -69,6 +70,7 @@ def answer(resolver: Callable[[str], Location], path: str) -> Location | Reason:
         return error.reason
 
 
+@pytest.mark.spec("FR-013")
 @settings(max_examples=300, deadline=None, database=None)
 @given(nodes=NODES, paths=st.lists(PATHS, min_size=1, max_size=8))
 def test_both_resolvers_agree_on_random_trees(nodes: list[tuple[str, str, str]], paths: list[str]) -> None:
@@ -126,6 +128,7 @@ def test_what_a_removal_removes_is_what_was_judged(nodes: list[tuple[str, str, s
         assert result.allowed is entry.path.startswith(f"{root}/")
 
 
+@pytest.mark.spec("FR-014")
 @settings(max_examples=200, deadline=None, database=None)
 @given(target=st.one_of(st.text(max_size=40), st.binary(max_size=40)), operation=st.text(max_size=6))
 def test_no_input_raises(target: str | bytes, operation: str) -> None:

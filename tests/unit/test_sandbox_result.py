@@ -11,6 +11,7 @@ from policy.violation import FALLBACK_JSON
 BOX = WorktreeSandbox()
 
 
+@pytest.mark.spec("FR-014", "CONTRACT-ERROR")
 def test_the_error_json_has_the_specified_keys_in_order() -> None:
     """contracts.md, Error Response Format, word for word."""
     denied = BOX.validate("/other/path/file.txt", "/usr")
@@ -26,6 +27,7 @@ def test_the_error_json_has_the_specified_keys_in_order() -> None:
     assert detail[6:] == [("reason", "outside"), ("normalizedPath", "/other/path/file.txt")]
 
 
+@pytest.mark.spec("FR-014", "CONTRACT-ERROR")
 def test_the_fallback_json_stands_for_what_cannot_be_written() -> None:
     """The specification gives it literally."""
     broken = SandboxValidationResult.model_construct(allowed=False, attempted_path=object(), reason=Reason.OUTSIDE)
@@ -65,6 +67,7 @@ def test_messages_cannot_drive_a_terminal() -> None:
     assert len(message) < 2500
 
 
+@pytest.mark.spec("SC-005")
 def test_every_reason_has_a_sentence_that_names_path_and_boundary() -> None:
     """SC-005; the plain case is worded by the contract, and carries both in the JSON beside it."""
     for reason in Reason:

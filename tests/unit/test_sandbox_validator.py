@@ -68,6 +68,7 @@ def denies(target: str | bytes | Path, root: Path, operation: Operation | str = 
     return result.reason
 
 
+@pytest.mark.spec("US2.1", "US2.2", "US3.1", "US3.2", "US4.1", "US4.2", "FR-010", "FR-011", "FR-012", "CONTRACT-4")
 @pytest.mark.parametrize("operation", list(Operation))
 def test_inside_is_allowed_and_outside_denied_for_every_operation(wt: Path, operation: Operation) -> None:
     """Stories 2 to 4: the same boundary for reading, writing and editing."""
@@ -98,6 +99,7 @@ def test_relative_paths_start_at_the_root_or_the_base(wt: Path) -> None:
     assert BOX.validate("file", wt, base="").reason is Reason.EMPTY
 
 
+@pytest.mark.spec("US2.3", "US3.3", "FR-013", "SC-004")
 @pytest.mark.parametrize(
     "target",
     ["../out/file", "src/../../out/file", "src/deep/../../../wt-2/file", "../../../../../../../../etc/passwd", ".."],
@@ -115,6 +117,7 @@ def test_traversal_that_stays_inside_is_allowed(wt: Path) -> None:
     assert allows("./src/.//deep/../../file", wt) == f"{wt}/file"
 
 
+@pytest.mark.spec("FR-013", "SC-004")
 def test_dotdot_behind_a_link_goes_up_from_the_links_target(wt: Path) -> None:
     """The kernel does not take `link/..` away as text."""
     assert allows("in-link/../deep/file", wt) == f"{wt}/src/deep/file"
@@ -133,6 +136,7 @@ def test_dotdot_behind_something_missing_is_denied(wt: Path) -> None:
     assert allows("src/../missing", wt, "WRITE") == f"{wt}/missing"
 
 
+@pytest.mark.spec("EDGE-2")
 def test_links_are_followed(wt: Path) -> None:
     """A link is judged by where it leads."""
     assert allows("in-link/file", wt) == f"{wt}/src/deep/file"
@@ -143,6 +147,7 @@ def test_links_are_followed(wt: Path) -> None:
     assert allows(wt.parent / "back" / "file", wt) == f"{wt}/file"
 
 
+@pytest.mark.spec("EDGE-2")
 def test_a_dangling_link_is_judged_by_what_it_would_create(wt: Path) -> None:
     """Writing through it creates its target."""
     assert allows("new-in", wt, "WRITE") == f"{wt}/src/new"
@@ -257,6 +262,7 @@ def test_names_that_are_not_utf8(wt: Path) -> None:
     assert denied.attempted_path == "/out/\udcff\n"
 
 
+@pytest.mark.spec("EDGE-4")
 def test_the_root_itself_can_be_read_and_never_changed(wt: Path) -> None:
     """However it is spelt."""
     (wt / "here").symlink_to(".")
@@ -270,6 +276,7 @@ def test_the_root_itself_can_be_read_and_never_changed(wt: Path) -> None:
     assert allows("src", wt, "DELETE")
 
 
+@pytest.mark.spec("EDGE-5")
 def test_a_root_that_is_gone_or_replaced_denies_everything(wt: Path) -> None:
     """Deleted, renamed away, turned into a link or a file: each denies with its own reason."""
     moved = wt.parent / "moved"
@@ -385,6 +392,7 @@ def test_unknown_operations_are_denied(wt: Path) -> None:
     assert denies("file", wt, "") is Reason.UNKNOWN_OPERATION
 
 
+@pytest.mark.spec("CONTRACT-4", "FR-013")
 def test_normalize_and_within(wt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The two small questions of the contract."""
     assert BOX.normalize_path(wt / "in-link" / ".." / "deep") == wt / "src" / "deep"

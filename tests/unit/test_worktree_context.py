@@ -38,6 +38,7 @@ def context(**changes: object) -> WorktreeSandboxContext:
     return WorktreeSandboxContext.model_validate(facts | changes)
 
 
+@pytest.mark.spec("MF-005", "CONTRACT-7")
 def test_flat_names_read_the_nested_models() -> None:
     """Every name that one of the specification's two shapes uses is there."""
     whole = context()
@@ -161,6 +162,7 @@ def test_names_and_ids_are_unique() -> None:
         context(main_worktree=main(submodule_worktree_ids=("id-a", "id-b", "id-b")))
 
 
+@pytest.mark.spec("MF-007", "MF-008")
 def test_references_between_the_models_agree() -> None:
     """A submodule of another worktree, and lists of ids that differ, are refused with both sides named."""
     with pytest.raises(ValidationError, match="belongs to worktree 'other', but the main worktree here is 'm'"):
