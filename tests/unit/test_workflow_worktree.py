@@ -139,6 +139,9 @@ def test_a_worktree_that_is_gone_stops_the_request(world: World) -> None:
     with pytest.raises(DecoratorFailed, match="worktree-context"):
         parent(world)
     assert world.contexts.get_worktree_context("run") == world.main
+    world.graph.update("run", lambda node: node.evolve(worktree_id=None))
+    assert parent(world).worktree_context is None
+    assert world.contexts.get_worktree_context("run") == world.main
 
 
 @pytest.mark.spec("EDGE-3")
