@@ -9,6 +9,7 @@ from policy.errors import EXIT_REFUSED, Refusal
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("launcher.verbs.run", "run a command in a jail around its git worktree"),
     "exec": ("launcher.verbs.exec", "run a further command inside a live session"),
+    "merge": ("launcher.verbs.merge", "merge agents' branches into the trunk, submodules first"),
     "explain": ("launcher.verbs.explain", "show what a jail would allow, and by which rule"),
     "why": ("launcher.verbs.why", "say whether a path or a host is allowed, what decides it, what would allow it"),
     "denials": ("launcher.verbs.denials", "show what a session was refused, and what would allow it"),

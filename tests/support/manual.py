@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from launcher import cli
-from launcher.verbs import denials, doctor, explain, run, why
+from launcher.verbs import denials, doctor, explain, merge, run, why
 from launcher.verbs import exec as further
 from policy import promises
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED
@@ -114,7 +114,7 @@ def man_page() -> str:
         out += [".TP", f".B {status}", meaning]
     out += [".SH EXAMPLES"]
     for command, meaning in (*run.EXAMPLES, *further.EXAMPLES, *explain.EXAMPLES, *why.EXAMPLES,
-                             *denials.EXAMPLES, *doctor.EXAMPLES):  # fmt: skip
+                             *denials.EXAMPLES, *doctor.EXAMPLES, *merge.EXAMPLES):  # fmt: skip
         out += [".TP", f".B {_roff(command)}", _roff(meaning[0].upper() + meaning[1:] + ".")]
     out += [
         ".SH FILES",

@@ -27,7 +27,7 @@ class Frozen(BaseModel):
 
 
 class ConflictKind(StrEnum):
-    """Kinds of conflict: git's own names (merge-ort), and the three that Paddock adds."""
+    """Kinds of conflict: git's own names (merge-ort), and one for those it may learn later."""
 
     CONTENTS = "contents"
     ADD_ADD = "add/add"
@@ -44,8 +44,6 @@ class ConflictKind(StrEnum):
     DIRECTORY_RENAME_COLLISION = "directory rename collision"
     DIRECTORY_RENAME_SPLIT = "directory rename unclear split"
     SUBMODULE = "submodule"
-    CHECK = "check"  # a gate command failed on the merged tree
-    HISTORY = "unrelated histories"  # no common ancestor
     OTHER = "other"  # a kind that this version of Paddock does not know; the message has git's words
 
 

@@ -267,8 +267,7 @@ class MergeAggregation(Frozen):
             lines.append(f"  conflicted  {printable(self.conflicted.agent_result_id)}")
             descriptor = self.conflicted.merge_descriptor
             assert descriptor is not None
-            if descriptor.error_message:
-                lines.append(f"    {printable(descriptor.error_message)}")
+            lines += [f"    {printable(line)}" for line in (descriptor.error_message or "").splitlines()]
             lines += [f"    conflict in {printable(path)}" for path in descriptor.conflict_files]
         lines += [f"  pending     {printable(s.agent_result_id)}" for s in self.pending]
         return "\n".join(lines)

@@ -1,0 +1,216 @@
+"""What was decided about refs of several repositories, on disk before anything moves, so that a crash ends nowhere.
+
+One file per run below a directory that no jail can reach. Every write is a new file, synced, then renamed over the
+old one, and the directory synced (rename(2), fsync(2)): a reader sees one state or the next, never half of one. One
+lock per directory keeps runs of the same repository apart; git processes inherit it, so that it outlives a launcher
+that was killed until the last of them has ended.
+"""
+
+import fcntl
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from launcher.vcs.merge.models import MergeAggregation
+from policy.errors import Refusal
+from policy.worktree import AbsolutePath, Name
+
+_RUN = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
+_WAIT = 600.0
+_PAUSE = 0.05
+
+
+class State(StrEnum):
+    """Where a run stands."""
+
+    PREPARED = "prepared"  # nothing has been moved
+    COMMITTING = "committing"  # everything is to be moved; some may be
+    COMMITTED = "committed"  # all refs and files are moved; locks may be left
+    DONE = "done"
+    ABANDONED = "abandoned"  # nothing was moved, and nothing will be
+    ROLLING_BACK = "rolling-back"  # everything is to be moved back; some may be
+    ROLLED_BACK = "rolled-back"
+
+
+UNFINISHED = frozenset({State.PREPARED, State.COMMITTING, State.COMMITTED, State.ROLLING_BACK})
+
+
+class Move(BaseModel):
+    """One repository's part of a run.
+
+    Attributes:
+        name: of the submodule; empty for the main repository.
+        git_dir: of the worktree, or of the repository where no files are moved.
+        work_tree: whose files are moved; None for refs alone.
+        ref: full name, or ``HEAD`` where that is detached; empty where only objects are kept (a submodule that is not
+            checked out at what its parent records).
+        old: commit before the run.
+        new: commit after it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = ""
+    git_dir: AbsolutePath
+    work_tree: AbsolutePath | None = None
+    ref: str
+    old: str
+    new: str
+
+
+class Run(BaseModel):
+    """One run of the merge engine.
+
+    Attributes:
+        run_id: its name; sorts by time.
+        state: where it stands.
+        target: the branch, as people call it.
+        moves: submodules first, innermost before outer, the main repository last.
+        outcome: what is reported when it is done; what stopped it is in there, too.
+        note: one sentence on how it ended, when not as planned.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run_id: Name
+    state: State
+    target: Name
+    moves: tuple[Move, ...] = ()
+    outcome: MergeAggregation | None = None
+    note: str = ""
+
+
+class Journal:
+    """The runs of one repository.
+
+    Args:
+        directory: where they are kept; made when missing (mode 0700).
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self._active = f"{directory}/active"
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+
+    @contextmanager
+    def lock(self, *, wait: float = _WAIT) -> Iterator[int]:
+        """Keeps other runs of this repository out; yields the descriptor that git processes are to inherit.
+
+        Args:
+            wait: seconds until it is given up.
+
+        Raises:
+            Refusal: merge-running.
+        """
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        descriptor = os.open(f"{self.directory}/lock", flags, 0o600)
+        try:
+            deadline = time.monotonic() + wait
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= deadline:
+                        raise Refusal(
+                            "merge-running",
+                            "another merge into this repository is running",
+                            context=f"it holds {self.directory}/lock",
+                            hint="try again when it is done",
+                        ) from None
+                    time.sleep(_PAUSE)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def new_id(self) -> str:
+        """A name for a new run."""
+        return time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + secrets.token_hex(3)
+
+    def write(self, run: Run) -> Run:
+        """Puts a run on disk, for good, and returns it."""
+        if run.state in UNFINISHED:
+            self._put(self._active, run.run_id.encode())
+        self._put(self._path(run.run_id), run.model_dump_json().encode())
+        if run.state not in UNFINISHED and self._read_active() == run.run_id:
+            os.unlink(self._active)
+        return run
+
+    def _put(self, path: str, content: bytes) -> None:
+        temporary = f"{path}.new"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(descriptor)
+        os.rename(temporary, path)
+        directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def advance(self, run: Run, state: State, note: str = "") -> Run:
+        """Writes a run with its next state."""
+        return self.write(run.model_copy(update={"state": state, "note": note or run.note}))
+
+    def read(self, run_id: str) -> Run:
+        """The run of that name.
+
+        Raises:
+            Refusal: merge-run-unknown, journal-damaged.
+        """
+        if not _RUN.fullmatch(run_id):
+            raise self._unknown(run_id)
+        try:
+            with open(self._path(run_id), "rb") as stream:
+                content = stream.read()
+        except FileNotFoundError:
+            raise self._unknown(run_id) from None
+        try:
+            return Run.model_validate_json(content)
+        except ValidationError as error:
+            raise Refusal(
+                "journal-damaged",
+                f"the journal of run {run_id} cannot be read",
+                context=f"{self._path(run_id)}: {error.errors()[0]['msg']}",
+                hint="see refs/paddock/merge in the repository for the commits of that run",
+            ) from None
+
+    def runs(self) -> list[str]:
+        """Names of all runs, oldest first."""
+        found = [name.removesuffix(".json") for name in os.listdir(self.directory) if name.endswith(".json")]
+        return sorted(name for name in found if _RUN.fullmatch(name))
+
+    def unfinished(self) -> Run | None:
+        """The run that a crash has left, if there is one. There is never more than one: none begins beside it."""
+        name = self._read_active()
+        if name is None or name not in self.runs():
+            return None
+        run = self.read(name)
+        return run if run.state in UNFINISHED else None
+
+    def _read_active(self) -> str | None:
+        try:
+            with open(self._active, encoding="ascii", errors="replace") as stream:
+                return stream.read(100)
+        except FileNotFoundError:
+            return None
+
+    def _path(self, run_id: str) -> str:
+        return f"{self.directory}/{run_id}.json"
+
+    def _unknown(self, run_id: str) -> Refusal:
+        known = self.runs()
+        return Refusal(
+            "merge-run-unknown",
+            f"there is no run {run_id}",
+            context=f"runs: {', '.join(known[-5:])}" if known else "nothing has been merged here yet",
+            hint="paddock merge status",
+        )

@@ -1,0 +1,119 @@
+"""Children into the trunk, one after another, as objects; up to the first that cannot be merged."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from launcher.vcs.git import GitFailed
+from launcher.vcs.merge.changes import changes
+from launcher.vcs.merge.engine import Engine, Outcome, Source, undone
+from launcher.vcs.merge.history import History
+from launcher.vcs.merge.models import SubmoduleStatus
+from launcher.vcs.merge.store import Relation
+from policy.errors import Refusal
+
+Gate = Callable[[str, str], str]
+"""Asked after each merge with the child's label and the merged commit; answers "" or why it must not stay."""
+
+Progress = Callable[[int, int, str], None]
+"""Told before each child: how many are done, of how many, and which is next."""
+
+
+class Merged(NamedTuple):
+    """One child and what came of it; `before` is the trunk's commit it was merged into."""
+
+    source: Source
+    outcome: Outcome
+    before: str
+
+
+class Batch(NamedTuple):
+    """All that was tried, in order: everything but the last has succeeded, and that too unless there was a conflict.
+
+    Attributes:
+        tried: one entry per child.
+        commit: the trunk's commit after the successful ones.
+    """
+
+    tried: tuple[Merged, ...]
+    commit: str
+
+
+def title(label: str, target: str) -> str:
+    """The message of a merge commit, as `git merge` would put it."""
+    into = "" if target in ("main", "master") else f" into {target}"
+    return f"Merge branch '{label}'{into}\n"
+
+
+def merge(
+    engine: Engine,
+    base: str,
+    sources: Sequence[Source],
+    target: str,
+    *,
+    gate: Gate | None = None,
+    progress: Progress | None = None,
+) -> Batch:
+    """Merges every source into what the earlier ones have made of `base`.
+
+    What is the same for all is asked of git once: the history that the trunk lacks, and which children touch
+    attributes or submodules. Then a merge costs two processes.
+
+    Args:
+        engine: for the repository.
+        base: the trunk's commit.
+        sources: in order.
+        target: the trunk's name, for messages.
+        gate: see `Gate`.
+        progress: see `Progress`.
+
+    Raises:
+        GitFailed: what is asked for all failed; for one child, it is its outcome.
+    """
+    commits = [source.commit for source in sources]
+    history = History.of(engine.main.git, base, commits)
+    differences = changes(engine.main, base, commits)
+    if any(change.attributes for change in differences):
+        engine.main.attributes_may_differ()
+    else:
+        engine.main.attributes_stay(base)
+    # Not child by child: what one brings in can meet what another took from their common past.
+    submodules = any(change.submodules for change in differences)
+    now = base
+    tried: list[Merged] = []
+    for number, source in enumerate(sources):
+        if progress is not None:
+            progress(number, len(sources), source.label)
+        outcome = _one(engine, now, source, history, base, target, submodules=submodules)
+        if outcome.commit and outcome.commit != now and gate is not None:
+            reason = gate(source.label, outcome.commit)
+            if reason:
+                outcome = Outcome("", error=reason, submodules=undone(outcome.submodules, SubmoduleStatus.ROLLED_BACK))
+        tried.append(Merged(source, outcome, now))
+        if not outcome.commit:
+            break
+        now = outcome.commit
+        history.add(source.commit)
+    return Batch(tuple(tried), now)
+
+
+def _one(
+    engine: Engine, now: str, source: Source, history: History, base: str, target: str, *, submodules: bool
+) -> Outcome:
+    if history.contains(source.commit):
+        relation = Relation(1, 0)
+    elif now == base and history.extends(source.commit):
+        relation = Relation(0, 1)
+    else:
+        relation = Relation(1, 1)
+    try:
+        return engine.merge(
+            now,
+            source,
+            title(source.label, target),
+            relation=relation,
+            submodules=submodules or source.heads,
+        )
+    except GitFailed as error:
+        return Outcome("", error=f"git failed: {error.message}\n{error.context}")
+    except Refusal as error:
+        return Outcome("", error=error.message)

@@ -1,0 +1,227 @@
+"""Carrying out what was decided, in all repositories or in none; and finishing or undoing it after a crash.
+
+Order: indexes locked and checkouts tried; refs locked and compared; the journal says "committing"; files; refs, the
+main repository last; the journal says "committed"; locks away. Before "committing" nothing has moved, after it
+everything will.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import NamedTuple, Protocol
+
+from launcher.vcs.git import Git
+from launcher.vcs.journal import Journal, Move, Run, State
+from launcher.vcs.merge.files import Files
+from launcher.vcs.merge.transaction import Transaction, Update
+from policy.errors import Refusal
+
+KEPT = "refs/paddock/merge"
+"""Below it, each run keeps the commits before and after it from being collected as garbage."""
+
+
+class Checkout(Protocol):
+    """The files of a worktree that follow its branch: the user's (`Files`), or an agent's, moved by git in its jail."""
+
+    def lock(self) -> None:
+        """Keeps others from changing what is checked out; may be called again by the same run."""
+        ...
+
+    def check(self, old: str, new: str) -> None:
+        """Refuses when `apply` would."""
+        ...
+
+    def apply(self, old: str, new: str) -> None:
+        """Moves the files; all or none."""
+        ...
+
+    def recover(self, old: str, new: str) -> None:
+        """Moves the files after a crash in any of the other calls."""
+        ...
+
+    def unlock(self) -> None:
+        """Ends `lock`, if this run holds it."""
+        ...
+
+
+class _Part(NamedTuple):
+    move: Move
+    git: Git
+    files: Checkout | None
+
+
+def carry_out(journal: Journal, run: Run, *, hold: Sequence[int]) -> Run:
+    """Moves files and refs of a prepared run.
+
+    Args:
+        journal: locked.
+        run: in the state "prepared"; written here.
+        hold: descriptors that git processes inherit: the journal's lock.
+
+    Raises:
+        Refusal: trunk-dirty, trunk-locked, refs-moved. Nothing has been moved then, and the run is abandoned.
+    """
+    run = journal.write(run)
+    parts = _parts(run, hold)
+    with ExitStack() as stack:
+        try:
+            for part in parts:
+                if part.files is not None:
+                    part.files.lock()
+                    part.files.check(part.move.old, part.move.new)
+            ready = [_prepared(stack, part, run) for part in parts]
+        except Exception as error:
+            _abandon(journal, run, parts, error)
+            raise
+        run = journal.advance(run, State.COMMITTING)
+        moved: list[_Part] = []
+        try:
+            for part in parts:
+                if part.files is not None:
+                    part.files.apply(part.move.old, part.move.new)
+                    moved.append(part)
+        except Exception as error:
+            # Somebody has edited a file since `check`. Where going back fails too, the run stays "committing".
+            for part in reversed(moved):
+                assert part.files is not None
+                part.files.apply(part.move.new, part.move.old)
+            _abandon(journal, run, parts, error)
+            raise
+        for transaction in ready:
+            transaction.commit()
+    return _finish(journal, run, parts, State.DONE)
+
+
+def _abandon(journal: Journal, run: Run, parts: Sequence[_Part], error: Exception) -> None:
+    _unlock(parts)
+    journal.advance(run, State.ABANDONED, error.message if isinstance(error, Refusal) else str(error))
+
+
+def resume(journal: Journal, run: Run, *, hold: Sequence[int]) -> Run:
+    """Finishes what a crash has left: backward where nothing had been decided yet, else forward.
+
+    Raises:
+        Refusal: merge-halted (somebody else has moved a ref since: nothing more is moved), trunk-dirty, trunk-locked,
+            refs-moved.
+    """
+    parts = _parts(run, hold)
+    if run.state is State.PREPARED:
+        _unlock(parts)
+        return journal.advance(run, State.ABANDONED, "interrupted before anything was moved")
+    if run.state is State.COMMITTED:
+        return _finish(journal, run, parts, State.DONE)
+    if run.state is State.COMMITTING:
+        return _again(journal, run, parts, State.DONE)
+    if run.state is State.ROLLING_BACK:
+        return _again(journal, run, [_turned(part) for part in parts], State.ROLLED_BACK)
+    return run
+
+
+def roll_back(journal: Journal, run: Run, *, hold: Sequence[int]) -> Run:
+    """Takes every ref and worktree of a run back to where they were; all of them or none.
+
+    Raises:
+        Refusal: merge-not-done (it has moved nothing, or has been rolled back), merge-halted (a ref is not where the
+            run has put it), trunk-dirty, trunk-locked, refs-moved.
+    """
+    if run.state in (State.PREPARED, State.ABANDONED, State.ROLLED_BACK):
+        raise Refusal(
+            "merge-not-done",
+            f"run {run.run_id} holds nothing to roll back",
+            context=f"it is {run.state}" + (f": {run.note}" if run.note else ""),
+        )
+    parts = [_turned(part) for part in _parts(run, hold)]
+    complete = run.state in (State.DONE, State.COMMITTED)
+    _refuse_foreign(run, parts, allow_new=not complete)
+    try:
+        for part in parts:
+            if part.files is not None:
+                part.files.lock()
+                if complete:
+                    part.files.check(part.move.old, part.move.new)
+    except Refusal:
+        _unlock(parts)
+        raise
+    run = journal.advance(run, State.ROLLING_BACK)
+    return _again(journal, run, parts, State.ROLLED_BACK)
+
+
+def _again(journal: Journal, run: Run, parts: list[_Part], state: State) -> Run:
+    """Moves whatever has not been moved yet."""
+    _refuse_foreign(run, parts, allow_new=True)
+    try:
+        with ExitStack() as stack:
+            for part in parts:
+                if part.files is not None:
+                    part.files.lock()
+            ready = [_prepared(stack, part, run) for part in parts]
+            for part in parts:
+                if part.files is not None:
+                    part.files.recover(part.move.old, part.move.new)
+            for transaction in ready:
+                transaction.commit()
+    except Refusal:
+        _unlock(parts)
+        raise
+    return _finish(journal, run, parts, state)
+
+
+def _finish(journal: Journal, run: Run, parts: list[_Part], state: State) -> Run:
+    if state is State.DONE:
+        run = journal.advance(run, State.COMMITTED)
+    _unlock(parts)
+    return journal.advance(run, state)
+
+
+def _prepared(stack: ExitStack, part: _Part, run: Run) -> Transaction:
+    """A transaction that holds every ref of this part that is not yet where it should be."""
+    move = part.move
+    wanted = [Update(f"{KEPT}/{run.run_id}/{name}", oid, "") for name, oid in (("old", move.old), ("new", move.new))]
+    updates = [update for update in wanted if not value(part.git, update.ref)]
+    if move.ref and value(part.git, move.ref) != move.new:
+        updates.append(Update(move.ref, move.new, move.old))
+    transaction = stack.enter_context(Transaction(part.git, f"paddock merge {run.run_id}"))
+    transaction.prepare(updates)
+    return transaction
+
+
+def _refuse_foreign(run: Run, parts: list[_Part], *, allow_new: bool) -> None:
+    """Refuses when a ref is neither where the run found it nor where it should be."""
+    wrong = []
+    for part in parts:
+        move = part.move
+        if not move.ref:
+            continue
+        now = value(part.git, move.ref)
+        if now != move.old and not (allow_new and now == move.new):
+            wrong.append(f"{move.ref} in {move.git_dir}: {now or 'missing'}, expected {move.old}")
+    if wrong:
+        raise Refusal(
+            "merge-halted",
+            f"run {run.run_id} cannot be continued: somebody else has moved what it is about",
+            context="\n".join(wrong),
+            hint=f"the commits before and after it are kept: git for-each-ref {KEPT}/{run.run_id}",
+        )
+
+
+def value(git: Git, ref: str) -> str:
+    """The commit a ref stands at; "" when there is none."""
+    found = git.run("rev-parse", "--verify", "--quiet", "--end-of-options", ref, ok=(0, 1))
+    return found.out.decode().strip()
+
+
+def _parts(run: Run, hold: Sequence[int]) -> list[_Part]:
+    parts = []
+    for move in run.moves:
+        git = Git(move.git_dir, move.work_tree, hold=hold)
+        parts.append(_Part(move, git, None if move.work_tree is None else Files(git, run.run_id)))
+    return parts
+
+
+def _turned(part: _Part) -> _Part:
+    return part._replace(move=part.move.model_copy(update={"old": part.move.new, "new": part.move.old}))
+
+
+def _unlock(parts: Sequence[_Part]) -> None:
+    for part in parts:
+        if part.files is not None:
+            part.files.unlock()

@@ -1,0 +1,131 @@
+"""What people name to be merged, as commits: branches, worktrees, any revision."""
+
+import os
+from collections.abc import Sequence
+from enum import StrEnum
+
+from launcher.vcs.git import Git
+from launcher.vcs.merge.changes import changes
+from launcher.vcs.merge.engine import Source
+from launcher.vcs.merge.place import Place
+from launcher.vcs.merge.store import Store
+from launcher.vcs.merge.target import Listed, Target, worktrees
+from policy.errors import Refusal
+
+
+class Order(StrEnum):
+    """In which order children are merged."""
+
+    GIVEN = "given"
+    NAME = "name"
+    AGE = "age"  # the one whose last commit is oldest first
+    SIZE = "size"  # the one that changes fewest files first
+
+
+def named(target: Target, words: Sequence[str], start: str) -> list[Source]:
+    """The sources that `words` stand for, in this order.
+
+    Args:
+        target: what they will be merged into.
+        words: names of branches, roots of worktrees (with a slash), or other revisions.
+        start: the directory that relative paths begin at.
+
+    Raises:
+        Refusal: child-unknown, child-is-trunk, child-twice.
+    """
+    git = Git(target.git_dir)
+    listed = worktrees(git)
+    found: list[Source] = []
+    for word in words:
+        source = _one(git, word, listed, start)
+        if target.ref == f"refs/heads/{source.label}":
+            raise Refusal(
+                "child-is-trunk",
+                f"{source.label} cannot be merged into itself",
+                hint="name the trunk with --into, or leave it out of the children",
+            )
+        if any(source.label == other.label for other in found):
+            raise Refusal("child-twice", f"{source.label} is named twice", hint="name every child once")
+        found.append(source)
+    return found
+
+
+def all_of(target: Target) -> list[Source]:
+    """The branches of all linked worktrees but the trunk's own, by name.
+
+    Raises:
+        Refusal: child-unknown: there are none.
+    """
+    git = Git(target.git_dir)
+    found = [
+        Source(label, each.commit, _place(each))
+        for each in worktrees(git)
+        if each.branch
+        and each.branch != target.ref
+        and os.path.realpath(each.root) != os.path.dirname(target.common_dir)
+        for label in (each.branch.removeprefix("refs/heads/"),)
+    ]
+    if not found:
+        raise Refusal(
+            "child-unknown",
+            "there is no worktree to merge from",
+            context=f"{target.common_dir} has no linked worktree on a branch of its own",
+            hint="make one: paddock worktree add; or name branches: paddock merge BRANCH...",
+        )
+    return sorted(found, key=lambda source: source.label)
+
+
+def ordered(sources: Sequence[Source], order: Order, target: Target) -> list[Source]:
+    """The same sources in another order; equal ones stay as they are."""
+    if order is Order.NAME:
+        return sorted(sources, key=lambda source: source.label)
+    if order is Order.AGE:
+        git = Git(target.git_dir)
+        commits = [source.commit for source in sources]
+        times = git.text("show", "--no-patch", "--no-notes", "--format=%ct", *commits).split() if commits else []
+        ages = dict(zip(commits, map(int, times), strict=True)) if len(set(commits)) == len(commits) else {}
+        return sorted(sources, key=lambda source: ages.get(source.commit, 0))
+    if order is Order.SIZE:
+        with Store(target.common_dir, {}) as store:
+            bases = [(store.bases(target.commit, source.commit) or [target.commit])[0] for source in sources]
+            sizes = [changes(store, base, [s.commit])[0].paths for base, s in zip(bases, sources, strict=True)]
+        return [source for _, source in sorted(zip(sizes, sources, strict=True), key=lambda pair: pair[0])]
+    return list(sources)
+
+
+def _one(git: Git, word: str, listed: Sequence[Listed], start: str) -> Source:
+    path = os.path.join(start, os.path.expanduser(word))
+    if ("/" in word or word in (".", "..")) and os.path.isdir(path):
+        root = os.path.realpath(path)
+        for each in listed:
+            if os.path.realpath(each.root) == root:
+                label = each.branch.removeprefix("refs/heads/") or os.path.basename(root)
+                return Source(label, each.commit, _place(each))
+    full = word if word.startswith("refs/") else f"refs/heads/{word}"
+    for name in (full, word):
+        commit = _commit(git, name)
+        if commit:
+            branch = next((each for each in listed if each.branch == name), None)
+            return Source(word.removeprefix("refs/heads/"), commit, _place(branch) if branch else None)
+    raise Refusal(
+        "child-unknown",
+        f"there is nothing called {word} to merge",
+        context="it is no branch, no root of a worktree of this repository, and no other revision",
+        hint="git branch --list; git worktree list",
+    )
+
+
+def _commit(git: Git, name: str) -> str:
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    found = git.run(*words, ok=(0, 1, 128))
+    return found.out.decode().strip() if found.status == 0 else ""
+
+
+def _place(listed: Listed) -> Place | None:
+    """Where a child's submodules are; None where that cannot be trusted or is gone: its commits are enough then."""
+    if not listed.present:
+        return None
+    try:
+        return Place.of(listed.root)
+    except Refusal:
+        return None

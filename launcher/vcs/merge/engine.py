@@ -1,0 +1,390 @@
+"""Merging two commits of a repository, its submodules first, as objects: no ref, index or file of the user's moves."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple, Self
+
+from launcher.vcs.git import Git, GitFailed
+from launcher.vcs.merge import report
+from launcher.vcs.merge.conflict import ConflictKind, ConflictStage, MergeConflict
+from launcher.vcs.merge.gitlinks import Gitlink, gitlinks
+from launcher.vcs.merge.models import MergeResult, SubmoduleMergeResult, SubmoduleStatus
+from launcher.vcs.merge.place import Place
+from launcher.vcs.merge.store import Relation, Store
+from launcher.vcs.merge.submodules import Action, Decision, decide, needs_override, overrides
+from launcher.vcs.merge.transfer import transfer
+
+
+class Outcome(NamedTuple):
+    """The merge of one source into one target commit.
+
+    Attributes:
+        commit: what the target would be; "" on failure, the target itself for a no-op.
+        no_op: the target holds it already.
+        fast_forward: the source itself is the result.
+        conflicts: what git could not decide; those in submodules come first.
+        error: why it failed, when not by conflicts alone.
+        submodules: one result for each submodule that was looked at, innermost first.
+    """
+
+    commit: str
+    no_op: bool = False
+    fast_forward: bool = False
+    conflicts: tuple[MergeConflict, ...] = ()
+    error: str = ""
+    submodules: tuple[SubmoduleMergeResult, ...] = ()
+
+
+class Source(NamedTuple):
+    """What is merged.
+
+    Attributes:
+        label: as people call it.
+        commit: of the main repository.
+        place: the worktree it comes from, when it is known: its submodules' stores may hold commits that no other
+            store has.
+        heads: take what is checked out in the submodules of `place`, where it is ahead of what the commit records.
+    """
+
+    label: str
+    commit: str
+    place: Place | None = None
+    heads: bool = False
+
+
+class _Level(NamedTuple):
+    """One repository in the tree of submodules: names and path from the main worktree, where it is, where from."""
+
+    name: str
+    prefix: str
+    place: Place
+    sources: tuple[Place, ...]
+
+
+class _Settled(NamedTuple):
+    """What is known of the submodules of one merge."""
+
+    results: list[SubmoduleMergeResult]
+    ours: dict[str, str | None]
+    theirs: dict[str, str | None]
+    conflicts: tuple[MergeConflict, ...] = ()
+    error: str = ""
+
+
+class Engine:
+    """Merges commits of one repository and of the submodules below it.
+
+    Args:
+        place: the repository, through the worktree that is merged into.
+        who: author and committer, as variables (`identity.environment`).
+        hold: descriptors that git processes inherit.
+        keep: False for a trial that leaves nothing behind.
+    """
+
+    def __init__(self, place: Place, who: Mapping[str, str], *, hold: Sequence[int] = (), keep: bool = True) -> None:
+        self.place = place
+        self._who = who
+        self._hold = hold
+        self._keep = keep
+        self._stores: dict[str, Store] = {}
+        self._links: dict[tuple[str, str], dict[str, Gitlink]] = {}
+        self._stack = ExitStack()
+        self.main = self.store(place)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def store(self, place: Place) -> Store:
+        """The store of a place; one per repository."""
+        if place.common_dir not in self._stores:
+            store = Store(place.common_dir, self._who, hold=self._hold, keep=self._keep)
+            self._stores[place.common_dir] = self._stack.enter_context(store)
+        return self._stores[place.common_dir]
+
+    def links(self, store: Store, commit: str) -> dict[str, Gitlink]:
+        """The submodules that a commit records, by name; asked once."""
+        key = (store.git_dir, commit)
+        if key not in self._links:
+            self._links[key] = gitlinks(store.git, commit)
+        return self._links[key]
+
+    def merge(
+        self, ours: str, source: Source, message: str, *, relation: Relation | None = None, submodules: bool = True
+    ) -> Outcome:
+        """Merges a source into the commit `ours` of the main repository.
+
+        Args:
+            ours: the target's commit.
+            source: see `Source`.
+            message: of the merge commit.
+            relation: how the two stand to each other, where that is known.
+            submodules: whether there may be any to look at.
+
+        Raises:
+            GitFailed: git itself failed; Refusal: a submodule's place cannot be trusted.
+        """
+        sources = (source.place,) if source.place else ()
+        level = _Level("", "", self.place, sources)
+        return self._merge(level, ours, source.commit, message, relation, submodules=submodules, heads=source.heads)
+
+    def fetch(self, place: Place, name: str, commit: str, sources: Sequence[Place]) -> bool:
+        """Whether the store of `place` has `commit`, after looking for it in the sources' stores of this submodule."""
+        store = self.store(place)
+        if store.has_commit(commit):
+            return True
+        own = [source.common_dir for source in sources]
+        for git_dir in dict.fromkeys((*own, *self.place.other_stores(name))):
+            if git_dir == place.common_dir:
+                continue
+            other = Git(git_dir, hold=self._hold)
+            if other.run("cat-file", "-e", f"{commit}^{{commit}}", ok=(0, 1, 128)).status == 0:
+                transfer(other, store.git, commit)
+                return True
+        return False
+
+    def _merge(
+        self,
+        level: _Level,
+        ours: str,
+        theirs: str,
+        message: str,
+        relation: Relation | None,
+        *,
+        submodules: bool,
+        heads: bool,
+    ) -> Outcome:
+        store = self.store(level.place)
+        relation = relation or store.relation(ours, theirs)
+        settled = _Settled([], {}, {})
+        if submodules:
+            settled = self._settle(level, ours, theirs, message, relation, heads=heads)
+            if settled.conflicts or settled.error:
+                return Outcome("", conflicts=settled.conflicts, error=settled.error, submodules=tuple(settled.results))
+        results = tuple(settled.results)
+        if not settled.ours and not settled.theirs:
+            if not relation.theirs_alone:
+                return Outcome(ours, no_op=True, submodules=results)
+            if not relation.ours_alone:
+                return Outcome(theirs, fast_forward=True, submodules=results)
+        try:
+            left = self._with(store, ours, settled.ours)
+            right = self._with(store, theirs, settled.theirs)
+        except GitFailed as error:
+            return Outcome("", error=f"the submodule pointers could not be set: {error.message}",
+                           submodules=undone(results, SubmoduleStatus.POINTER_NOT_UPDATED))  # fmt: skip
+        if not relation.theirs_alone:
+            tree = store.trees([left])[0]
+            return Outcome(store.commit(tree, [ours], message), submodules=results)
+        if not relation.ours_alone:
+            tree = store.trees([right])[0]
+            return Outcome(store.commit(tree, [theirs], message), submodules=results)
+        merged = store.merge_trees(left, right, attributes=ours)
+        without = undone(results, SubmoduleStatus.ROLLED_BACK)
+        if merged is None:
+            return Outcome("", error="they have no common ancestor", submodules=without)
+        if not merged.clean:
+            found = report.conflicts(merged, prefix=level.prefix, submodule=level.name or None)
+            return Outcome("", conflicts=found, submodules=without)
+        return Outcome(store.commit(merged.tree, [ours, theirs], message), submodules=results)
+
+    def _with(self, store: Store, commit: str, changes: dict[str, str | None]) -> str:
+        """A commit beside `commit`, with other gitlinks; for merging only, no ref will ever lead to it."""
+        if not changes:
+            return commit
+        tree = store.with_gitlinks(commit, changes)
+        return store.commit(tree, [commit], "Gitlinks.\n")
+
+    def _settle(
+        self, level: _Level, ours: str, theirs: str, message: str, relation: Relation, *, heads: bool
+    ) -> _Settled:
+        store = self.store(level.place)
+        left, right = self.links(store, ours), self.links(store, theirs)
+        recorded = right
+        settled = _Settled([], {}, {})
+        if not left and not right:
+            return settled
+        if heads:
+            right, problem = self._ahead(level, right)
+            if problem:
+                return settled._replace(error=problem)
+        if not relation.theirs_alone:
+            base = self.links(store, theirs)
+        elif not relation.ours_alone:
+            base = left
+        else:
+            bases = store.bases(ours, theirs)
+            base = self.links(store, bases[0]) if bases else {}
+        decisions = decide(left, right, base)
+        for number, decision in enumerate(decisions):
+            failed = self._one(level, decision, recorded.get(decision.name), message, settled, heads=heads)
+            if failed is not None:
+                kept = list(undone(tuple(settled.results), SubmoduleStatus.ROLLED_BACK))
+                kept += [
+                    SubmoduleMergeResult(submodule_name=_join(level.name, later.name), status=SubmoduleStatus.SKIPPED)
+                    for later in decisions[number + 1 :]
+                ]
+                return settled._replace(results=kept, conflicts=failed.conflicts, error=failed.error)
+        return settled
+
+    def _one(
+        self,
+        level: _Level,
+        decision: Decision,
+        recorded: Gitlink | None,
+        message: str,
+        settled: _Settled,
+        *,
+        heads: bool,
+    ) -> Outcome | None:
+        """Settles one submodule; an Outcome only when that failed. `recorded`: what the source's commit itself has."""
+        name = _join(level.name, decision.name)
+        action = decision.action
+
+        def add(status: SubmoduleStatus, outcome: Outcome | None = None) -> None:
+            old = decision.ours.commit if decision.ours else ""
+            result = None if outcome is None else _result(name, level, old, outcome)
+            pointer = status in (SubmoduleStatus.MERGED, SubmoduleStatus.UP_TO_DATE, SubmoduleStatus.ADDED,
+                                 SubmoduleStatus.REMOVED)  # fmt: skip
+            settled.results.append(
+                SubmoduleMergeResult(submodule_name=name, merge_result=result, pointer_updated=pointer, status=status)
+            )
+
+        if action is Action.LEAVE or (action is Action.KEEP and decision.theirs is None):
+            return None
+        if action is Action.ADDED:
+            add(SubmoduleStatus.ADDED)
+            if decision.theirs is not None and decision.theirs != recorded:
+                settled.theirs[decision.theirs.path] = decision.theirs.commit
+            return None
+        if action is Action.REMOVED:
+            add(SubmoduleStatus.REMOVED)
+            return None
+        assert decision.theirs is not None
+        commit = decision.ours.commit if decision.ours else decision.theirs.commit
+        if action is Action.KEEP:
+            add(SubmoduleStatus.UP_TO_DATE, Outcome(commit, no_op=True))
+        elif action is Action.TAKE:
+            commit = decision.theirs.commit
+            add(SubmoduleStatus.MERGED, Outcome(commit, fast_forward=True))
+        else:
+            outcome = self._inside(level, decision, name, message, heads=heads)
+            settled.results.extend(outcome.submodules)
+            if not outcome.commit:
+                add(SubmoduleStatus.CONFLICTED if outcome.conflicts else SubmoduleStatus.FAILED, outcome)
+                return outcome
+            commit = outcome.commit
+            add(SubmoduleStatus.UP_TO_DATE if outcome.no_op else SubmoduleStatus.MERGED, outcome)
+        if needs_override(decision._replace(theirs=recorded), commit):
+            on_ours, on_theirs = overrides(decision, commit)
+            settled.ours.update(on_ours)
+            settled.theirs.update(on_theirs)
+        return None
+
+    def _inside(self, level: _Level, decision: Decision, name: str, message: str, *, heads: bool) -> Outcome:
+        """Merges the two sides of one submodule in its own store."""
+        ours, theirs, base = decision.ours, decision.theirs, decision.base
+        assert ours is not None
+        assert theirs is not None
+        place = level.place.submodule(decision.name, ours.path)
+        if place is None:
+            return Outcome("", error=f"submodule {name} has work on both sides, and its repository is not here: "
+                           f"git submodule update --init {ours.path}")  # fmt: skip
+        sources = self.below(level.sources, theirs)
+        for commit in (ours.commit, theirs.commit):
+            if not self.fetch(place, decision.name, commit, sources):
+                return Outcome("", error=f"submodule {name}: commit {commit[:12]} is in no store of this machine")
+        store = self.store(place)
+        relation = store.relation(ours.commit, theirs.commit)
+        if base is not None and relation.ours_alone and relation.theirs_alone:
+            rewound = [side for side in (ours, theirs) if not self._descends(store, base.commit, side.commit)]
+            if rewound:
+                return Outcome("", conflicts=(_rewound(level, decision, name),))
+        inner = _Level(name, f"{level.prefix}{decision.path or ours.path}/", place, sources)
+        return self._merge(inner, ours.commit, theirs.commit, message, relation, submodules=True, heads=heads)
+
+    def _ahead(self, level: _Level, links: dict[str, Gitlink]) -> tuple[dict[str, Gitlink], str]:
+        """`links` with what is checked out in the source's worktree, where that is ahead; or why it cannot be told."""
+        found = dict(links)
+        for source in level.sources:
+            if source.worktree is None:
+                continue
+            for name, link in links.items():
+                place = source.submodule(name, link.path)
+                if place is None or place.worktree is None:
+                    continue
+                git = Git(place.git_dir)
+                head = git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", ok=(0, 1)).out.decode().strip()
+                if not head or head == link.commit:
+                    continue
+                try:
+                    counts = git.text("rev-list", "--left-right", "--count", f"{link.commit}...{head}").split()
+                except GitFailed:
+                    return found, f"submodule {name}: commit {link.commit[:12]}, which is recorded, is missing"
+                if counts[0] != "0" and counts[1] != "0":
+                    return found, (
+                        f"submodule {name}: what is checked out ({head[:12]}) and what is recorded "
+                        f"({link.commit[:12]}) have diverged"
+                    )
+                if counts[0] == "0":
+                    found[name] = link._replace(commit=head)
+        return found, ""
+
+    @staticmethod
+    def below(sources: Sequence[Place], link: Gitlink) -> tuple[Place, ...]:
+        """Where the submodule of a gitlink lies in each of these places that has it."""
+        found = [source.submodule(link.name, link.path) for source in sources]
+        return tuple(place for place in found if place is not None)
+
+    @staticmethod
+    def _descends(store: Store, ancestor: str, commit: str) -> bool:
+        words = ("merge-base", "--is-ancestor", ancestor, commit)
+        return store.git.run(*words, ok=(0, 1, 128)).status == 0
+
+
+def _join(parent: str, name: str) -> str:
+    return f"{parent}/{name}" if parent else name
+
+
+def _result(name: str, level: _Level, old: str, outcome: Outcome) -> MergeResult:
+    failed = not outcome.commit
+    return MergeResult(
+        source=name,
+        target=name,
+        successful=not failed,
+        no_op=outcome.no_op,
+        fast_forward=outcome.fast_forward,
+        commit_id="" if outcome.no_op else outcome.commit,
+        previous_commit_id=old,
+        conflicts=outcome.conflicts,
+        error_message=(outcome.error or "there are conflicts") if failed else None,
+    )
+
+
+def undone(results: tuple[SubmoduleMergeResult, ...], status: SubmoduleStatus) -> tuple[SubmoduleMergeResult, ...]:
+    """The results where nothing comes of submodules that were merged."""
+    return tuple(
+        result.model_copy(update={"status": status, "pointer_updated": False})
+        if result.successful and result.merge_result is not None and not result.merge_result.no_op
+        else result
+        for result in results
+    )
+
+
+def _rewound(level: _Level, decision: Decision, name: str) -> MergeConflict:
+    sides = (decision.base, decision.ours, decision.theirs)
+    path = level.prefix + next(link.path for link in sides[1:] if link)
+    stages = tuple(
+        ConflictStage.model_validate({"stage": number, "mode": "160000", "object_id": link.commit, "path": path})
+        for number, link in enumerate(sides, 1)
+        if link
+    )
+    return MergeConflict(
+        path=path,
+        kind=ConflictKind.SUBMODULE,
+        stages=stages,
+        message=f"Failed to merge submodule {name}: one side went back behind what both came from",
+        submodule=name,
+    )

@@ -1,0 +1,199 @@
+"""The files of a worktree, taken from one commit to another: all of them or none, and never over the user's edits.
+
+git's own two-way merge (git-read-tree(1), "Two Tree Merge") keeps unrelated changes in index and files, and refuses
+where they overlap. It works on a copy of the index, while `index.lock` is held under our name, so that no other git
+can commit from a half-way state, also after a crash. What a crash leaves is told apart from what the user wrote by
+content (`remains`).
+"""
+
+import os
+import shutil
+
+from launcher.vcs.git import Git, GitFailed
+from launcher.vcs.merge import remains
+from policy.errors import Refusal
+
+_MARK = "paddock merge "
+
+
+class Files:
+    """Index and files of one trusted worktree.
+
+    Args:
+        git: on the worktree, with its files.
+        run: name of the run, written into the lock.
+    """
+
+    def __init__(self, git: Git, run: str) -> None:
+        assert git.work_tree is not None
+        self._git = git
+        self._root = git.work_tree
+        self._run = run
+        self._index = f"{git.git_dir}/index"
+        self._lock = f"{git.git_dir}/index.lock"
+        self._copy = f"{git.git_dir}/index.paddock"
+        self._environment = {"GIT_INDEX_FILE": self._copy}
+
+    def lock(self) -> None:
+        """Takes the index, as git does. Taking it again in the same run (after a crash) is fine.
+
+        Raises:
+            Refusal: trunk-locked.
+        """
+        try:
+            descriptor = os.open(self._lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except FileExistsError:
+            if self.locked_by() == self._run:
+                return
+            raise Refusal(
+                "trunk-locked",
+                f"another git process is working in {self._root}",
+                context=f"{self._lock} exists{self._owner()}",
+                hint="wait for it; when none is running, that file was left by a crash and can be removed",
+            ) from None
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(f"{_MARK}{self._run}\n")
+            stream.flush()
+            os.fsync(descriptor)
+
+    def locked_by(self) -> str | None:
+        """The run that holds the index; None when none of ours does."""
+        try:
+            with open(self._lock, encoding="utf-8", errors="replace") as stream:
+                text = stream.read(200)
+        except OSError:
+            return None
+        return text.removeprefix(_MARK).strip() if text.startswith(_MARK) else None
+
+    def unlock(self) -> None:
+        """Lets the index go, if this run holds it."""
+        if self.locked_by() == self._run:
+            for path in (self._copy, self._lock):
+                if os.path.lexists(path):
+                    os.unlink(path)
+
+    def check(self, old: str, new: str) -> None:
+        """Tries the way from `old` to `new` without writing any file.
+
+        Raises:
+            Refusal: trunk-dirty: uncommitted work is in the way.
+        """
+        self._prepare()
+        self._read_tree("-n", "-m", "-u", old, new)
+        in_the_way = self._ignored(old, new)
+        if in_the_way:
+            raise self._dirty([f"{path} is ignored by git, and the merge would write it" for path in in_the_way])
+
+    def apply(self, old: str, new: str) -> None:
+        """Takes files and index from `old` to `new`. `lock` must have been called.
+
+        Raises:
+            Refusal: trunk-dirty; nothing was written then.
+        """
+        self._prepare()
+        self._read_tree("-m", "-u", old, new)
+        self._publish()
+
+    def recover(self, old: str, new: str) -> None:
+        """`apply` where earlier attempts, in either direction, may have been killed anywhere on the way.
+
+        Raises:
+            Refusal: trunk-dirty; every file is as the index says then, or as the user left it.
+        """
+        for leftover in (self._copy, f"{self._copy}.lock"):
+            if os.path.lexists(leftover):
+                os.unlink(leftover)
+        self._prepare()
+        swept = remains.sweep(self._git, self.differences(old, new), self._environment)
+        try:
+            self._read_tree("-m", "-u", old, new)
+        except Refusal:
+            self._write_missing(swept)
+            raise
+        # Where the index was at `new` already, git has had no reason to look whether the file is there.
+        self._write_missing(swept)
+        self._publish()
+
+    def differences(self, old: str, new: str) -> list[remains.Difference]:
+        """What `apply` would touch."""
+        output = self._git.run("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", old, new).out
+        fields = [os.fsdecode(field) for field in output.split(b"\0")]
+        found = []
+        for info, path in zip(fields[::2], fields[1::2], strict=False):
+            old_mode, new_mode, before, after, _ = info[1:].split(" ")
+            sides = tuple(
+                remains.Side(mode, oid) for mode, oid in ((old_mode, before), (new_mode, after)) if oid.strip("0")
+            )
+            found.append(remains.Difference(path, sides, added=not before.strip("0")))
+        return found
+
+    def _write_missing(self, paths: list[str]) -> None:
+        """Writes those of `paths` that are missing and that the index has."""
+        gone = [path for path in paths if not os.path.lexists(os.path.join(self._root, path))]
+        if not gone:
+            return
+        content = b"".join(os.fsencode(path) + b"\0" for path in gone)
+        known = self._git.run("ls-files", "-z", "--cached", environment=self._environment).out.split(b"\0")
+        listed = frozenset(known)
+        content = b"".join(name + b"\0" for name in content.split(b"\0") if name in listed and name)
+        words = ("checkout-index", "-q", "-u", "-z", "--stdin")
+        self._git.run(*words, input=content, environment=self._environment)
+
+    def _prepare(self) -> None:
+        """Makes the copy of the index, with up-to-date file times."""
+        if os.path.exists(self._index):
+            shutil.copy2(self._index, self._copy)
+        elif os.path.exists(self._copy):
+            os.unlink(self._copy)
+        # 1: some files differ, which read-tree looks at itself
+        self._git.run("update-index", "-q", "--refresh", ok=(0, 1), environment=self._environment)
+
+    def _read_tree(self, *words: str) -> None:
+        try:
+            self._git.run("read-tree", *words, environment=self._environment)
+        except GitFailed as error:
+            if error.status != 128:
+                raise
+            raise self._dirty(error.err.decode(errors="replace").strip().splitlines()[-8:]) from None
+
+    def _dirty(self, why: list[str]) -> Refusal:
+        return Refusal(
+            "trunk-dirty",
+            f"uncommitted work in {self._root} is in the way",
+            context="\n".join(why),
+            hint="commit it, or put it aside, and merge again; nothing has been changed",
+        )
+
+    def _ignored(self, old: str, new: str) -> list[str]:
+        """Untracked files that `apply` would write over: git takes the ignored ones among them for worthless."""
+        added = [each.path for each in self.differences(old, new) if each.added and not each.is_submodule]
+        met: list[str] = []
+        for path in added:
+            parts = path.split("/")
+            for depth in range(1, len(parts) + 1):
+                there = os.path.join(self._root, *parts[:depth])
+                if not os.path.lexists(there):
+                    break
+                if depth == len(parts) and os.path.isdir(there) and not os.path.islink(there):
+                    inside = [os.path.join(top, name) for top, _, names in os.walk(there) for name in names]
+                    met += [os.path.relpath(name, self._root) for name in inside]
+                elif depth == len(parts) or os.path.islink(there) or not os.path.isdir(there):
+                    met.append("/".join(parts[:depth]))
+                    break
+        if not met:
+            return []
+        words = ("ls-files", "-z", "--cached")
+        known = frozenset(os.fsdecode(self._git.run(*words, environment=self._environment).out).split("\0"))
+        return sorted({path for path in met if path not in known})[:8]
+
+    def _publish(self) -> None:
+        descriptor = os.open(self._copy, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rename(self._copy, self._index)
+
+    def _owner(self) -> str:
+        run = self.locked_by()
+        return f"; it belongs to the unfinished run {run}: paddock merge --resume" if run else ""

@@ -1,0 +1,79 @@
+"""Submodules as a commit records them: names and places from `.gitmodules`, commits from the tree."""
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from launcher.vcs.git import Git
+
+_MODE = b"160000"
+
+
+class Gitlink(NamedTuple):
+    """One submodule in one commit: its name, its path, and the commit recorded there."""
+
+    name: str
+    path: str
+    commit: str
+
+
+def gitlinks(git: Git, commit: str) -> dict[str, Gitlink]:
+    """The submodules that a commit records, by name.
+
+    A gitlink that `.gitmodules` does not name, or with a path that would lead elsewhere, is left to git.
+
+    Raises:
+        GitFailed: `.gitmodules` cannot be read as configuration.
+    """
+    if git.run("cat-file", "-e", f"{commit}:.gitmodules", ok=(0, 1, 128)).status:
+        return {}
+    words = ("config", "-z", "--blob", f"{commit}:.gitmodules", "--get-regexp", r"^submodule\..*\.path$")
+    output = git.run(*words, ok=(0, 1)).out
+    paths: dict[str, str] = {}
+    for entry in output.split(b"\0"):
+        key, newline, value = os.fsdecode(entry).partition("\n")
+        name = key.removeprefix("submodule.").removesuffix(".path")
+        if newline and _harmless(name) and _harmless(value):
+            paths[name] = value
+    if not paths:
+        return {}
+    listing = git.run("ls-tree", "-z", "--full-tree", commit, "--", *paths.values()).out
+    commits = {}
+    for entry in listing.split(b"\0"):
+        info, tab, path = entry.partition(b"\t")
+        fields = info.split(b" ")
+        if tab and fields[0] == _MODE:
+            commits[os.fsdecode(path)] = fields[2].decode()
+    return {name: Gitlink(name, path, commits[path]) for name, path in paths.items() if path in commits}
+
+
+def with_gitlinks(git: Git, commit: str, changes: Mapping[str, str | None], environment: Mapping[str, str]) -> str:
+    """The tree of `commit` with gitlinks put (path -> commit) or taken away (path -> None).
+
+    Args:
+        git: the repository.
+        commit: whose tree is taken.
+        changes: what is different.
+        environment: names a private index; overwritten.
+
+    Raises:
+        GitFailed: it cannot be done (a path leads through a file, say).
+    """
+    git.run("read-tree", commit, environment=environment)
+    lines = []
+    zero = b"0" * len(commit)
+    for path, oid in changes.items():
+        info = b"0 " + zero if oid is None else _MODE + b" " + oid.encode()
+        lines.append(info + b"\t" + os.fsencode(path) + b"\0")
+    git.run("update-index", "-z", "--index-info", input=b"".join(sorted(lines)), environment=environment)
+    return git.run("write-tree", "--missing-ok", environment=environment).out.decode().strip()
+
+
+def _harmless(path: str) -> bool:
+    """Whether a name or path stays below where it is put, and is no option (CVE-2018-11235, CVE-2018-17456)."""
+    parts = path.split("/")
+    return (
+        bool(path)
+        and not path.startswith(("/", "-"))
+        and not any(part in ("", ".", "..") or part.lower() == ".git" for part in parts)
+    )

@@ -1,0 +1,110 @@
+"""Which refs and worktrees follow when the trunk goes from one commit to another: submodules' first."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.vcs.journal import Move
+from launcher.vcs.merge.engine import Engine
+from launcher.vcs.merge.gitlinks import Gitlink
+from launcher.vcs.merge.place import Place
+from launcher.vcs.merge.target import Target, checked_out_at, refuse_when_busy
+from policy.errors import Refusal
+
+
+class Moves(NamedTuple):
+    """What is to be moved, innermost first, the main repository last; and what is left for the user to do."""
+
+    moves: tuple[Move, ...]
+    notes: tuple[str, ...]
+
+
+def moves(engine: Engine, target: Target, new: str, sources: Sequence[Place], *, files: bool) -> Moves:
+    """Everything that follows from moving `target` to `new`.
+
+    Args:
+        engine: for the repository of the target.
+        target: as it is now.
+        new: its commit afterwards.
+        sources: worktrees that commits of submodules may have to be taken from.
+        files: move the files of the worktree (and of submodules in it) too.
+
+    Raises:
+        Refusal: submodule-moved: a submodule that has to follow is checked out somewhere else; trunk-busy.
+    """
+    found: list[Move] = []
+    notes: list[str] = []
+    _below(engine, engine.place, "", "", (target.commit, new), tuple(sources), found, notes, files=files)
+    worktree = Path(target.worktree) if files and target.worktree is not None else None
+    main = Move(git_dir=Path(target.git_dir), work_tree=worktree, ref=target.ref, old=target.commit, new=new)
+    return Moves((*found, main), tuple(notes))
+
+
+def _below(
+    engine: Engine,
+    place: Place,
+    name: str,
+    path: str,
+    commits: tuple[str, str],
+    sources: tuple[Place, ...],
+    found: list[Move],
+    notes: list[str],
+    *,
+    files: bool,
+) -> None:
+    store = engine.store(place)
+    before, after = (engine.links(store, commit) for commit in commits)
+    for key, link in after.items():
+        full = f"{name}/{key}" if name else key
+        where = os.path.join(path, link.path)
+        old = before.get(key)
+        if old is None:
+            notes.append(f"submodule {full} is new: git submodule update --init {where}")
+            continue
+        if old.commit == link.commit and old.path == link.path:
+            continue
+        inner = place.submodule(key, old.path)
+        if inner is None:
+            continue  # nobody has it here
+        if old.path != link.path and inner.worktree is not None:
+            notes.append(f"submodule {full} has moved to {where}: git submodule update --init {where}")
+        below = Engine.below(sources, link)
+        if not engine.fetch(inner, key, link.commit, below):
+            notes.append(f"submodule {full} stays as it is: commit {link.commit[:12]} is in no store of this machine")
+            continue
+        if not engine.store(inner).has_commit(old.commit):
+            notes.append(f"submodule {full} stays as it is: its old commit {old.commit[:12]} is missing")
+            continue
+        follows = files and inner.worktree is not None and old.path == link.path
+        if follows:
+            _below(engine, inner, full, where, (old.commit, link.commit), below, found, notes, files=files)
+        if old.commit != link.commit:
+            found.append(_move(inner, full, old, link, files=follows))
+
+
+def _move(place: Place, name: str, old: Gitlink, new: Gitlink, *, files: bool) -> Move:
+    if not files:
+        # Only kept from being collected as garbage: what is checked out there is not ours to move.
+        return Move(name=name, git_dir=Path(place.common_dir), ref="", old=old.commit, new=new.commit)
+    assert place.worktree is not None
+    target = checked_out_at(place.git_dir, place.common_dir, place.worktree)
+    if target.commit not in (old.commit, new.commit):
+        raise Refusal(
+            "submodule-moved",
+            f"submodule {name} is checked out somewhere else than the trunk records",
+            context=f"{place.worktree} is at {target.commit[:12]}, recorded is {old.commit[:12]}, "
+            f"and the merge needs to take it to {new.commit[:12]}",
+            hint="commit the submodule in the trunk, or take it back: git submodule update",
+        )
+    refuse_when_busy(target)
+    if target.commit == new.commit:
+        return Move(name=name, git_dir=Path(place.common_dir), ref="", old=old.commit, new=new.commit)
+    return Move(
+        name=name,
+        git_dir=Path(place.git_dir),
+        work_tree=Path(place.worktree),
+        ref=target.ref,
+        old=old.commit,
+        new=new.commit,
+    )

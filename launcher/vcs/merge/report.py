@@ -1,0 +1,164 @@
+"""Reading what `git merge-tree --write-tree -z --messages` prints. Pure.
+
+Format: git-merge-tree(1), OUTPUT. With ``--stdin`` each result has ``1`` (clean) or ``0`` in front and one more NUL
+behind. After a submodule conflict git 2.39 prints advice for people right behind the messages, without any mark; so
+records end at the first count that is no number, and what follows is not looked at.
+"""
+
+import os
+import re
+from typing import NamedTuple
+
+from launcher.vcs.merge.conflict import ConflictKind, ConflictStage, MergeConflict
+
+_STAGE = re.compile(rb"([0-7]{6}) ([0-9a-f]{40,64}) ([123])\t(.+)", re.DOTALL)
+_NEXT = re.compile(rb"(?:(?<=\0)|\A)([01])\0([0-9a-f]{40}|[0-9a-f]{64})\0")
+_COUNT = re.compile(rb"[1-9][0-9]{0,8}")
+_KINDS = {kind.value: kind for kind in ConflictKind}
+
+
+class Stage(NamedTuple):
+    """A line of the section "Conflicted file info", path as bytes."""
+
+    mode: str
+    object_id: str
+    stage: int
+    path: bytes
+
+
+class Message(NamedTuple):
+    """One message: the paths it is about, its stable type, and the text."""
+
+    paths: tuple[bytes, ...]
+    type: str
+    text: str
+
+
+class Merged(NamedTuple):
+    """One merge as git tells it.
+
+    Attributes:
+        clean: nothing is left to decide.
+        tree: id of the resulting tree, with conflict markers inside when not clean.
+        stages: sides of the files in conflict.
+        messages: all messages, informational ones too.
+    """
+
+    clean: bool
+    tree: str
+    stages: tuple[Stage, ...]
+    messages: tuple[Message, ...]
+
+
+def parse(output: bytes, *, clean: bool) -> Merged:
+    """One merge's output.
+
+    Args:
+        output: standard output of ``merge-tree --write-tree -z --messages OURS THEIRS``.
+        clean: its exit status was 0 (1: there are conflicts).
+
+    Raises:
+        ValueError: this is not that format.
+    """
+    fields = output.split(b"\0")
+    tree = fields[0].decode("ascii", "replace")
+    if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", tree):
+        raise ValueError(f"git merge-tree did not print a tree first: {output[:80]!r}")
+    at = 1
+    stages: list[Stage] = []
+    while not clean and at < len(fields) and fields[at]:
+        found = _STAGE.fullmatch(fields[at])
+        if found is None:
+            raise ValueError(f"git merge-tree printed no stage: {fields[at][:80]!r}")
+        mode, oid, stage, path = found.groups()
+        stages.append(Stage(mode.decode(), oid.decode(), int(stage), path))
+        at += 1
+    return Merged(clean, tree, tuple(stages), _messages(fields, at + 1))
+
+
+def parse_many(output: bytes) -> list[Merged]:
+    """The output of ``merge-tree --write-tree -z --messages --stdin``, one result per line of its input.
+
+    A result begins where a status and an object id stand between NUL bytes; no path and no advice can hold those.
+
+    Raises:
+        ValueError: this is not that format.
+    """
+    starts = list(_NEXT.finditer(output))
+    if not starts or starts[0].start() != 0:
+        if not output:
+            return []
+        raise ValueError(f"git merge-tree --stdin did not print a status first: {output[:80]!r}")
+    ends = [*(found.start() for found in starts[1:]), len(output)]
+    return [
+        parse(output[start.start(2) : end], clean=start[1] == b"1") for start, end in zip(starts, ends, strict=True)
+    ]
+
+
+def conflicts(merged: Merged, *, prefix: str = "", submodule: str | None = None) -> tuple[MergeConflict, ...]:
+    """The conflicts of one merge, in git's order.
+
+    Args:
+        prefix: put before each path: where the repository lies in the main worktree, with a slash, or nothing.
+        submodule: name of the submodule that was merged.
+    """
+    if merged.clean:
+        return ()
+    left = {stage.path for stage in merged.stages}
+    found = []
+    for message in merged.messages:
+        kind = kind_of(message)
+        if kind is None:
+            continue
+        paths = message.paths
+        left.difference_update(paths)
+        stages = [stage for stage in merged.stages if stage.path in paths]
+        found.append(_conflict(paths, kind, stages, message.text.rstrip("\n"), prefix, submodule))
+    for path in dict.fromkeys(stage.path for stage in merged.stages if stage.path in left):
+        stages = [stage for stage in merged.stages if stage.path == path]
+        found.append(_conflict((path,), ConflictKind.OTHER, stages, "", prefix, submodule))
+    return tuple(found)
+
+
+def kind_of(message: Message) -> ConflictKind | None:
+    """The kind of conflict that a message tells of; None when it tells of none."""
+    if not message.type.startswith("CONFLICT"):
+        return None
+    name = message.type.removeprefix("CONFLICT").strip().removeprefix("(").removesuffix(")")
+    if name == "contents" and message.text.startswith("CONFLICT (add/add)"):
+        return ConflictKind.ADD_ADD  # git files it under contents
+    if name.startswith("submodule"):
+        return ConflictKind.SUBMODULE
+    return _KINDS.get(name, ConflictKind.OTHER)
+
+
+def _messages(fields: list[bytes], at: int) -> tuple[Message, ...]:
+    found = []
+    while at < len(fields) and _COUNT.fullmatch(fields[at]):
+        count = int(fields[at])
+        if at + count + 2 >= len(fields):
+            break  # advice that happens to be a number
+        paths = tuple(fields[at + 1 : at + 1 + count])
+        kind, text = fields[at + 1 + count : at + 3 + count]
+        found.append(Message(paths, kind.decode(errors="replace"), os.fsdecode(text)))
+        at += count + 3
+    return tuple(found)
+
+
+def _conflict(
+    paths: tuple[bytes, ...], kind: ConflictKind, stages: list[Stage], text: str, prefix: str, submodule: str | None
+) -> MergeConflict:
+    names = [prefix + os.fsdecode(path) for path in paths]
+    return MergeConflict(
+        path=names[0],
+        kind=kind,
+        stages=tuple(
+            ConflictStage.model_validate(
+                {"stage": s.stage, "mode": s.mode, "object_id": s.object_id, "path": prefix + os.fsdecode(s.path)}
+            )
+            for s in stages
+        ),
+        message=text,
+        other_paths=tuple(names[1:]),
+        submodule=submodule,
+    )

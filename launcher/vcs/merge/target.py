@@ -1,0 +1,183 @@
+"""Where a merge goes: a branch, and the worktree it is checked out in, if there is one."""
+
+import os
+from typing import NamedTuple
+
+from launcher.vcs import checkout
+from launcher.vcs.disk import Present
+from launcher.vcs.git import Git
+from policy.errors import Refusal
+
+_BUSY = (
+    ("rebase-merge", "a rebase", "git rebase --continue or --abort"),
+    ("rebase-apply", "a rebase or git am", "git rebase --continue or --abort, git am --continue or --abort"),
+    ("MERGE_HEAD", "a merge", "git merge --continue or --abort"),
+    ("CHERRY_PICK_HEAD", "a cherry-pick", "git cherry-pick --continue or --abort"),
+    ("REVERT_HEAD", "a revert", "git revert --continue or --abort"),
+    ("sequencer", "a series of picks", "git cherry-pick --continue or --abort"),
+    ("BISECT_LOG", "a bisection", "git bisect reset"),
+)
+
+
+class Target(NamedTuple):
+    """The branch that takes the work.
+
+    Attributes:
+        label: as people call it.
+        git_dir: of the worktree it is checked out in; the common one when it is in none.
+        common_dir: of the repository.
+        ref: the full name of the branch; ``HEAD`` of that worktree when it is detached.
+        commit: where it stands.
+        worktree: root of the worktree that has it checked out.
+    """
+
+    label: str
+    git_dir: str
+    common_dir: str
+    ref: str
+    commit: str
+    worktree: str | None
+
+    def git(self) -> Git:
+        """Git on that repository, with the files of the worktree if there is one."""
+        return Git(self.git_dir, self.worktree)
+
+
+class Listed(NamedTuple):
+    """A worktree as git lists it: root, branch (full name; "" when detached), commit, whether it is still there."""
+
+    root: str
+    branch: str
+    commit: str
+    present: bool
+
+
+def find(start: str, into: str | None) -> Target:
+    """The target of a merge.
+
+    Args:
+        start: an absolute directory in a worktree of the repository, or a bare repository.
+        into: a branch, or the root of a worktree; None for what is checked out at `start`.
+
+    Raises:
+        Refusal: worktree-missing, not-a-worktree, git-pointer-invalid, trunk-unknown, trunk-unborn, trunk-missing.
+    """
+    if into is not None and os.path.isabs(os.path.expanduser(into)):
+        start, into = os.path.expanduser(into), None
+    elif into is not None and ("/" in into or into in (".", "..")) and os.path.isdir(os.path.join(start, into)):
+        start, into = os.path.join(start, into), None
+    here = opened(start)
+    if into is None:
+        return checked_out(here)
+    git = Git(here.git_dir)
+    branch = into if into.startswith("refs/heads/") else f"refs/heads/{into}"
+    found = git.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{branch}^{{commit}}", ok=(0, 1))
+    commit = found.out.decode().strip()
+    if not commit:
+        raise Refusal(
+            "trunk-unknown",
+            f"there is no branch {into} to merge into",
+            context=f"looked for {branch} in {here.common_dir}",
+            hint=f"make it: git branch {into}; or leave --into out to merge into what is checked out here",
+        )
+    label = branch.removeprefix("refs/heads/")
+    for listed in worktrees(git):
+        if listed.branch != branch:
+            continue
+        if not listed.present:
+            raise Refusal(
+                "trunk-missing",
+                f"{label} is checked out in a worktree that is gone",
+                context=f"{listed.root} cannot be reached, and moving the branch would leave its files behind",
+                hint="git worktree prune, if it will not come back; git worktree repair, if it was moved",
+            )
+        return checked_out(opened(listed.root))
+    return Target(label, here.common_dir, here.common_dir, branch, commit, None)
+
+
+def opened(directory: str) -> checkout.Checkout:
+    """The worktree that holds `directory`, or a bare repository.
+
+    Raises:
+        Refusal: as `checkout.find`; git-not-ours.
+    """
+    bare = os.path.realpath(directory)
+    if _bare(bare):
+        found = checkout.Checkout("", "bare", bare, bare, ())
+    else:
+        found = checkout.find(os.path.abspath(directory), Present(), exact=False)
+        Git.open(found.root)  # asks whose it is
+    return found
+
+
+def _bare(path: str) -> bool:
+    return os.path.isfile(f"{path}/HEAD") and os.path.isdir(f"{path}/objects") and os.path.isdir(f"{path}/refs")
+
+
+def checked_out(found: checkout.Checkout) -> Target:
+    """What is checked out in a worktree, as a target.
+
+    Raises:
+        Refusal: trunk-unborn.
+    """
+    return checked_out_at(found.git_dir, found.common_dir, found.root or None)
+
+
+def checked_out_at(git_dir: str, common_dir: str, root: str | None) -> Target:
+    """What is checked out in a worktree whose git directory is known, as a target.
+
+    Raises:
+        Refusal: trunk-unborn.
+    """
+    git = Git(git_dir, root)
+    symbolic = os.fsdecode(git.run("symbolic-ref", "--quiet", "HEAD", ok=(0, 1)).out).strip()
+    commit = git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", ok=(0, 1)).out.decode().strip()
+    if not commit:
+        raise Refusal(
+            "trunk-unborn",
+            f"{symbolic.removeprefix('refs/heads/') or 'HEAD'} has no commit yet, so there is nothing to merge into",
+            context=f"in {root or git_dir}",
+            hint="commit something first: git commit --allow-empty -m 'First.'",
+        )
+    label = symbolic.removeprefix("refs/heads/") or f"HEAD ({commit[:12]})"
+    return Target(label, git_dir, common_dir, symbolic or "HEAD", commit, root)
+
+
+def worktrees(git: Git) -> list[Listed]:
+    """All worktrees of a repository, as `git worktree list` knows them; bare ones are left out."""
+    found = []
+    for block in git.run("worktree", "list", "--porcelain", "-z").out.split(b"\0\0"):
+        fields = {
+            line.partition(b" ")[0].decode(): os.fsdecode(line.partition(b" ")[2])
+            for line in block.split(b"\0")
+            if line
+        }
+        if "worktree" in fields and "bare" not in fields:
+            root = fields["worktree"]
+            present = "prunable" not in fields and os.path.isdir(root)
+            found.append(Listed(root, fields.get("branch", ""), fields.get("HEAD", ""), present))
+    return found
+
+
+def refuse_when_busy(target: Target) -> None:
+    """Refuses a worktree in which git is in the middle of something.
+
+    Raises:
+        Refusal: trunk-busy (an operation in progress, or files in conflict).
+    """
+    if target.worktree is None:
+        return
+    for name, what, how in _BUSY:
+        if os.path.lexists(f"{target.git_dir}/{name}"):
+            raise Refusal(
+                "trunk-busy",
+                f"{what} is in progress in {target.worktree}",
+                context=f"{target.git_dir}/{name} exists",
+                hint=how,
+            )
+    if target.git().run("ls-files", "--unmerged", "-z").out:
+        raise Refusal(
+            "trunk-busy",
+            f"there are unresolved conflicts in {target.worktree}",
+            hint="resolve and commit them: git status",
+        )

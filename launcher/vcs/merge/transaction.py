@@ -1,0 +1,118 @@
+"""A set of ref updates in one repository, held ready: locked, compared with what they should replace, not yet done.
+
+`git update-ref --stdin` between `prepare` and `commit` (git-update-ref(1)). When this process dies, git sees the end
+of its input and takes its locks away.
+"""
+
+import select
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+from launcher.vcs.git import Git, GitFailed, kill
+from policy.errors import Refusal
+
+_PATIENCE = 120.0
+"""Seconds to wait for an answer of git: reference-transaction hooks are off, so only a slow disk takes long."""
+
+
+class Update(NamedTuple):
+    """One ref to move: from `old` ("" when it must not exist) to `new`."""
+
+    ref: str
+    new: str
+    old: str
+
+
+class Transaction:
+    """Updates of one repository that happen together or not at all.
+
+    Args:
+        git: the repository, through the worktree whose HEAD is meant.
+        message: for the reflog.
+    """
+
+    def __init__(self, git: Git, message: str) -> None:
+        self._git = git
+        self._words = ("update-ref", "--stdin", "-m", message)
+        pipe = subprocess.PIPE
+        self._process = git.start(*self._words, stdin=pipe, stdout=pipe, stderr=pipe)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def prepare(self, updates: Sequence[Update]) -> None:
+        """Locks every ref and compares it.
+
+        Raises:
+            Refusal: refs-moved (somebody else moved or holds one of them). Nothing has happened then.
+        """
+        zero = "0" * max((len(update.new) for update in updates), default=40)
+        lines = ["start"]
+        for update in updates:
+            # HEAD is a target only where it is detached. A branch that is checked out gets its line in HEAD's log too.
+            if update.ref == "HEAD":
+                lines.append("option no-deref")
+            lines.append(f"update {update.ref} {update.new} {update.old or zero}")
+        lines.append("prepare")
+        self._say(lines, ("start: ok", "prepare: ok"), "held ready")
+
+    def commit(self) -> None:
+        """Moves the refs.
+
+        Raises:
+            Refusal: refs-moved.
+        """
+        self._say(["commit"], ("commit: ok",), "moved")
+
+    def close(self) -> None:
+        """Gives up what was not committed, and waits until git has taken its locks away."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+        except BrokenPipeError:
+            pass
+        try:
+            self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise GitFailed("git-timeout", self._words, self._git.git_dir, "does not end", status=None) from None
+        finally:
+            kill(self._process)
+
+    def _say(self, lines: Sequence[str], answers: Sequence[str], what: str) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stderr is not None
+        text = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
+        try:
+            self._process.stdin.write(text)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # git has ended; its standard error says why
+        for answer in answers:
+            if self._line() != answer:
+                words = self._process.stderr.read(1 << 16).decode(errors="replace").strip().splitlines()
+                raise Refusal(
+                    "refs-moved",
+                    f"the branches could not be {what}",
+                    context="\n".join([f"in {self._git.git_dir}", *words[-4:]]),
+                    hint="somebody else moved or locked one of them in the meantime: run the same command again",
+                )
+
+    def _line(self) -> str:
+        """One line of git's answer; shorter when it has ended."""
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + _PATIENCE
+        found = b""
+        while not found.endswith(b"\n"):
+            if not select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                kill(self._process)
+                raise GitFailed("git-timeout", self._words, self._git.git_dir, "does not answer", status=None)
+            byte = self._process.stdout.raw.read(1)  # type: ignore[attr-defined]  # unbuffered, or select would not see
+            if not byte:
+                break
+            found += byte
+        return found.decode(errors="replace").removesuffix("\n")

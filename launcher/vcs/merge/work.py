@@ -1,0 +1,210 @@
+"""One run: children's branches into a trunk, reported, journalled and carried out. And what can be done with a run."""
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from launcher.vcs.git import Git
+from launcher.vcs.journal import Journal, Run, State
+from launcher.vcs.merge import batch, carry_out, identity
+from launcher.vcs.merge.engine import Engine, Source
+from launcher.vcs.merge.models import (
+    AgentMergeStatus,
+    MergeAggregation,
+    MergeDescriptor,
+    MergeDirection,
+    MergeResult,
+    SubmoduleMergeResult,
+)
+from launcher.vcs.merge.moves import moves
+from launcher.vcs.merge.place import Place
+from launcher.vcs.merge.target import Target, refuse_when_busy
+from policy.errors import Refusal
+
+Find = Callable[[], Target]
+"""Looks for the target; called when nobody else merges, so that what it finds stays true."""
+
+
+class Settings(NamedTuple):
+    """How a run is done.
+
+    Attributes:
+        state: directory of Paddock's own state; journals lie below it.
+        caller: the caller's environment, for author and committer.
+        direction: of the descriptors.
+        files: move the files of the trunk's worktree too.
+        gate: see `batch.Gate`.
+        progress: see `batch.Progress`.
+        seconds: time of the merge commits since the epoch; now when None.
+    """
+
+    state: str
+    caller: Mapping[str, str]
+    direction: MergeDirection = MergeDirection.CHILD_TO_TRUNK
+    files: bool = True
+    gate: batch.Gate | None = None
+    progress: batch.Progress | None = None
+    seconds: int | None = None
+
+
+def journal_of(state: str, common_dir: str) -> Journal:
+    """The journal of a repository, found by where it lies.
+
+    Args:
+        state: directory of Paddock's own state.
+        common_dir: of the repository.
+    """
+    name = os.path.basename(os.path.dirname(common_dir) if common_dir.endswith("/.git") else common_dir)
+    plain = "".join(char if char.isalnum() or char in "-_." else "_" for char in name)[:40]
+    digest = hashlib.sha256(os.fsencode(os.path.realpath(common_dir))).hexdigest()[:16]
+    return Journal(f"{state}/merges/{plain}-{digest}")
+
+
+def merge(find: Find, sources: Sequence[Source], settings: Settings, common_dir: str) -> Run:
+    """Merges the sources, in this order, up to the first that cannot be merged; those before it stay merged.
+
+    Args:
+        find: see `Find`.
+        sources: what is merged.
+        settings: see `Settings`.
+        common_dir: of the repository.
+
+    Returns:
+        the run: "done", or "abandoned" when there was nothing to move. `outcome` has all children.
+
+    Raises:
+        Refusal: merge-unfinished, merge-running, trunk-busy, trunk-dirty, trunk-locked, refs-moved, submodule-moved,
+            identity-unknown. Nothing has been moved then.
+    """
+    journal = journal_of(settings.state, common_dir)
+    with journal.lock() as lock:
+        refuse_when_unfinished(journal)
+        target = find()
+        if settings.files:
+            refuse_when_busy(target)
+        who = identity.environment(Git(target.git_dir), settings.caller, seconds=settings.seconds)
+        place = Place(target.git_dir, target.common_dir, target.worktree)
+        with Engine(place, who, hold=(lock,)) as engine:
+            done = batch.merge(
+                engine, target.commit, sources, target.label, gate=settings.gate, progress=settings.progress
+            )
+            run = Run(run_id=journal.new_id(), state=State.PREPARED, target=target.label)
+            outcome = aggregation(done, sources, target, settings.direction, run.run_id)
+            if done.commit == target.commit:
+                return run.model_copy(update={"state": State.ABANDONED, "outcome": outcome, "note": "nothing to move"})
+            places = [each.source.place for each in done.tried if each.source.place is not None]
+            planned = moves(engine, target, done.commit, places, files=settings.files)
+        note = "; ".join(planned.notes)
+        run = run.model_copy(update={"moves": planned.moves, "outcome": outcome, "note": note})
+        return carry_out.carry_out(journal, run, hold=(lock,))
+
+
+def aggregation(
+    done: batch.Batch, sources: Sequence[Source], target: Target, direction: MergeDirection, run_id: str
+) -> MergeAggregation:
+    """What a batch came to, as the model that everybody reads."""
+    statuses = [
+        AgentMergeStatus(
+            agent_result_id=each.source.label, merge_descriptor=descriptor(each, target, direction, run_id)
+        )
+        for each in done.tried
+    ]
+    pending = [AgentMergeStatus(agent_result_id=source.label) for source in sources[len(statuses) :]]
+    conflicted = None
+    if statuses and not done.tried[-1].outcome.commit:
+        conflicted = statuses.pop()
+    return MergeAggregation(merged=tuple(statuses), pending=tuple(pending), conflicted=conflicted)
+
+
+def descriptor(each: batch.Merged, target: Target, direction: MergeDirection, run_id: str) -> MergeDescriptor:
+    """What one child came to."""
+    outcome = each.outcome
+    failed = not outcome.commit
+    error = None
+    if failed:
+        files = {conflict.path for conflict in outcome.conflicts}
+        error = outcome.error or f"merge conflicts in {len(files)} file{'s' if len(files) != 1 else ''}"
+    inside = [result for result in outcome.submodules if not result.successful]
+    main: MergeResult | None = None
+    if not failed or not any(result.merge_result and not result.merge_result.successful for result in inside):
+        main = MergeResult(
+            source=each.source.label,
+            target=target.label,
+            successful=not failed,
+            no_op=outcome.no_op,
+            fast_forward=outcome.fast_forward,
+            commit_id="" if failed or outcome.no_op else outcome.commit,
+            previous_commit_id=each.before,
+            repository=target.common_dir,  # type: ignore[arg-type]  # validated into a Path
+            target_ref=target.ref,
+            conflicts=outcome.conflicts,
+            error_message=error,
+        )
+    return MergeDescriptor(
+        merge_direction=direction,
+        successful=not failed,
+        conflict_files=tuple(dict.fromkeys(conflict.path for conflict in outcome.conflicts)),
+        submodule_merge_results=_pointers(outcome.submodules, direction),
+        main_worktree_merge_result=main,
+        error_message=error,
+        hint=_hint(each, direction) if failed else None,
+        run_id=None if failed or outcome.no_op else run_id,
+    )
+
+
+def _pointers(results: tuple[SubmoduleMergeResult, ...], direction: MergeDirection) -> tuple[SubmoduleMergeResult, ...]:
+    if direction is MergeDirection.CHILD_TO_TRUNK:
+        return results
+    return tuple(result.model_copy(update={"pointer_updated": False}) for result in results)
+
+
+def _hint(each: batch.Merged, direction: MergeDirection) -> str:
+    if not each.outcome.conflicts:
+        return f"mend that in {each.source.label}, and merge again"
+    if direction is MergeDirection.TRUNK_TO_CHILD:
+        return f"in the child's own worktree: git merge {each.source.commit}, resolve, and commit"
+    return f"in a worktree of {each.source.label}: git merge {each.before}, resolve, and commit; then merge again"
+
+
+def refuse_when_unfinished(journal: Journal) -> None:
+    """Refuses while a run waits to be finished.
+
+    Raises:
+        Refusal: merge-unfinished.
+    """
+    run = journal.unfinished()
+    if run is not None:
+        raise Refusal(
+            "merge-unfinished",
+            f"run {run.run_id} was interrupted and has to be finished first",
+            context=f"it is {run.state}, into {run.target}",
+            hint=f"paddock merge --resume, or paddock merge --rollback {run.run_id}",
+        )
+
+
+def resume(common_dir: str, state: str) -> Run | None:
+    """Finishes the interrupted run of a repository; None when there is none.
+
+    Raises:
+        Refusal: see `carry_out.resume`.
+    """
+    journal = journal_of(state, common_dir)
+    with journal.lock() as lock:
+        run = journal.unfinished()
+        return None if run is None else carry_out.resume(journal, run, hold=(lock,))
+
+
+def roll_back(common_dir: str, state: str, run_id: str) -> Run:
+    """Takes a whole run back.
+
+    Raises:
+        Refusal: merge-run-unknown, merge-unfinished (another one); see `carry_out.roll_back`.
+    """
+    journal = journal_of(state, common_dir)
+    with journal.lock() as lock:
+        run = journal.read(run_id)
+        waiting = journal.unfinished()
+        if waiting is not None and waiting.run_id != run_id:
+            refuse_when_unfinished(journal)
+        return carry_out.roll_back(journal, run, hold=(lock,))

@@ -1,0 +1,163 @@
+"""`paddock merge`: the work of children into a trunk; forecast, finish, undo, and look at what was done."""
+
+import json
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from launcher.session import places
+from launcher.vcs.journal import Run, State
+from launcher.vcs.merge import children, preview, target, work
+from launcher.vcs.merge.check import Check
+from launcher.vcs.merge.children import Order
+from launcher.verbs import typer_verb
+from policy.errors import Refusal, printable
+
+EXAMPLES = (
+    ("paddock merge agent-1 agent-2", "both branches into what is checked out here, in this order"),
+    ("paddock merge --all --preview", "what would conflict, with the trunk and with one another"),
+    ("paddock merge --into main --check 'make test' --all", "every worktree's branch, as long as the tests pass"),
+    ("paddock merge --rollback 20260101-120000-abcdef", "take a whole run back, submodules too"),
+    ("paddock merge status", "the runs so far"),
+)
+CONFLICT = 1
+"""Exit status when a child could not be merged, or when a preview forecasts a conflict."""
+
+
+def main(argv: list[str]) -> int:
+    """Exit status 0 when everything was merged, 1 when a child conflicted (those before it stay merged)."""
+    if argv[:1] == ["status"]:
+        return typer_verb.run("merge", status, argv[1:], examples=EXAMPLES[-1:])
+    return typer_verb.run("merge", merge, argv, examples=EXAMPLES)
+
+
+def merge(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="CHILD...", help="Branches, or worktrees.", show_default=False)
+    ] = None,
+    into: Annotated[
+        str | None, typer.Option(metavar="TRUNK", help="Branch or worktree (default: what is checked out here).")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Merge the branches of all linked worktrees.")] = False,
+    order: Annotated[Order, typer.Option(help="Which child comes first.")] = Order.GIVEN,
+    forecast: Annotated[bool, typer.Option("--preview", help="Tell what would conflict; change nothing.")] = False,
+    no_checkout: Annotated[bool, typer.Option("--no-checkout", help="Move branches only, no files.")] = False,
+    check: Annotated[
+        str | None, typer.Option(metavar="CMD", help="Run CMD in a jail after each merge; failing stops there.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Finish a run that was interrupted.")] = False,
+    rollback: Annotated[str | None, typer.Option(metavar="RUN", help="Take a run back.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> int:
+    """Merges the work of each CHILD into TRUNK, submodules first.
+
+    In order, up to the first that conflicts; what was merged before it stays. Nothing moves until everything is
+    known, and then all of it does: branches, submodules and files, or nothing. Uncommitted work stays as it is;
+    where it is in the way, the merge is refused before anything moves. "paddock merge status" lists the runs.
+    """
+    start = places.current_directory()
+    state = places.made(places.places(os.environ).state)
+    alone = [name for name, given in (("--resume", resume), ("--rollback", rollback is not None)) if given]
+    if alone and (words or every or forecast or check is not None or len(alone) > 1):
+        raise Refusal("usage", f"{alone[0]} stands alone", hint="paddock merge --help")
+    if resume or rollback is not None:
+        common_dir = target.opened(start).common_dir
+        done = work.resume(common_dir, state) if rollback is None else work.roll_back(common_dir, state, rollback)
+        return _tell_end(done, as_json=as_json)
+    if bool(words) == every:
+        raise Refusal("usage", "name the children, or say --all", hint="paddock merge --help")
+    found = target.find(start, into)
+    sources = children.all_of(found) if words is None or every else children.named(found, words, start)
+    sources = children.ordered(sources, order, found)
+    if forecast:
+        answer = preview.preview(found, sources)
+        print(answer.model_dump_json(indent=2) if as_json else answer.pretty_print())
+        return 0 if answer.clean else CONFLICT
+    with Check(found, check, hidden=as_json) as gate:
+        settings = work.Settings(
+            state,
+            os.environ,
+            files=not no_checkout,
+            gate=gate if check is not None else None,
+            progress=_progress if sys.stderr.isatty() else None,
+        )
+        run = work.merge(lambda: target.find(start, into), sources, settings, found.common_dir)
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr)
+    return _tell(run, found, as_json=as_json, files=not no_checkout)
+
+
+def status(
+    run_id: Annotated[str | None, typer.Argument(metavar="RUN", help="One run (default: all).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> int:
+    """Shows what merges have done here: all runs, or one with all its parts."""
+    state = places.made(places.places(os.environ).state)
+    journal = work.journal_of(state, target.opened(places.current_directory()).common_dir)
+    if run_id is not None:
+        run = journal.read(run_id)
+        if as_json:
+            print(run.model_dump_json(indent=2))
+        else:
+            print("\n".join(_lines(run)))
+        return 0
+    runs = [journal.read(name) for name in journal.runs()]
+    if as_json:
+        print(json.dumps([json.loads(run.model_dump_json()) for run in runs], indent=2))
+    elif not runs:
+        print("nothing has been merged here yet")
+    else:
+        print("\n".join(_head(run) for run in runs))
+    return 0
+
+
+def _head(run: Run) -> str:
+    merged = f"{len(run.outcome.merged)} of {run.outcome.total_count} merged" if run.outcome else ""
+    return f"{run.run_id}  {run.state:12}  into {printable(run.target)}: {merged}"
+
+
+def _lines(run: Run) -> list[str]:
+    lines = [_head(run)]
+    if run.note:
+        lines.append(f"  note        {printable(run.note)}")
+    for move in run.moves:
+        name = f"submodule {printable(move.name)}" if move.name else printable(move.ref)
+        lines.append(f"  moved       {name} {move.old[:12]}..{move.new[:12]}")
+    if run.outcome is not None:
+        lines += run.outcome.pretty_print().splitlines()[1:]
+    return lines
+
+
+def _tell(run: Run, found: target.Target, *, as_json: bool, files: bool) -> int:
+    outcome = run.outcome
+    assert outcome is not None
+    if as_json:
+        print(run.model_dump_json(indent=2))
+        return CONFLICT if outcome.has_conflict else 0
+    print(f"into {printable(found.label)}: {outcome.pretty_print()}")
+    if outcome.conflicted is not None and outcome.conflicted.merge_descriptor is not None:
+        print(f"  next        {printable(outcome.conflicted.merge_descriptor.hint or '')}")
+    if run.state is State.DONE:
+        for note in filter(None, run.note.split("; ")):
+            print(f"  note        {printable(note)}")
+        if not files and found.worktree is not None:
+            main, root = run.moves[-1], printable(found.worktree)
+            print(f"  note        the files stay: git -C {root} read-tree -m -u {main.old} {main.new}")
+        print(f"  undo        paddock merge --rollback {run.run_id}")
+    return CONFLICT if outcome.has_conflict else 0
+
+
+def _tell_end(run: Run | None, *, as_json: bool) -> int:
+    if as_json:
+        print("null" if run is None else run.model_dump_json(indent=2))
+    elif run is None:
+        print("no run is unfinished")
+    else:
+        print("\n".join(_lines(run)))
+    return 0
+
+
+def _progress(done: int, total: int, name: str) -> None:
+    print(f"\r\x1b[Kmerging {done + 1} of {total}: {printable(name)[:60]}", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,145 @@
+"""Repositories with any history, made quickly: commits are written by git-fast-import(1), without a checkout."""
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.vcs.journal import Run
+from launcher.vcs.merge import work
+from launcher.vcs.merge.engine import Source
+from launcher.vcs.merge.target import Target, find
+
+
+class Entry(NamedTuple):
+    """What a commit has at a path, with a mode of its own: ``100755``, ``120000`` (a link) or ``160000``."""
+
+    mode: str
+    content: str | bytes
+
+
+Tree = Mapping[str, str | bytes | Entry]
+
+ENVIRONMENT = {
+    "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+    "HOME": "/nonexistent",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "LC_ALL": "C",
+    "GIT_CONFIG_COUNT": "1",
+    "GIT_CONFIG_KEY_0": "protocol.file.allow",
+    "GIT_CONFIG_VALUE_0": "always",
+}
+_WHO = "Tester <tester@example.invalid> 1000000000 +0000"
+
+
+class Ground:
+    """One repository with a checkout of `main`.
+
+    Args:
+        root: where; made.
+        tree: content of the first commit on `main`.
+    """
+
+    def __init__(self, root: Path, tree: Tree) -> None:
+        self.root = root
+        root.mkdir(parents=True)
+        self.git("init", "-q", "-b", "main")
+        self.git("config", "user.name", "Tester")
+        self.git("config", "user.email", "tester@example.invalid")
+        self.commit("main", tree)
+        self.git("reset", "-q", "--hard")
+
+    @property
+    def state(self) -> Path:
+        """Paddock's state for this repository."""
+        return self.root.parent / f"{self.root.name}-state"
+
+    def run(
+        self, *words: str, at: Path | None = None, stdin: bytes = b"", check: bool = True
+    ) -> "subprocess.CompletedProcess[bytes]":
+        """Runs git in `at` (the checkout by default)."""
+        ended = subprocess.run(
+            ["git", *words], cwd=at or self.root, env=ENVIRONMENT, input=stdin, capture_output=True, check=False
+        )
+        assert ended.returncode == 0 or not check, (words, ended.stdout, ended.stderr)
+        return ended
+
+    def git(self, *words: str, at: Path | None = None) -> str:
+        """Standard output of a git command that succeeds, without its last newline."""
+        return os.fsdecode(self.run(*words, at=at).stdout.removesuffix(b"\n"))
+
+    def id(self, name: str) -> str:
+        """The object id of a revision; "" when there is none."""
+        ended = self.run("rev-parse", "--verify", "--quiet", name, check=False)
+        return ended.stdout.decode().strip()
+
+    def tree(self, name: str) -> str:
+        """The tree of a revision."""
+        return self.id(f"{name}^{{tree}}")
+
+    def commit(
+        self, branch: str, tree: Tree, *, parents: Sequence[str] = (), remove: Sequence[str] = (), fresh: bool = False
+    ) -> str:
+        """Adds a commit to `branch` and returns its id; the checkout is not touched.
+
+        Args:
+            branch: made when missing.
+            tree: what is added or changed.
+            parents: revisions; the branch itself by default, where it exists. The first one's tree is the start.
+            remove: paths to take away.
+            fresh: no parents, and an empty tree to start from.
+        """
+        ref = f"refs/heads/{branch}"
+        known = [] if fresh else [self.id(name) for name in parents] or [old for old in [self.id(ref)] if old]
+        out = [b"reset " + ref.encode(), b"commit " + ref.encode(), f"committer {_WHO}".encode(), _data(b"Work.\n")]
+        out += [(b"from " if number == 0 else b"merge ") + oid.encode() for number, oid in enumerate(known)]
+        out += [b"D " + _quoted(path) for path in remove]
+        for path, entry in tree.items():
+            mode, content = entry if isinstance(entry, Entry) else ("100644", entry)
+            data = content if isinstance(content, bytes) else content.encode()
+            if mode == "160000":
+                out.append(b"M 160000 " + data + b" " + _quoted(path))
+            else:
+                out += [f"M {mode} inline ".encode() + _quoted(path), _data(data)]
+        self.run("fast-import", "--quiet", "--force", stdin=b"\n".join(out) + b"\n")
+        return self.id(ref)
+
+    def branch(self, name: str, tree: Tree, *, start: str = "main", remove: Sequence[str] = ()) -> str:
+        """A new branch with one commit on top of `start`."""
+        return self.commit(name, tree, parents=[start], remove=remove)
+
+    def target(self, into: str | None = None) -> Target:
+        """The target of merges: what is checked out, or `into`."""
+        return find(str(self.root), into)
+
+    def source(self, name: str) -> Source:
+        """A branch as something to merge."""
+        return Source(name, self.id(name))
+
+    def settings(self) -> work.Settings:
+        """Settings with a state of its own and a fixed time."""
+        self.state.mkdir(exist_ok=True)
+        return work.Settings(str(self.state), {}, seconds=1_500_000_000)
+
+    def merge(self, *names: str, into: str | None = None, settings: work.Settings | None = None) -> Run:
+        """Merges branches with the engine."""
+        return work.merge(
+            lambda: self.target(into),
+            [self.source(name) for name in names],
+            settings or self.settings(),
+            str(self.root / ".git"),
+        )
+
+    def status(self, at: Path | None = None) -> list[str]:
+        """Lines of `git status --porcelain`."""
+        return self.git("status", "--porcelain", at=at).splitlines()
+
+
+def _data(content: bytes) -> bytes:
+    return b"data %d\n" % len(content) + content
+
+
+def _quoted(path: str) -> bytes:
+    plain = os.fsencode(path).replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
+    return b'"' + plain + b'"'

@@ -1,0 +1,263 @@
+"""Merging branches into a trunk: what moves, what stays, and what is refused before anything moves."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher.vcs.journal import State
+from launcher.vcs.merge import work
+from launcher.vcs.merge.target import find
+from policy.errors import Refusal
+from tests.support.ground import Ground
+
+LINES = "".join(f"{number}\n" for number in range(20))
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    """`main` with two files; `one` and `two` merge cleanly, `three` conflicts with `one`."""
+    made = Ground(tmp_path / "repo", {"a": LINES, "b": LINES, "d/c": "c\n"})
+    made.branch("one", {"a": LINES.replace("3\n", "three\n", 1)})
+    made.branch("two", {"a": LINES.replace("17\n", "seventeen\n"), "new": "new\n"}, remove=["d/c"])
+    made.branch("three", {"a": LINES.replace("3\n", "THREE\n", 1)})
+    return made
+
+
+def test_children_arrive_in_order_and_the_checkout_follows(ground: Ground) -> None:
+    """Both branches are in the trunk, its files are the merged ones, and nothing is left to commit."""
+    before = ground.id("main")
+    run = ground.merge("one", "two")
+    assert run.outcome is not None
+    assert [status.agent_result_id for status in run.outcome.merged] == ["one", "two"]
+    assert run.state is State.DONE
+    assert ground.status() == []
+    assert (ground.root / "a").read_text() == LINES.replace("3\n", "three\n", 1).replace("17\n", "seventeen\n")
+    assert not (ground.root / "d/c").exists()
+    assert ground.git("rev-list", "--parents", "-1", "main").split()[2] == ground.id("two")
+    assert ground.id(f"refs/paddock/merge/{run.run_id}/old") == before
+
+
+def test_a_conflict_stops_and_those_before_it_stay_merged(ground: Ground) -> None:
+    """merged + pending + conflicted = all; the trunk has what came before the conflict and nothing of it."""
+    run = ground.merge("one", "three", "two")
+    outcome = run.outcome
+    assert outcome is not None
+    assert outcome.conflicted is not None
+    assert [s.agent_result_id for s in (*outcome.merged, outcome.conflicted, *outcome.pending)] == [
+        "one", "three", "two",
+    ]  # fmt: skip
+    descriptor = outcome.conflicted.merge_descriptor
+    assert descriptor is not None
+    assert descriptor.conflict_files == ("a",)
+    assert descriptor.hint is not None
+    assert ground.id("main") in descriptor.hint
+    assert "seventeen" not in (ground.root / "a").read_text()
+    assert ground.status() == []
+
+
+def test_what_the_trunk_has_already_is_a_no_op(ground: Ground) -> None:
+    """A child without changes succeeds with an empty commit id, and no ref, file or journal is written (EC-MF-003)."""
+    ground.git("branch", "idle")
+    ground.commit("main", {"later": "x\n"})
+    ground.git("reset", "-q", "--hard")
+    before = ground.git("for-each-ref")
+    run = ground.merge("idle")
+    assert run.outcome is not None
+    (status,) = run.outcome.merged
+    assert status.merge_descriptor is not None
+    assert status.merge_descriptor.no_op
+    assert status.merge_descriptor.main_worktree_merge_result is not None
+    assert status.merge_descriptor.main_worktree_merge_result.commit_id == ""
+    assert ground.git("for-each-ref") == before
+
+
+def test_one_child_ahead_is_a_fast_forward(ground: Ground) -> None:
+    """No merge commit is made where none is needed, and a second one follows from there."""
+    run = ground.merge("one", "two")
+    assert run.outcome is not None
+    first = run.outcome.merged[0].merge_descriptor
+    assert first is not None
+    assert first.main_worktree_merge_result is not None
+    assert first.main_worktree_merge_result.fast_forward
+    assert first.main_worktree_merge_result.commit_id == ground.id("one")
+
+
+def test_the_same_run_gives_the_same_commits(tmp_path: Path) -> None:
+    """Names and times come from settings, so two machines make the same objects."""
+    ids = []
+    for name in ("x", "y"):
+        made = Ground(tmp_path / name, {"a": LINES, "b": LINES})
+        made.branch("one", {"a": "one\n"})
+        made.branch("two", {"b": "two\n"})
+        made.merge("one", "two")
+        ids.append(made.id("main"))
+    assert ids[0] == ids[1]
+
+
+def test_a_branch_that_nobody_has_checked_out_can_be_the_trunk(ground: Ground) -> None:
+    """Only the ref moves; the checkout of another branch stays as it is."""
+    ground.git("branch", "release")
+    (ground.root / "a").write_text("edited\n")
+    ground.merge("one", into="release")
+    assert ground.id("release") == ground.id("one")
+    assert ground.status() == [" M a"]
+
+
+def test_a_trunk_that_is_checked_out_elsewhere_is_moved_there(ground: Ground, tmp_path: Path) -> None:
+    """`--into` finds the worktree that has the branch, and moves its files with it."""
+    other = tmp_path / "other"
+    ground.git("worktree", "add", "-q", "-b", "release", str(other), "main")
+    ground.merge("one", into="release")
+    assert "three\n" in (other / "a").read_text()
+    assert ground.status(at=other) == []
+    assert ground.status() == []
+
+
+def test_a_detached_head_moves_alone(ground: Ground) -> None:
+    """HEAD of that worktree is the target, and no branch moves."""
+    ground.git("checkout", "-q", "--detach")
+    main = ground.id("main")
+    ground.merge("two")
+    assert ground.id("HEAD") == ground.id("two")
+    assert ground.id("main") == main
+    assert ground.status() == []
+
+
+def test_unrelated_edits_stay(ground: Ground) -> None:
+    """Uncommitted, staged and untracked work beside the merge, and the stash, are what they were."""
+    (ground.root / "b").write_text("stashed\n")
+    ground.git("stash")
+    (ground.root / "b").write_text("edited\n")
+    (ground.root / "staged").write_text("staged\n")
+    ground.git("add", "staged")
+    (ground.root / "untracked").write_text("untracked\n")
+    stash = ground.id("refs/stash")
+    ground.merge("one")
+    assert ground.status() == [" M b", "A  staged", "?? untracked"]
+    assert (ground.root / "b").read_text() == "edited\n"
+    assert ground.id("refs/stash") == stash
+
+
+@pytest.mark.parametrize("how", ["edited", "staged", "untracked", "ignored"])
+def test_overlapping_work_is_refused_before_anything_moves(ground: Ground, how: str) -> None:
+    """A file that the merge would write and the user has written is kept; no ref has moved, no lock is left."""
+    name = "a" if how in ("edited", "staged") else "new"
+    (ground.root / name).write_text("mine\n")
+    if how == "staged":
+        ground.git("add", name)
+    if how == "ignored":
+        (ground.root / ".git/info/exclude").write_text("new\n")
+    before = ground.git("for-each-ref"), ground.status()
+    with pytest.raises(Refusal, match="in the way") as refused:
+        ground.merge("one", "two")
+    assert refused.value.reference == "trunk-dirty"
+    assert name in refused.value.context
+    assert (ground.root / name).read_text() == "mine\n"
+    assert (ground.git("for-each-ref"), ground.status()) == before
+    assert not list((ground.root / ".git").glob("index.*"))
+
+
+@pytest.mark.parametrize(
+    ("begin", "what"),
+    [
+        (["merge", "--no-ff", "--no-commit", "one"], "a merge"),
+        (["merge", "three"], "a merge"),
+        (["cherry-pick", "three"], "a cherry-pick"),
+        (["rebase", "three"], "a rebase"),
+        (["revert", "--no-commit", "HEAD"], "a revert"),
+        (["bisect", "start"], "a bisection"),
+    ],
+)
+def test_a_busy_trunk_is_refused(ground: Ground, begin: list[str], what: str) -> None:
+    """While git is in the middle of something there, nothing is merged."""
+    ground.commit("main", {"a": "conflict\n"})
+    ground.git("reset", "-q", "--hard")
+    ground.run(*begin, check=False)
+    before = ground.git("for-each-ref"), ground.status()
+    with pytest.raises(Refusal, match=what) as refused:
+        ground.merge("two")
+    assert refused.value.reference == "trunk-busy"
+    assert (ground.git("for-each-ref"), ground.status()) == before
+
+
+@pytest.mark.parametrize("lock", ["index.lock", "refs/heads/main.lock", "HEAD.lock"])
+def test_a_lock_of_another_git_is_respected(ground: Ground, lock: str) -> None:
+    """Somebody else's lock file stays, and nothing moves; without it the same merge works."""
+    if lock == "HEAD.lock":
+        ground.git("checkout", "-q", "--detach")
+    before = ground.git("for-each-ref"), ground.git("ls-files", "-s")
+    (ground.root / ".git" / lock).touch()
+    with pytest.raises(Refusal) as refused:
+        ground.merge("two")
+    assert refused.value.reference in ("trunk-locked", "refs-moved")
+    assert (ground.git("for-each-ref"), ground.git("ls-files", "-s")) == before
+    assert (ground.root / "d/c").exists()
+    (ground.root / ".git" / lock).unlink()
+    assert ground.merge("two").state is State.DONE
+
+
+def test_an_unborn_trunk_is_refused(ground: Ground) -> None:
+    """There is nothing to merge into."""
+    ground.git("checkout", "-q", "--orphan", "empty")
+    with pytest.raises(Refusal, match="no commit yet"):
+        ground.target()
+
+
+def test_unknown_trunks_are_refused(ground: Ground) -> None:
+    """A branch that does not exist is not made."""
+    with pytest.raises(Refusal, match="no branch nowhere"):
+        ground.target("nowhere")
+
+
+def test_a_worktree_that_is_gone_keeps_its_branch(ground: Ground, tmp_path: Path) -> None:
+    """Moving the branch behind the back of a worktree on an absent disk would lose track of its files."""
+    other = tmp_path / "other"
+    ground.git("worktree", "add", "-q", "-b", "release", str(other), "main")
+    other.rename(tmp_path / "elsewhere")
+    with pytest.raises(Refusal) as refused:
+        ground.target("release")
+    assert refused.value.reference == "trunk-missing"
+
+
+def test_a_bare_repository_can_be_merged_in(ground: Ground, tmp_path: Path) -> None:
+    """Without any worktree only the branch moves."""
+    bare = tmp_path / "bare.git"
+    ground.git("clone", "-q", "--bare", str(ground.root), str(bare))
+    ground.git("config", "user.name", "T", at=bare)
+    ground.git("config", "user.email", "t@example.invalid", at=bare)
+    work.merge(lambda: find(str(bare), "main"), [ground.source("one")], ground.settings(), str(bare))
+    assert ground.git("rev-parse", "main", at=bare) == ground.id("one")
+
+
+def test_files_can_be_left_alone(ground: Ground) -> None:
+    """With `files` off the branch moves and the checkout does not."""
+    ground.merge("one", settings=ground.settings()._replace(files=False))
+    assert ground.id("main") == ground.id("one")
+    assert (ground.root / "a").read_text() == LINES
+
+
+def test_unrelated_histories_are_refused(ground: Ground) -> None:
+    """Without a common ancestor nothing is merged, as with git."""
+    ground.commit("stranger", {"z": "z\n"}, fresh=True)
+    outcome = ground.merge("stranger").outcome
+    assert outcome is not None
+    assert outcome.conflicted is not None
+    assert outcome.conflicted.merge_descriptor is not None
+    assert "no common ancestor" in (outcome.conflicted.merge_descriptor.error_message or "")
+
+
+def test_nobody_commits_for_an_unknown_user(ground: Ground) -> None:
+    """Without a name git would make one up; the merge is refused instead."""
+    ground.git("config", "--unset", "user.email")
+    with pytest.raises(Refusal) as refused:
+        ground.merge("one")
+    assert refused.value.reference == "identity-unknown"
+
+
+def test_the_users_own_name_is_found(ground: Ground, tmp_path: Path) -> None:
+    """A name in the user's configuration counts where the repository has none."""
+    ground.git("config", "--unset", "user.name")
+    ground.git("config", "--unset", "user.email")
+    (tmp_path / ".gitconfig").write_text("[user]\nname = Ada <evil>\nemail = ada@example.invalid\n")
+    ground.merge("one", "two", settings=ground.settings()._replace(caller={"HOME": str(tmp_path)}))
+    assert ground.git("log", "-1", "--format=%an|%ae|%cn") == "Ada evil|ada@example.invalid|Ada evil"
