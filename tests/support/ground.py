@@ -38,11 +38,13 @@ class Ground:
 
     Args:
         root: where; made.
-        tree: content of the first commit on `main`.
+        tree: content of the first commit on `main`; None for a checkout that is there already.
     """
 
-    def __init__(self, root: Path, tree: Tree) -> None:
+    def __init__(self, root: Path, tree: Tree | None) -> None:
         self.root = root
+        if tree is None:
+            return
         root.mkdir(parents=True)
         self.git("init", "-q", "-b", "main")
         self.git("config", "user.name", "Tester")

@@ -53,9 +53,13 @@ class Source(NamedTuple):
 
 
 class _Level(NamedTuple):
-    """One repository in the tree of submodules: names and path from the main worktree, where it is, where from."""
+    """One repository in the tree of submodules: names and path from the main worktree, where it is, where from.
+
+    `modules` is the way to its store from the main one's `modules` directory.
+    """
 
     name: str
+    modules: str
     prefix: str
     place: Place
     sources: tuple[Place, ...]
@@ -127,16 +131,23 @@ class Engine:
             GitFailed: git itself failed; Refusal: a submodule's place cannot be trusted.
         """
         sources = (source.place,) if source.place else ()
-        level = _Level("", "", self.place, sources)
+        level = _Level("", "", "", self.place, sources)
         return self._merge(level, ours, source.commit, message, relation, submodules=submodules, heads=source.heads)
 
-    def fetch(self, place: Place, name: str, commit: str, sources: Sequence[Place]) -> bool:
-        """Whether the store of `place` has `commit`, after looking for it in the sources' stores of this submodule."""
+    def fetch(self, place: Place, modules: str, commit: str, sources: Sequence[Place]) -> bool:
+        """Whether the store of `place` has `commit`, after looking for it in all other stores of this submodule.
+
+        Args:
+            place: the submodule.
+            modules: the way to a store of it from a `modules` directory (`inside`).
+            commit: what is needed.
+            sources: where the submodule lies in the worktrees that are merged.
+        """
         store = self.store(place)
         if store.has_commit(commit):
             return True
         own = [source.common_dir for source in sources]
-        for git_dir in dict.fromkeys((*own, *self.place.other_stores(name))):
+        for git_dir in dict.fromkeys((*own, *self.place.other_stores(modules))):
             if git_dir == place.common_dir:
                 continue
             other = Git(git_dir, hold=self._hold)
@@ -293,8 +304,9 @@ class Engine:
             return Outcome("", error=f"submodule {name} has work on both sides, and its repository is not here: "
                            f"git submodule update --init {ours.path}")  # fmt: skip
         sources = self.below(level.sources, theirs)
+        modules = inside(level.modules, decision.name)
         for commit in (ours.commit, theirs.commit):
-            if not self.fetch(place, decision.name, commit, sources):
+            if not self.fetch(place, modules, commit, sources):
                 return Outcome("", error=f"submodule {name}: commit {commit[:12]} is in no store of this machine")
         store = self.store(place)
         relation = store.relation(ours.commit, theirs.commit)
@@ -302,7 +314,8 @@ class Engine:
             rewound = [side for side in (ours, theirs) if not self._descends(store, base.commit, side.commit)]
             if rewound:
                 return Outcome("", conflicts=(_rewound(level, decision, name),))
-        inner = _Level(name, f"{level.prefix}{decision.path or ours.path}/", place, sources)
+        prefix = f"{level.prefix}{decision.path or ours.path}/"
+        inner = _Level(name, modules, prefix, place, sources)
         return self._merge(inner, ours.commit, theirs.commit, message, relation, submodules=True, heads=heads)
 
     def _ahead(self, level: _Level, links: dict[str, Gitlink]) -> tuple[dict[str, Gitlink], str]:
@@ -342,6 +355,11 @@ class Engine:
     def _descends(store: Store, ancestor: str, commit: str) -> bool:
         words = ("merge-base", "--is-ancestor", ancestor, commit)
         return store.git.run(*words, ok=(0, 1, 128)).status == 0
+
+
+def inside(modules: str, name: str) -> str:
+    """The way from a `modules` directory to the store of a submodule that is nested in the one at `modules`."""
+    return f"{modules}/modules/{name}" if modules else name
 
 
 def _join(parent: str, name: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.vcs.journal import Move
-from launcher.vcs.merge.engine import Engine
+from launcher.vcs.merge.engine import Engine, inside
 from launcher.vcs.merge.gitlinks import Gitlink
 from launcher.vcs.merge.place import Place
 from launcher.vcs.merge.target import Target, checked_out_at, refuse_when_busy
@@ -18,6 +18,14 @@ class Moves(NamedTuple):
 
     moves: tuple[Move, ...]
     notes: tuple[str, ...]
+
+
+class _Where(NamedTuple):
+    """A repository in the tree of submodules: its names, its path, and the way to its store (`engine.inside`)."""
+
+    name: str
+    path: str
+    modules: str
 
 
 def moves(engine: Engine, target: Target, new: str, sources: Sequence[Place], *, files: bool) -> Moves:
@@ -35,7 +43,7 @@ def moves(engine: Engine, target: Target, new: str, sources: Sequence[Place], *,
     """
     found: list[Move] = []
     notes: list[str] = []
-    _below(engine, engine.place, "", "", (target.commit, new), tuple(sources), found, notes, files=files)
+    _below(engine, engine.place, _Where("", "", ""), (target.commit, new), tuple(sources), found, notes, files=files)
     worktree = Path(target.worktree) if files and target.worktree is not None else None
     main = Move(git_dir=Path(target.git_dir), work_tree=worktree, ref=target.ref, old=target.commit, new=new)
     return Moves((*found, main), tuple(notes))
@@ -44,8 +52,7 @@ def moves(engine: Engine, target: Target, new: str, sources: Sequence[Place], *,
 def _below(
     engine: Engine,
     place: Place,
-    name: str,
-    path: str,
+    at: _Where,
     commits: tuple[str, str],
     sources: tuple[Place, ...],
     found: list[Move],
@@ -56,8 +63,9 @@ def _below(
     store = engine.store(place)
     before, after = (engine.links(store, commit) for commit in commits)
     for key, link in after.items():
-        full = f"{name}/{key}" if name else key
-        where = os.path.join(path, link.path)
+        full = f"{at.name}/{key}" if at.name else key
+        where = os.path.join(at.path, link.path)
+        modules = inside(at.modules, key)
         old = before.get(key)
         if old is None:
             notes.append(f"submodule {full} is new: git submodule update --init {where}")
@@ -70,7 +78,7 @@ def _below(
         if old.path != link.path and inner.worktree is not None:
             notes.append(f"submodule {full} has moved to {where}: git submodule update --init {where}")
         below = Engine.below(sources, link)
-        if not engine.fetch(inner, key, link.commit, below):
+        if not engine.fetch(inner, modules, link.commit, below):
             notes.append(f"submodule {full} stays as it is: commit {link.commit[:12]} is in no store of this machine")
             continue
         if not engine.store(inner).has_commit(old.commit):
@@ -78,7 +86,9 @@ def _below(
             continue
         follows = files and inner.worktree is not None and old.path == link.path
         if follows:
-            _below(engine, inner, full, where, (old.commit, link.commit), below, found, notes, files=files)
+            _below(
+                engine, inner, _Where(full, where, modules), (old.commit, link.commit), below, found, notes, files=files
+            )
         if old.commit != link.commit:
             found.append(_move(inner, full, old, link, files=follows))
 

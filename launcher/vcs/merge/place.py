@@ -56,9 +56,13 @@ class Place(NamedTuple):
                 return Place(store, store, None)
         return None
 
-    def other_stores(self, name: str) -> list[str]:
-        """All stores of the submodule `name` in this repository: the main checkout's and each linked worktree's."""
-        tail = f"modules/{glob.escape(name)}"
+    def other_stores(self, modules: str) -> list[str]:
+        """All stores of one submodule in this repository: the main checkout's and each linked worktree's.
+
+        Args:
+            modules: the way to it from a `modules` directory: ``lib``, ``lib/modules/inner``.
+        """
+        tail = f"modules/{glob.escape(modules)}"
         base = glob.escape(self.common_dir)
         found = [*glob.glob(f"{base}/{tail}"), *glob.glob(f"{base}/worktrees/*/{tail}")]
         return [store for store in sorted(found) if _is_store(store)]
