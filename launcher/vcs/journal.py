@@ -17,7 +17,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from launcher.vcs.merge.models import MergeAggregation
+from launcher.vcs.merge.models import MergeAggregation, MergeDescriptor
 from policy.errors import Refusal
 from policy.worktree import AbsolutePath, Name
 
@@ -72,7 +72,8 @@ class Run(BaseModel):
         state: where it stands.
         target: the branch, as people call it.
         moves: submodules first, innermost before outer, the main repository last.
-        outcome: what is reported when it is done; what stopped it is in there, too.
+        outcome: of children merged into a trunk; what stopped it is in there, too.
+        child_outcome: of a trunk merged into a child.
         note: one sentence on how it ended, when not as planned.
     """
 
@@ -83,6 +84,7 @@ class Run(BaseModel):
     target: Name
     moves: tuple[Move, ...] = ()
     outcome: MergeAggregation | None = None
+    child_outcome: MergeDescriptor | None = None
     note: str = ""
 
 

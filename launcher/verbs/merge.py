@@ -114,7 +114,7 @@ def status(
 
 
 def _head(run: Run) -> str:
-    merged = f"{len(run.outcome.merged)} of {run.outcome.total_count} merged" if run.outcome else ""
+    merged = f"{len(run.outcome.merged)} of {run.outcome.total_count} merged" if run.outcome else "from the trunk"
     return f"{run.run_id}  {run.state:12}  into {printable(run.target)}: {merged}"
 
 

@@ -71,7 +71,8 @@ def merge(find: Find, sources: Sequence[Source], settings: Settings, common_dir:
         common_dir: of the repository.
 
     Returns:
-        the run: "done", or "abandoned" when there was nothing to move. `outcome` has all children.
+        the run: "done", or "abandoned" when there was nothing to move. `outcome` has all children; from trunk to
+        child, `child_outcome` has the one merge there is.
 
     Raises:
         Refusal: merge-unfinished, merge-running, trunk-busy, trunk-dirty, trunk-locked, refs-moved, submodule-moved,
@@ -90,31 +91,31 @@ def merge(find: Find, sources: Sequence[Source], settings: Settings, common_dir:
                 engine, target.commit, sources, target.label, gate=settings.gate, progress=settings.progress
             )
             run = Run(run_id=journal.new_id(), state=State.PREPARED, target=target.label)
-            outcome = aggregation(done, sources, target, settings.direction, run.run_id)
+            run = run.model_copy(update=_reported(done, sources, target, settings.direction, run.run_id))
             if done.commit == target.commit:
-                return run.model_copy(update={"state": State.ABANDONED, "outcome": outcome, "note": "nothing to move"})
+                return run.model_copy(update={"state": State.ABANDONED, "note": "nothing to move"})
             places = [each.source.place for each in done.tried if each.source.place is not None]
             planned = moves(engine, target, done.commit, places, files=settings.files)
         note = "; ".join(planned.notes)
-        run = run.model_copy(update={"moves": planned.moves, "outcome": outcome, "note": note})
+        run = run.model_copy(update={"moves": planned.moves, "note": note})
         return carry_out.carry_out(journal, run, hold=(lock,))
 
 
-def aggregation(
+def _reported(
     done: batch.Batch, sources: Sequence[Source], target: Target, direction: MergeDirection, run_id: str
-) -> MergeAggregation:
-    """What a batch came to, as the model that everybody reads."""
+) -> dict[str, object]:
+    """The fields of a run that say what a batch came to."""
+    descriptors = [descriptor(each, target, direction, run_id) for each in done.tried]
+    if direction is MergeDirection.TRUNK_TO_CHILD:
+        (only,) = descriptors
+        return {"child_outcome": only}
     statuses = [
-        AgentMergeStatus(
-            agent_result_id=each.source.label, merge_descriptor=descriptor(each, target, direction, run_id)
-        )
-        for each in done.tried
+        AgentMergeStatus(agent_result_id=each.source.label, merge_descriptor=found)
+        for each, found in zip(done.tried, descriptors, strict=True)
     ]
-    pending = [AgentMergeStatus(agent_result_id=source.label) for source in sources[len(statuses) :]]
-    conflicted = None
-    if statuses and not done.tried[-1].outcome.commit:
-        conflicted = statuses.pop()
-    return MergeAggregation(merged=tuple(statuses), pending=tuple(pending), conflicted=conflicted)
+    pending = tuple(AgentMergeStatus(agent_result_id=source.label) for source in sources[len(statuses) :])
+    conflicted = statuses.pop() if statuses and not done.tried[-1].outcome.commit else None
+    return {"outcome": MergeAggregation(merged=tuple(statuses), pending=pending, conflicted=conflicted)}
 
 
 def descriptor(each: batch.Merged, target: Target, direction: MergeDirection, run_id: str) -> MergeDescriptor:

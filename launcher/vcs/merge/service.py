@@ -1,0 +1,252 @@
+"""Merging by worktree contexts, in both directions: what the workflow layer calls (plan.md MF-010 to MF-025)."""
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from launcher.vcs.git import Git
+from launcher.vcs.journal import Run, State
+from launcher.vcs.merge import carry_out, identity, sessions, work
+from launcher.vcs.merge.engine import Engine, Source
+from launcher.vcs.merge.models import (
+    AgentMergeStatus,
+    MergeAggregation,
+    MergeDescriptor,
+    MergeDirection,
+    MergeResult,
+)
+from launcher.vcs.merge.moves import moves
+from launcher.vcs.merge.place import Place
+from launcher.vcs.merge.target import Target, checked_out_at, refuse_when_busy
+from policy.errors import Refusal
+from policy.worktree import WorktreeSandboxContext
+
+
+class _Known(NamedTuple):
+    place: Place
+    target: Target
+
+
+class WorktreeMergeService:
+    """`protocol.MergeService` on this machine's git, and the single steps that the specification names.
+
+    Args:
+        state: directory of Paddock's own state, for journals.
+        caller: the caller's environment, for author and committer; this process's when None.
+        private: finds private git directories of worktrees.
+    """
+
+    def __init__(
+        self,
+        state: str,
+        caller: Mapping[str, str] | None = None,
+        *,
+        private: sessions.Private = sessions.nobody_private,
+    ) -> None:
+        self._state = state
+        self._caller = dict(os.environ if caller is None else caller)
+        self._private = private
+
+    def merge_trunk_to_child(self, trunk: WorktreeSandboxContext, child: WorktreeSandboxContext) -> MergeDescriptor:
+        """Phase 1. A conflict leaves the child as it was; the hint tells its agent how to merge in its own jail."""
+        try:
+            return self.merge_submodules_first(trunk, child, MergeDirection.TRUNK_TO_CHILD)
+        except Refusal as refusal:
+            return _failed(MergeDirection.TRUNK_TO_CHILD, refusal)
+
+    def merge_children_to_trunk(
+        self, children: Sequence[AgentMergeStatus], trunk: WorktreeSandboxContext
+    ) -> MergeAggregation:
+        """Phase 2: in order, up to the first that cannot be merged. Those before it are in the trunk."""
+        with_worktree = [status for status in children if status.worktree_context is not None]
+        descriptors: dict[str, MergeDescriptor] = {}
+        with ExitStack() as stack:
+            known: list[tuple[AgentMergeStatus, Source]] = []
+            problem: tuple[AgentMergeStatus, Refusal] | None = None
+            try:
+                into = _at(trunk)
+                for status in with_worktree:
+                    known.append((status, self._source(stack, status, into)))
+            except Refusal as refusal:
+                problem = (with_worktree[len(known)], refusal) if with_worktree else None
+            if known:
+                try:
+                    run = self._merge(trunk, [source for _, source in known], MergeDirection.CHILD_TO_TRUNK)
+                except Refusal as refusal:
+                    problem = (known[0][0], refusal)
+                else:
+                    descriptors = _descriptors(run, [status for status, _ in known])
+                    if run.outcome is not None and run.outcome.has_conflict:
+                        problem = None  # it came first
+            if problem is not None:
+                failed, why = problem
+                descriptors[failed.agent_result_id] = _failed(MergeDirection.CHILD_TO_TRUNK, why)
+        return _sorted(children, descriptors)
+
+    def merge_submodules_first(
+        self,
+        source: WorktreeSandboxContext,
+        target: WorktreeSandboxContext,
+        direction: MergeDirection = MergeDirection.CHILD_TO_TRUNK,
+    ) -> MergeDescriptor:
+        """Merges what is checked out in one worktree into another of the same repository: submodules, then itself.
+
+        Raises:
+            Refusal: a worktree is gone, busy, dirty where it matters, or in use by a session. Nothing has moved then.
+        """
+        into, came_from = _at(target), _at(source)
+        _refuse_strangers(came_from, into)
+        agent = into if direction is MergeDirection.TRUNK_TO_CHILD else came_from
+        with sessions.ended(agent.target.worktree or "", self._private):
+            into, came_from = _at(target), _at(source)  # a harvest may have moved the agent's branch
+            run = self._merge(target, [_as_source(came_from)], direction)
+        if run.child_outcome is not None:
+            return run.child_outcome
+        assert run.outcome is not None
+        status = run.outcome.conflicted or run.outcome.merged[0]
+        assert status.merge_descriptor is not None
+        return status.merge_descriptor
+
+    merge_with_submodule_ordering = merge_submodules_first
+
+    def merge_worktrees(self, source: WorktreeSandboxContext, target: WorktreeSandboxContext) -> MergeResult:
+        """The main worktrees' result of `merge_submodules_first`.
+
+        Raises:
+            Refusal: as there; merge-failed when a submodule could not be merged, so that the rest was not tried.
+        """
+        descriptor = self.merge_submodules_first(source, target)
+        if descriptor.main_worktree_merge_result is None:
+            raise Refusal(
+                "merge-failed",
+                descriptor.error_message or "a submodule could not be merged",
+                context="\n".join(descriptor.conflict_files),
+                hint=descriptor.hint or "",
+            )
+        return descriptor.main_worktree_merge_result
+
+    def update_submodule_pointer(self, worktree: WorktreeSandboxContext, submodule_name: str) -> MergeResult:
+        """Lets a worktree's branch record what is checked out in one of its submodules (MF-024).
+
+        Raises:
+            Refusal: submodule-unknown; trunk-busy, trunk-dirty, trunk-locked, refs-moved. Nothing has moved then.
+        """
+        known = _at(worktree)
+        journal = work.journal_of(self._state, known.place.common_dir)
+        with journal.lock() as lock:
+            work.refuse_when_unfinished(journal)
+            target = _at(worktree).target
+            refuse_when_busy(target)
+            who = identity.environment(Git(target.git_dir), self._caller)
+            with Engine(known.place, who, hold=(lock,)) as engine:
+                link = engine.links(engine.main, target.commit).get(submodule_name)
+                inner = known.place.submodule(submodule_name, link.path) if link else None
+                if link is None or inner is None or inner.worktree is None:
+                    raise Refusal(
+                        "submodule-unknown",
+                        f"{target.label} has no submodule {submodule_name} that is checked out",
+                        context=f"in {target.worktree}",
+                        hint="git submodule status",
+                    )
+                head = checked_out_at(inner.git_dir, inner.common_dir, inner.worktree).commit
+                result = MergeResult(
+                    source=submodule_name, target=target.label, successful=True, no_op=True,
+                    repository=known.place.common_dir, target_ref=target.ref,  # type: ignore[arg-type]
+                )  # fmt: skip
+                if head == link.commit:
+                    return result
+                tree = engine.main.with_gitlinks(target.commit, {link.path: head})
+                new = engine.main.commit(tree, [target.commit], f"Update submodule {submodule_name}\n")
+                planned = moves(engine, target, new, (), files=True)
+            run = Run(run_id=journal.new_id(), state=State.PREPARED, target=target.label, moves=planned.moves)
+            carry_out.carry_out(journal, run, hold=(lock,))
+        moved = {"no_op": False, "commit_id": new, "previous_commit_id": target.commit}
+        return MergeResult.model_validate({**result.model_dump(), **moved})
+
+    def rollback_merges(self, descriptors: Sequence[MergeDescriptor]) -> list[Run]:
+        """Takes the runs of these merges back, the latest first, submodules and files included (MF-025).
+
+        A run is taken back as a whole: every child that it merged.
+
+        Raises:
+            Refusal: merge-halted, trunk-dirty ...: a run stays as it is, and so do those before it.
+        """
+        runs: dict[str, str] = {}
+        for each in descriptors:
+            main = each.main_worktree_merge_result
+            if each.run_id is not None and main is not None and main.repository is not None:
+                runs[each.run_id] = str(main.repository)
+        return [work.roll_back(runs[name], self._state, name) for name in sorted(runs, reverse=True)]
+
+    def _merge(self, target: WorktreeSandboxContext, sources: Sequence[Source], direction: MergeDirection) -> Run:
+        settings = work.Settings(self._state, self._caller, direction=direction)
+        common_dir = _at(target).place.common_dir
+        return work.merge(lambda: _at(target).target, sources, settings, common_dir)
+
+    def _source(self, stack: ExitStack, status: AgentMergeStatus, into: _Known) -> Source:
+        context = status.worktree_context
+        assert context is not None
+        known = _at(context)
+        _refuse_strangers(known, into)
+        if known.target.worktree != into.target.worktree:
+            stack.enter_context(sessions.ended(known.target.worktree or "", self._private))
+        return _as_source(_at(context))
+
+
+def _at(context: WorktreeSandboxContext) -> _Known:
+    """The worktree of a context as it is now.
+
+    Raises:
+        Refusal: worktree-missing and the like (EC-MF-004); trunk-unborn.
+    """
+    place = Place.of(str(context.main_worktree_path))
+    return _Known(place, checked_out_at(place.git_dir, place.common_dir, place.worktree))
+
+
+def _as_source(known: _Known) -> Source:
+    return Source(known.target.label, known.target.commit, known.place, heads=True)
+
+
+def _refuse_strangers(one: _Known, other: _Known) -> None:
+    if one.place.common_dir != other.place.common_dir:
+        raise Refusal(
+            "worktrees-unrelated",
+            "the two worktrees belong to different repositories",
+            context=f"{one.place.common_dir} and {other.place.common_dir}",
+        )
+
+
+def _failed(direction: MergeDirection, refusal: Refusal) -> MergeDescriptor:
+    message = refusal.message + (f": {refusal.context}" if refusal.context else "")
+    return MergeDescriptor(
+        merge_direction=direction, successful=False, error_message=message, hint=refusal.hint or None
+    )
+
+
+def _descriptors(run: Run, statuses: Sequence[AgentMergeStatus]) -> dict[str, MergeDescriptor]:
+    outcome = run.outcome
+    assert outcome is not None
+    tried = [*outcome.merged, *([outcome.conflicted] if outcome.conflicted else [])]
+    return {
+        status.agent_result_id: done.merge_descriptor
+        for status, done in zip(statuses, tried, strict=False)
+        if done.merge_descriptor is not None
+    }
+
+
+def _sorted(children: Sequence[AgentMergeStatus], descriptors: Mapping[str, MergeDescriptor]) -> MergeAggregation:
+    """Every child in its place: those without a worktree count as merged, as far as they were reached."""
+    merged: list[AgentMergeStatus] = []
+    pending: list[AgentMergeStatus] = []
+    conflicted: AgentMergeStatus | None = None
+    for status in children:
+        found = descriptors.get(status.agent_result_id)
+        done = status.model_copy(update={"merge_descriptor": found})
+        if conflicted is not None:
+            pending.append(done)
+        elif found is not None and not found.successful:
+            conflicted = done
+        else:
+            merged.append(done)
+    return MergeAggregation(merged=tuple(merged), pending=tuple(pending), conflicted=conflicted)
