@@ -1,6 +1,5 @@
 """Making a Plan: gather, derive, keep. The slow road; a warm launch never imports this module."""
 
-import hashlib
 import os
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from launcher.session.private_home import make_private_home
 from launcher.session.programs import find_command
 from launcher.session.trust import Trust
 from launcher.vcs import checkout
+from launcher.vcs.worktrees.naming import worktree_id as worktree_id
 from policy import derive, promises, toolchain_table, toolchains
 from policy.config import flags
 from policy.config import rules as config_rules
@@ -207,12 +207,6 @@ def without_values(options: Options) -> Options:
         return options
     flags.layer({"--env": items}, cwd="/", home="/")
     return options | {"--env": [item for item in items if "=" not in item]}
-
-
-def worktree_id(path: str) -> str:
-    """A stable id for a worktree: readable, and unique by the hash of its canonical path."""
-    name = "".join(char if char.isascii() and char.isalnum() else "-" for char in os.path.basename(path))[:32]
-    return f"{name.strip('-') or 'worktree'}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
 
 
 def filter_program(plan: Plan, support: probe.Support, machine: Machine) -> bytes:

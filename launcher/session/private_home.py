@@ -8,8 +8,8 @@ import os
 import shutil
 import subprocess
 
+from launcher.jail.remove import remove_tree
 from launcher.session.places import made, make_private, unusable
-from launcher.session.remove import remove_tree
 from launcher.session.state import own_home
 from policy.plan import SYSTEM_PATH
 

@@ -13,10 +13,10 @@ Launch path: `os`, `fcntl`.
 import fcntl
 
 from launcher.jail import syscalls
+from launcher.jail.remove import remove_tree
 from launcher.lean import os
 from launcher.session import inputs
 from launcher.session.places import Places, made, make_private, unusable
-from launcher.session.remove import remove_tree
 from policy.errors import Refusal
 
 CGROUPS = "cgroups"

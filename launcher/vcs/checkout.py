@@ -40,6 +40,11 @@ class Checkout(NamedTuple):
     submodules: tuple[Submodule, ...]
 
 
+MODULES = "paddock-modules"
+"""File in a worktree's git directory: the submodule worktrees that Paddock made in it, as NUL-separated pairs of name
+and git directory.
+Each is a linked worktree of the module's own store; git keeps no list of which belong together."""
+
 _HINT = "cd into a git worktree, name one with --worktree DIR, or make one: git worktree add ../agent-1 -b agent-1"
 
 
@@ -158,12 +163,17 @@ def _submodules(root: str, git_dir: str, disk: Disk) -> tuple[Submodule, ...]:
     """Populated submodules of a worktree, sorted so that nested ones come behind their parents.
 
     The git directories below `<git_dir>/modules` are the first witness: no agent can write there, while one that
-    could edit `.gitmodules` would hide a submodule that a later session must not reach. `.gitmodules` only adds
-    those that carry their git directory inside (old layout).
+    could edit `.gitmodules` would hide a submodule that a later session must not reach; so are those that Paddock
+    made (`MODULES`). `.gitmodules` only adds those that carry their git directory inside (old layout).
     """
     found: dict[str, Submodule] = {}
-    for name, inner in _module_dirs(f"{git_dir}/modules", "", disk):
+    for name, inner in module_dirs(f"{git_dir}/modules", "", disk):
         path = _configured_worktree(inner, disk)
+        if path is not None and path != root and beneath(path, root):
+            found[path] = Submodule(name, path, inner)
+    for name, inner in _linked_modules(git_dir, disk):
+        entry = _line(f"{inner}/gitdir", disk)
+        path = disk.resolve(os.path.dirname(os.path.join(inner, entry))) if entry else None
         if path is not None and path != root and beneath(path, root):
             found[path] = Submodule(name, path, inner)
     pending = [(root, "")]
@@ -180,7 +190,7 @@ def _submodules(root: str, git_dir: str, disk: Disk) -> tuple[Submodule, ...]:
     return tuple(found[path] for path in sorted(found))
 
 
-def _module_dirs(directory: str, prefix: str, disk: Disk) -> list[tuple[str, str]]:
+def module_dirs(directory: str, prefix: str, disk: Disk) -> list[tuple[str, str]]:
     """(name, git directory) for each git directory below a `modules` directory; a name may hold slashes."""
     result: list[tuple[str, str]] = []
     if disk.kind(directory) != "dir":
@@ -191,10 +201,16 @@ def _module_dirs(directory: str, prefix: str, disk: Disk) -> list[tuple[str, str
             continue
         if disk.kind(f"{inner}/HEAD") is not None:
             result.append((prefix + entry, inner))
-            result += _module_dirs(f"{inner}/modules", f"{prefix}{entry}/", disk)
+            result += module_dirs(f"{inner}/modules", f"{prefix}{entry}/", disk)
         elif prefix.count("/") < 40:
-            result += _module_dirs(inner, f"{prefix}{entry}/", disk)
+            result += module_dirs(inner, f"{prefix}{entry}/", disk)
     return result
+
+
+def _linked_modules(git_dir: str, disk: Disk) -> list[tuple[str, str]]:
+    """(name, git directory) of the submodule worktrees in `MODULES`, which no agent can write."""
+    fields = os.fsdecode(disk.read(f"{git_dir}/{MODULES}", 1 << 20) or b"").split("\0")
+    return list(zip(fields[::2], fields[1::2], strict=False))
 
 
 def _gitmodules(root: str, disk: Disk) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.session.remove import remove_tree
+from launcher.jail.remove import remove_tree
 
 
 @pytest.fixture

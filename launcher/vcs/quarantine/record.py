@@ -161,7 +161,7 @@ def directory_of(state: str, worktree_id: str) -> str:
 
     Args:
         state: Paddock's state directory.
-        worktree_id: as `launcher.session.planning.worktree_id` makes it.
+        worktree_id: as `launcher.vcs.worktrees.naming.worktree_id` makes it.
     """
     return f"{state}/git/{worktree_id}"
 

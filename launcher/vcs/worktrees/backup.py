@@ -1,0 +1,89 @@
+"""Keeping what would be lost: a commit of everything in the files, held by a ref of our own."""
+
+import os
+import time
+
+from launcher.vcs.git import Git
+from launcher.vcs.worktrees.creation import IDENTITY
+from launcher.vcs.worktrees.models import Part, Worktree
+
+PREFIX = "refs/paddock/backup"
+
+_AUTHOR = {"GIT_AUTHOR_NAME": "paddock", "GIT_AUTHOR_EMAIL": "paddock@localhost", **IDENTITY}
+
+
+def keep(worktree: Worktree) -> list[tuple[str, str]]:
+    """Makes a backup of each part, and returns (git directory, ref) of each.
+
+    A backup is a commit on top of HEAD that holds the files as they are: changed ones, new ones, and those of
+    repositories that somebody put inside; not what is ignored. Where nothing differs the ref holds HEAD itself. Git
+    directories that lie among the files are never read.
+
+    Refusals: of git.
+    """
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    kept: list[tuple[str, str]] = []
+    commits: dict[str, str] = {}
+    for part in reversed(worktree.parts):  # inner ones first: the outer backup names the inner
+        if not os.path.isdir(part.git_dir):
+            continue
+        git = Git(os.fspath(part.git_dir), os.fspath(part.path))
+        commit = _commit(git, part, worktree, commits)
+        if commit is None:
+            continue
+        commits[part.name] = commit
+        ref = f"{PREFIX}/{worktree.worktree_id}/{stamp}-{os.urandom(2).hex()}"
+        git.run("update-ref", "-m", "paddock: backup", ref, commit, "0" * len(commit), environment=IDENTITY)
+        kept.append((git.common_dir, ref))
+    return kept[::-1]
+
+
+def _commit(git: Git, part: Part, worktree: Worktree, commits: dict[str, str]) -> str | None:
+    head = git.run("rev-parse", "--verify", "--quiet", "HEAD", ok=(0, 1, 128)).out.decode("ascii").strip()
+    if os.path.realpath(part.path) != os.fspath(part.path) or not os.path.isdir(part.path):
+        return head or None  # the files are gone; the commits need not be
+    index = f"{git.git_dir}/paddock-backup-index-{os.urandom(4).hex()}"
+    own = {"GIT_INDEX_FILE": index}
+    try:
+        git.run("read-tree", head, environment=own) if head else git.run("read-tree", "--empty", environment=own)
+        gitlinks: list[bytes] = []
+        changed: list[bytes] = []
+        if head:
+            listing = git.run("ls-tree", "-r", "-z", "--full-tree", head).out.split(b"\0")
+            gitlinks = [record.partition(b"\t")[2] for record in listing if record.startswith(b"160000 ")]
+            names = git.run("diff-index", "--name-only", "-z", "--ignore-submodules=all", "HEAD").out.split(b"\0")
+            changed = [name for name in names if name and name not in gitlinks]
+        others = git.run("ls-files", "--others", "--exclude-standard", "-z").out.split(b"\0")
+        for name in filter(None, others):
+            changed += _below(part, name, gitlinks) if name.endswith(b"/") else [name]
+        if changed:
+            paths = b"".join(name + b"\0" for name in changed)
+            git.run("update-index", "--add", "--remove", "--replace", "-z", "--stdin", input=paths, environment=own)
+        for inner in worktree.submodules:
+            relative = os.path.relpath(inner.path, part.path)
+            if inner.name in commits and os.fsencode(relative) in gitlinks:
+                entry = f"160000 {commits[inner.name]}\t{relative}\0"
+                git.run("update-index", "-z", "--index-info", input=os.fsencode(entry), environment=own)
+        tree = git.run("write-tree", environment=own).out.decode("ascii").strip()
+    finally:
+        for path in (index, f"{index}.lock"):
+            if os.path.lexists(path):
+                os.unlink(path)
+    if head and tree == git.text("rev-parse", f"{head}^{{tree}}"):
+        return head
+    words = ["commit-tree", "-m", f"paddock: backup of {worktree.path}", *(["-p", head] if head else []), tree]
+    return git.run(*words, environment=_AUTHOR).out.decode("ascii").strip()
+
+
+def _below(part: Part, name: bytes, gitlinks: list[bytes]) -> list[bytes]:
+    """The files of a repository inside the worktree, which git lists as one directory; its `.git` is left out."""
+    root = os.fsencode(part.path)
+    if name.rstrip(b"/") in gitlinks:
+        return []  # a populated submodule
+    found: list[bytes] = []
+    for directory, directories, names in os.walk(root + b"/" + name.rstrip(b"/")):
+        directories[:] = [entry for entry in directories if entry.lower() != b".git"]
+        for entry in (*names, *(link for link in directories if os.path.islink(directory + b"/" + link))):
+            if entry.lower() != b".git":
+                found.append(os.path.relpath(directory + b"/" + entry, root))
+    return found

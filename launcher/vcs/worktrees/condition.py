@@ -1,0 +1,190 @@
+"""How a worktree is: what in it would be lost if it were removed. Git reads here, and writes nothing."""
+
+import os
+
+from pydantic import BaseModel, ConfigDict
+
+from launcher.vcs import checkout
+from launcher.vcs.disk import Present
+from launcher.vcs.git import Git, GitFailed
+from launcher.vcs.worktrees import files
+from launcher.vcs.worktrees.models import Part, State, Worktree
+from launcher.vcs.worktrees.request import Unharvested
+
+_OPERATIONS = {
+    "MERGE_HEAD": "merge",
+    "CHERRY_PICK_HEAD": "cherry-pick",
+    "REVERT_HEAD": "revert",
+    "rebase-merge": "rebase",
+    "rebase-apply": "rebase",
+    "BISECT_LOG": "bisect",
+}
+
+
+class PartCondition(BaseModel):
+    """How one part of a worktree is.
+
+    Attributes:
+        name: empty for the main part.
+        branch: branch that is checked out now; None with a detached HEAD.
+        head: the commit that is checked out; None before the first one.
+        ahead: commits since the base.
+        modified: tracked paths that differ from HEAD.
+        untracked: paths that git neither knows nor ignores; a directory counts once.
+        operation: a merge, rebase or the like that is not finished.
+        detached: whether HEAD is on no branch, and no ref holds its commit.
+        problem: why nothing more could be found out; empty when all is well.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    branch: str | None = None
+    head: str | None = None
+    ahead: int = 0
+    modified: int = 0
+    untracked: int = 0
+    operation: str = ""
+    detached: bool = False
+    problem: str = ""
+
+    def at_stake(self) -> list[str]:
+        """What would be lost with the files, in words."""
+        found = [self.problem] if self.problem else []
+        if self.modified:
+            found.append(f"{self.modified} modified")
+        if self.untracked:
+            found.append(f"{self.untracked} untracked")
+        if self.operation:
+            found.append(f"a {self.operation} in progress")
+        if self.detached:
+            found.append("commits on no branch")
+        return [f"submodule {self.name}: {text}" for text in found] if self.name else found
+
+
+class Condition(BaseModel):
+    """How a worktree is.
+
+    Attributes:
+        worktree_id: whose.
+        path: its root.
+        state: as the store has it, after a look at the disk.
+        parts: the main one first.
+        unharvested: whether commits wait in a private git directory.
+        own_stores: names of submodules that keep commits nowhere but in the worktree's own git directory, as
+            `git submodule update` makes them in a linked worktree.
+        in_use: processes that have their current directory in it.
+        locked: reason of the user's own `git worktree lock`; None without one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    worktree_id: str
+    path: str
+    state: State
+    parts: tuple[PartCondition, ...] = ()
+    unharvested: bool = False
+    own_stores: tuple[str, ...] = ()
+    in_use: tuple[int, ...] = ()
+    locked: str | None = None
+
+    def at_stake(self) -> list[str]:
+        """What would be lost with the worktree, in words; empty when nothing."""
+        found = [text for part in self.parts for text in part.at_stake()]
+        found += [f"submodule {name}: commits that no remote has" for name in self.own_stores]
+        return [*found, "commits that were not harvested"] if self.unharvested else found
+
+
+def look(worktree: Worktree, unharvested: Unharvested) -> Condition:
+    """The condition of a worktree; of one that is not there, only what the store has."""
+    path = worktree.path
+    if worktree.state is not State.READY:
+        return Condition(worktree_id=worktree.worktree_id, path=path, state=worktree.state)
+    parts = tuple(_part(part, worktree) for part in worktree.parts)
+    return Condition(
+        worktree_id=worktree.worktree_id,
+        path=path,
+        state=worktree.state,
+        parts=parts,
+        unharvested=unharvested(worktree.main.path),
+        own_stores=_own_stores(os.fspath(worktree.main.git_dir)),
+        in_use=_users(path),
+        locked=files.lock_reason(os.fspath(worktree.main.git_dir)),
+    )
+
+
+def _part(part: Part, worktree: Worktree) -> PartCondition:
+    git_dir, place = os.fspath(part.git_dir), os.fspath(part.path)
+    if not os.path.isdir(git_dir):
+        return PartCondition(name=part.name, problem=f"its git directory {git_dir} is gone")
+    if os.path.realpath(place) != place or not os.path.isdir(place):
+        return PartCondition(name=part.name, problem=f"{place} is gone, or was replaced")
+    # The git directory is named, never found by the `.git` in the files: that one an agent may have replaced.
+    git = Git(git_dir, place)
+    try:
+        return _examined(git, part, worktree)
+    except GitFailed as failure:
+        return PartCondition(name=part.name, problem=failure.context.splitlines()[-1])
+
+
+def _examined(git: Git, part: Part, worktree: Worktree) -> PartCondition:
+    text = files.head(git.git_dir)
+    branch = text.removeprefix("ref: refs/heads/") if text.startswith("ref: refs/heads/") else None
+    found = git.run("rev-parse", "--verify", "--quiet", "HEAD", ok=(0, 1, 128))
+    head = found.out.decode("ascii").strip() or None
+    modified = 0
+    untracked = 0
+    # Without --ignore-submodules git would start itself in directories whose git directory an agent may have made.
+    words = ("status", "--porcelain=v2", "-z", "--no-renames", "--ignore-submodules=all", "--untracked-files=normal")
+    for record in git.run(*words).out.split(b"\0"):
+        modified += record[:2] in (b"1 ", b"2 ", b"u ")
+        untracked += record[:2] == b"? "
+    modified += _moved_gitlinks(git, part, worktree)
+    ahead = 0
+    detached = False
+    if head is not None:
+        ahead = int(git.text("rev-list", "--count", head, f"^{part.base}", "--"))
+        detached = branch is None and not git.run("for-each-ref", "--count=1", f"--contains={head}").out
+    operation = next((word for name, word in _OPERATIONS.items() if os.path.lexists(f"{git.git_dir}/{name}")), "")
+    return PartCondition(
+        name=part.name, branch=branch, head=head, ahead=ahead, modified=modified, untracked=untracked,
+        operation=operation, detached=detached,
+    )  # fmt: skip
+
+
+def _moved_gitlinks(git: Git, part: Part, worktree: Worktree) -> int:
+    """How many of the submodules directly below a part are at another commit than its index says."""
+    moved = 0
+    for inner in worktree.submodules:
+        if inner.name == part.name or not inner.path.is_relative_to(part.path):
+            continue
+        relative = os.path.relpath(inner.path, part.path)
+        entry = git.run("ls-files", "--stage", "-z", "--", relative).out
+        if entry.startswith(b"160000 ") and os.path.isdir(inner.git_dir):
+            recorded = entry.split()[1]
+            moved += Git(os.fspath(inner.git_dir)).run("rev-parse", "HEAD").out.strip() != recorded
+    return moved
+
+
+def _own_stores(git_dir: str) -> tuple[str, ...]:
+    found = []
+    for name, store in checkout.module_dirs(f"{git_dir}/modules", "", Present()):
+        git = Git(store)
+        loose = git.run("rev-parse", "--verify", "--quiet", "HEAD", ok=(0, 1, 128)).out.decode("ascii").split()
+        if git.run("rev-list", "--max-count=1", "--all", *loose, "--not", "--remotes").out:
+            found.append(name)
+    return tuple(found)
+
+
+def _users(root: str) -> tuple[int, ...]:
+    """Processes whose current directory lies in the worktree, as far as this user may see them (proc(5))."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                here = os.readlink(f"/proc/{name}/cwd")
+            except OSError:
+                continue  # ended, or somebody else's
+            if here == root or here.startswith(f"{root}/"):
+                found.append(int(name))
+    return tuple(sorted(found))

@@ -1,0 +1,190 @@
+"""Making a worktree, quicker than `git worktree add`, and so that a crash at any point can be finished or undone.
+
+The row in the store comes first. Names, branches and git directories are made under the repository's lock, in a few
+milliseconds; files are written outside of it, into a directory with a name of its own beside the final one, and renamed
+when they are complete. So nobody ever sees half a worktree, and what is removed after a crash is certainly ours.
+"""
+
+import os
+
+from launcher.jail.remove import remove_tree
+from launcher.vcs.checkout import Checkout
+from launcher.vcs.disk import Present
+from launcher.vcs.git import Git, GitFailed
+from launcher.vcs.worktrees import copying, files, lock
+from launcher.vcs.worktrees.models import Part, State, Worktree
+from launcher.vcs.worktrees.proposal import propose
+from launcher.vcs.worktrees.request import Options, Say, Step
+from launcher.vcs.worktrees.store import WorktreeRepository
+from policy.errors import Refusal
+
+IDENTITY = {"GIT_COMMITTER_NAME": "paddock", "GIT_COMMITTER_EMAIL": "paddock@localhost"}
+"""Who moves refs, for their reflogs: Paddock, in the user's repository."""
+
+
+class Creation:
+    """Makes worktrees.
+
+    Args:
+        store: where they are kept.
+        state: Paddock's state directory.
+        step: called before each change.
+        say: told what is going on.
+    """
+
+    def __init__(self, store: WorktreeRepository, state: str, step: Step, say: Say) -> None:
+        self._store = store
+        self._state = state
+        self._step = step
+        self._say = say
+
+    def add(self, parent: Checkout, ticket: str, options: Options) -> Worktree:
+        """Makes a worktree and gives it back, ready.
+
+        Refusals: those of `propose`, of `copying` and of git. What was begun is undone then.
+        """
+        for pattern in options.copy:
+            copying.check(pattern)
+        git = Git.open(parent.root)
+        with lock.held(lock.of_repository(self._state, parent.common_dir)) as shared:
+            worktree = propose(git, parent, ticket, options)
+            with lock.tried(lock.of_worktree(self._state, worktree.worktree_id)) as own:
+                if own is None:
+                    raise Refusal("worktree-busy", f"somebody is at work on {worktree.path}", hint="try again later")
+                self._step("record")
+                self._store.save(worktree)
+                kept = os.dup(own)  # beyond the repository's lock
+            try:
+                self._reserve(worktree, parent, options, shared)
+            except BaseException:
+                self._undone(worktree, kept)
+                raise
+        try:
+            self._populate(worktree, options, kept)
+            self.place(worktree)
+        except BaseException:
+            with lock.held(lock.of_repository(self._state, parent.common_dir)):
+                self._undone(worktree, kept)
+            raise
+        try:
+            return self.finish(worktree)  # what fails from here on is finished by the next command
+        finally:
+            os.close(kept)
+
+    def _undone(self, worktree: Worktree, kept: int) -> None:
+        try:
+            self.undo(worktree)
+        finally:
+            os.close(kept)
+
+    def _reserve(self, worktree: Worktree, parent: Checkout, options: Options, shared: int) -> None:
+        """Branches, git directories and the staging directory."""
+        zero = "0" * len(worktree.main.base)
+        try:
+            for part in worktree.parts:
+                if part.branch_made:
+                    self._step(f"branch {part.name}")
+                    self._create_branch(part, zero, shared)
+                self._step(f"metadata {part.name}")
+                files.make(part, worktree.worktree_id, zero)
+            self._step("staging")
+            os.mkdir(worktree.staging)
+        except OSError as error:
+            raise Refusal("worktree-unwritable", f"cannot make {error.filename or worktree.path}",
+                          context=error.strerror or str(error)) from None  # fmt: skip
+        self._step("sparse")
+        self._sparse(worktree, parent, options, shared)
+
+    def _create_branch(self, part: Part, zero: str, shared: int) -> None:
+        git = Git(os.fspath(part.common_dir), hold=(shared,))
+        message = f"branch: Created from {part.base}"
+        git.run("update-ref", "-m", message, str(part.ref), part.base, zero, environment=IDENTITY)
+
+    def _sparse(self, worktree: Worktree, parent: Checkout, options: Options, shared: int) -> None:
+        """Restricts the main part to some directories: the ones asked for, or the parent's."""
+        git = Git(os.fspath(worktree.main.git_dir), os.fspath(worktree.staging), hold=(shared,))
+        if options.sparse is not None:
+            directories = "".join(f"{directory}\n" for directory in options.sparse)
+            git.run("sparse-checkout", "set", "--cone", "--stdin", input=os.fsencode(directories))
+            return
+        patterns = Present().read(f"{parent.git_dir}/info/sparse-checkout", 16 << 20)
+        if patterns is None or parent.git_dir == git.git_dir:
+            return
+        above = Git(parent.git_dir, parent.root)
+        if above.run("config", "--type=bool", "--get", "core.sparseCheckout", ok=(0, 1)).out != b"true\n":
+            return
+        os.makedirs(f"{git.git_dir}/info", exist_ok=True)
+        with open(f"{git.git_dir}/info/sparse-checkout", "xb") as file:
+            file.write(patterns)
+        for key in ("core.sparseCheckout", "core.sparseCheckoutCone"):
+            value = above.run("config", "--type=bool", "--get", key, ok=(0, 1)).out.decode("ascii").strip()
+            if value:
+                git.run("config", "--worktree", key, value)
+
+    def _populate(self, worktree: Worktree, options: Options, kept: int) -> None:
+        """Writes all files into the staging directory."""
+        staging = os.fspath(worktree.staging)
+        for part in worktree.parts:
+            self._step(f"files {part.name}")
+            self._say(f"checking out {part.base[:12]}" + (f" of submodule {part.name}" if part.name else ""))
+            place = os.path.join(staging, os.path.relpath(part.path, worktree.path)) if part.name else staging
+            self._check_out(part, place, options, kept)
+        if options.copy and worktree.parent_path is not None:
+            self._step("copies")
+            for name in copying.copy(os.fspath(worktree.parent_path), staging, options.copy):
+                self._say(f"copied {name}")
+
+    def _check_out(self, part: Part, place: str, options: Options, kept: int) -> None:
+        git_dir = os.fspath(part.git_dir)
+        if part.name:
+            # A gitlink leaves an empty directory, unless a sparse checkout leaves it out; a link is never followed.
+            os.makedirs(place, exist_ok=True)
+            if os.path.realpath(place) != place or os.listdir(place):
+                raise Refusal("submodule-unavailable", f"submodule {part.name} has no empty directory of its own",
+                              context=f"{place} is something else in the commit around it")  # fmt: skip
+        files.write_pointer(place, git_dir)
+        git = Git(git_dir, place, filters=options.filters, settings=options.settings(), hold=(kept,))
+        try:
+            git.run("read-tree", "-m", "-u", "HEAD", environment=IDENTITY)
+        except GitFailed as failure:
+            failure.hint = "nothing was left behind; free some space, or see whether `git fsck` is content"
+            raise
+
+    def place(self, worktree: Worktree) -> None:
+        """Gives a worktree whose files are complete its own name."""
+        self._step("rename")
+        if os.path.lexists(worktree.path):
+            raise Refusal("worktree-exists", f"{worktree.path} was made by somebody else meanwhile",
+                          hint="look what it is; then once more")  # fmt: skip
+        os.rename(worktree.staging, worktree.path)
+
+    def finish(self, worktree: Worktree) -> Worktree:
+        """Says that a worktree which is in its place is ready. May be repeated."""
+        ready = worktree.with_state(State.READY)
+        self._step("note")
+        files.record(ready)
+        for part in ready.parts:
+            self._step(f"unlock {part.name}")
+            files.unlock(part)
+        self._step("ready")
+        self._store.save(ready)
+        return ready
+
+    def undo(self, worktree: Worktree) -> None:
+        """Takes back what was begun; the repository's lock is held. Branches go only where nobody has moved them."""
+        self._step("undo files")
+        failures = remove_tree(os.fspath(worktree.staging))
+        for part in reversed(worktree.parts):
+            self._step(f"undo metadata {part.name}")
+            failures += files.discard(part, worktree.worktree_id)
+        if failures:
+            raise Refusal("worktree-unremovable", f"some of {worktree.staging} cannot be removed",
+                          context="\n".join(failures[:10]), hint="paddock worktree repair, when it can be")  # fmt: skip
+        for part in reversed(worktree.parts):
+            common_dir = os.fspath(part.common_dir)
+            if part.branch_made and part.ref is not None and files.checked_out(common_dir, part.ref) is None:
+                self._step(f"undo branch {part.name}")
+                Git(common_dir).run("update-ref", "-d", part.ref, part.base, ok=(0, 1, 128))
+        self._step("undo record")
+        self._store.forget(worktree.worktree_id)
+        lock.forget(lock.of_worktree(self._state, worktree.worktree_id))

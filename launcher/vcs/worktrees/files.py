@@ -1,0 +1,161 @@
+"""What git keeps of a linked worktree, as files: written and read without running git.
+
+Layout: gitrepository-layout(5), "worktrees". `git worktree add` writes the same files.
+"""
+
+import os
+import time
+
+from launcher.jail.remove import remove_tree
+from launcher.vcs import checkout
+from launcher.vcs.disk import Present
+from launcher.vcs.worktrees.models import Part, Worktree
+
+RECORD = "paddock-worktree.json"
+"""In the git directory of each worktree that Paddock knows: what the store is made from again when it is lost."""
+
+LOCKED = "locked"
+_BUSY = "paddock is at work: "
+
+
+def free_name(common_dirs: list[str], wanted: str) -> str:
+    """A name that is free below ``worktrees`` in each of these repositories: `wanted`, or with a number behind it."""
+    name, number = wanted, 0
+    while any(os.path.lexists(f"{common}/worktrees/{name}") for common in common_dirs):
+        number += 1
+        name = f"{wanted}{number}"
+    return name
+
+
+def make(part: Part, owner: str, zero: str) -> None:
+    """Makes a worktree's git directory, locked against `git worktree prune`.
+
+    Args:
+        part: the worktree; its branch exists.
+        owner: id of the worktree that it is made for, noted in the lock.
+        zero: the object id of nothing, as long as the repository's ids are.
+
+    Raises:
+        OSError: it exists, or cannot be written.
+    """
+    git_dir = os.fspath(part.git_dir)
+    os.makedirs(os.path.dirname(git_dir), exist_ok=True)
+    os.mkdir(git_dir)
+    # First: `git worktree prune` would take a directory that is not finished for one that is broken.
+    _write(f"{git_dir}/{LOCKED}", f"{_BUSY}{owner}\n")
+    _write(f"{git_dir}/gitdir", f"{os.fspath(part.path)}/.git\n")
+    _write(f"{git_dir}/commondir", "../..\n")
+    _write(f"{git_dir}/HEAD", f"ref: {part.ref}\n" if part.ref else f"{part.base}\n")
+    os.mkdir(f"{git_dir}/logs")
+    _write(f"{git_dir}/logs/HEAD", f"{zero} {part.base} paddock <paddock@localhost> {int(time.time())} +0000\t\n")
+
+
+def record(worktree: Worktree) -> None:
+    """Writes what is known of a finished worktree into its git directory, and the list of its submodules."""
+    git_dir = os.fspath(worktree.main.git_dir)
+    pairs = [text for part in worktree.submodules for text in (part.name, os.fspath(part.git_dir))]
+    if pairs:
+        _replace(f"{git_dir}/{checkout.MODULES}", "\0".join(pairs))
+    _replace(f"{git_dir}/{RECORD}", worktree.model_dump_json())
+
+
+def unlock(part: Part) -> None:
+    """Takes the lock of `make` away, if it is there."""
+    if _locked_by(os.fspath(part.git_dir)) is not None:
+        os.unlink(f"{part.git_dir}/{LOCKED}")
+
+
+def relock(part: Part, owner: str) -> None:
+    """Locks a worktree that is about to vanish, so that nobody prunes it halfway."""
+    if os.path.isdir(part.git_dir):
+        _replace(f"{part.git_dir}/{LOCKED}", f"{_BUSY}{owner}\n")
+
+
+def lock_reason(git_dir: str) -> str | None:
+    """The reason in a lock that the user set (`git worktree lock`), None without one."""
+    if not os.path.lexists(f"{git_dir}/{LOCKED}") or _locked_by(git_dir) is not None:
+        return None
+    return os.fsdecode(Present().read(f"{git_dir}/{LOCKED}") or b"").strip()
+
+
+def is_ours(part: Part, owner: str) -> bool:
+    """Whether the git directory was made, or begun, for this worktree."""
+    git_dir = os.fspath(part.git_dir)
+    if points_to(git_dir) == f"{part.path}/.git" or _locked_by(git_dir) == owner:
+        return True
+    return os.path.isdir(git_dir) and not os.listdir(git_dir)
+
+
+def points_to(git_dir: str) -> str | None:
+    """The `.git` file that a worktree's git directory names; None when it names none."""
+    content = Present().read(f"{git_dir}/gitdir", 8192)
+    return None if content is None else os.path.normpath(os.path.join(git_dir, os.fsdecode(content.rstrip(b"\n"))))
+
+
+def repoint(git_dir: str, entry: str) -> None:
+    """Makes a worktree's git directory name another `.git` file."""
+    _replace(f"{git_dir}/gitdir", f"{entry}\n")
+
+
+def write_pointer(root: str, git_dir: str) -> None:
+    """Writes ``.git`` in a directory that has none."""
+    _write(f"{root}/.git", f"gitdir: {git_dir}\n")
+
+
+def linked(common_dir: str) -> list[str]:
+    """Git directories of a repository's linked worktrees, sorted."""
+    directory = f"{common_dir}/worktrees"
+    return [
+        f"{directory}/{name}" for name in Present().listing(directory) or () if os.path.isdir(f"{directory}/{name}")
+    ]
+
+
+def head(git_dir: str) -> str:
+    """Content of HEAD: ``ref: NAME`` or an object id; empty when it cannot be read."""
+    return os.fsdecode(Present().read(f"{git_dir}/HEAD", 8192) or b"").strip()
+
+
+def checked_out(common_dir: str, ref: str) -> str | None:
+    """Where a branch is checked out: the `.git` of that worktree; None when nowhere."""
+    if head(common_dir) == f"ref: {ref}" and not _is_bare(common_dir):
+        return common_dir
+    for git_dir in linked(common_dir):
+        if head(git_dir) == f"ref: {ref}":
+            return points_to(git_dir) or git_dir
+    return None
+
+
+def discard(part: Part, owner: str) -> list[str]:
+    """Removes the git directory of a worktree if it is this one's. Returns what could not be removed."""
+    git_dir = os.fspath(part.git_dir)
+    if not os.path.isdir(git_dir) or not is_ours(part, owner):
+        return []
+    failures = remove_tree(git_dir)
+    try:
+        os.rmdir(os.path.dirname(git_dir))  # git keeps no empty `worktrees` either
+    except OSError:
+        pass
+    return failures
+
+
+def _is_bare(common_dir: str) -> bool:
+    content = Present().read(f"{common_dir}/config", 1 << 20) or b""
+    return any(line.replace(b" ", b"").strip().lower() == b"bare=true" for line in content.splitlines())
+
+
+def _locked_by(git_dir: str) -> str | None:
+    text = os.fsdecode(Present().read(f"{git_dir}/{LOCKED}", 8192) or b"").strip()
+    return text.removeprefix(_BUSY) if text.startswith(_BUSY) else None
+
+
+def _write(path: str, text: str) -> None:
+    """A new file; an existing one is an error: nothing of somebody else's is ever overwritten."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(os.fsencode(text))
+
+
+def _replace(path: str, text: str) -> None:
+    temporary = f"{path}.{os.urandom(5).hex()}"
+    _write(temporary, text)
+    os.replace(temporary, path)

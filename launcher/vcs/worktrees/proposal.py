@@ -1,0 +1,178 @@
+"""Deciding what a new worktree will be: names, branches, commits and submodules. Nothing is changed here."""
+
+import os
+import time
+from pathlib import Path
+
+from launcher.vcs.checkout import Checkout
+from launcher.vcs.git import Git
+from launcher.vcs.worktrees import files, modules, naming
+from launcher.vcs.worktrees.models import Part, State, Unpopulated, Worktree
+from launcher.vcs.worktrees.request import Options
+from policy.errors import Refusal
+from policy.plan import beneath
+
+
+def propose(git: Git, parent: Checkout, ticket: str, options: Options) -> Worktree:
+    """The worktree that will be made; the repository's lock is held until it is recorded.
+
+    Args:
+        git: on the parent worktree.
+        parent: the parent worktree.
+        ticket: as the caller names it.
+        options: see `Options`.
+
+    Refusals: ticket-name, worktree-exists, worktree-place, git-unsupported, commit-unknown, branch-name, branch-exists,
+        branch-in-use, submodule-unknown, submodule-unavailable.
+    """
+    name = naming.slug(ticket)
+    _supported(git, parent)
+    path = _place(parent, options.path, name)
+    branch, base, made = _branch(git, name, options)
+    found = modules.of_commit(git, base)
+    chosen, left = _chosen(found, options.submodules, path)
+    wanted = naming.slug(os.path.basename(path)[:60])
+    directory = files.free_name([git.common_dir, *(module.common_dir for module in chosen)], wanted)
+    main = Part(
+        name="", worktree_id=naming.worktree_id(path), path=Path(path), common_dir=Path(git.common_dir),
+        git_dir=Path(git.common_dir, "worktrees", directory), branch=branch, branch_made=made, base=base,
+    )  # fmt: skip
+    return Worktree(
+        ticket=ticket,
+        main=main,
+        submodules=tuple(_submodule(module, path, directory, branch) for module in chosen),
+        unpopulated=left,
+        parent_worktree_id=naming.worktree_id(parent.root),
+        parent_path=Path(parent.root),
+        created=time.time(),
+        state=State.CREATING,
+        staging=Path(naming.staging(path)),
+    )
+
+
+def _supported(git: Git, parent: Checkout) -> None:
+    if parent.kind == "submodule" or "/modules/" in parent.common_dir:
+        raise Refusal(
+            "git-unsupported",
+            f"{parent.root} is a submodule",
+            context="its worktrees are made with those of the repository that it belongs to",
+            hint="cd into the worktree that holds the submodule",
+        )
+    storage = git.run("config", "--get", "extensions.refStorage", ok=(0, 1)).out.strip().lower()
+    if storage not in (b"", b"files"):
+        raise Refusal(
+            "git-unsupported",
+            f"{parent.common_dir} keeps its refs as {storage.decode(errors='replace')}",
+            context="worktrees are made by writing files, and only refs that are files can be written so",
+            hint="git refs migrate --ref-format=files, or make the worktree with git and: paddock worktree adopt DIR",
+        )
+    partial = git.run("config", "--get-regexp", r"^(extensions\.partialclone|remote\..*\.promisor)$", ok=(0, 1))
+    if partial.out:
+        raise Refusal(
+            "git-unsupported",
+            f"{parent.common_dir} is a partial clone",
+            context="a worktree is made offline, and some of the files' contents are still on the server",
+            hint="git fetch --refetch --no-filter, or make the worktree with git and: paddock worktree adopt DIR",
+        )
+
+
+def _place(parent: Checkout, wanted: str | None, name: str) -> str:
+    path = os.path.abspath(wanted) if wanted is not None else naming.sibling(parent.root, parent.common_dir, name)
+    above = os.path.dirname(path)
+    canonical = os.path.join(os.path.realpath(above), os.path.basename(path))
+    if not os.path.isdir(above):
+        raise Refusal("worktree-place", f"{above} is not a directory", hint="make it first, or name another --path")
+    if os.path.lexists(canonical):
+        raise Refusal(
+            "worktree-exists",
+            f"{canonical} exists already",
+            hint="paddock worktree list; another ticket, or --path DIR; `paddock worktree adopt DIR` for what git made",
+        )
+    if beneath(canonical, parent.root) or beneath(canonical, parent.common_dir):
+        raise Refusal(
+            "worktree-place",
+            f"{canonical} lies inside {parent.root}",
+            context="whoever works in the one could write the other",
+            hint="name a --path beside it",
+        )
+    return canonical
+
+
+def _branch(git: Git, name: str, options: Options) -> tuple[str, str, bool]:
+    """Branch, commit to start from, and whether the branch is to be made."""
+    branch = options.branch if options.branch is not None else f"agent/{name}"
+    ref = f"refs/heads/{branch}"
+    if branch.startswith("-") or not branch.isprintable() or git.run("check-ref-format", ref, ok=(0, 1)).status:
+        raise Refusal("branch-name", f"{branch!r} is no name for a branch", hint="see git check-ref-format --help")
+    exists = git.run("show-ref", "--verify", "--quiet", ref, ok=(0, 1)).status == 0
+    if exists and (options.branch is None or options.start is not None):
+        raise Refusal(
+            "branch-exists",
+            f"there is a branch {branch} already",
+            context="it may hold work of an earlier agent, so it is not started anew",
+            hint=f"--branch {branch} (without --from) goes on with it; --branch OTHER starts another",
+        )
+    if exists and (where := files.checked_out(git.common_dir, ref)) is not None:
+        raise Refusal(
+            "branch-in-use", f"branch {branch} is checked out at {where}",
+            hint="name another --branch, or work there",
+        )  # fmt: skip
+    start = ref if exists else options.start if options.start is not None else "HEAD"
+    ended = git.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{start}^{{commit}}", ok=(0, 1, 128))
+    if ended.status:
+        raise Refusal(
+            "commit-unknown",
+            f"there is no commit {start} in {git.git_dir}",
+            context="a worktree needs one to start from",
+            hint="commit something first, or name another with --from",
+        )
+    return branch, ended.out.decode("ascii").strip(), not exists
+
+
+def _chosen(
+    found: list[modules.Module], wanted: tuple[str, ...] | None, path: str
+) -> tuple[list[modules.Module], tuple[Unpopulated, ...]]:
+    """Which submodules are populated, and which are left, with the reason."""
+    known = {module.name for module in found}
+    for name in wanted or ():
+        if name not in known:
+            raise Refusal("submodule-unknown", f"there is no submodule {name} in this commit",
+                          context="known: " + (", ".join(sorted(known)) or "none"))  # fmt: skip
+    chosen: list[modules.Module] = []
+    left: list[Unpopulated] = []
+    missing: list[str] = []
+    for module in found:
+        named = wanted is not None and any(module.name == name or module.name.startswith(f"{name}/") for name in wanted)
+        why = module.problem if wanted is None or named else modules.NOT_GRANTED
+        if not why and any(module.path.startswith(f"{outer}/") for outer in missing):
+            why = "the submodule around it is not populated"
+        if why:
+            if named and wanted is not None and module.name in wanted:
+                raise Refusal("submodule-unavailable", f"submodule {module.name} cannot be populated", context=why,
+                              hint="git submodule update --init --recursive")  # fmt: skip
+            missing.append(module.path)
+            place = os.path.join(path, module.path)
+            left.append(Unpopulated(name=module.name, worktree_id=naming.worktree_id(place), path=Path(place), why=why))
+        else:
+            chosen.append(module)
+    return chosen, tuple(left)
+
+
+def _submodule(module: modules.Module, root: str, directory: str, branch: str) -> Part:
+    git = Git(module.common_dir)
+    ref = f"refs/heads/{branch}"
+    ended = git.run("rev-parse", "--verify", "--quiet", ref, ok=(0, 1))
+    tip = ended.out.decode("ascii").strip()
+    where = files.checked_out(module.common_dir, ref) if tip else None
+    if tip and (tip != module.commit or where is not None):
+        raise Refusal(
+            "branch-exists",
+            f"submodule {module.name} has a branch {branch} already",
+            context=f"it is checked out at {where}" if where else f"it is at {tip[:12]}, not at {module.commit[:12]}",
+            hint=f"git --git-dir {module.common_dir} branch -m {branch} OTHER, or another --branch",
+        )
+    place = os.path.join(root, module.path)
+    return Part(
+        name=module.name, worktree_id=naming.worktree_id(place), path=Path(place), common_dir=Path(module.common_dir),
+        git_dir=Path(module.common_dir, "worktrees", directory), branch=branch, branch_made=not tip, base=module.commit,
+    )  # fmt: skip

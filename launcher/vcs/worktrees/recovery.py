@@ -1,0 +1,206 @@
+"""Bringing store and disk together again: after a crash, a move or removal by git, or the loss of the store.
+
+Git's own files are the truth. What a dead process left half done is finished where the files are in their place, and
+undone where they are not.
+"""
+
+import os
+
+from pydantic import ValidationError
+
+from launcher.vcs.disk import Present
+from launcher.vcs.git import Git
+from launcher.vcs.quarantine import record
+from launcher.vcs.worktrees import files, lock
+from launcher.vcs.worktrees.creation import IDENTITY, Creation
+from launcher.vcs.worktrees.models import Part, State, Worktree
+from launcher.vcs.worktrees.removal import Removal, is_in_place, moved
+from launcher.vcs.worktrees.request import Step
+from launcher.vcs.worktrees.store import WorktreeRepository
+
+
+class Recovery:
+    """Repairs what is known of a repository's worktrees.
+
+    Args:
+        store: where they are kept.
+        state: Paddock's state directory.
+        creation: finishes or undoes what was being made.
+        removal: finishes or takes back what was being removed.
+        step: called before each change.
+    """
+
+    def __init__(self, store: WorktreeRepository, state: str, creation: Creation, removal: Removal, step: Step) -> None:
+        self._store = store
+        self._state = state
+        self._creation = creation
+        self._removal = removal
+        self._step = step
+
+    def settle(self, common_dir: str) -> list[str]:
+        """Finishes or undoes what dead processes left, and finds what the store does not know or knows wrongly.
+
+        Cheap when there is nothing to do; every command of the service begins with it. Returns what was done.
+        """
+        known = self._store.of(common_dir)
+        unknown = self._unknown(common_dir, known)
+        if not unknown and all(row.state is State.READY and self._is_well(row) for row in known):
+            return []
+        with lock.held(lock.of_repository(self._state, common_dir)):
+            done = [line for row in self._store.of(common_dir) for line in self._settled(row)]
+            for worktree in self._unknown(common_dir, self._store.of(common_dir)):
+                self._step("found")
+                self._store.save(worktree)
+                done.append(f"found {worktree.path} again")
+            return done
+
+    def prune(self, common_dir: str) -> list[str]:
+        """Gives up worktrees whose files are gone, as `git worktree prune` does; their branches stay.
+
+        A commit that only a detached HEAD had is kept under refs/paddock/backup. Returns what was done.
+        """
+        done: list[str] = []
+        with lock.held(lock.of_repository(self._state, common_dir)):
+            for row in self._store.of(common_dir):
+                with lock.tried(lock.of_worktree(self._state, row.worktree_id)) as own:
+                    if own is None or row.state is not State.MISSING:
+                        continue
+                    for part in row.parts:
+                        done += self._kept(part, row)
+                    self._step("record")
+                    self._store.save(row.with_state(State.REMOVING))
+                    self._removal.finish(row, keep_branch=True)
+                    done.append(f"gave up {row.path}: its files are gone; branch {row.main.branch} is kept")
+        return done
+
+    def follow(self, common_dir: str, root: str, git_dir: str) -> list[str]:
+        """Takes note that the worktree of `git_dir` is at `root` now, where the user has moved it.
+
+        The pointer at `root` is not to be trusted, so it only counts for a known worktree that is nowhere else.
+        """
+        with lock.held(lock.of_repository(self._state, common_dir)):
+            for row in self._store.of(common_dir):
+                if os.fspath(row.main.git_dir) == git_dir and row.state is State.MISSING and row.path != root:
+                    self._step("repoint")
+                    files.repoint(git_dir, f"{root}/.git")
+                    return self._rekeyed(row, root)
+        return []
+
+    def _settled(self, row: Worktree) -> list[str]:
+        with lock.tried(lock.of_worktree(self._state, row.worktree_id)) as own:
+            if own is None:
+                return []  # somebody is at it
+            if row.state is State.CREATING:
+                if is_in_place(row):
+                    self._creation.finish(row)
+                    return [f"finished {row.path}"]
+                self._creation.undo(row)
+                return [f"undid {row.path}, which was only begun"]
+            if row.state is State.REMOVING:
+                if is_in_place(row):
+                    self._removal.keep(row)
+                    return [f"kept {row.path}, whose removal was only begun"]
+                self._removal.finish(row, keep_branch=True)
+                return [f"finished the removal of {row.path}"]
+            return self._compared(row)
+
+    def _compared(self, row: Worktree) -> list[str]:
+        """A ready or missing worktree, compared with the disk."""
+        git_dir = os.fspath(row.main.git_dir)
+        entry = files.points_to(git_dir)
+        if entry is None:
+            self._step("forget")
+            self._store.forget(row.worktree_id)
+            for part in row.submodules:
+                files.discard(part, row.worktree_id)
+            return [f"forgot {row.path}: git does not know it any more"]
+        root = os.path.dirname(entry)
+        if root != row.path and os.path.lexists(entry):
+            return self._rekeyed(row, root)
+        there = os.path.lexists(f"{row.path}/.git")
+        wanted = State.READY if there else State.MISSING
+        if row.state is not wanted:
+            self._step("state")
+            self._store.save(row.with_state(wanted))
+            return [f"{row.path} is there again" if there else f"{row.path} is missing"]
+        return []
+
+    def _rekeyed(self, row: Worktree, root: str) -> list[str]:
+        """Moves everything that goes by the path: submodules' pointers, ids, private state, the record."""
+        now = moved(row, root).with_state(State.READY)
+        for old, new in zip(row.submodules, now.submodules, strict=True):
+            if os.path.isdir(new.git_dir) and not os.path.lexists(f"{old.path}/.git"):
+                files.repoint(os.fspath(new.git_dir), f"{new.path}/.git")
+        source, target = (f"{self._state}/worktrees/{name}" for name in (row.worktree_id, now.worktree_id))
+        if os.path.isdir(source) and not os.path.lexists(target):
+            self._step("home")
+            os.rename(source, target)
+        self._step("private")
+        _follow_private(self._state, row, now)
+        self._step("record")
+        files.record(now)
+        self._store.save(now)
+        self._step("forget")
+        self._store.forget(row.worktree_id)
+        return [f"{row.path} is at {root} now"]
+
+    def _is_well(self, row: Worktree) -> bool:
+        entry = f"{row.path}/.git"
+        return files.points_to(os.fspath(row.main.git_dir)) == entry and os.path.lexists(entry)
+
+    def _unknown(self, common_dir: str, known: list[Worktree]) -> list[Worktree]:
+        """Worktrees that are noted in git's own directories, but not in the store."""
+        directories = {os.fspath(row.main.git_dir) for row in known}
+        found: list[Worktree] = []
+        for git_dir in files.linked(common_dir):
+            if git_dir in directories:
+                continue
+            content = Present().read(f"{git_dir}/{files.RECORD}", 1 << 20)
+            if content is None:
+                continue
+            try:
+                noted = Worktree.model_validate_json(content)
+            except ValidationError:
+                continue  # of another version, or damaged: `adopt` makes a new one
+            entry = files.points_to(git_dir)
+            if os.fspath(noted.main.git_dir) != git_dir or entry is None:
+                continue
+            root = os.path.dirname(entry)
+            state = State.READY if os.path.lexists(entry) else State.MISSING
+            found.append((noted if root == noted.path else moved(noted, root)).with_state(state))
+        return found
+
+    def _kept(self, part: Part, row: Worktree) -> list[str]:
+        """A ref for the commit of a detached HEAD that nothing else holds."""
+        git_dir = os.fspath(part.git_dir)
+        oid = files.head(git_dir)
+        if not oid or oid.startswith("ref: "):
+            return []
+        git = Git(os.fspath(part.common_dir))
+        if git.run("for-each-ref", "--count=1", f"--contains={oid}", ok=(0, 129)).out:
+            return []
+        ref = f"refs/paddock/backup/{row.worktree_id}/{oid[:12]}"
+        git.run("update-ref", "-m", "paddock: detached HEAD of a lost worktree", ref, oid, environment=IDENTITY)
+        return [f"kept {oid[:12]}, which was on no branch, as {ref}"]
+
+
+def _follow_private(state: str, old: Worktree, new: Worktree) -> None:
+    """Moves the private git directory of a worktree that has moved: commits may wait in it.
+
+    The record is written first. Killed before the rename, it says where the worktree is now, under its old id.
+    """
+    source, target = (record.directory_of(state, row.worktree_id) for row in (old, new))
+    if not os.path.isdir(source) or os.path.lexists(target):
+        return
+    known = record.read(source)
+    if known is not None:
+        paths = {os.fspath(a.path): os.fspath(b.path) for a, b in zip(old.parts, new.parts, strict=True)}
+        repositories = tuple(
+            record.Repository(
+                one.name, paths.get(one.path, one.path), one.git_dir, one.common_dir, one.private, one.branch,
+                one.base, one.object_format, one.stores,
+            )
+            for one in known.repositories
+        )  # fmt: skip
+        record.write(source, record.Record(new.path, known.kind, known.form, repositories))
+    os.rename(source, target)

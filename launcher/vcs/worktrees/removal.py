@@ -1,0 +1,278 @@
+"""Removing a worktree: never with work that nobody else has, unless told; then it is kept as a ref first."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.jail.remove import remove_tree
+from launcher.vcs import checkout
+from launcher.vcs.disk import Present
+from launcher.vcs.git import Git
+from launcher.vcs.quarantine import lock as private_lock
+from launcher.vcs.quarantine import record
+from launcher.vcs.worktrees import backup, condition, files, lock, naming
+from launcher.vcs.worktrees.condition import Condition
+from launcher.vcs.worktrees.creation import IDENTITY
+from launcher.vcs.worktrees.models import Part, State, Worktree
+from launcher.vcs.worktrees.request import Say, Step, Unharvested
+from launcher.vcs.worktrees.store import WorktreeRepository
+from policy.errors import Refusal
+
+
+class Removed(NamedTuple):
+    """What became of a worktree.
+
+    Attributes:
+        worktree: as it was.
+        backups: (git directory, ref) of each backup; for submodules with stores of their own, where those are now.
+        branches_deleted: (git directory, branch) whose commits others have too.
+        branches_kept: (git directory, branch) with commits of their own, or not made by Paddock.
+        set_aside: where commits that were not harvested are kept; empty when there were none.
+    """
+
+    worktree: Worktree
+    backups: list[tuple[str, str]]
+    branches_deleted: list[tuple[str, str]]
+    branches_kept: list[tuple[str, str]]
+    set_aside: str
+
+
+class Removal:
+    """Removes worktrees.
+
+    Args:
+        store: where they are kept.
+        state: Paddock's state directory.
+        unharvested: tells of commits in a private git directory.
+        step: called before each change.
+        say: told what is going on.
+    """
+
+    def __init__(self, store: WorktreeRepository, state: str, unharvested: Unharvested, step: Step, say: Say) -> None:
+        self._store = store
+        self._state = state
+        self._unharvested = unharvested
+        self._step = step
+        self._say = say
+
+    def remove(self, worktree: Worktree, *, force: bool, keep_branch: bool) -> Removed:
+        """Removes a worktree with its submodules, private home and metadata.
+
+        Args:
+            worktree: ready or missing.
+            force: also with uncommitted or unharvested work, which is kept by a backup ref (set aside, if it was not
+                harvested), while processes are in it, and when it is locked.
+            keep_branch: keep a branch that has no commits of its own, too.
+
+        Refusals: worktree-busy, worktree-in-use, worktree-locked, worktree-dirty.
+        """
+        with ExitStack() as held:
+            own = held.enter_context(lock.tried(lock.of_worktree(self._state, worktree.worktree_id)))
+            if own is None:
+                raise Refusal("worktree-busy", f"somebody is at work on {worktree.path}", hint="try again later")
+            held.enter_context(_no_session(self._state, worktree))
+            now = condition.look(worktree, self._unharvested)
+            if not force:
+                _check(now)
+            backups: list[tuple[str, str]] = []
+            if now.at_stake() and worktree.state is State.READY:
+                self._step("backup")
+                self._say("keeping uncommitted work")
+                backups = backup.keep(worktree)
+            with lock.held(lock.of_repository(self._state, os.fspath(worktree.main.common_dir))):
+                self._step("record")
+                leaving = worktree.with_state(State.REMOVING)
+                self._store.save(leaving)
+                for part in filter(lambda part: part.linked, leaving.parts):
+                    files.relock(part, worktree.worktree_id)
+                aside = self._set_aside(worktree) if now.unharvested else ""
+                if now.own_stores:
+                    backups.append(self._keep_stores(worktree))
+                self._step("rename")
+                if os.path.lexists(worktree.path):
+                    os.rename(worktree.path, worktree.staging)
+                deleted, kept = self.finish(leaving, keep_branch=keep_branch)
+            return Removed(worktree, backups, deleted, kept, aside)
+
+    def finish(self, worktree: Worktree, *, keep_branch: bool) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+        """Removes what is left of a worktree that is no longer at its place; the repository's lock is held.
+
+        May be repeated. Returns the branches that were deleted and the ones that were kept.
+        """
+        deleted: list[tuple[str, str]] = []
+        kept: list[tuple[str, str]] = []
+        failures: list[str] = []
+        parts = [part for part in worktree.parts if part.linked]  # others have gone, or been kept, with the main one
+        set_aside = os.path.isdir(self._homes(worktree)[1])
+        for part in reversed(parts):
+            self._step(f"metadata {part.name}")
+            if not set_aside:  # what is kept there still borrows the objects
+                self._unpin(part, worktree)
+            failures += files.discard(part, worktree.worktree_id)
+        for part in parts:
+            if part.branch is not None:
+                self._step(f"branch {part.name}")
+                gone = not keep_branch and self._delete_branch(part, worktree)
+                (deleted if gone else kept).append((os.fspath(part.common_dir), part.branch))
+        self._retire_stores(worktree)
+        self._step("files")
+        self._say(f"removing {worktree.path}")
+        failures += remove_tree(os.fspath(worktree.staging))
+        self._step("home")
+        failures += remove_tree(f"{self._state}/worktrees/{worktree.worktree_id}")
+        failures += remove_tree(self._homes(worktree)[0])
+        if failures:
+            raise Refusal(
+                "worktree-unremovable",
+                f"some of {worktree.path} cannot be removed",
+                context="\n".join([f"it is at {worktree.staging} now", *failures[:10]]),
+                hint="paddock worktree repair, when it can be",
+            )
+        self._step("forget")
+        self._store.forget(worktree.worktree_id)
+        lock.forget(lock.of_worktree(self._state, worktree.worktree_id))
+        return deleted, kept
+
+    def _unpin(self, part: Part, worktree: Worktree) -> None:
+        """Private git directories pin what they borrow (`vcs.quarantine`)."""
+        git = Git(os.fspath(part.common_dir))
+        ref = record.pin(worktree.worktree_id)
+        if git.run("show-ref", "--verify", "--quiet", ref, ok=(0, 1)).status == 0:
+            git.run("update-ref", "-d", ref)
+
+    def _delete_branch(self, part: Part, worktree: Worktree) -> bool:
+        """Deletes a branch that we made, if its commits are all reachable from elsewhere. Whether it is gone."""
+        git = Git(os.fspath(part.common_dir))
+        ref = part.ref
+        assert ref is not None
+        tip = git.run("rev-parse", "--verify", "--quiet", ref, ok=(0, 1)).out.decode("ascii").strip()
+        if not tip:
+            return True
+        if not part.branch_made or files.checked_out(os.fspath(part.common_dir), ref) is not None:
+            return False
+        others = [f"--exclude={ref}", "--exclude=refs/paddock/*", "--all"]
+        if tip != part.base and git.run("rev-list", "--max-count=1", tip, "--not", *others).out:
+            return False
+        self._say(f"deleting branch {part.branch}: it has no commits of its own")
+        git.run("update-ref", "-d", "-m", "paddock: worktree removed", ref, tip, environment=IDENTITY)
+        return True
+
+    def _set_aside(self, worktree: Worktree) -> str:
+        """Moves the private git directory away instead of removing it: commits are in it."""
+        source, target = self._homes(worktree)
+        self._step("set aside")
+        if not os.path.isdir(source):
+            return ""
+        os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
+        os.rename(source, target)
+        return target
+
+    def _keep_stores(self, worktree: Worktree) -> tuple[str, str]:
+        """Moves submodules' own stores out of the git directory that goes."""
+        target = _stores(worktree)
+        self._step("keep stores")
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.rename(f"{worktree.main.git_dir}/modules", target)
+        return os.path.split(target)
+
+    def _retire_stores(self, worktree: Worktree) -> None:
+        """Makes bare repositories of the stores that were kept: the files they name are gone."""
+        for _, store in checkout.module_dirs(_stores(worktree), "", Present()):
+            git = Git(os.fspath(worktree.main.common_dir))  # one on the store would look for its files first
+            git.run("config", "--file", f"{store}/config", "--unset-all", "core.worktree", ok=(0, 5))
+            git.run("config", "--file", f"{store}/config", "core.bare", "true")
+
+    def keep(self, worktree: Worktree) -> None:
+        """Takes a removal back that has not moved the files yet; the repository's lock is held."""
+        source, target = self._homes(worktree)
+        if os.path.isdir(target) and not os.path.lexists(source):
+            self._step("put back")
+            os.rename(target, source)
+        stores = _stores(worktree)
+        if os.path.isdir(stores):
+            self._step("put stores back")
+            os.rename(stores, f"{worktree.main.git_dir}/modules")
+        for part in worktree.parts:
+            files.unlock(part)
+        self._step("kept")
+        self._store.save(worktree.with_state(State.READY))
+
+    def _homes(self, worktree: Worktree) -> tuple[str, str]:
+        """Where the private git directory of a worktree lies, and where it is set aside."""
+        name = worktree.worktree_id
+        return record.directory_of(self._state, name), f"{self._state}/removed/{name}-{worktree.created:.6f}"
+
+
+def _stores(worktree: Worktree) -> str:
+    """Where submodules' own stores are kept."""
+    return f"{worktree.main.common_dir}/paddock-backup/{worktree.worktree_id}-{worktree.created:.6f}/modules"
+
+
+def is_in_place(worktree: Worktree) -> bool:
+    """Whether the files are where they belong, and name the git directory that is known of them."""
+    try:
+        text = Path(worktree.main.path, ".git").read_bytes()
+    except OSError:
+        return False
+    return text.rstrip(b"\n") == b"gitdir: " + os.fsencode(worktree.main.git_dir)
+
+
+def moved(worktree: Worktree, path: str) -> Worktree:
+    """`worktree` at another place, with the ids that belong to it."""
+    old = worktree.path
+
+    def there(part: Part) -> Part:
+        place = os.path.normpath(os.path.join(path, os.path.relpath(part.path, old)))
+        return part.model_copy(update={"path": Path(place), "worktree_id": naming.worktree_id(place)})
+
+    return worktree.model_copy(
+        update={
+            "main": there(worktree.main),
+            "submodules": tuple(map(there, worktree.submodules)),
+            "unpopulated": tuple(
+                left.model_copy(update={"path": place, "worktree_id": naming.worktree_id(os.fspath(place))})
+                for left in worktree.unpopulated
+                for place in (Path(path, left.path.relative_to(old)),)
+            ),
+            "staging": Path(naming.staging(path)),
+        }
+    )
+
+
+@contextmanager
+def _no_session(state: str, worktree: Worktree) -> Iterator[None]:
+    """Keeps sessions from sharing the private git directory while the block runs.
+
+    Refusals: worktree-in-use (one is at it).
+    """
+    directory = record.directory_of(state, worktree.worktree_id)
+    if not os.path.isdir(directory):
+        yield
+        return
+    descriptor = private_lock.opened(directory)
+    try:
+        if not private_lock.alone(descriptor, wait=False):
+            raise Refusal("worktree-in-use", f"a session is running in {worktree.path}", hint="paddock exec --list")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _check(now: Condition) -> None:
+    if now.locked is not None:
+        raise Refusal("worktree-locked", f"{now.path} is locked", context=now.locked or "no reason was given",
+                      hint=f"git worktree unlock {now.path}, or --force")  # fmt: skip
+    if now.in_use:
+        raise Refusal("worktree-in-use", f"processes are at work in {now.path}",
+                      context="process " + ", ".join(map(str, now.in_use[:20])),
+                      hint="end them (or cd elsewhere), or --force")  # fmt: skip
+    stake = now.at_stake()
+    if stake:
+        raise Refusal(
+            "worktree-dirty",
+            f"{now.path} holds work that is nowhere else",
+            context="\n".join(stake),
+            hint="commit and harvest it, or --force: then it is kept under refs/paddock/backup",
+        )

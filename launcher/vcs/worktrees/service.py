@@ -1,0 +1,175 @@
+"""The specification's worktree service: worktrees for agents, made, listed, looked at, adopted, repaired, removed.
+
+Who makes worktrees is the host, never an agent: its jail holds it to its own (SPEC-NOTES, FR-005 to FR-009).
+"""
+
+import os
+import time
+from pathlib import Path
+
+from launcher.vcs import checkout
+from launcher.vcs.checkout import Checkout
+from launcher.vcs.disk import Present
+from launcher.vcs.git import Git
+from launcher.vcs.worktrees import condition, files, lock, naming
+from launcher.vcs.worktrees.condition import Condition
+from launcher.vcs.worktrees.creation import Creation
+from launcher.vcs.worktrees.models import Part, State, Worktree
+from launcher.vcs.worktrees.recovery import Recovery
+from launcher.vcs.worktrees.removal import Removal, Removed
+from launcher.vcs.worktrees.request import Options, Say, Step, Unharvested, quiet
+from launcher.vcs.worktrees.store import WorktreeRepository
+from policy.errors import Refusal
+
+
+def nothing_waits(_: Path) -> bool:
+    """The `Unharvested` of worktrees without private git directories."""
+    return False
+
+
+class WorktreeService:
+    """Worktrees of one user. May be used by several threads and processes at once.
+
+    Args:
+        state: Paddock's state directory, private (`launcher.session.places`).
+        unharvested: tells whether commits wait in a worktree's private git directory.
+        say: takes a line on what is going on.
+        step: called before each change on the disk, for tests that stop there.
+    """
+
+    def __init__(
+        self, state: str, *, unharvested: Unharvested = nothing_waits, say: Say = quiet, step: Step = quiet
+    ) -> None:
+        self._state = state
+        self._unharvested = unharvested
+        self._store = WorktreeRepository(state)
+        self._creation = Creation(self._store, state, step, say)
+        self._removal = Removal(self._store, state, unharvested, step, say)
+        self._recovery = Recovery(self._store, state, self._creation, self._removal, step)
+
+    def add(self, parent: str | Path, ticket: str, options: Options | None = None) -> Worktree:
+        """Makes a worktree for a ticket, beside the worktree that holds `parent` unless told where.
+
+        Refusals: see `proposal.propose`, `copying`, `GitFailed`; what was begun is undone.
+        """
+        found = self._found(parent)
+        self._recovery.settle(found.common_dir)
+        return self._creation.add(found, ticket, options or Options())
+
+    def of_repository(self, start: str | Path) -> list[Worktree]:
+        """All worktrees of the repository that `start` lies in, after a look at the disk."""
+        found = self._found(start)
+        self._recovery.settle(found.common_dir)
+        return self._store.of(found.common_dir)
+
+    def everywhere(self) -> list[Worktree]:
+        """All worktrees of all repositories, after a look at the disk."""
+        for common_dir in sorted({os.fspath(row.main.common_dir) for row in self._store.all()}):
+            self._recovery.settle(common_dir)
+        return self._store.all()
+
+    def find(self, start: str | Path, name: str) -> Worktree:
+        """One worktree, by its id, ticket, branch or directory.
+
+        Refusals: worktree-unknown, worktree-ambiguous.
+        """
+        rows = self.of_repository(start)
+        path = os.path.realpath(name)
+        exact = [row for row in rows if name == row.worktree_id or path == row.path]
+        named = exact or [row for row in rows if name in (row.ticket, row.main.branch)]
+        if len(named) == 1:
+            return named[0]
+        if named:
+            raise Refusal("worktree-ambiguous", f"several worktrees are meant by {name}",
+                          context="\n".join(row.worktree_id for row in named), hint="name one by its id")  # fmt: skip
+        raise Refusal(
+            "worktree-unknown",
+            f"Paddock knows no worktree {name} of this repository",
+            context="known: " + (", ".join(row.worktree_id for row in rows) or "none"),
+            hint="paddock worktree list; paddock worktree adopt DIR takes on one that git made",
+        )
+
+    def status(self, worktree: Worktree) -> Condition:
+        """How a worktree is, and what in it would be lost."""
+        return condition.look(worktree, self._unharvested)
+
+    def remove(self, worktree: Worktree, *, force: bool = False, keep_branch: bool = False) -> Removed:
+        """Removes a worktree; see `Removal.remove`."""
+        return self._removal.remove(worktree, force=force, keep_branch=keep_branch)
+
+    def adopt(self, root: str | Path, ticket: str | None = None) -> Worktree:
+        """Takes on a linked worktree that git made. Its branch is never deleted with it.
+
+        Args:
+            root: its root directory.
+            ticket: what it is for; its directory's name by default.
+
+        Refusals: adopt-main, worktree-exists, what `checkout.find` refuses.
+        """
+        found = checkout.find(os.path.abspath(root), Present(), exact=True)
+        if found.kind != "linked" or "/modules/" in found.common_dir:
+            raise Refusal(
+                "adopt-main",
+                f"{found.root} is {'a main checkout' if found.kind == 'main' else 'a submodule'}, no linked worktree",
+                context="its git directory is not its own to be removed or harvested",
+                hint="paddock worktree add TICKET makes one beside it",
+            )
+        self._recovery.settle(found.common_dir)
+        with lock.held(lock.of_repository(self._state, found.common_dir)):
+            if self._store.at(found.root) is not None:
+                raise Refusal("worktree-exists", f"Paddock knows {found.root} already", hint="paddock worktree list")
+            parts = [self._part(found.root, found.git_dir, "")]
+            parts += [self._part(module.path, module.git_dir, module.name) for module in found.submodules]
+            worktree = Worktree(
+                ticket=ticket if ticket is not None else os.path.basename(found.root),
+                main=parts[0],
+                submodules=tuple(parts[1:]),
+                created=time.time(),
+                adopted=True,
+                state=State.READY,
+                staging=Path(naming.staging(found.root)),
+            )
+            files.record(worktree)
+            self._store.save(worktree)
+        return worktree
+
+    def repair(self, start: str | Path) -> list[str]:
+        """Finishes, undoes, finds again and gives up what needs it; returns what was done, one line each.
+
+        Args:
+            start: inside a worktree of the repository; also one that was moved by hand, which is then known again.
+        """
+        here = os.path.realpath(start)
+        try:
+            found = self._found(here)
+        except Refusal as refusal:
+            moved = self._moved_here(here)
+            if moved is None:
+                raise refusal from None
+            common_dir, git_dir = moved
+            done = self._recovery.settle(common_dir) + self._recovery.follow(common_dir, here, git_dir)
+            found = self._found(here)
+            return done + self._recovery.settle(found.common_dir) + self._recovery.prune(found.common_dir)
+        return self._recovery.settle(found.common_dir) + self._recovery.prune(found.common_dir)
+
+    def _moved_here(self, root: str) -> tuple[str, str] | None:
+        """(common directory, git directory) of a known worktree that the `.git` file in `root` names, if it does."""
+        text = os.fsdecode(Present().read(f"{root}/.git", 8192) or b"").rstrip("\n")
+        git_dir = os.path.normpath(text.removeprefix("gitdir: "))
+        for row in self._store.all():
+            if text.startswith("gitdir: ") and os.fspath(row.main.git_dir) == git_dir:
+                return os.fspath(row.main.common_dir), git_dir
+        return None
+
+    def _found(self, start: str | Path) -> Checkout:
+        return checkout.find(os.path.abspath(start), Present(), exact=False)
+
+    def _part(self, root: str, git_dir: str, name: str) -> Part:
+        git = Git(git_dir, root)
+        text = files.head(git_dir)
+        branch = text.removeprefix("ref: refs/heads/") if text.startswith("ref: refs/heads/") else None
+        base = git.text("rev-parse", "--verify", "HEAD")
+        return Part(
+            name=name, worktree_id=naming.worktree_id(root), path=Path(root), common_dir=Path(git.common_dir),
+            git_dir=Path(git_dir), branch=branch, branch_made=False, base=base,
+        )  # fmt: skip

@@ -1,0 +1,182 @@
+"""The specification's WorktreeRepository: which worktrees there are, kept in SQLite.
+
+Also the journal: a row is written before the first change on the disk and changed after the last, so what a crash left
+half done is known. It holds nothing that could not be found again: `recovery.rebuild` reads it from git's own files.
+"""
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from launcher.vcs.worktrees.models import Worktree
+from policy.errors import Refusal
+
+FILE = "worktrees.db"
+_VERSION = 1
+_PATIENCE = 60.0
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS worktrees (
+    worktree_id TEXT PRIMARY KEY,
+    repository BLOB NOT NULL,
+    path BLOB NOT NULL UNIQUE,
+    state TEXT NOT NULL,
+    document TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS by_repository ON worktrees (repository);
+"""
+
+T = TypeVar("T")
+
+
+class WorktreeRepository:
+    """The worktrees of one user. Each call opens the database anew, so it may be used from any thread and after fork.
+
+    Args:
+        state: Paddock's state directory (mode 0700).
+    """
+
+    def __init__(self, state: str) -> None:
+        self._state = state
+        self.path = os.path.join(state, FILE)
+
+    def get(self, worktree_id: str) -> Worktree | None:
+        """The worktree with this id."""
+        found = self._read("SELECT document FROM worktrees WHERE worktree_id = ?", (worktree_id,))
+        return found[0] if found else None
+
+    def at(self, path: str) -> Worktree | None:
+        """The worktree whose root is `path` (canonical)."""
+        found = self._read("SELECT document FROM worktrees WHERE path = ?", (os.fsencode(path),))
+        return found[0] if found else None
+
+    def of(self, common_dir: str) -> list[Worktree]:
+        """All worktrees of a repository, in the order of their paths."""
+        return self._read(
+            "SELECT document FROM worktrees WHERE repository = ? ORDER BY path", (os.fsencode(common_dir),)
+        )
+
+    def all(self) -> list[Worktree]:
+        """All worktrees of all repositories."""
+        return self._read("SELECT document FROM worktrees ORDER BY path", ())
+
+    def save(self, worktree: Worktree) -> None:
+        """Keeps a worktree, in place of an earlier one with its id.
+
+        Refusals: worktree-exists (another one has its path).
+        """
+        row = (
+            worktree.worktree_id,
+            os.fsencode(worktree.main.common_dir),
+            os.fsencode(worktree.main.path),
+            worktree.state.value,
+            worktree.model_dump_json(),
+        )
+        statement = (
+            "INSERT INTO worktrees VALUES (?, ?, ?, ?, ?) ON CONFLICT (worktree_id) DO UPDATE SET "
+            "repository = excluded.repository, path = excluded.path, state = excluded.state, "
+            "document = excluded.document"
+        )
+        self._act(lambda database: database.execute(statement, row))
+
+    def forget(self, worktree_id: str) -> None:
+        """Drops a worktree, if it is known."""
+        self._act(lambda database: database.execute("DELETE FROM worktrees WHERE worktree_id = ?", (worktree_id,)))
+
+    def _read(self, statement: str, values: tuple[object, ...]) -> list[Worktree]:
+        rows = self._act(lambda database: database.execute(statement, values).fetchall())
+        try:
+            return [Worktree.model_validate_json(row[0]) for row in rows]
+        except ValidationError as error:
+            self._set_aside()
+            raise _damaged(self.path, str(error)) from None
+
+    def _act(self, action: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            database = self._opened()
+            try:
+                with database:
+                    return action(database)
+            finally:
+                database.close()
+        except sqlite3.IntegrityError as error:
+            raise Refusal(
+                "worktree-exists", "there is a worktree at this place already", context=str(error),
+                hint="paddock worktree list; paddock worktree repair",
+            ) from None  # fmt: skip
+        except sqlite3.OperationalError as error:
+            raise _unusable(self.path, str(error)) from None
+        except sqlite3.DatabaseError as error:
+            self._set_aside()
+            raise _damaged(self.path, str(error)) from None
+
+    def _opened(self) -> sqlite3.Connection:
+        if not os.path.exists(self.path):
+            try:
+                os.makedirs(self._state, 0o700, exist_ok=True)
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+            except OSError as error:
+                raise _unusable(self.path, error.strerror or str(error)) from None
+        database = sqlite3.connect(self.path, timeout=_PATIENCE)
+        try:
+            # WAL: readers never wait for a writer. FULL: what was said to be done survives a power failure.
+            self._patiently(database, "PRAGMA journal_mode=WAL")
+            database.execute("PRAGMA synchronous=FULL")
+            (version,) = database.execute("PRAGMA user_version").fetchone()
+            if version == 0:
+                database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version={_VERSION}; COMMIT;")
+            elif version != _VERSION:
+                raise Refusal(
+                    "state-version",
+                    f"{self.path} was written by another version of Paddock",
+                    context=f"its schema is {version}, and this version knows {_VERSION}",
+                    hint="use the newer Paddock; or move the file away, and `paddock worktree repair` makes it again",
+                )
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    @staticmethod
+    def _patiently(database: sqlite3.Connection, statement: str) -> None:
+        """The change to WAL does not wait for others by itself (sqlite.org/wal.html): it says "locked" at once."""
+        end = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                database.execute(statement)
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > end:
+                    raise
+                time.sleep(0.005)
+
+    def _set_aside(self) -> None:
+        """Moves a damaged database away, so that the next command makes a new one and finds the worktrees again."""
+        mark = f"damaged-{time.time_ns()}"
+        for suffix in ("", "-wal", "-shm"):
+            try:
+                os.rename(self.path + suffix, f"{self.path}.{mark}{suffix}")
+            except FileNotFoundError:
+                pass
+
+
+def _damaged(path: str, why: str) -> Refusal:
+    return Refusal(
+        "worktree-store-damaged",
+        f"{path} is damaged; it has been moved aside",
+        context=why,
+        hint="paddock worktree repair finds the worktrees again, from git's own files",
+    )
+
+
+def _unusable(path: str, why: str) -> Refusal:
+    return Refusal(
+        "state-unusable",
+        f"cannot use {path}",
+        context=why,
+        hint="free some space or make it writable, or point XDG_STATE_HOME elsewhere",
+    )

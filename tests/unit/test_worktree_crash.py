@@ -1,0 +1,147 @@
+"""SIGKILL at every step of making and removing a worktree: the next command finishes or undoes it, nothing is lost."""
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.vcs.worktrees.request import Options
+from launcher.vcs.worktrees.service import WorktreeService
+from tests.support import forked, worktrees
+from tests.support.worktrees import Place, committed, git
+
+MOST_STEPS = 60
+
+
+def killed_at(place: Place, number: int, action: Callable[[WorktreeService], object]) -> str | None:
+    """Does `action` in a child that kills itself before its step `number`; the step's name, None if it got through."""
+    note = place.root.parent / "step"
+    left = number
+
+    def step(name: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            note.write_text(name)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        forked.run(lambda: bool(action(WorktreeService(place.state, step=step))))
+    except forked.Killed as killed:
+        return note.read_text() if killed.signal == signal.SIGKILL else f"signal {killed.signal}"
+    return None
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return worktrees.nested(tmp_path_factory.mktemp("crash")).root
+
+
+def fresh(template: Path) -> Place:
+    """The same place as new, at its own name: git's pointers between the parts are absolute."""
+    root = template.parent / "work"
+    if root.exists():
+        shutil.rmtree(root)
+    shutil.copytree(template, root, symlinks=True)
+    return Place(root, root / "app", WorktreeService(str(root / "state")))
+
+
+def test_making_a_worktree_survives_sigkill_at_every_step(template: Path) -> None:
+    """After each, the next command leaves nothing half done, and the worktree can be made (or is there)."""
+    seen = []
+    for number in range(1, MOST_STEPS):
+        place = fresh(template)
+        (place.app / ".git/info").mkdir(exist_ok=True)
+        (place.app / ".git/info/exclude").write_text(".env\n")
+        (place.app / ".env").write_text("A=1")
+        before = place.branches
+        name = killed_at(place, number, lambda s: s.add(place.app, "T", Options(copy=(".env",))))  # noqa: B023
+        known = place.service.of_repository(place.app)
+        assert worktrees.leftovers(place) == [], name
+        if known:
+            assert known[0].path == str(place.root / "app-T"), name
+        else:
+            assert place.branches == before, name
+            assert not (place.root / "app-T").exists(), name
+            known = [place.service.add(place.app, "T", Options(copy=(".env",)))]
+        root = Path(known[0].path)
+        assert (root / ".env").read_text() == "A=1", name
+        for part in (root, root / "lib/outer", root / "lib/outer/deep/inner"):
+            assert git("status", "--porcelain", "--branch", at=part) == "## agent/T", name
+        assert place.service.status(known[0]).at_stake() == [], name
+        if name is None:
+            break
+        seen.append(name)
+    else:
+        pytest.fail("it never ended")
+    assert {"record", "staging", "rename", "ready", "files outer/deep/inner"} <= set(seen)
+
+
+def test_removing_a_worktree_survives_sigkill_at_every_step(template: Path) -> None:
+    """It is there as before, or gone; and in each case the uncommitted file and the commits can be found again."""
+    seen = []
+    for number in range(1, MOST_STEPS):
+        place = fresh(template)
+        made = place.service.add(place.app, "T")
+        root = Path(made.path)
+        committed(root / "lib/outer", done="done\n")
+        oid = git("rev-parse", "HEAD", at=root / "lib/outer")
+        (root / "loose").write_text("loose\n")
+
+        def remove(service: WorktreeService) -> None:
+            service.remove(service.find(place.app, "T"), force=True)  # noqa: B023
+
+        name = killed_at(place, number, remove)
+        known = place.service.of_repository(place.app)
+        assert worktrees.leftovers(place) == [], name
+        assert git("branch", "--contains", oid, at=place.app / ".git/modules/outer").split()[-1] == "agent/T", name
+        if known:
+            assert known[0] == made, name
+            assert (root / "loose").read_text() == "loose\n", name
+            assert "locked" not in git("worktree", "list", "--porcelain", at=place.app)
+        else:
+            assert not root.exists(), name
+            backups = [ref for ref in place.branches if ref.startswith("paddock/backup/")]
+            assert git("show", f"refs/{backups[0]}:loose", at=place.app) == "loose", name
+        if name is None:
+            assert not known
+            break
+        seen.append(name)
+    else:
+        pytest.fail("it never ended")
+    assert {"backup", "record", "rename", "metadata ", "files", "forget"} <= set(seen)
+
+
+def test_what_somebody_is_at_is_left_alone(tmp_path: Path) -> None:
+    """A worktree that a living process is making is neither undone nor finished by another."""
+    place = worktrees.plain(tmp_path)
+    seen: list[object] = []
+
+    def step(name: str) -> None:
+        if name == "rename":
+            seen.append([row.state for row in WorktreeService(place.state).of_repository(place.app)])
+            seen.append(place.service.repair(place.app))
+
+    made = WorktreeService(place.state, step=step).add(place.app, "T")
+    assert seen == [["creating"], []]
+    assert place.service.of_repository(place.app) == [made]
+
+
+def test_a_failure_undoes_what_was_begun(tmp_path: Path) -> None:
+    """Not only a crash: an error in the middle leaves neither branch nor directory nor record."""
+    place = worktrees.plain(tmp_path)
+    before = sorted(path.name for path in tmp_path.iterdir())
+
+    def step(name: str) -> None:
+        if name == "rename":
+            raise RuntimeError("here")
+
+    with pytest.raises(RuntimeError, match="here"):
+        WorktreeService(place.state, step=step).add(place.app, "T")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*before, "state"])
+    assert place.branches == {"main"}
+    assert place.service.of_repository(place.app) == []
+    assert not (place.app / ".git/worktrees").exists()

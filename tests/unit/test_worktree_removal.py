@@ -1,0 +1,235 @@
+"""Removing a worktree: what would be lost is said first, and kept when the removal is forced."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from launcher.vcs.quarantine import lock as private_lock
+from launcher.vcs.quarantine import record
+from launcher.vcs.worktrees import lock
+from launcher.vcs.worktrees.models import Worktree
+from launcher.vcs.worktrees.service import WorktreeService
+from policy.errors import Refusal
+from tests.support import worktrees
+from tests.support.worktrees import ENV, Place, committed, git
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return worktrees.plain(tmp_path)
+
+
+def refused(place: Place, made: Worktree) -> Refusal:
+    with pytest.raises(Refusal) as raised:
+        place.service.remove(made)
+    assert Path(made.path).exists()
+    return raised.value
+
+
+def test_a_worktree_without_work_goes_with_its_branch(place: Place) -> None:
+    """Nothing is left: files, metadata, branch, private home, record, lock."""
+    made = place.service.add(place.app, "T")
+    home = Path(place.state, "worktrees", made.worktree_id, "home")
+    home.mkdir(parents=True)
+    (home / "cache").write_text("x")
+    removed = place.service.remove(made)
+    assert removed.branches_deleted == [(str(place.app / ".git"), "agent/T")]
+    assert not Path(made.path).exists()
+    assert place.branches == {"main"}
+    assert not home.parent.exists()
+    assert worktrees.leftovers(place) == []
+    assert place.service.of_repository(place.app) == []
+    assert not Path(lock.of_worktree(place.state, made.worktree_id)).exists()
+
+
+def test_a_branch_with_commits_of_its_own_stays(place: Place) -> None:
+    """Until they are merged; `keep_branch` keeps also one that has none."""
+    made = place.service.add(place.app, "T")
+    committed(Path(made.path), new="")
+    removed = place.service.remove(made)
+    assert removed.branches_kept == [(str(place.app / ".git"), "agent/T")]
+    git("merge", "-q", "agent/T", at=place.app)
+    git("branch", "-q", "-d", "agent/T", at=place.app)
+    made = place.service.add(place.app, "T")
+    committed(Path(made.path), newer="")
+    git("merge", "-q", "agent/T", at=place.app)
+    assert place.service.remove(made).branches_deleted
+    made = place.service.add(place.app, "T")
+    assert place.service.remove(made, keep_branch=True).branches_kept
+
+
+@pytest.mark.parametrize("kind", ["modified", "staged", "untracked", "deleted", "merge", "detached"])
+def test_work_that_is_nowhere_else_is_not_removed(place: Place, kind: str) -> None:
+    """Each kind of it is named in the Refusal."""
+    made = place.service.add(place.app, "T")
+    root = Path(made.path)
+    said = "1 modified"
+    if kind in ("modified", "staged"):
+        (root / "file").write_text("changed")
+        if kind == "staged":
+            git("add", ".", at=root)
+    elif kind == "untracked":
+        (root / "new").write_text("")
+        said = "1 untracked"
+    elif kind == "deleted":
+        (root / "file").unlink()
+    elif kind == "merge":
+        committed(root, file="ours\n")
+        committed(place.app, file="theirs\n")
+        subprocess.run(["git", "merge", "main"], cwd=root, env=ENV, capture_output=True, check=False)
+        said = "a merge in progress"
+    else:
+        git("checkout", "-q", "--detach", at=root)
+        committed(root, new="")
+        said = "commits on no branch"
+    refusal = refused(place, made)
+    assert refusal.reference == "worktree-dirty"
+    assert said in refusal.context
+    removed = place.service.remove(made, force=True)
+    assert not root.exists()
+    ((store, ref),) = removed.backups
+    assert ref.startswith(f"refs/paddock/backup/{made.worktree_id}/")
+    content = git("ls-tree", "-r", "--name-only", ref, at=Path(store)).splitlines()
+    assert ("file" in content) is (kind != "deleted")
+    if kind in ("modified", "staged"):
+        assert git("show", f"{ref}:file", at=Path(store)) == "changed"
+    assert ("new" in content) is (kind in ("untracked", "detached"))
+
+
+def test_ignored_files_are_no_work(place: Place) -> None:
+    """They may go with the worktree, as `git worktree remove` has it."""
+    made = place.service.add(place.app, "T")
+    (Path(made.path) / ".env").write_text("x")
+    place.service.remove(made)
+    assert not Path(made.path).exists()
+
+
+def test_a_repository_inside_is_kept_file_by_file(place: Place) -> None:
+    """Git would note its commit alone, which is gone with it; and its own git directory is not read."""
+    made = place.service.add(place.app, "T")
+    inner = Path(made.path) / "inner"
+    (inner / "sub").mkdir(parents=True)
+    git("init", "-q", at=inner)
+    committed(inner, a="a\n")
+    (inner / "sub/b").write_text("b\n")
+    (inner / "link").symlink_to("/etc")
+    mark = place.root / "mark"
+    program = place.root / "program"
+    program.write_text(f"#!/bin/sh\n: > {mark}\n")
+    program.chmod(0o755)
+    git("config", "core.fsmonitor", str(program), at=inner)
+    assert "1 untracked" in refused(place, made).context
+    ((store, ref),) = place.service.remove(made, force=True).backups
+    listing = git("ls-tree", "-r", ref, at=Path(store))
+    assert [line.split("\t")[1] for line in listing.splitlines()] == [
+        ".gitignore", "file", "inner/a", "inner/link", "inner/sub/b",
+    ]  # fmt: skip
+    assert "120000" in listing
+    assert "160000" not in listing
+    assert not mark.exists()
+
+
+def test_nothing_that_an_agent_put_in_a_submodules_place_is_executed(tmp_path: Path) -> None:
+    """Its `.git` is replaced by a directory whose configuration runs programmes: status and removal never meet it."""
+    place = worktrees.nested(tmp_path)
+    made = place.service.add(place.app, "T")
+    outer = Path(made.path) / "lib/outer"
+    mark, program = tmp_path / "mark", tmp_path / "program"
+    program.write_text(f"#!/bin/sh\n: > {mark}\n")
+    program.chmod(0o755)
+    (outer / ".git").unlink()
+    git("init", "-q", at=outer)
+    git("config", "core.fsmonitor", str(program), at=outer)
+    (outer / "file").write_text("changed\n")
+    git("status", at=Path(made.path))
+    assert mark.exists(), "plain git runs it"
+    mark.unlink()
+    assert "submodule outer: 1 modified" in place.service.status(made).at_stake()
+    place.service.remove(made, force=True)
+    assert not mark.exists()
+
+
+def test_a_submodule_that_moved_on_is_work(tmp_path: Path) -> None:
+    """Its commits stay in its branch, but which of them belongs here is written nowhere else."""
+    place = worktrees.nested(tmp_path)
+    made = place.service.add(place.app, "T")
+    committed(Path(made.path) / "lib/outer", new="")
+    assert "1 modified" in refused(place, made).context
+    removed = place.service.remove(made, force=True)
+    outer = place.app / ".git/modules/outer"
+    main = next(ref for store, ref in removed.backups if store == str(place.app / ".git"))
+    assert git("rev-parse", f"{main}:lib/outer", at=place.app) == git("rev-parse", "agent/T", at=outer)
+
+
+def test_commits_that_git_submodule_update_made_a_store_for_are_kept(tmp_path: Path) -> None:
+    """In a linked worktree git puts a submodule's objects where they go with the worktree."""
+    place = worktrees.nested(tmp_path)
+    for name in ("up-inner", "up-outer"):
+        (tmp_path / f"gone-{name}").rename(tmp_path / name)
+    git("worktree", "add", "-q", "../mine", at=place.app)
+    git("submodule", "--quiet", "update", "--init", at=tmp_path / "mine")
+    adopted = place.service.adopt(tmp_path / "mine")
+    assert place.service.status(adopted).at_stake() == []
+    committed(tmp_path / "mine/lib/outer", new="")
+    git("commit", "-q", "-a", "-m", "Pointer.", at=tmp_path / "mine")
+    oid = git("rev-parse", "HEAD", at=tmp_path / "mine/lib/outer")
+    assert "submodule outer: commits that no remote has" in refused(place, adopted).context
+    place.service.remove(adopted, force=True)
+    (store,) = (place.app / ".git/paddock-backup").glob("*/modules/outer")
+    assert git("--git-dir", str(store), "cat-file", "-t", oid, at=tmp_path) == "commit"
+
+
+def test_unharvested_commits_are_refused_or_set_aside(place: Place) -> None:
+    """The private git directory is moved, not removed."""
+    made = place.service.add(place.app, "T")
+    private = Path(record.directory_of(place.state, made.worktree_id))
+    private.mkdir(parents=True)
+    (private / "precious").write_text("x")
+    service = WorktreeService(place.state, unharvested=lambda path: str(path) == made.path)
+    with pytest.raises(Refusal) as raised:
+        service.remove(made)
+    assert "not harvested" in raised.value.context
+    removed = service.remove(made, force=True)
+    assert (Path(removed.set_aside) / "precious").exists()
+    assert not private.exists()
+
+
+def test_a_worktree_in_use_or_locked_is_not_removed(place: Place) -> None:
+    """By a process in it, by `git worktree lock`, by another Paddock; forced, the first two do not hold it."""
+    made = place.service.add(place.app, "T")
+    process = subprocess.Popen(["sleep", "1000"], cwd=made.path)
+    try:
+        refusal = refused(place, made)
+        assert refusal.reference == "worktree-in-use"
+        assert str(process.pid) in refusal.context
+    finally:
+        process.kill()
+        process.wait()
+    private = record.directory_of(place.state, made.worktree_id)
+    os.makedirs(private)
+    session = private_lock.opened(private)
+    private_lock.together(session)
+    assert "a session is running" in refused(place, made).message
+    os.close(session)
+    git("worktree", "lock", "--reason", "mine", made.path, at=place.app)
+    refusal = refused(place, made)
+    assert (refusal.reference, refusal.context) == ("worktree-locked", "mine")
+    with lock.held(lock.of_worktree(place.state, made.worktree_id)):
+        with pytest.raises(Refusal) as raised:
+            place.service.remove(made, force=True)
+        assert raised.value.reference == "worktree-busy"
+    place.service.remove(made, force=True)
+    assert worktrees.leftovers(place) == []
+
+
+def test_a_tree_that_resists_is_removed(place: Place) -> None:
+    """Directories without permissions are what agents leave behind."""
+    made = place.service.add(place.app, "T")
+    deep = Path(made.path) / "a.log"
+    deep.mkdir()
+    (deep / "x.log").write_text("")
+    deep.chmod(0)
+    place.service.remove(made, force=True)
+    assert not os.path.lexists(made.path)

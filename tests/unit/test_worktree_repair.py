@@ -1,0 +1,174 @@
+"""Store and disk disagree: git's own files decide."""
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.vcs.worktrees.models import State
+from launcher.vcs.worktrees.service import WorktreeService
+from launcher.vcs.worktrees.store import FILE
+from policy.errors import Refusal
+from tests.support import worktrees
+from tests.support.worktrees import Place, committed, git
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return worktrees.nested(tmp_path)
+
+
+def test_a_lost_store_is_made_again(place: Place) -> None:
+    """From the records in git's own directories: the same worktrees, with their tickets and submodules."""
+    made = [place.service.add(place.app, name) for name in ("a", "b")]
+    for path in Path(place.state).glob(f"{FILE}*"):
+        path.unlink()
+    assert place.service.of_repository(place.app) == made
+
+
+def test_a_damaged_store_is_set_aside(place: Place) -> None:
+    """One command says so; the next finds everything again."""
+    made = place.service.add(place.app, "a")
+    for path in Path(place.state).glob(f"{FILE}*"):
+        path.unlink()
+    Path(place.state, FILE).write_bytes(b"no database, " * 1000)
+    with pytest.raises(Refusal) as raised:
+        place.service.of_repository(place.app)
+    assert raised.value.reference == "worktree-store-damaged"
+    assert place.service.of_repository(place.app) == [made]
+    assert list(Path(place.state).glob(f"{FILE}.damaged-*"))
+
+
+def test_a_store_of_a_newer_version_is_not_touched(place: Place) -> None:
+    """What another version wrote is not guessed at."""
+
+    place.service.add(place.app, "a")
+    database = sqlite3.connect(Path(place.state, FILE))
+    database.execute("PRAGMA user_version=99")
+    database.close()
+    with pytest.raises(Refusal) as raised:
+        place.service.of_repository(place.app)
+    assert raised.value.reference == "state-version"
+
+
+def test_files_that_are_gone_make_a_worktree_missing(place: Place) -> None:
+    """`repair` gives it up, keeps the branch, and a commit that was on no branch."""
+    made = place.service.add(place.app, "a")
+    root = Path(made.path)
+    committed(root, new="")
+    git("checkout", "-q", "--detach", at=root)
+    committed(root, newer="")
+    oid = git("rev-parse", "HEAD", at=root)
+    shutil.rmtree(root)
+    assert [row.state for row in place.service.of_repository(place.app)] == [State.MISSING]
+    said = place.service.repair(place.app)
+    assert any("gave up" in line for line in said)
+    assert place.service.of_repository(place.app) == []
+    assert worktrees.leftovers(place) == []
+    assert "agent/a" in place.branches
+    assert git("for-each-ref", "--contains", oid, at=place.app).count("refs/paddock/backup/") == 1
+
+
+def test_files_that_come_back_make_it_ready_again(place: Place) -> None:
+    """A mount that was missing, say."""
+    made = place.service.add(place.app, "a")
+    Path(made.path).rename(place.root / "away")
+    assert [row.state for row in place.service.of_repository(place.app)] == [State.MISSING]
+    (place.root / "away").rename(made.path)
+    assert place.service.of_repository(place.app) == [made]
+
+
+def test_a_worktree_moved_by_hand_is_followed(place: Place) -> None:
+    """With its submodules, its private home and an id of the new place; git is content too."""
+    made = place.service.add(place.app, "a")
+    home = Path(place.state, "worktrees", made.worktree_id)
+    home.mkdir(parents=True)
+    (home / "x").write_text("")
+    there = place.root / "there"
+    Path(made.path).rename(there)
+    place.service.of_repository(place.app)
+    assert any(str(there) in line for line in place.service.repair(there))
+    (row,) = place.service.of_repository(place.app)
+    assert (row.path, row.state) == (str(there), State.READY)
+    assert row.worktree_id != made.worktree_id
+    assert Path(place.state, "worktrees", row.worktree_id, "x").exists()
+    for part in (there, there / "lib/outer", there / "lib/outer/deep/inner"):
+        assert git("status", "--porcelain", "--branch", at=part) == "## agent/a"
+    assert worktrees.leftovers(place) == []
+
+
+def test_a_pointer_that_an_agent_wrote_moves_nothing(place: Place) -> None:
+    """A directory that names the git directory of a worktree which is where it was is not followed."""
+    made = place.service.add(place.app, "a")
+    fake = place.root / "fake"
+    fake.mkdir()
+    (fake / ".git").write_text(f"gitdir: {made.main.git_dir}\n")
+    with pytest.raises(Refusal):
+        place.service.repair(fake)
+    assert place.service.of_repository(place.app) == [made]
+
+
+def test_what_git_removed_is_forgotten(tmp_path: Path) -> None:
+    """`git worktree remove` and `prune` are the user's right."""
+    place = worktrees.plain(tmp_path)
+    made = place.service.add(place.app, "a")
+    git("worktree", "remove", made.path, at=place.app)
+    assert place.service.of_repository(place.app) == []
+    git("worktree", "add", "-q", "../again", "agent/a", at=place.app)
+    adopted = place.service.adopt(tmp_path / "again")
+    git("worktree", "move", "../again", "../moved", at=place.app)
+    (row,) = place.service.of_repository(place.app)
+    assert row.path == str(tmp_path / "moved")
+    assert row.main.git_dir == adopted.main.git_dir
+
+
+def test_eight_processes_make_a_hundred_worktrees(tmp_path: Path) -> None:
+    """Each is whole, none is made twice, and no lock of git's is in anybody's way."""
+    place = worktrees.plain(tmp_path)
+    program = (
+        "import sys; from launcher.vcs.worktrees.service import WorktreeService as S\n"
+        "s = S(sys.argv[1])\n"
+        "for n in range(int(sys.argv[3]), 100, 8): s.add(sys.argv[2], f'T-{n}')\n"
+    )
+
+    repository = Path(__file__).resolve().parents[2]
+    running = [
+        subprocess.Popen([sys.executable, "-c", program, place.state, str(place.app), str(number)],
+                         cwd=repository, stderr=subprocess.PIPE)
+        for number in range(8)
+    ]  # fmt: skip
+    for process in running:
+        _, err = process.communicate(timeout=200)
+        assert process.returncode == 0, err
+    rows = WorktreeService(place.state).of_repository(place.app)
+    assert {row.ticket for row in rows} == {f"T-{number}" for number in range(100)}
+    assert all(row.state is State.READY for row in rows)
+    assert all((Path(row.path) / "file").read_text() == "one\n" for row in rows)
+    assert len(place.branches) == 101
+    assert git("worktree", "list", "--porcelain", at=place.app).count("branch refs/heads/agent/T-") == 100
+    assert worktrees.leftovers(place) == []
+
+
+def test_the_same_ticket_twice_at_once_is_made_once(tmp_path: Path) -> None:
+    """One of two gets it, the other a Refusal that says why."""
+    place = worktrees.plain(tmp_path)
+    program = (
+        "import sys; from launcher.vcs.worktrees.service import WorktreeService as S\n"
+        "from policy.errors import Refusal\n"
+        "try: S(sys.argv[1]).add(sys.argv[2], 'T')\n"
+        "except Refusal as refusal: print(refusal.reference)\n"
+    )
+
+    repository = Path(__file__).resolve().parents[2]
+    running = [
+        subprocess.Popen([sys.executable, "-c", program, place.state, str(place.app)], cwd=repository,
+                         stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]  # fmt: skip
+    said = sorted(process.communicate(timeout=100)[0].strip() for process in running)
+    assert said[0] == ""
+    assert said[1] in ("worktree-exists", "branch-exists")
+    assert len(place.service.of_repository(place.app)) == 1
