@@ -13,6 +13,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "explain": ("launcher.verbs.explain", "show what a jail would allow, and by which rule"),
     "why": ("launcher.verbs.why", "say whether a path or a host is allowed, what decides it, what would allow it"),
     "denials": ("launcher.verbs.denials", "show what a session was refused, and what would allow it"),
+    "worktree": ("launcher.verbs.worktree", "make, look at, harvest and remove worktrees for agents"),
     "doctor": ("launcher.verbs.doctor", "prove what this machine can enforce"),
     "init": ("launcher.verbs.init", "write a commented .paddock.toml"),
     "trust": ("launcher.verbs.trust", "let one exact .paddock.toml loosen the rules"),

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from launcher import cli
-from launcher.verbs import denials, doctor, explain, merge, run, why
+from launcher.verbs import denials, doctor, explain, merge, run, why, worktree
 from launcher.verbs import exec as further
 from policy import promises
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED
@@ -91,6 +91,9 @@ def man_page() -> str:
     ]
     for verb, (_, summary) in cli.VERBS.items():
         out += [".TP", f".B {verb}", _roff(summary[0].upper() + summary[1:] + ".")]
+    out += [".SH SUBCOMMANDS OF WORKTREE"]
+    for name, (_, _, summary) in worktree.SUBCOMMANDS.items():
+        out += [".TP", f".B {name}", _roff(summary[0].upper() + summary[1:] + ".")]
     for verbs, options in (("RUN AND EXPLAIN", cli.OPTIONS), ("EXEC", further.OPTIONS)):
         out += [f".SH OPTIONS OF {verbs}"]
         for name, kind, metavar, text in options:
@@ -114,7 +117,7 @@ def man_page() -> str:
         out += [".TP", f".B {status}", meaning]
     out += [".SH EXAMPLES"]
     for command, meaning in (*run.EXAMPLES, *further.EXAMPLES, *explain.EXAMPLES, *why.EXAMPLES,
-                             *denials.EXAMPLES, *doctor.EXAMPLES, *merge.EXAMPLES):  # fmt: skip
+                             *denials.EXAMPLES, *worktree.EXAMPLES, *merge.EXAMPLES, *doctor.EXAMPLES):  # fmt: skip
         out += [".TP", f".B {_roff(command)}", _roff(meaning[0].upper() + meaning[1:] + ".")]
     out += [
         ".SH FILES",

@@ -1,0 +1,60 @@
+"""`paddock worktree remove`."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from launcher.verbs import typer_verb
+from launcher.verbs.worktree_common import Json, Repository, service, start
+from policy.errors import printable
+
+EXAMPLES = (
+    ("paddock worktree remove PROJ-17", "by ticket, branch, id or directory"),
+    ("paddock worktree remove PROJ-17 --force", "with work that is nowhere else; a backup ref keeps it"),
+    ("git show refs/paddock/backup/ID/TIME", "look at such a backup; ID and TIME are what remove printed"),
+)
+
+
+def remove(argv: list[str]) -> int:
+    """Exit status 0 when it is gone, 125 when it is not."""
+    return typer_verb.run("worktree remove", _remove, argv, examples=EXAMPLES)
+
+
+def _remove(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Ticket, branch, id or directory.", show_default=False)],
+    force: Annotated[
+        bool, typer.Option("--force", "-f", help="Also with work that is nowhere else, after a backup of it.")
+    ] = False,
+    keep_branch: Annotated[
+        bool, typer.Option("--keep-branch", help="Keep a branch without commits of its own.")
+    ] = False,
+    repository: Repository = None,
+    as_json: Json = False,
+) -> int:
+    """Removes a worktree with its submodules and its private home.
+
+    Refused while it holds uncommitted work, commits that were not harvested, or processes. A branch goes only when
+    Paddock made it and all its commits are elsewhere too. Ignored files go without a question.
+    """
+    known = service(quiet=as_json)
+    done = known.remove(known.find(start(repository), name), force=force, keep_branch=keep_branch)
+    if as_json:
+        pairs = {
+            "backups": [{"git_dir": where, "ref": ref} for where, ref in done.backups],
+            "branches_deleted": [{"git_dir": where, "branch": branch} for where, branch in done.branches_deleted],
+            "branches_kept": [{"git_dir": where, "branch": branch} for where, branch in done.branches_kept],
+        }
+        head = {"worktree_id": done.worktree.worktree_id, "path": done.worktree.path}
+        print(json.dumps({**head, **pairs, "set_aside": done.set_aside}, indent=2))
+        return 0
+    print(f"removed {printable(done.worktree.path)}")
+    for where, ref in done.backups:
+        print(f"  its uncommitted work is kept: {printable(ref)} in {printable(where)}")
+    for where, branch in done.branches_deleted:
+        print(f"  deleted branch {printable(branch)}, which had no commits of its own, in {printable(where)}")
+    for where, branch in done.branches_kept:
+        print(f"  kept branch {printable(branch)} in {printable(where)}")
+    if done.set_aside:
+        print(f"  the private git directory with commits that were not harvested is kept: {printable(done.set_aside)}")
+    return 0

@@ -1,0 +1,94 @@
+"""`paddock worktree list` and `paddock worktree status`."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from launcher.vcs.worktrees.condition import Condition
+from launcher.vcs.worktrees.models import State, Worktree
+from launcher.verbs import typer_verb
+from launcher.verbs.worktree_common import Json, Repository, document, service, start
+from policy.errors import Refusal, printable
+
+LIST_EXAMPLES = (
+    ("paddock worktree list", "of the repository around this directory"),
+    ("paddock worktree list --all --json", "of all repositories, as JSON"),
+)
+STATUS_EXAMPLES = (
+    ("paddock worktree status", "all of this repository"),
+    ("paddock worktree status PROJ-17 --json", "one, as JSON; by ticket, branch, id or directory"),
+)
+
+
+def list_all(argv: list[str]) -> int:
+    """Exit status 0, also when there are none."""
+    return typer_verb.run("worktree list", _list, argv, examples=LIST_EXAMPLES)
+
+
+def status(argv: list[str]) -> int:
+    """Exit status 0 when nothing is at stake, 1 when something is."""
+    return typer_verb.run("worktree status", _status, argv, examples=STATUS_EXAMPLES)
+
+
+def _list(
+    everywhere: Annotated[bool, typer.Option("--all", help="Of all repositories.")] = False,
+    repository: Repository = None,
+    as_json: Json = False,
+) -> int:
+    """Lists the worktrees that Paddock made or adopted.
+
+    What a crash left half done is finished or undone first.
+    """
+    if everywhere and repository is not None:
+        raise Refusal("usage", "--all and --repo exclude each other", hint="paddock worktree list --help")
+    known = service()
+    rows = known.everywhere() if everywhere else known.of_repository(start(repository))
+    if as_json:
+        print(json.dumps([document(row) for row in rows], indent=2))
+        return 0
+    for row in rows:
+        print(f"{row.worktree_id:<30} {row.state:<9} {row.main.branch or 'detached':<24} {printable(row.path)}")
+    if not rows:
+        print("there are none")
+    return 0
+
+
+def _status(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Ticket, branch, id or directory.", show_default=False)
+    ] = None,
+    repository: Repository = None,
+    as_json: Json = False,
+) -> int:
+    """Shows what in the worktrees would be lost with them: uncommitted work, and commits that were not harvested."""
+    known = service()
+    here = start(repository)
+    rows = known.of_repository(here) if name is None else [known.find(here, name)]
+    found = [(row, known.status(row)) for row in rows]
+    if as_json:
+        documents = [{**now.model_dump(mode="json"), "at_stake": now.at_stake()} for _, now in found]
+        print(json.dumps(documents, indent=2))
+    else:
+        for row, now in found:
+            _print(row, now)
+        if not rows:
+            print("there are none")
+    return int(any(now.at_stake() for _, now in found))
+
+
+def _print(row: Worktree, now: Condition) -> None:
+    print(f"{printable(row.path)} ({printable(row.ticket)})")
+    if now.state is not State.READY:
+        print(f"  {now.state}")
+        return
+    for part in now.parts:
+        where = f"submodule {printable(part.name)}: " if part.name else ""
+        count = f"{part.ahead} commit{'' if part.ahead == 1 else 's'} of its own"
+        print(f"  {where}{part.branch or 'detached'} at {(part.head or 'nothing')[:12]}, {count}")
+    stake = now.at_stake()
+    print("  at stake: " + printable("; ".join(stake)) if stake else "  nothing is at stake")
+    if now.in_use:
+        print("  in use by process " + ", ".join(map(str, now.in_use)))
+    if now.locked is not None:
+        print(f"  locked: {printable(now.locked) or 'without a reason'}")

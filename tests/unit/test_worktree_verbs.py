@@ -1,0 +1,112 @@
+"""`paddock worktree`: what people and programmes read, and the exit status."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.verbs import worktree
+from policy.errors import Refusal
+from tests.support import worktrees
+from tests.support.worktrees import Place, committed, git
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    place = worktrees.nested(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.chdir(place.app)
+    return place
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> str:
+    assert worktree.main(list(words)) == status
+    return capsys.readouterr().out
+
+
+def parsed(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> Any:  # noqa: ANN401  # it is JSON
+    return json.loads(said(capsys, *words, "--json", status=status))
+
+
+def test_the_life_of_a_worktree_in_words(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """Made, listed, looked at, refused to remove, removed by force: each says what a reader needs."""
+    text = said(capsys, "add", "T-1")
+    assert f"{place.root}/app-T-1 on branch agent/T-1, from " in text
+    assert "submodule outer/deep/inner on branch agent/T-1" in text
+    assert "ready" in said(capsys, "list")
+    assert "nothing is at stake" in said(capsys, "status", "T-1")
+    (place.root / "app-T-1/new").write_text("")
+    assert "at stake: 1 untracked" in said(capsys, "status", status=1)
+    with pytest.raises(Refusal, match="nowhere else"):
+        worktree.main(["remove", "T-1"])
+    text = said(capsys, "remove", "T-1", "--force")
+    assert "is kept: refs/paddock/backup/" in text
+    assert "deleted branch agent/T-1" in text
+    assert said(capsys, "list") == "there are none\n"
+
+
+def test_the_life_of_a_worktree_in_json(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every sub-command says the same facts to programmes."""
+    made = parsed(capsys, "add", "T-1", "--submodule", "outer")
+    assert made["main"]["path"] == f"{place.root}/app-T-1"
+    assert made["context"]["main_worktree"]["submodule_worktree_ids"] == [
+        part["worktree_id"] for part in made["submodules"] + made["unpopulated"]
+    ]
+    assert [row["worktree_id"] for row in parsed(capsys, "list")] == [made["worktree_id"]]
+    assert parsed(capsys, "list", "--all") == parsed(capsys, "list")
+    committed(place.root / "app-T-1", new="")
+    (now,) = parsed(capsys, "status", "T-1")
+    assert (now["parts"][0]["ahead"], now["at_stake"]) == (1, [])
+    assert parsed(capsys, "repair") == {"done": []}
+    gone = parsed(capsys, "remove", "T-1")
+    assert gone["branches_kept"] == [{"git_dir": f"{place.app}/.git", "branch": "agent/T-1"}]
+
+
+def test_options_reach_the_service(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """Place, start, branch, copies and submodules are as the command line says; `--repo` names the parent."""
+    (place.app / ".env").write_text("A=1")
+    made = parsed(
+        capsys, "add", "x", "--path", "../there", "--from", "HEAD~1", "-b", "b", "--copy", ".env",
+        "--no-submodules", "--workers", "1", "--repo", ".",
+    )  # fmt: skip
+    assert made["main"]["branch"] == "b"
+    assert made["main"]["base"] == git("rev-parse", "main~1", at=place.app)
+    assert (place.root / "there/.env").read_text() == "A=1"
+
+
+def test_a_worktree_of_git_is_adopted_and_followed(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """`adopt` and `repair` take the directory they are about."""
+    git("worktree", "add", "-q", "../mine", at=place.app)
+    assert parsed(capsys, "adopt", "../mine", "--ticket", "T-9")["ticket"] == "T-9"
+    (place.root / "mine").rename(place.root / "yours")
+    assert "missing" in said(capsys, "list")
+    assert f"is at {place.root}/yours now" in said(capsys, "repair", "../yours")
+
+
+def test_mistakes_are_refused_like_everywhere(place: Place) -> None:
+    """The nearest sub-command is named; options that exclude each other are."""
+    for words, context in ((["ad"], "did you mean add?"), (["zzz"], "subcommands: add, list")):
+        with pytest.raises(Refusal) as raised:
+            worktree.main(words)
+        assert raised.value.reference == "usage"
+        assert context in raised.value.context
+    for words in (
+        ["add", "x", "--submodule", "outer", "--no-submodules"],
+        ["add"],
+        ["list", "--all", "--repo", "."],
+        ["remove"],
+        ["status", "--nothing"],
+    ):
+        with pytest.raises(Refusal) as raised:
+            worktree.main(words)
+        assert raised.value.reference == "usage"
+
+
+def test_help_shows_every_subcommand_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a sub-command too, though that is a mistake."""
+    text = said(capsys, "--help")
+    assert worktree.main([]) == 125
+    for name in worktree.SUBCOMMANDS:
+        assert f"  {name}" in text
+        assert "examples:" in said(capsys, name, "--help")
