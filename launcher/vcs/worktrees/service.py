@@ -30,6 +30,9 @@ def nothing_waits(_: Path) -> bool:
 class WorktreeService:
     """Worktrees of one user. May be used by several threads and processes at once.
 
+    Attributes:
+        store: where they are kept.
+
     Args:
         state: Paddock's state directory, private (`launcher.session.places`).
         unharvested: tells whether commits wait in a worktree's private git directory.
@@ -42,10 +45,10 @@ class WorktreeService:
     ) -> None:
         self._state = state
         self._unharvested = unharvested
-        self._store = WorktreeRepository(state)
-        self._creation = Creation(self._store, state, step, say)
-        self._removal = Removal(self._store, state, unharvested, step, say)
-        self._recovery = Recovery(self._store, state, self._creation, self._removal, step)
+        self.store = WorktreeRepository(state)
+        self._creation = Creation(self.store, state, step, say)
+        self._removal = Removal(self.store, state, unharvested, step, say)
+        self._recovery = Recovery(self.store, state, self._creation, self._removal, step)
 
     def add(self, parent: str | Path, ticket: str, options: Options | None = None) -> Worktree:
         """Makes a worktree for a ticket, beside the worktree that holds `parent` unless told where.
@@ -60,13 +63,13 @@ class WorktreeService:
         """All worktrees of the repository that `start` lies in, after a look at the disk."""
         found = self._found(start)
         self._recovery.settle(found.common_dir)
-        return self._store.of(found.common_dir)
+        return self.store.of(found.common_dir)
 
     def everywhere(self) -> list[Worktree]:
         """All worktrees of all repositories, after a look at the disk."""
-        for common_dir in sorted({os.fspath(row.main.common_dir) for row in self._store.all()}):
+        for common_dir in sorted({os.fspath(row.main.common_dir) for row in self.store.all()}):
             self._recovery.settle(common_dir)
-        return self._store.all()
+        return self.store.all()
 
     def find(self, start: str | Path, name: str) -> Worktree:
         """One worktree, by its id, ticket, branch or directory.
@@ -116,7 +119,7 @@ class WorktreeService:
             )
         self._recovery.settle(found.common_dir)
         with lock.held(lock.of_repository(self._state, found.common_dir)):
-            if self._store.at(found.root) is not None:
+            if self.store.at(found.root) is not None:
                 raise Refusal("worktree-exists", f"Paddock knows {found.root} already", hint="paddock worktree list")
             parts = [self._part(found.root, found.git_dir, "")]
             parts += [self._part(module.path, module.git_dir, module.name) for module in found.submodules]
@@ -130,7 +133,7 @@ class WorktreeService:
                 staging=Path(naming.staging(found.root)),
             )
             files.record(worktree)
-            self._store.save(worktree)
+            self.store.save(worktree)
         return worktree
 
     def repair(self, start: str | Path) -> list[str]:
@@ -156,7 +159,7 @@ class WorktreeService:
         """(common directory, git directory) of a known worktree that the `.git` file in `root` names, if it does."""
         text = os.fsdecode(Present().read(f"{root}/.git", 8192) or b"").rstrip("\n")
         git_dir = os.path.normpath(text.removeprefix("gitdir: "))
-        for row in self._store.all():
+        for row in self.store.all():
             if text.startswith("gitdir: ") and os.fspath(row.main.git_dir) == git_dir:
                 return os.fspath(row.main.common_dir), git_dir
         return None

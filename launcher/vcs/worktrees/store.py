@@ -27,6 +27,10 @@ CREATE TABLE IF NOT EXISTS worktrees (
     state TEXT NOT NULL,
     document TEXT NOT NULL
 ) STRICT;
+CREATE TABLE IF NOT EXISTS trunks (
+    worktree_id TEXT PRIMARY KEY,
+    path BLOB NOT NULL
+) STRICT;
 CREATE INDEX IF NOT EXISTS by_repository ON worktrees (repository);
 """
 
@@ -86,6 +90,20 @@ class WorktreeRepository:
     def forget(self, worktree_id: str) -> None:
         """Drops a worktree, if it is known."""
         self._act(lambda database: database.execute("DELETE FROM worktrees WHERE worktree_id = ?", (worktree_id,)))
+
+    def note_trunk(self, worktree_id: str, path: str) -> None:
+        """Notes where a worktree of the user's own is: agents' worktrees are made from it and merged into it."""
+        statement = "INSERT OR REPLACE INTO trunks VALUES (?, ?)"
+        self._act(lambda database: database.execute(statement, (worktree_id, os.fsencode(path))))
+
+    def trunk(self, worktree_id: str) -> str | None:
+        """Where `note_trunk` said that a worktree is."""
+        row = self._act(
+            lambda database: database.execute(
+                "SELECT path FROM trunks WHERE worktree_id = ?", (worktree_id,)
+            ).fetchone()
+        )
+        return None if row is None else os.fsdecode(row[0])
 
     def _read(self, statement: str, values: tuple[object, ...]) -> list[Worktree]:
         rows = self._act(lambda database: database.execute(statement, values).fetchall())

@@ -1,0 +1,97 @@
+"""Worktrees by id and context, as the workflow asks for them (`launcher.workflow.worktrees.WorktreeService`)."""
+
+import os
+from pathlib import Path
+
+from launcher.vcs import checkout
+from launcher.vcs.disk import Present
+from launcher.vcs.worktrees import naming
+from launcher.vcs.worktrees.contexts import of_checkout
+from launcher.vcs.worktrees.models import State
+from launcher.vcs.worktrees.request import Options
+from launcher.vcs.worktrees.service import WorktreeService
+from policy.errors import Refusal
+from policy.worktree import WorktreeSandboxContext
+
+_MOST_NAMES = 1000
+
+
+class ChildWorktrees:
+    """Makes and discards the worktrees of a workflow's agents.
+
+    Args:
+        service: makes them.
+    """
+
+    def __init__(self, service: WorktreeService) -> None:
+        self._service = service
+
+    def open_trunk(self, root: str | Path) -> WorktreeSandboxContext:
+        """Notes a worktree that the user works in, so that its id means something, and gives its context.
+
+        Args:
+            root: its root directory; a main checkout, or any other.
+
+        Refusals: what `checkout.find` refuses.
+        """
+        found = checkout.find(os.path.abspath(root), Present(), exact=True)
+        self._service.store.note_trunk(naming.worktree_id(found.root), found.root)
+        return self._known(found.root) or of_checkout(found)
+
+    def worktree_context(self, worktree_id: str) -> WorktreeSandboxContext | None:
+        """The boundaries of a worktree with all its submodules; None when it is unknown or no longer exists."""
+        row = self._service.store.get(worktree_id)
+        path = row.path if row is not None else self._service.store.trunk(worktree_id)
+        if path is None:
+            return None
+        try:
+            found = checkout.find(path, Present(), exact=True)
+        except Refusal:
+            return None
+        if naming.worktree_id(found.root) != worktree_id:
+            return None
+        return of_checkout(found) if row is None else self._known(path)
+
+    def create_child(self, parent: WorktreeSandboxContext, name: str) -> WorktreeSandboxContext:
+        """Makes a worktree on a branch of its own beside the parent's (FR-006), with the submodules granted there.
+
+        Args:
+            parent: the worktree whose HEAD it begins with.
+            name: what it is named after; a number is added when the name is taken.
+
+        Refusals: those of `WorktreeService.add`.
+        """
+        granted = tuple(submodule.submodule_name for submodule in parent.submodule_worktrees)
+        options = Options(submodules=granted if parent.ungranted_submodules else None)
+        wanted = naming.slug(name[:60])
+        for number in range(1, _MOST_NAMES):
+            ticket = wanted if number == 1 else f"{wanted}-{number}"
+            try:
+                return self._service.add(parent.main_worktree_path, ticket, options).context()
+            except Refusal as refusal:
+                if refusal.reference not in ("worktree-exists", "branch-exists", "worktree-busy"):
+                    raise
+        raise Refusal("worktree-exists", f"there are {_MOST_NAMES} worktrees named after {name}",
+                      hint="paddock worktree list; paddock worktree remove NAME")  # fmt: skip
+
+    def discard_child(self, worktree_id: str) -> None:
+        """Removes a worktree that nobody has worked in; one that is gone already is no error.
+
+        Refusals: worktree-dirty (there are changes or commits), and those of `WorktreeService.remove`.
+        """
+        row = self._service.store.get(worktree_id)
+        if row is None:
+            return
+        ahead = [part for part in self._service.status(row).parts if part.ahead]
+        if ahead:
+            raise Refusal(
+                "worktree-dirty",
+                f"{row.path} holds commits of its own",
+                context=", ".join(f"{part.ahead} on {part.branch or 'no branch'}" for part in ahead),
+                hint=f"merge them; paddock worktree remove {worktree_id} keeps the branch",
+            )
+        self._service.remove(row)
+
+    def _known(self, path: str) -> WorktreeSandboxContext | None:
+        row = self._service.store.at(path)
+        return row.context() if row is not None and row.state is State.READY else None
