@@ -264,6 +264,7 @@ def choose_backend(wanted: str, support: Support) -> str:
             "without user namespaces the jail needs the guard, and that cannot work here",
             context=f"user namespaces: {support.userns_why}\nguard: {support.guard_why}",
             hint="inside a jail, leave `paddock run --` out: what it holds, it holds for everything started in it\n"
+            "in a container, start that with --security-opt seccomp=unconfined, or with --cap-add SYS_PTRACE\n"
             "elsewhere, allow unprivileged user namespaces, or sysctl kernel.yama.ptrace_scope=1",
         )
     return promises.GUARD

@@ -11,6 +11,7 @@ import _imp
 import marshal
 import sys
 
+from launcher.jail import syscalls
 from launcher.lean import os
 from launcher.session import inputs
 from launcher.session.places import Places, made
@@ -41,8 +42,23 @@ class Entry:
 
 
 def key(words: tuple[object, ...], cwd: str) -> bytes:
-    """The key of a launch: `words` (options and command, without values of secrets), directory, user, code."""
-    return _dumped((sys.version_info[:3], sys.executable, words, cwd, os.geteuid(), os.getegid(), os.getgroups()))
+    """The key of a launch: `words` (options and command, no secret values), directory, user, code, container."""
+    who = (os.geteuid(), os.getegid(), os.getgroups())
+    return _dumped((sys.version_info[:3], sys.executable, words, cwd, who, _surroundings()))
+
+
+def _surroundings() -> tuple[object, ...]:
+    """What tells a container, or another jail, from the host whose home directory it sees: other plans are right there.
+
+    The mounts, the users, and whether this process is under a filter already.
+    """
+    found: list[object] = [syscalls.prctl(syscalls.PR_GET_SECCOMP)]
+    for name in ("mnt", "user"):
+        try:
+            found.append(os.stat(f"/proc/self/ns/{name}").st_ino)
+        except OSError:
+            found.append(None)  # no /proc here: told apart by that
+    return tuple(found)
 
 
 def _dumped(value: "Any") -> bytes:  # noqa: ANN401  # typeshed names no type for what marshal takes
