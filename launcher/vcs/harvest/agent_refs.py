@@ -134,6 +134,36 @@ class AgentRefs:
                     found[path] = oid
         return found
 
+    def changed_since(self, time: int, own: str | None) -> bool:
+        """Whether a branch beside `own` may have been made or moved after `time` (nanoseconds since the epoch).
+
+        The time of a file's last change is the kernel's, and no agent can set it back.
+        """
+        pending = [HEADS[:-1]]
+        seen = 0
+        while pending:
+            here = pending.pop()
+            for name, directory in self._listing(here):
+                seen += 1
+                path = f"{here}/{name}"
+                if directory:
+                    pending.append(path)
+                elif path != own and self._changed(path) > time:
+                    return True
+            if seen > MOST_LOOSE:
+                return True
+        return self._changed("packed-refs") > time
+
+    def _changed(self, path: str) -> int:
+        try:
+            fd = syscalls.openat2(self._descriptor, path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, 0, _NEVER)
+        except OSError:
+            return 0
+        try:
+            return os.fstat(fd).st_ctime_ns
+        finally:
+            os.close(fd)
+
     def branches(self) -> dict[str, str]:
         """All branches by full name."""
         return self.packed() | self.loose()

@@ -11,6 +11,7 @@ It takes the directory's lock for itself alone, so that no session of the worktr
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterable, Mapping
 
 from launcher.vcs.git import Git
@@ -19,7 +20,7 @@ from launcher.vcs.harvest.agent_refs import HEADS, AgentRefs, plausible
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits, Part, PartResult
 from launcher.vcs.harvest.trusted import ref
-from launcher.vcs.quarantine import lock
+from launcher.vcs.quarantine import contents, lock
 from launcher.vcs.quarantine import record as records
 from policy.errors import Refusal, printable
 
@@ -27,6 +28,7 @@ Handoff = Callable[[tuple[FileChange, ...]], tuple[tuple[str, str, str], ...]]
 """Which of the changed files other tools would execute or obey: (change, path, mode)."""
 
 _MESSAGE = "paddock: harvest"
+_TICK = 20_000_000  # nanoseconds: the times of files come from a clock that ticks more slowly
 
 
 def harvest(
@@ -92,7 +94,11 @@ class _Run:
         self._sweep()
         record = records.read(self._directory)
         assert record is not None
+        looked = time.time_ns() - _TICK
         result = self._new(record, branches)
+        if result.state == "nothing":
+            # Its time says up to when all is known: further branches are told once, not at each session's end.
+            os.utime(f"{self._directory}/{records.RECORD}", ns=(looked, looked))
         self._sweep()
         if begun is not None and result.state == "nothing":
             return _restored(begun.result)
@@ -178,7 +184,8 @@ class _Run:
             return {}
         listing = git.run("for-each-ref", "--format=%(objectname) %(refname)", HEADS).out.decode(errors="replace")
         known = {name: oid for oid, _, name in (line.partition(" ") for line in listing.splitlines())}
-        return {name: oid for name, oid in sorted(own.items()) if known.get(name) != oid}
+        given = _given(self._directory, part)
+        return {name: oid for name, oid in sorted(own.items()) if oid not in (known.get(name), given.get(name))}
 
     def _finish(self, written: journal.Journal) -> None:
         """Publishes what the journal says. May be repeated after a crash, at any point."""
@@ -222,6 +229,21 @@ class _Run:
                 shutil.rmtree(path)
             else:
                 os.unlink(path)
+
+
+def _given(directory: str, part: Part) -> dict[str, str]:
+    """The refs that the agent was shown: what he did not move is no work of his, though the user may have moved it."""
+    found: dict[str, str] = {}
+    place = contents.given_place(directory, part.inside)
+    for name in ("packed", "loose"):
+        try:
+            with open(f"{place}/{name}", encoding="utf-8", errors="surrogateescape") as file:
+                for line in file:
+                    oid, _, ref = line.rstrip("\n").replace("\t", " ").partition(" ")
+                    found[ref] = oid
+        except FileNotFoundError:
+            continue
+    return found
 
 
 def _short(name: str) -> str:

@@ -4,8 +4,10 @@ Read from the private git directory without git (`agent_refs`). Launch path (a s
 system calls' and the record's.
 """
 
+import os
+
 from launcher.vcs.harvest.agent_refs import AgentRefs
-from launcher.vcs.quarantine.record import GIT, Record, Repository
+from launcher.vcs.quarantine.record import GIT, RECORD, Record, Repository
 from policy.errors import Refusal
 
 
@@ -69,16 +71,17 @@ def _tip(directory: str, repository: Repository) -> Tip:
 
 
 def unchanged(directory: str, record: Record) -> bool:
-    """Whether nothing was committed and no branch was made or moved, by reading a few files. For a session's end.
+    """Whether nothing was committed and no branch was made or moved since the record was written, or last looked at.
 
-    True means: sure. Whatever is unusual gives False, and the harvest itself looks closely.
+    By reading a few files, for a session's end. True means: sure. Whatever is unusual gives False, and the harvest
+    itself looks closely.
     """
+    written = os.stat(f"{directory}/{RECORD}").st_mtime_ns
     for tip in read(directory, record):
         repository = tip.repository
         if tip.new != repository.base or tip.on != repository.branch:
             return False
         with AgentRefs(f"{directory}/{GIT}", repository.private, digits(repository)) as refs:
-            own = {repository.branch} if repository.branch else set()
-            if not own.issuperset(refs.loose()):
+            if refs.changed_since(written, repository.branch):
                 return False
     return True
