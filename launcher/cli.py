@@ -43,6 +43,7 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--config", ONE, "FILE", "read one more configuration file, above all others"),
     ("--session", ONE, "ID", "name of the session (default: random)"),
     ("--report", ONE, "FILE", "write what was really enforced to FILE, as JSON"),
+    ("--strict-handoff", FLAG, "", "refuse to hand over work that changes files which other tools execute or obey"),
     ("--freeze-root", FLAG, "", "accept that directories above an exception are frozen (no mounts available)"),
     ("--dry-run", FLAG, "", "decide everything, print the plan, start nothing"),
     ("--quiet", FLAG, "", "no summary of what was denied (short: -q); it comes only at a terminal anyway"),

@@ -6,6 +6,10 @@ Launch path, but called there only with `--report`: json comes in then.
 from policy import promises
 from policy.plan import Plan
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 Facts = tuple[tuple[str, str, str], ...]
 
 
@@ -25,7 +29,13 @@ def rows(plan: Plan, facts: Facts) -> list[dict[str, str]]:
 
 
 def document(
-    plan: Plan, facts: Facts, *, session: str, status: int | None, changes: tuple[tuple[str, str, str], ...]
+    plan: Plan,
+    facts: Facts,
+    *,
+    session: str,
+    status: int | None,
+    changes: tuple[tuple[str, str, str], ...],
+    harvest: "dict[str, Any] | None" = None,
 ) -> dict[str, object]:
     """The report as plain data.
 
@@ -35,6 +45,7 @@ def document(
         session: its name.
         status: the command's exit status, None when it never started.
         changes: of hand-off files, as (what, path, mode).
+        harvest: its result or refusal; None when there was nothing to harvest.
     """
     return {
         "version": 1,
@@ -54,6 +65,7 @@ def document(
             if name.startswith("limit ")
         ],
         "handoff": [{"change": what, "path": path, "mode": mode} for what, path, mode in changes],
+        "harvest": harvest,
         "warnings": list(plan.warnings),
     }
 

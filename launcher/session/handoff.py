@@ -9,12 +9,19 @@ is told too.
 Launch path: `os`.
 """
 
+import time
+
 from launcher.lean import os
+from policy.errors import Refusal, printable
 from policy.plan import Plan
 
 MOST_ENTRIES = 2000
 """Entries of hand-off directories that are looked at; more are told as one change of the whole."""
 
+LASTING = 0.25
+"""Seconds after which the worktree is searched for repositories that were made in it."""
+
+_TICK = 20_000_000  # nanoseconds: the times of files come from a clock that ticks more slowly
 _DIRECTORY = 0o040000
 
 Stamp = tuple[int, ...]
@@ -25,16 +32,33 @@ Change = tuple[str, str, str]
 class Watch:
     """The hand-off files of a worktree as they were when it was made; `changes` says what is different now."""
 
-    __slots__ = ("_before", "_patterns", "_root")
+    __slots__ = ("_before", "_known", "_patterns", "_root", "_since", "_started")
 
     def __init__(self, plan: Plan) -> None:
         """Looks at the worktree of `plan`; what cannot be read counts as absent."""
         self._root = plan.worktree
         self._patterns = plan.handoff_patterns
+        self._known = frozenset((plan.worktree, *[repository[1] for repository in plan.repositories]))
+        self._since = time.time_ns() - _TICK
+        self._started = time.monotonic()
         self._before = self._seen()
 
-    def changes(self) -> tuple[Change, ...]:
-        """What was created, changed or removed since, sorted by path."""
+    def changes(self, *, thorough: bool = True) -> tuple[Change, ...]:
+        """What was created, changed or removed since, sorted by path.
+
+        Args:
+            thorough: look for repositories made in the worktree, too, however short the session was. A walk over the
+                worktree would be most of what a short command takes.
+        """
+        found = self._changes()
+        if thorough or time.monotonic() - self._started > LASTING:
+            from launcher.session import embedded
+
+            made = embedded.made_since(self._root, self._known, self._since)
+            found += tuple(("created", path, "protect") for path in made)
+        return found
+
+    def _changes(self) -> tuple[Change, ...]:
         after = self._seen()
         found: list[Change] = []
         for path in sorted({*self._before, *after}):
@@ -111,3 +135,15 @@ def told(changes: tuple[Change, ...]) -> list[str]:
         shown = ", ".join(reported[:8]) + (f" and {len(reported) - 8} more" if len(reported) > 8 else "")
         lines.append(f"hand-off files changed: {shown}")
     return lines
+
+
+def refused(changes: tuple[Change, ...]) -> Refusal:
+    """The Refusal of a strict hand-off."""
+    lines = [f"{what} {printable(path)}" for what, path, _ in changes]
+    more = f"\nand {len(lines) - 20} more" if len(lines) > 20 else ""
+    return Refusal(
+        "handoff-strict",
+        "the work changes files that other tools execute or obey, so it is not handed over",
+        context="\n".join(lines[:20]) + more,
+        hint="read them; with --git private the commits wait until you say: paddock worktree harvest",
+    )

@@ -11,6 +11,33 @@ from launcher.vcs.quarantine.record import directory_of
 from policy.errors import Refusal, printable
 from policy.plan import Plan
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+STRICT = "handoff-strict"
+
+
+class Finished:
+    """How the use of a private git directory ended.
+
+    Attributes:
+        lines: what to tell the user.
+        data: the harvest's result or refusal for the report; None when there was nothing to harvest.
+        refusal: of a strict hand-off.
+    """
+
+    __slots__ = ("data", "lines", "refusal")
+
+    def __init__(self, lines: list[str], data: "dict[str, Any] | None", refusal: Refusal | None = None) -> None:
+        self.lines = lines
+        self.data = data
+        self.refusal = refusal
+
+
+NOTHING = Finished([], None)
+
 
 def take(places: Places, plan: Plan, slots: dict[str, str]) -> Lease:
     """Makes the worktree's private git directory ready, adds its slot, and tells what the user should know.
@@ -19,28 +46,38 @@ def take(places: Places, plan: Plan, slots: dict[str, str]) -> Lease:
     """
     directory = made(directory_of(places.state, plan.worktree_id))
     slots["git"] = inputs.resolved(directory) or directory
-    taken = lease.take(slots["git"], plan.bind(slots))
+    taken = lease.take(slots["git"], plan)
     for warning in taken.warnings:
         messages.say(f"paddock: warning: {printable(warning)}")
     return taken
 
 
-def finish(taken: Lease, plan: Plan) -> list[str]:
+def finish(taken: Lease, plan: Plan, *, strict: bool = False, hold: bool = False) -> Finished:
     """Ends the use of the private git directory; the last session in the worktree harvests. For after the jail's end.
 
-    Returns:
-        What to tell the user. A harvest that is refused is no failure of the session: the work stays where it is.
+    A harvest that is refused is no failure of the session: the work stays where it is.
+
+    Args:
+        taken: the use.
+        plan: of the session.
+        strict: commits that change hand-off files are not taken over.
+        hold: nothing is.
     """
     taken.close()
+    if hold:
+        return NOTHING
     try:
         from launcher.vcs.harvest import ending
 
         if not ending.due(taken.directory):
-            return []
+            return NOTHING
         from launcher.session import harvesting, packages
 
         packages.enable()
-        return harvesting.told(harvesting.take(taken.directory, plan.handoff_patterns))
+        result = harvesting.take(taken.directory, plan.handoff_patterns, strict=strict)
+        return Finished(harvesting.told(result), result.as_dict())
     except Refusal as refusal:
+        if refusal.reference == STRICT:
+            return Finished([], refusal.as_dict(), refusal)
         messages.say(str(refusal))
-        return []
+        return Finished([], refusal.as_dict())

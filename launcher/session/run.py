@@ -14,6 +14,8 @@ from policy.plan import Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from launcher.egress.start import Egress
     from launcher.session.denials import Denials
     from launcher.session.limits import Limits
@@ -32,6 +34,7 @@ def run(
     report: str | None,
     verbose: bool,
     quiet: bool = False,
+    strict: bool = False,
 ) -> int:
     """Runs the planned command to its end.
 
@@ -44,12 +47,14 @@ def run(
         report: file for the enforcement report.
         verbose: say on stderr what is done.
         quiet: no summary of what was refused.
+        strict: refuse when hand-off files have changed, and harvest nothing then.
 
     Returns:
         The exit status: the command's own, or 128+N when signal N ended it.
 
     Raises:
-        Refusal: nothing was started, or the command could not be executed. Nothing is left behind.
+        Refusal: nothing was started, or the command could not be executed; nothing is left behind then. Or the work is
+            not handed over (`strict`).
     """
     hygiene.fill_standard_fds()
     plan = entry.plan
@@ -68,6 +73,8 @@ def run(
     denials: Denials | None = None
     ended: list[str] = []
     git: Lease | None = None
+    harvested: dict[str, Any] | None = None
+    refused: Refusal | None = None
     watch = handoff.Watch(plan)
     changes: tuple[handoff.Change, ...] = ()
     try:
@@ -122,14 +129,18 @@ def run(
         if denials is not None:
             denials.close()
         failures += session.close()
+        changes = watch.changes(thorough=strict or target is not None)
         if git is not None:
-            git.close()
-        changes = watch.changes()
+            from launcher.session import private_git
+
+            finished = private_git.finish(git, plan, strict=strict, hold=strict and bool(changes))
+            ended += finished.lines
+            harvested, refused = finished.data, finished.refusal
         if target is not None:
             from launcher.ledger import enforcement
 
             content = enforcement.document(
-                plan, tuple(facts), session=session.name, status=status_code, changes=changes
+                plan, tuple(facts), session=session.name, status=status_code, changes=changes, harvest=harvested
             )
             try:
                 target.write(enforcement.text(content))
@@ -137,13 +148,15 @@ def run(
                 if status_code is not None:
                     raise
                 messages.say(str(refusal))  # what is being raised already matters more
-    for line in (*ended, *handoff.told(changes)):
+    for line in (*ended, *(() if strict else handoff.told(changes))):  # a refusal names them itself
         messages.say(f"paddock: {printable(line)}")
     if denials is not None:
         for line in denials.summary(quiet=quiet):
             messages.say(f"paddock: {line}")
     for failure in failures:
         messages.say(f"paddock: warning: not removed: {printable(failure)}")
+    if strict and (refused is not None or changes):
+        raise refused or handoff.refused(changes)
     return status_code
 
 

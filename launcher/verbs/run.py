@@ -59,6 +59,7 @@ def launch(options: cli.Parsed, command: list[str]) -> int:
         report=_text(options, "--report"),
         verbose="--verbose" in options,
         quiet="--quiet" in options,
+        strict="--strict-handoff" in options,
     )
 
 
@@ -77,7 +78,7 @@ def key_words(options: cli.Parsed, command: str) -> tuple[tuple[object, ...], di
             given[name] = value
     words: list[object] = [command, tuple(names)]
     for name in sorted(options):
-        if name not in ("--env", "--session", "--report", "--dry-run", "--verbose", "--quiet"):
+        if name not in ("--env", "--session", "--report", "--dry-run", "--verbose", "--quiet", "--strict-handoff"):
             choice = options[name]
             words.append((name, tuple(choice) if isinstance(choice, list) else choice))
     return tuple(words), given

@@ -1,0 +1,80 @@
+"""The end of a session: commits are harvested, and what other tools would execute is told, or refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support import paddock as paddocks
+from tests.support.features import need
+from tests.support.identity import Who
+from tests.support.install import Installed
+from tests.support.paddock import Paddock
+
+COMMIT = "git add -A && git commit -qm 'agent: Work.'"
+
+
+@pytest.fixture
+def here(user: Who, installed: Installed, public_dir: Path) -> Paddock:
+    """The command with a linked worktree that is clean, of an ordinary user."""
+    need("landlock")
+    need("userns")
+    place = public_dir / "place-of-user"
+    place.mkdir()
+    made = paddocks.make(user, installed, user.give(place))
+    (made.worktree / "file").unlink()
+    return made
+
+
+def _host(here: Paddock, *words: str) -> str:
+    ended = here.who.run(["git", *words], cwd=here.worktree)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.removesuffix("\n")
+
+
+def test_commits_are_on_the_branch_when_the_session_has_ended(here: Paddock) -> None:
+    """The session says what it harvested, in words and in the report, and git status is clean."""
+    ended = here.run("--git", "private", "--report", "../report", "--", "sh", "-c", f"echo x >x; {COMMIT}")
+    assert ended.returncode == 0, ended.stderr
+    assert "1 commit harvested to one" in ended.stderr
+    assert _host(here, "log", "-1", "--format=%s") == "agent: Work."
+    assert _host(here, "status", "--porcelain") == ""
+    report = json.loads((here.place / "report").read_text())
+    assert report["harvest"]["state"] == "harvested"
+    assert report["harvest"]["parts"][0]["new"] == _host(here, "rev-parse", "HEAD")
+
+
+def test_hand_off_files_in_commits_are_told_and_refused_when_strict(here: Paddock) -> None:
+    """With --strict-handoff neither a file in the worktree nor one in a commit is handed over."""
+    before = _host(here, "rev-parse", "HEAD")
+    options = ("--git", "private", "--strict-handoff", "--")
+    said = here.refused("run", *options, "sh", "-c", f"mkdir -p sub; echo evil >sub/.envrc; {COMMIT}")
+    assert said.reference == "handoff-strict"
+    assert "created sub/.envrc" in said.text
+    assert _host(here, "rev-parse", "HEAD") == before
+    # A later session changes nothing about that; by hand it is taken, and told.
+    assert here.refused("run", *options, "true").reference == "handoff-strict"
+    ended = here.run("--git", "private", "--", "true")
+    assert "commits have created sub/.envrc" in ended.stderr
+    assert _host(here, "rev-parse", "HEAD") != before
+    assert here.run(*options, "sh", "-c", f"echo x >x; {COMMIT}").returncode == 0
+    assert _host(here, "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        ("git init -q inner", "inner/.git"),
+        ("git init -q --bare inner.git", "inner.git"),
+        ("mkdir d; echo gitdir: /elsewhere >d/.git", "d/.git"),
+    ],
+    ids=["repository", "bare", "pointer"],
+)
+def test_repositories_made_in_the_worktree_are_told(here: Paddock, made: str, named: str) -> None:
+    """A repository in the worktree has configuration that executes programmes; one that was there is no news."""
+    assert here.refused("run", "--strict-handoff", "--", "sh", "-c", made).reference == "handoff-strict"
+    ended = here.run("--report", "../report", "--", "sh", "-c", f"rm -rf inner* d; {made}")
+    assert f"created {named}: " in ended.stderr
+    report = json.loads((here.place / "report").read_text())
+    assert {"change": "created", "path": named, "mode": "protect"} in report["handoff"]
+    assert here.run("--strict-handoff", "--", "true").returncode == 0
