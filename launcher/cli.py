@@ -11,6 +11,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "exec": ("launcher.verbs.exec", "run a further command inside a live session"),
     "merge": ("launcher.verbs.merge", "merge agents' branches into the trunk, submodules first"),
     "explain": ("launcher.verbs.explain", "show what a jail would allow, and by which rule"),
+    "learn": ("launcher.verbs.learn", "run a command in its jail, and propose the grants that it lacks"),
     "why": ("launcher.verbs.why", "say whether a path or a host is allowed, what decides it, what would allow it"),
     "denials": ("launcher.verbs.denials", "show what a session was refused, and what would allow it"),
     "worktree": ("launcher.verbs.worktree", "make, look at, harvest and remove worktrees for agents"),

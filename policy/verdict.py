@@ -18,6 +18,10 @@ HANDOFF = "hand-off file"
 """Source of a limit: other tools would execute the file later."""
 
 
+BEYOND_DENIAL = (NESTED, "private home", "private temp")
+"""Sources of grants that hold although a denied path lies above: the slots lie in Paddock's own state, once bound."""
+
+
 class Verdict(NamedTuple):
     """What a Plan allows at a path.
 
@@ -61,7 +65,7 @@ def decide(plan: Plan, path: str) -> Verdict:
     """
     rules = [grant for grant in plan.grants if grant[0].startswith("/") and _reaches(grant, path)]
     rules.sort(key=lambda grant: -len(grant[0]))
-    inner = max((len(where) for where, _, source in rules if source == NESTED), default=0)
+    inner = max((len(where) for where, _, source in rules if source in BEYOND_DENIAL), default=0)
     limits = [(where, "denied", source) for where, source in plan.denied if beneath(path, where) and len(where) > inner]
     limits += [(where, "read-only", source) for where, source in plan.read_only if beneath(path, where)]
     if promises.has_mounts(plan.backend):

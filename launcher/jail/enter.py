@@ -51,7 +51,8 @@ def enter(
         keep: descriptors of ours that must live until exec; they are closed by it.
         install: applies the filter in place of `seccomp.install`, and returns what that holds.
         search: files that the command's name may mean, tried in this order in place of the plan's program.
-        prove: provoke one denial that tells an audit reader which Landlock domain is this session's.
+        prove: somebody reads the kernel's audit: provoke one denial that tells which Landlock domain is this
+            session's, and have the system call filter log.
 
     Raises:
         Refusal: a step failed, a required row is not held, or the command cannot be executed (126, 127).
@@ -83,6 +84,8 @@ def enter(
         guarded = install(filter_program)
         facts += guarded
         held |= {row for row, state, _ in guarded if state == "held"}
+    if prove:
+        seccomp.install(seccomp.telling(filter_program), log=True)
     facts.append(("seccomp", "layer", f"{len(filter_program) // 8} instructions"))
     held |= {"kernel-surface", "network"}
 

@@ -30,6 +30,7 @@ ERRNO = 0x00050000
 KILL_PROCESS = 0x80000000
 USER_NOTIF = 0x7FC00000
 
+_LOG = 1 << 1  # SECCOMP_FILTER_FLAG_LOG
 _NUMBER = 0
 _ARCH = 4
 
@@ -140,6 +141,7 @@ def program(
     unix_datagrams: bool,
     guard: bool = False,
     set_gid: bool = False,
+    watch: bool = False,
 ) -> bytes:
     """The filter for one jail, as an array of `struct sock_filter`.
 
@@ -165,6 +167,7 @@ def program(
             systems' own ioctls are reduced to harmless ones.
         set_gid: chmod may set the set-gid bit, which the filter can allow for directories and files alike or for
             neither. Without effect where the guard looks at what it is.
+        watch: the calls of `launcher.jail.watch.calls` are notified of too, unless something else answers them.
 
     Raises:
         Refusal: unknown machine.
@@ -195,6 +198,12 @@ def program(
     for names, verdict in ((absent, "absent"), (forbidden, "forbidden"), (mediated, "notified")):
         for name in names:
             _on(bpf, machine, name, verdict)
+
+    if watch:
+        from launcher.jail.watch import calls
+
+        for number in calls.numbers(machine):
+            bpf.equal(number, then="notified")
 
     judged = ["clone", "unshare", "personality", "ioctl", "setpriority", "ioprio_set", "socket"]
     judged += [*_MAKES, *([] if guard else _CHMODS)]
@@ -237,7 +246,7 @@ def program(
         ("unreachable", ERRNO | errno.EACCES),
         ("fastopen", ERRNO | errno.EOPNOTSUPP),
         ("killed", KILL_PROCESS),
-        *((("notified", USER_NOTIF),) if guard else ()),
+        *((("notified", USER_NOTIF),) if guard or watch else ()),
         ("allow", ALLOW),
     ):
         bpf.label(label)
@@ -245,8 +254,27 @@ def program(
     return bpf.assemble()
 
 
-def install(filter_program: bytes) -> None:
+def telling(filter_program: bytes) -> bytes:
+    """A filter to be installed on top of `filter_program`, with `log`, so that the audit hears of what that refuses.
+
+    The flag counts for a whole filter, and libc asks for clone3 with each thread it starts. So what is answered as if
+    the kernel lacked it, and what somebody else answers, passes here, and the first filter has its say alone.
+    """
+    allow = _answer(ALLOW)
+    silent = (_answer(ERRNO | errno.ENOSYS), _answer(USER_NOTIF))
+    instructions = (filter_program[at : at + 8] for at in range(0, len(filter_program), 8))
+    return b"".join(allow if instruction in silent else instruction for instruction in instructions)
+
+
+def _answer(action: int) -> bytes:
+    """The instruction that returns `action` (BPF_RET | BPF_K)."""
+    return b"\x06\0\0\0" + action.to_bytes(4, "little")
+
+
+def install(filter_program: bytes, *, log: bool = False) -> None:
     """Applies a filter to this thread and all that it starts; no_new_privs must be set. Cannot be undone.
+
+    With `log` the kernel's audit, if it is on, records what the filter refuses (SECCOMP_FILTER_FLAG_LOG).
 
     Raises:
         Refusal: the kernel refused (seccomp(2)).
@@ -255,7 +283,7 @@ def install(filter_program: bytes) -> None:
     held = ctypes.create_string_buffer(filter_program, len(filter_program))
     fprog = (ctypes.c_uint64 * 2)(len(filter_program) // 8, ctypes.addressof(held))
     try:
-        syscalls.seccomp(syscalls.SECCOMP_SET_MODE_FILTER, 0, ctypes.addressof(fprog))
+        syscalls.seccomp(syscalls.SECCOMP_SET_MODE_FILTER, _LOG if log else 0, ctypes.addressof(fprog))
     except OSError as error:
         raise Refusal(
             "seccomp-refused", "the kernel refused the system call filter", context=error.strerror or str(error)

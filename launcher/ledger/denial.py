@@ -138,9 +138,9 @@ def of_landlock(time: float, access: dict[str, str], syscall: dict[str, str]) ->
 
 
 def of_seccomp(time: float, fields: dict[str, str]) -> Denial:
-    """The denial that a seccomp record tells of: a system call by its number, for the caller to name."""
-    number = fields.get("syscall", "")
-    return Denial(time, SECCOMP, "system call", target=number, process=of_syscall(fields))
+    """The denial that a seccomp record tells of. It names the call by its number, and tells no arguments."""
+    target = f"{fields.get('syscall', '?')} of {fields.get('arch', '?')}"
+    return Denial(time, SECCOMP, "system call", target=target, process=of_syscall(fields))
 
 
 def of_syscall(fields: dict[str, str]) -> Process:

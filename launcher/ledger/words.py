@@ -55,8 +55,9 @@ def missing(backend: str, *, heard: bool) -> list[str]:
     """
     notes = []
     if backend != promises.BUBBLEWRAP and not heard:
-        notes.append("what Landlock refuses: needs root (or CAP_AUDIT_READ), and audit on: auditctl -e 1")
+        notes.append(
+            "what Landlock and the system call filter refuse: needs CAP_AUDIT_READ, and audit on (auditctl -e 1)"
+        )
     if promises.has_mounts(backend):
         notes.append("files that the jail does not show or shows read-only: `paddock learn` watches for them")
-    notes.append("system calls that the filter refuses: `paddock learn` watches for them")
     return notes

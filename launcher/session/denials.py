@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from launcher.ledger.audit import Reader
     from launcher.ledger.denial import Denial
     from launcher.ledger.record import Ledger
+    from launcher.session.learning import Wants
 
 EGRESS = "egress.jsonl"
 """What the proxy writes in the session's directory: one line of JSON per decision."""
@@ -28,7 +29,8 @@ _GENERATIONS = 1000
 class Denials:
     """Of one session. To be made before the jail is started; `close` ends it."""
 
-    def __init__(self, state: str, session: str, directory: str, plan: Plan, audit_fd: int) -> None:
+    def __init__(self, state: str, session: str, directory: str, plan: Plan, audit_fd: int,
+                 wants: "Wants | None" = None) -> None:  # fmt: skip
         """Prepares; nothing is written before something was refused.
 
         Args:
@@ -37,7 +39,11 @@ class Denials:
             directory: the session's own directory, where the proxy writes.
             plan: bound.
             audit_fd: from `launcher.ledger.audit_socket.listening`, owned by this object from now on; -1 for none.
+            wants: told what the command wants, in a session that is watched.
         """
+        self._wants = wants
+        if wants is not None:
+            wants.plan = plan
         self._state = state
         self._session = session
         self._directory = directory
@@ -68,8 +74,17 @@ class Denials:
 
         self.add(denial.of_guard(time.time(), marshal.loads(payload)))
 
+    def wanted(self, payload: bytes) -> None:
+        """Takes a message of the watch's (`launcher.jail.status`, WANTED)."""
+        if self._wants is not None:
+            import marshal
+
+            self._wants.add(marshal.loads(payload))
+
     def add(self, found: "Denial") -> None:
         """Takes one denial."""
+        if found.layer == "seccomp":
+            found = found._replace(target=_call_name(found.target))
         try:
             self.ledger().add(found)
         except OSError as error:
@@ -142,7 +157,9 @@ class Denials:
 
         notes = words.missing(self._plan.backend, heard=reader is not None and reader.heard)
         if reader is not None and reader.unknown:
-            notes.append(f"{reader.unknown} processes that the system call filter had killed could not be told apart")
+            notes.append(f"{reader.unknown} refused system calls whose process had ended: perhaps this session's")
+        if reader is not None and reader.overflows:
+            notes.append("the kernel's queue overflowed: there were too many records at once")
         return notes
 
     def _from_proxy(self) -> None:
@@ -162,6 +179,18 @@ class Denials:
             if pid <= 1:
                 return False
         return False
+
+
+def _call_name(told: str) -> str:
+    """``NUMBER of ARCHITECTURE`` as the call's name; another machine's calls keep their numbers."""
+    from launcher.jail import syscall_tables, syscalls
+
+    number, _, architecture = told.partition(" of ")
+    if architecture != f"{syscall_tables.AUDIT_ARCH[syscalls.MACHINE]:x}":
+        return f"{number} of another instruction set"
+    names = (*syscall_tables.UNIFIED, *syscall_tables.OLDER)
+    found = [name for name in names if str(syscall_tables.number(name, syscalls.MACHINE)) == number]
+    return found[0] if found else number
 
 
 def _parent(pid: int) -> int:

@@ -209,8 +209,10 @@ def without_values(options: Options) -> Options:
     return options | {"--env": [item for item in items if "=" not in item]}
 
 
-def filter_program(plan: Plan, support: probe.Support, machine: Machine) -> bytes:
+def filter_program(plan: Plan, support: probe.Support, machine: Machine, *, watch: bool = False) -> bytes:
     """The seccomp programme for a Plan's backend and network.
+
+    With `watch` it is the one for `paddock learn`.
 
     Where people share a tree by set-gid directories, new ones get the bit by themselves, and tools that copy a
     directory's mode must be able to set it. The filter cannot tell directories from files, so there it may be set.
@@ -226,6 +228,7 @@ def filter_program(plan: Plan, support: probe.Support, machine: Machine) -> byte
         unix_datagrams=mounts,
         guard=plan.backend == promises.GUARD,
         set_gid=any(machine.set_gid(path) for path, access, _ in plan.grants if "w" in access),
+        watch=watch,
     )
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from launcher.egress.start import Egress
     from launcher.session.denials import Denials
+    from launcher.session.learning import Wants
     from launcher.session.limits import Limits
     from launcher.vcs.quarantine.lease import Lease
 
@@ -35,6 +36,7 @@ def run(
     verbose: bool,
     quiet: bool = False,
     strict: bool = False,
+    wants: "Wants | None" = None,
 ) -> int:
     """Runs the planned command to its end.
 
@@ -48,6 +50,7 @@ def run(
         verbose: say on stderr what is done.
         quiet: no summary of what was refused.
         strict: refuse when hand-off files have changed, and harvest nothing then.
+        wants: told what the command wants; `entry.filter` was made for watching then.
 
     Returns:
         The exit status: the command's own, or 128+N when signal N ended it.
@@ -107,7 +110,9 @@ def run(
             entry.support,
             egress,
         )
-        denials = _denials(places.state, session, bound)
+        denials = _denials(places.state, session, bound, wants)
+        if wants is not None:
+            worker.watch()
         worker.prove = denials is not None and denials.fd != -1
         listener = worker.take_further(session.listen())
         status_code = terminal.supervise(
@@ -166,18 +171,18 @@ def _packages() -> None:
     packages.enable()
 
 
-def _denials(state_directory: str, session: state.Session, plan: Plan) -> "Denials | None":
+def _denials(state_directory: str, session: state.Session, plan: Plan, wants: "Wants | None") -> "Denials | None":
     """What gathers the session's denials; None where nobody could tell of any."""
     audit = -1
     if syscalls.capget()[0] >> _CAP_AUDIT_READ & 1 and plan.backend != promises.BUBBLEWRAP:
         from launcher.ledger import audit_socket
 
         audit = audit_socket.listening()
-    if audit == -1 and plan.backend != promises.GUARD and plan.net != "proxy":
+    if audit == -1 and wants is None and plan.backend != promises.GUARD and plan.net != "proxy":
         return None
     from launcher.session import denials
 
-    return denials.Denials(state_directory, session.name, session.directory, plan, audit)
+    return denials.Denials(state_directory, session.name, session.directory, plan, audit, wants)
 
 
 def _costly(plan: Plan) -> bool:

@@ -250,6 +250,9 @@ class _Jail:
             elif kind == status.DENIED:
                 if self._denials is not None:
                     self._denials.told(payload)
+            elif kind == status.WANTED:
+                if self._denials is not None:
+                    self._denials.wanted(payload)
             elif kind == status.REFUSED:
                 self._refusal = self._refusal or status.refusal(payload)
             elif kind == status.EXITED:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from launcher.egress.start import Egress
     from launcher.jail.bubblewrap.enter import Jail
     from launcher.jail.guard.attach import Guard
+    from launcher.jail.watch.attach import Watch
     from launcher.session.limits import Limits
 
 
@@ -28,7 +29,7 @@ class Worker:
 
     __slots__ = (
         "_argv", "_bwrap", "_code", "_egress", "_filter", "_gid", "_held", "_limits", "_listener", "_operations",
-        "_uid", "environment", "namespaces", "plan", "prove",
+        "_uid", "_watch", "environment", "namespaces", "plan", "prove",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +56,7 @@ class Worker:
         self._operations: tuple[layout.Operation, ...] = ()
         self.namespaces = 0
         self._bwrap = ""
+        self._watch: type[Watch] | None = None
         self.prove = False  # tell an audit reader which Landlock domain is the session's
         if promises.has_mounts(plan.backend):
             nested = [path for path, _, source in plan.grants if source == promises.NESTED]
@@ -109,6 +111,12 @@ class Worker:
             end=bubblewrap.end if bubblewrap is not None else None,
         )
 
+    def watch(self) -> None:
+        """Has the command watched. Loads all that takes: in the jail's view there is nothing to load."""
+        from launcher.jail.watch import attach
+
+        self._watch = attach.WatchfulGuard if self.plan.backend == promises.GUARD else attach.Watch
+
     def take_further(self, listener: int) -> int:
         """Makes the jail's init take further commands from `listener`, which is returned. To be called once.
 
@@ -154,11 +162,14 @@ class Worker:
 
     def guard(self, plan: Plan, status_fd: int) -> "Guard | None":
         """The guard of one command, in the backend that has one. To be made in the command's parent."""
+        addresses = self._egress.addresses if self._egress is not None else ()
+        if self._watch is not None:
+            return self._watch(plan, status_fd, addresses)
         if plan.backend != promises.GUARD:
             return None
         from launcher.jail.guard.attach import Guard
 
-        return Guard(plan, status_fd, self._egress.addresses if self._egress is not None else ())
+        return Guard(plan, status_fd, addresses)
 
     def enter(
         self,

@@ -58,7 +58,7 @@ def test_other_objects_than_files() -> None:
 def test_seccomp_names_its_process_and_call() -> None:
     """Of the system call it has only the number."""
     told = denial.of_seccomp(1.0, fields(SECCOMP))
-    assert (told.process.pid, told.process.exe, told.target, told.layer) == (77, "/bin/x", "20", "seccomp")
+    assert (told.process.pid, told.process.exe, told.target, told.layer) == (77, "/bin/x", "20 of 40000003", "seccomp")
 
 
 @pytest.mark.parametrize(("rights", "letter"), [("fs.read_file", "r"), ("fs.read_dir", "r"), ("fs.execute", "x"),

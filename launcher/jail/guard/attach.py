@@ -21,6 +21,8 @@ from policy.plan import Plan
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
+
+    from launcher.jail.guard.server import Server
 else:
     import _signal
 
@@ -34,16 +36,16 @@ _LONGEST = 1500
 # so that these commands reach each other's abstract sockets.
 _confined = False
 
-FACTS: Facts = (
-    ("guard", "layer", "seccomp user notification, performed on behalf of the process"),
-    ("metadata", "held", "the guard changes what is writable, and nothing else"),
-    ("unix-sockets", "held", "the guard connects to what is writable; abstract names: Landlock's scope"),
-    ("terminals", "held", "/dev/pts is not granted; the guard opens the other side of new ones"),
-)
-
 
 class Guard:
     """The guard of one jail. To be made in the process that will be the command's parent, before it forks."""
+
+    FACTS: Facts = (
+        ("guard", "layer", "seccomp user notification, performed on behalf of the process"),
+        ("metadata", "held", "the guard changes what is writable, and nothing else"),
+        ("unix-sockets", "held", "the guard connects to what is writable; abstract names: Landlock's scope"),
+        ("terminals", "held", "/dev/pts is not granted; the guard opens the other side of new ones"),
+    )
 
     def __init__(self, plan: Plan, status_fd: int, addresses: tuple[tuple[bytes, int], ...] = ()) -> None:
         """Opens the pipes and moves this process into a Landlock domain of which the jail's is a part.
@@ -63,10 +65,14 @@ class Guard:
         self._status_fd = status_fd
         self._room = select.poll()
         self._room.register(status_fd, select.POLLOUT)
-        if landlock.abi() < 6:
-            raise Refusal("landlock-too-old", "without Landlock's scopes the guard cannot judge abstract sockets")
+        self._prepare()
         self._number, self._tell = os.pipe()
         self._wait, self._go = os.pipe()
+        hygiene.no_new_privs()
+
+    def _prepare(self) -> None:
+        if landlock.abi() < 6:
+            raise Refusal("landlock-too-old", "without Landlock's scopes the guard cannot judge abstract sockets")
         hygiene.no_new_privs()
         if not _confined:
             _confine()
@@ -88,7 +94,7 @@ class Guard:
             raise Refusal("guard-lost", "the guard did not take over the command's system calls")
         for own in (fd, self._tell, self._wait):
             os.close(own)
-        return FACTS
+        return self.FACTS
 
     def serve(self, agent: int) -> None:
         """In the command's parent, right after the fork: starts the guard's threads and returns.
@@ -107,8 +113,6 @@ class Guard:
         _thread.start_new_thread(self._serve, (agent,))
 
     def _serve(self, agent: int) -> None:
-        from launcher.jail.guard import server
-
         try:
             said = os.read(self._number, 4)
             os.close(self._number)
@@ -120,12 +124,17 @@ class Guard:
             except OSError as error:
                 raise _untraceable(error) from None
             os.close(pidfd)
-            serving = server.Server(listener.Listener(fd), self._rules, self._fault, self._refused)
+            serving = self._server(fd)
             os.write(self._go, b"!")
             os.close(self._go)
             serving.start()
         except BaseException as error:
             self._fault(error)
+
+    def _server(self, fd: int) -> "Server":
+        from launcher.jail.guard import server
+
+        return server.Server(listener.Listener(fd), self._rules, self._fault, self._refused)
 
     def _refused(self, call: str, caller: tuple[int, str, str], refused: Refused) -> None:
         """Tells the launcher, for the ledger. One that does not read is not waited for: its jail must go on."""

@@ -138,6 +138,19 @@ class Call:
             raise Gone from None
         raise OSError(errno.EIO, f"no {name.decode()} in /proc/{self.tid}/status")
 
+    def caller(self) -> tuple[int, str, str]:
+        """Process id, name and programme of the caller; what cannot be read stays empty."""
+        name = program = ""
+        pid = self.tid
+        try:
+            pid = self.tgid()
+            with open(f"/proc/{self.tid}/comm", "rb", buffering=0) as file:
+                name = os.fsdecode(file.read(64).rstrip(b"\n"))
+            program = os.readlink(f"/proc/{self.tid}/exe")
+        except (OSError, Gone):
+            return pid, name, program
+        return pid, name, program
+
     def own(self, fd: int) -> int:
         """Keeps `fd` until `close`; returns it."""
         self._owned.append(fd)

@@ -20,6 +20,7 @@ _ID_VALID = 0x40082102
 _ADDFD = 0x40182103
 _SET_FLAGS = 0x40082104
 _SYNC_WAKE_UP = 1
+_CONTINUE = 1
 _ADDFD_SEND = 1 << 1
 
 _NOTIFICATION = 10  # struct seccomp_notif in 64-bit words: id, pid|flags, nr|arch, instruction pointer, six arguments
@@ -106,6 +107,10 @@ class Listener:
     def answer(self, identity: int, value: int, number: int = 0) -> None:
         """Ends the caller's wait with a result, or with the errno `number`. A caller that is gone is no error."""
         _done(self.fd, _SEND, (ctypes.c_uint64 * 3)(identity, value, -number & 0xFFFFFFFF))
+
+    def let_go(self, identity: int) -> None:
+        """Lets the kernel carry the call out, with arguments that may have changed meanwhile: never a decision."""
+        _done(self.fd, _SEND, (ctypes.c_uint64 * 3)(identity, 0, _CONTINUE << 32))
 
     def answer_with_descriptor(self, identity: int, fd: int, *, close_on_exec: bool) -> None:
         """Ends the caller's wait with a new descriptor of its own, a duplicate of `fd`.

@@ -19,7 +19,6 @@ from launcher.jail.guard import metadata, sockets, terminals
 from launcher.jail.guard.call import Call
 from launcher.jail.guard.listener import Gone, Listener
 from launcher.jail.guard.rules import Refused, Rules
-from launcher.lean import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,6 +74,9 @@ class Server:
         rules: Rules,
         fault: "Callable[[BaseException], None]",
         refused: "Callable[[str, Caller, Refused], None]",
+        *,
+        look: "Callable[[Call], bool] | None" = None,
+        guards: bool = True,
     ) -> None:
         """Prepares; `start` begins.
 
@@ -83,11 +85,15 @@ class Server:
             rules: what is let through.
             fault: told about an exception that should never come; it does not come back.
             refused: told what was refused (name of the system call, caller, what it was about), and must not block.
+            look: looks at each call first; whether it may go on if nothing is performed for it.
+            guards: performs the calls of `_BY_NAME`; False lets them go on too.
         """
         self._listener = listener
         self._rules = rules
         self._fault = fault
         self._refused = refused
+        self._look = look
+        self._handlers = _HANDLERS if guards else {}
         self._lead = _thread.allocate_lock()
         # The rest is changed under this lock only, and read without it where an old answer does no harm.
         self._lock = _thread.allocate_lock()
@@ -139,7 +145,7 @@ class Server:
                 self._ended = any(event & select.POLLHUP for _, event in self._poll.poll(0))
                 continue
             call = Call(self._listener, *notified)
-            if call.number != _CONNECT:
+            if call.number != _CONNECT or not self._handlers:
                 self._serve(call)
             elif self._another_leads(call):
                 return call
@@ -174,13 +180,20 @@ class Server:
 
     def _serve(self, call: Call) -> None:
         try:
-            result = _HANDLERS[call.number](call, self._rules)
+            may_go_on = self._look is not None and self._look(call)
+            handler = self._handlers.get(call.number)
+            if handler is None and may_go_on:
+                call.listener.let_go(call.identity)
+                return
+            if handler is None:
+                raise AssertionError(f"nobody performs system call {call.number}")
+            result = handler(call, self._rules)
             if result is not None:
                 call.listener.answer(call.identity, result)
         except Gone:
             return  # nobody waits for an answer
         except Refused as refused:
-            who = _caller(call)  # looked at while it waits
+            who = call.caller()  # looked at while it waits
             call.listener.answer(call.identity, 0, refused.number)
             self._refused(_NAMES[call.number], who, refused)
         except OSError as error:
@@ -203,20 +216,6 @@ class Server:
                 call.interrupted = wake
                 # Threads never end before the process does, so this cannot meet a dead one.
                 _signal.pthread_kill(thread, WAKE)
-
-
-def _caller(call: Call) -> Caller:
-    """Process id, name and programme of the caller; what cannot be read stays empty."""
-    name = program = ""
-    pid = call.tid
-    try:
-        pid = call.tgid()
-        with open(f"/proc/{call.tid}/comm", encoding="utf-8", errors="surrogateescape") as file:
-            name = file.read(64).rstrip("\n")
-        program = os.readlink(f"/proc/{call.tid}/exe")
-    except (OSError, Gone):
-        return pid, name, program
-    return pid, name, program
 
 
 def _pending(call: Call) -> int:

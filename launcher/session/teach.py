@@ -1,0 +1,214 @@
+"""Runs of one command, watched or not, until it is known what it needs."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from launcher.session import cache, planning, run
+from launcher.session.learning import Wants
+from launcher.session.places import Places
+from policy import promises, proposal
+from policy.errors import Refusal
+from policy.plan import Plan, beneath
+from policy.proposal import Line, Standing
+
+Options = dict[str, str | list[str] | bool]
+
+MOST_RUNS = 24
+
+
+class Lesson(NamedTuple):
+    """What was learned.
+
+    Attributes:
+        status: exit status of the last run that counts.
+        lines: all grants, proposed or not.
+        hosts: addresses that were wanted.
+        runs: how often the command ran.
+        tried: the proposed grants were tried.
+    """
+
+    status: int
+    lines: list[Line]
+    hosts: list[tuple[str, int]]
+    runs: int
+    tried: bool
+
+
+class Teacher:
+    """One command with its launch options."""
+
+    def __init__(self, options: Options, command: list[str], cwd: str, places: Places, given: dict[str, str]) -> None:
+        """Takes what `launcher.verbs.run.launch` takes; nothing runs yet."""
+        self._options = options
+        self._command = command
+        self._cwd = cwd
+        self._places = places
+        self._given = given
+        self._runs = 0
+        self._made: list[str] = []
+        self._plan: Plan | None = None
+
+    def once(self) -> Lesson:
+        """One watched run."""
+        status, wants, lines = self._watched([])
+        if status == 0:
+            # What it did without, it does not need.
+            lines = [line._replace(standing=Standing.OPTIONAL) if line.standing is Standing.PROPOSED else line
+                     for line in lines]  # fmt: skip
+        elif not any(line.standing is Standing.PROPOSED for line in lines):
+            # It failed, and asked for nothing else: what it did not find may be what it needs.
+            lines = [line._replace(standing=Standing.PROPOSED) if line.standing is Standing.OPTIONAL else line
+                     for line in lines]  # fmt: skip
+        return Lesson(status, lines, wants.hosts(), self._runs, tried=False)
+
+    def by_trying(self) -> Lesson:
+        """Watched runs with ever more grants until the command succeeds, then runs without each one of them."""
+        chosen: list[Line] = []
+        withheld: dict[tuple[str, str], Line] = {}
+        try:
+            while True:
+                status, wants, lines = self._watched(chosen)
+                withheld |= {(line.key, line.path): line for line in lines if line.standing is Standing.WITHHELD}
+                if status == 0 or self._runs >= MOST_RUNS:
+                    break
+                more = self._more(chosen, lines)
+                if more is None:
+                    break
+                chosen = more
+            if status == 0:
+                chosen = self._needed(chosen)
+        finally:
+            self._unmake(chosen)
+        proposed = [line._replace(standing=Standing.PROPOSED) for line in chosen]
+        lines = sorted([*proposed, *withheld.values()], key=lambda line: (line.key != "write", line.path))
+        return Lesson(status, lines, wants.hosts(), self._runs, tried=True)
+
+    def _more(self, chosen: list[Line], lines: list[Line]) -> list[Line] | None:
+        """What to try next after a run with `chosen` that failed and missed `lines`; None when nothing is left."""
+        known = {(line.key, line.path) for line in chosen}
+        new = [line for line in lines if line.standing is Standing.PROPOSED and (line.key, line.path) not in known]
+        # What is hardly needed comes in only when there is nothing better to try.
+        new = new or [
+            line for line in lines if line.standing is Standing.OPTIONAL and (line.key, line.path) not in known
+        ]
+        assert self._plan is not None
+        if not new:
+            # Something that was made beforehand may have had to be new.
+            wide = {line: proposal.widened(line, self._plan) for line in chosen}
+            if not any(wide.values()):
+                return None
+            return _without_covered([wide[line] or line for line in chosen])
+        made = [os.path.dirname(line.path) for line in chosen if line.prepare]
+        for at, line in enumerate(new):
+            # A neighbour of something that was made: its name is another one each time.
+            wider = proposal.widened(line, self._plan) if os.path.dirname(line.path) in made else None
+            new[at] = wider or line
+        return _without_covered([*chosen, *new])
+
+    def _needed(self, chosen: list[Line]) -> list[Line]:
+        """Leaves out halves, then single grants, as long as the command succeeds without them."""
+        size = len(chosen)
+        while size and chosen:
+            at = 0
+            while at < len(chosen) and self._runs < MOST_RUNS:
+                fewer = chosen[:at] + chosen[at + size :]
+                if self._status(fewer) == 0:
+                    chosen = fewer
+                else:
+                    at += size
+            size = 0 if size == 1 else (size + 1) // 2
+        return chosen
+
+    def _watched(self, lines: list[Line]) -> tuple[int, Wants, list[Line]]:
+        wants = Wants()
+        status, planned = self._run(lines, wants)
+        self._plan = plan = wants.plan or planned.plan
+        return status, wants, proposal.propose(wants.missed(planned.machine), plan)
+
+    def _status(self, lines: list[Line]) -> int:
+        return self._run(lines, None)[0]
+
+    def _run(self, lines: list[Line], wants: Wants | None) -> tuple[int, planning.Planned]:
+        self._runs += 1
+        self._unmake(lines)
+        for line in lines:
+            self._make(line)
+        options = dict(self._options)
+        for line in lines:
+            before = options.get(line.flag, [])
+            options[line.flag] = [*(before if isinstance(before, list) else []), line.path]
+        planned = planning.make(options, self._command, self._cwd, self._places)
+        planning.prepare(planned, self._places)
+        plan = planned.plan if self._runs == 1 else planned.plan.replace(warnings=())
+        if plan.backend == promises.BUBBLEWRAP:
+            raise Refusal(
+                "learn-needs-landlock",
+                "a command that bubblewrap holds cannot be watched",
+                hint="Linux 5.13 or newer with Landlock; or see what the command says, and paddock why PATH",
+            )
+        filter_program = planning.filter_program(plan, planned.support, planned.machine, watch=wants is not None)
+        entry = cache.Entry(plan, planned.support.to_data(), filter_program)
+        with _output_to_errors():
+            status = run.run(
+                entry,
+                tuple(self._command[1:]),
+                self._places,
+                given=self._given,
+                name=None,
+                report=None,
+                verbose="--verbose" in self._options,
+                quiet=True,
+                wants=wants,
+            )
+        return status, planned
+
+    def _make(self, line: Line) -> None:
+        """Makes what has to be there before it can be granted."""
+        if not line.prepare or os.path.lexists(line.path):
+            return
+        missing = line.path if line.prepare == "directory" else os.path.dirname(line.path)
+        above = []
+        while not os.path.lexists(missing):
+            above.append(missing)
+            missing = os.path.dirname(missing)
+        for directory in reversed(above):
+            os.mkdir(directory)
+        self._made += reversed(above)
+        if line.prepare == "file":
+            os.close(os.open(line.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+            self._made.append(line.path)
+
+    def _unmake(self, lines: list[Line]) -> None:
+        """Removes what was made for other grants than these, as far as it is empty."""
+        kept = [line.path for line in lines if line.prepare]
+        for path in reversed(self._made[:]):
+            if any(beneath(keep, path) for keep in kept):
+                continue
+            self._made.remove(path)
+            if os.path.isdir(path) and not os.listdir(path):
+                os.rmdir(path)
+            elif os.path.isfile(path) and not os.path.getsize(path):
+                os.unlink(path)
+
+
+@contextmanager
+def _output_to_errors() -> Iterator[None]:
+    """Standard output is for the proposal: what the command prints goes where its errors go."""
+    before = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(before, 1)
+        os.close(before)
+
+
+def _without_covered(lines: list[Line]) -> list[Line]:
+    """Without grants that another one has grown to cover."""
+    return [
+        line for line in lines
+        if not any(other is not line and other.path != line.path and beneath(line.path, other.path)
+                   and (other.key == "write" or line.key == "read") for other in lines)
+    ]  # fmt: skip

@@ -1,0 +1,109 @@
+"""`paddock learn`: run a command in its jail, watch what it wants, propose the smallest set of grants."""
+
+import json
+import os
+import shlex
+
+from launcher import cli
+from launcher.session import messages, places, report_file, teach
+from launcher.verbs import run as runs
+from policy import proposal
+from policy.errors import printable
+from policy.proposal import Standing
+
+SYNOPSIS = "[options] -- COMMAND [ARGUMENT]..."
+EXTRA = (
+    ("--json", cli.FLAG, "", "print JSON in place of TOML"),
+    ("--write", cli.ONE, "FILE", "write the proposal to FILE; for `paddock run --config FILE`"),
+    ("--try", cli.FLAG, "", "run the command again with what it lacks, and leave out what makes no difference"),
+)
+EXAMPLES = (
+    ("paddock learn -- make test", "what would `make test` need that its jail does not give?"),
+    ("paddock learn --try --write policy.toml -- npm test", "the grants it cannot do without, found by trying"),
+    ("paddock run --config policy.toml -- npm test", "a run with them"),
+)
+NOTES = """The command runs held by its jail, as with `paddock run`; its system calls for files are looked at, and what
+it wanted, would have got without a jail, and did not get in it is proposed. Secrets, whole home directories
+and files that other tools execute are never proposed, but named.
+
+--try runs the command up to 24 times, with wider and narrower grants. What it may write then, it may really
+write: use it for commands that you would run with these grants anyway."""
+
+
+def main(argv: list[str]) -> int:
+    """Exit status 0 when the command succeeds with what is proposed or needs nothing; 1 when it failed all the same."""
+    options, command = cli.parse(argv, EXTRA, verb="learn")
+    if "--help" in options:
+        own = "\n".join(f"  {f'{name} {metavar}'.rstrip():<14} {text}" for name, _, metavar, text in EXTRA)
+        extra = f"{NOTES}\n\nThe options of `paddock run`, and:\n{own}"
+        print(cli.help_text("learn", SYNOPSIS, EXAMPLES, extra))
+        return 0
+    if not command:
+        raise cli.usage("there is no command to run", "learn")
+    written = options.get("--write")
+    target = report_file.Target(written) if isinstance(written, str) else None
+    _, given = runs.key_words(options, command[0])
+    where = places.places(os.environ)
+    own_options = {name for name, *_ in EXTRA} | {"--report", "--session", "--dry-run"}
+    launch = {name: value for name, value in options.items() if name not in own_options}
+    teacher = teach.Teacher(launch, command, places.current_directory(), where, given)
+    lesson = teacher.by_trying() if "--try" in options else teacher.once()
+    text = proposal.toml(lesson.lines, _heading(command, lesson))
+    if target is not None:
+        target.write(text)
+    if "--json" in options:
+        messages.show(json.dumps(_document(command, lesson), indent=2))
+    elif target is None:
+        messages.show(text.rstrip("\n"))
+    _tell(lesson)
+    return 0 if lesson.status == 0 or any(line.standing is Standing.PROPOSED for line in lesson.lines) else 1
+
+
+def _heading(command: list[str], lesson: teach.Lesson) -> list[str]:
+    shown = printable(" ".join(map(shlex.quote, command)))
+    lines = [f"What {shown} needs beyond its jail, as `paddock learn` saw it."]
+    if lesson.tried:
+        lines.append(f"Found by trying, in {lesson.runs} runs: " + (
+            "with these grants it succeeds, and it does without any other." if lesson.status == 0
+            else "it failed with all of these, too."))  # fmt: skip
+    elif lesson.status == 0:
+        lines.append("It succeeded in its jail as it is, so it needs nothing.")
+    else:
+        lines.append(
+            f"It ended with status {lesson.status}, perhaps at the first obstacle: learn again with this file."
+        )
+    lines += [f"It wanted to reach {host}, port {port}: see --allow-domain." for host, port in lesson.hosts[:20]]
+    return lines
+
+
+def _document(command: list[str], lesson: teach.Lesson) -> dict[str, object]:
+    return {
+        "command": command,
+        "status": lesson.status,
+        "tried": lesson.tried,
+        "runs": lesson.runs,
+        "grants": [
+            {
+                "key": line.key,
+                "path": line.path,
+                "standing": line.standing.value,
+                "flag": f"{line.flag} {shlex.quote(line.path)}",
+                "reason": line.reason,
+                "risk": line.risk,
+                "prepare": line.prepare,
+            }
+            for line in lesson.lines
+        ],
+        "hosts": [{"host": host, "port": port} for host, port in lesson.hosts],
+    }
+
+
+def _tell(lesson: teach.Lesson) -> None:
+    """The commands that have to come first, and what was withheld, on standard error."""
+    for line in lesson.lines:
+        if line.standing is Standing.PROPOSED and line.prepare:
+            words = "mkdir -p" if line.prepare == "directory" else "touch"
+            messages.say(f"paddock: first: {words} {printable(shlex.quote(line.path))}")
+    withheld = sum(line.standing is Standing.WITHHELD for line in lesson.lines)
+    if withheld:
+        messages.say(f"paddock: {withheld} wishes are not proposed, because of what they would open")

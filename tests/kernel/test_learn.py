@@ -1,0 +1,235 @@
+"""`paddock learn` on real programmes: with what it proposes they pass, and without any one of its lines they do not."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.features import need
+from tests.support.paddock import Paddock
+
+GUARDED = {"PADDOCK_NO_USERNS": "1"}
+
+SUITE = """
+import json, os, pathlib, unittest
+CACHE = pathlib.Path(os.environ["SUITE_HOME"], ".cache", "suite", "v1")
+class Cached(unittest.TestCase):
+    def test_the_cache(self):
+        os.makedirs(CACHE, exist_ok=True)
+        (CACHE / "results.json").write_text(json.dumps({"passed": True}))
+        self.assertTrue(json.loads((CACHE / "results.json").read_text())["passed"])
+    def test_optional_settings(self):
+        try:
+            open(os.path.join(os.environ["SUITE_HOME"], ".suiterc")).close()
+        except OSError:
+            pass
+"""
+
+PACKAGE = {"name": "app", "version": "1.0.0", "scripts": {"test": "node test.js"}}
+
+SCRIPT = """
+const fs = require('fs'), path = require('path');
+const shared = require('../shared/lib/index.js');
+try { fs.readFileSync('../shared/notes.txt'); } catch (error) { console.log('no notes'); }
+fs.mkdirSync('../reports/unit', { recursive: true });
+fs.writeFileSync('../reports/unit/result.txt', String(shared.answer));
+"""
+
+PROGRAM = '#include "answer.h"\nint main(void) { return ANSWER - 42; }\n'
+
+
+def learned(paddock: Paddock, *words: str, env: dict[str, str] | None = None) -> dict[str, Any]:
+    """What `paddock learn --json WORDS...` proposes."""
+    ended = paddock.call("learn", "--json", *words, env=env)
+    assert ended.stdout, ended.stderr
+    document: dict[str, Any] = json.loads(ended.stdout)
+    return document
+
+
+def proposed(document: dict[str, Any]) -> dict[str, str]:
+    """Path and key of what is proposed."""
+    return {line["path"]: line["key"] for line in document["grants"] if line["standing"] == "proposed"}
+
+
+def check(paddock: Paddock, options: list[str], command: list[str], env: dict[str, str]) -> dict[str, str]:
+    """Learns by trying; then the command passes with the file that was written, and fails without any one of its
+    lines. Returns what is proposed."""
+    assert paddock.run(*options, "--", *command, env=env).returncode != 0
+    policy = paddock.place / "policy.toml"
+    document = learned(paddock, *options, "--try", "--write", str(policy), "--", *command, env=env)
+    assert (document["status"], document["tried"]) == (0, True), document
+    assert document["runs"] <= 24
+    found = proposed(document)
+    assert all(line["risk"] and line["reason"] for line in document["grants"])
+    ended = paddock.run(*options, "--config", str(policy), "--", *command, env=env)
+    assert ended.returncode == 0, (ended.stderr, policy.read_text())
+    for left_out in found:
+        grants = [word for path, key in found.items() if path != left_out
+                  for word in ("--rw" if key == "write" else "--ro", path)]  # fmt: skip
+        ended = paddock.run(*options, *grants, "--", *command, env=env)
+        assert ended.returncode != 0, f"it passes without {left_out}"
+    return found
+
+
+@pytest.fixture(params=[{}, GUARDED], ids=["namespaces", "guard"])
+def env(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The backend that holds the jail."""
+    need("landlock")
+    found: dict[str, str] = request.param
+    return found
+
+
+def plant(paddock: Paddock, name: str, text: str) -> Path:
+    """A file below the place that holds the worktree."""
+    path = paddock.place / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    paddock.who.give(paddock.place)
+    return path
+
+
+def test_a_test_suite_that_writes_a_cache_in_a_home(paddock: Paddock, env: dict[str, str]) -> None:
+    """One directory for its cache, made beforehand; not the home directory, and not the settings it does without."""
+    (home := paddock.place / "their-home" / "me").mkdir(parents=True)
+    plant(paddock, "one/test_cached.py", SUITE)
+    plant(paddock, "their-home/me/.suiterc", "verbose = true")
+    plant(paddock, "their-home/me/.cache/another/file", "theirs")
+    command = ["/usr/bin/python3", "-B", "-m", "unittest", "-q", "test_cached"]
+    found = check(paddock, ["--env", f"SUITE_HOME={home}"], command, env)
+    assert found == {f"{home}/.cache/suite": "write"}
+
+
+def test_npm(paddock: Paddock, env: dict[str, str]) -> None:
+    """The library beside the worktree for reading, the reports for writing, and not the notes."""
+    if not shutil.which("npm", path=paddock.who.path):
+        pytest.skip("needs npm")
+    plant(paddock, "one/package.json", json.dumps(PACKAGE))
+    plant(paddock, "one/test.js", SCRIPT)
+    plant(paddock, "shared/lib/index.js", "exports.answer = require('./answer.js');")
+    plant(paddock, "shared/lib/answer.js", "module.exports = 42;")
+    plant(paddock, "shared/notes.txt", "notes")
+    found = check(paddock, [], ["npm", "test", "--offline"], env)
+    assert found[f"{paddock.place}/reports"] == "write"
+    assert all(path.startswith(f"{paddock.place}/shared/lib") for path in found if path != f"{paddock.place}/reports")
+    assert (paddock.place / "reports/unit/result.txt").read_text() == "42"
+
+
+def test_a_compiler(paddock: Paddock, env: dict[str, str]) -> None:
+    """The headers for reading, the directory of the result for writing."""
+    if not shutil.which("gcc", path=paddock.who.path):
+        pytest.skip("needs gcc")
+    plant(paddock, "one/main.c", PROGRAM)
+    header = plant(paddock, "include/answer.h", "#define ANSWER 42\n")
+    (output := paddock.place / "build").mkdir()
+    plant(paddock, "build/keep", "")
+    found = check(paddock, [], ["gcc", "-I../include", "-o", "../build/program", "main.c"], env)
+    assert found.pop(str(output)) == "write"
+    assert found in ({str(header): "read"}, {str(header.parent): "read"})
+
+
+def test_names_that_differ_each_time_and_directories_that_must_be_new(paddock: Paddock, env: dict[str, str]) -> None:
+    """Where neither a name can be granted nor be made beforehand, it is the directory around it."""
+    plant(paddock, "work/area/keep", "")
+    place = paddock.place / "work/area"
+    found = check(paddock, [], ["sh", "-ec", f"name=$(mktemp -d {place}/XXXXXX); rmdir $name; echo $name"], env)
+    assert found == {str(place): "write"}
+    found = check(paddock, [], ["sh", "-ec", f"mkdir {place}/new; rmdir {place}/new"], env)
+    assert found == {str(place): "write"}
+
+
+def test_what_succeeds_needs_nothing(paddock: Paddock, env: dict[str, str]) -> None:
+    """Whatever it asked for and did without is not proposed."""
+    outside = plant(paddock, "outside/file", "content")
+    document = learned(paddock, "--", "sh", "-c", f"cat {outside}; true", env=env)
+    assert document["status"] == 0
+    assert proposed(document) == {}
+    assert [line["path"] for line in document["grants"]] == [str(outside)]
+
+
+def test_secrets_and_hand_off_files_are_named_and_not_proposed(paddock: Paddock, env: dict[str, str]) -> None:
+    """Neither at once nor by trying, where they are never granted."""
+    (home := paddock.place / "home-of-theirs").mkdir()
+    key = plant(paddock, f"{home.name}/.ssh/id_ed25519", "secret")
+    profile = plant(paddock, f"{home.name}/.bashrc", "# nothing")
+    plant(paddock, "one/.claude/settings.json", "{}")
+    script = f"cat {key} && echo >> {profile} && echo >> .claude/settings.json"
+    for words in ((), ("--try",)):
+        document = learned(paddock, *words, "--", "sh", "-c", script, env=env)
+        assert document["status"] != 0
+        assert proposed(document) == {}
+        withheld = {line["path"]: line for line in document["grants"] if line["standing"] == "withheld"}
+        assert "private keys" in withheld[str(key)]["risk"]
+    assert profile.read_text() == "# nothing"
+    text = paddock.call("learn", "--", "sh", "-c", f"echo >> {profile}; cat {key}; exit 1", env=env).stdout
+    active = [line for line in text.splitlines() if not line.startswith("#")]
+    assert not [line for line in active if ".ssh" in line or ".bashrc" in line]
+    assert f'#   write: "{profile}"' in text
+
+
+def test_the_jail_holds_while_it_is_watched(paddock: Paddock, env: dict[str, str]) -> None:
+    """What is looked at goes on to be judged as ever: nothing is read, written or changed outside."""
+    secret = plant(paddock, "outside/secret", "treasure")
+    secret.chmod(0o644)
+    script = f"""
+        cat {secret}; echo gotcha > {secret}; rm {secret}; chmod 600 {secret}; mkdir {secret.parent}/new
+        mv {secret} stolen; ln {secret} stolen; exec /usr/bin/cat {secret}
+    """
+    ended = paddock.call("learn", "--", "sh", "-c", script, env=env)
+    assert "treasure" not in ended.stdout + ended.stderr
+    assert secret.read_text() == "treasure"
+    assert secret.stat().st_mode & 0o777 == 0o644
+    assert [path.name for path in secret.parent.iterdir()] == ["secret"]
+    assert not (paddock.worktree / "stolen").exists()
+
+
+def test_the_commands_own_output_is_not_in_the_proposal(paddock: Paddock, env: dict[str, str]) -> None:
+    """Standard output is TOML that a run accepts; what the command prints stands beside it."""
+    ended = paddock.call("learn", "--", "sh", "-c", "echo out; echo err >&2; exit 3", env=env)
+    assert "out\n" in ended.stderr
+    assert "err\n" in ended.stderr
+    assert "out\n" not in ended.stdout
+    (policy := paddock.place / "learned.toml").write_text(ended.stdout)
+    paddock.who.give(policy)
+    assert paddock.run("--config", str(policy), "--", "true", env=env).returncode == 0
+    assert ended.returncode == 1
+
+
+def test_threads_and_many_processes_are_watched(paddock: Paddock, env: dict[str, str]) -> None:
+    """All that the command starts, at the same time; each wish is told once."""
+    (place := paddock.place / "many").mkdir()
+    for number in range(20):
+        plant(paddock, f"many/{number}/file", "content")
+    program = f"""
+import os, threading
+def reach(number):
+    try: open({str(place)!r} + f"/{{number}}/file")
+    except OSError: pass
+threads = [threading.Thread(target=reach, args=(number,)) for number in range(10)]
+for thread in threads: thread.start()
+for number in range(10, 20):
+    if os.fork() == 0:
+        reach(number); os._exit(0)
+for thread in threads: thread.join()
+for _ in range(10): os.wait()
+"""
+    document = learned(paddock, "--", "/usr/bin/python3", "-c", program, env=env)
+    paths = [line["path"] for line in document["grants"]]
+    assert sorted(paths) == sorted(f"{place}/{number}/file" for number in range(20)), paths
+
+
+def test_a_wish_for_the_network_is_told(paddock: Paddock, env: dict[str, str]) -> None:
+    """Where there are sockets at all, with the address that was tried."""
+    program = "import socket; s = socket.socket(); s.settimeout(5); s.connect(('192.0.2.7', 81))"
+    document = learned(paddock, "--", "/usr/bin/python3", "-c", program, env=env)
+    expected = [] if env else [{"host": "192.0.2.7", "port": 81}]  # the guard's jail has no sockets to try with
+    assert document["hosts"] == expected
+    assert document["status"] == 1
+
+
+def test_a_bubblewrap_jail_cannot_be_watched(paddock: Paddock) -> None:
+    """It is refused, with a reason."""
+    need("bubblewrap")
+    found = paddock.refused("learn", "--backend", "bubblewrap", "--", "true")
+    assert found.reference == "learn-needs-landlock"

@@ -1,0 +1,103 @@
+"""From what was missed to grants: few, narrow, and nothing that opens a secret."""
+
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy import promises
+from policy.plan import VERSION, Plan, beneath
+from policy.proposal import Line, Missed, Standing, propose, toml, widened
+
+
+def plan(**fields: object) -> Plan:
+    """A plan for the worktree /src/app."""
+    empty: dict[str, object] = dict.fromkeys(Plan.FIELDS, ())
+    known = {"version": VERSION, "worktree": "/src/app", "backend": promises.GUARD, "net": "none",
+             "grants": (("/src/app", "rwx", "worktree"),)}  # fmt: skip
+    return Plan(**(empty | known | fields))
+
+
+def missed(path: str, access: str = "r", **changes: object) -> Missed:
+    return Missed(path, access, False, True, False, path, "openat", "cc")._replace(**changes)  # type: ignore[arg-type]
+
+
+def paths(lines: list[Line], standing: Standing = Standing.PROPOSED) -> dict[str, str]:
+    return {line.path: line.key for line in lines if line.standing is standing}
+
+
+def test_two_files_are_two_lines_and_three_neighbours_are_their_directory() -> None:
+    """Only as far up as the directory is nobody's home and holds nothing else of importance."""
+    files = [missed(f"/opt/sdk/include/{name}.h") for name in "abc"]
+    assert paths(propose(files[:2], plan())) == {file.path: "read" for file in files[:2]}
+    assert paths(propose(files, plan())) == {"/opt/sdk/include": "read"}
+    beside = [missed(f"/src/{name}") for name in "abc"]
+    assert paths(propose(beside, plan())) == {file.path: "read" for file in beside}
+
+
+def test_what_is_written_needs_no_line_for_reading() -> None:
+    """The same path, and what lies below."""
+    wanted = [missed("/data/out", "w", directory=True), missed("/data/out/log"), missed("/data/out")]
+    assert paths(propose(wanted, plan())) == {"/data/out": "write"}
+
+
+@pytest.mark.parametrize("path", ["/home/me/.ssh/id", "/home/me/.bashrc", "/etc/shadow", "/home/me", "/root", "/etc",
+                                  "/src", "/", "/run/user/1000/bus", "/home/me/.git-credentials"])  # fmt: skip
+def test_secrets_and_whole_homes_are_withheld(path: str) -> None:
+    """With their risk, for reading and for writing."""
+    for access in "rw":
+        (line,) = propose([missed(path, access, directory=True)], plan())
+        assert line.standing is Standing.WITHHELD
+        assert line.risk
+
+
+def test_what_is_denied_or_read_only_is_withheld() -> None:
+    """No grant would help; the line says what would."""
+    denied = plan(denied=(("/data/secret", "--deny"),), read_only=(("/data/ro", "git pointer"),))
+    for path, access in (("/data/secret/x", "r"), ("/data/ro/x", "w"), ("/data", "r")):
+        (line,) = propose([missed(path, access, directory=True)], denied)
+        assert line.standing is Standing.WITHHELD
+
+
+def test_a_new_file_in_a_home_is_that_file() -> None:
+    """Not the home directory: it has to be made first."""
+    (line,) = propose([missed("/home/me", "w", directory=True, asked="/home/me/history")], plan())
+    assert (line.path, line.prepare, line.standing) == ("/home/me/history", "file", Standing.PROPOSED)
+
+
+def test_what_programmes_do_without_is_optional() -> None:
+    """Compiled Python, and what was only looked for; a real wish for the same path counts more."""
+    wanted = [missed("/opt/a/__pycache__/x.pyc"), missed("/opt/b/x", seen_only=True)]
+    assert paths(propose(wanted, plan())) == {}
+    assert len(paths(propose(wanted, plan()), Standing.OPTIONAL)) == 2
+    assert paths(propose([*wanted, missed("/opt/b/x")], plan())) == {"/opt/b/x": "read"}
+
+
+def test_only_what_had_to_be_made_can_be_widened() -> None:
+    """To its directory, unless that is too wide."""
+    (made,) = propose([missed("/data/area/new", "w", directory=True, exists=False)], plan())
+    wide = widened(made, plan())
+    assert wide is not None
+    assert (wide.path, wide.prepare) == ("/data/area", "")
+    assert widened(wide, plan()) is None
+    assert widened(made._replace(path="/src/new"), plan()) is None
+
+
+NAMES = st.sampled_from(["a", "b", "c", "d", ".ssh", "x y", '"q"', "n\nn", "\udcff", "é"])
+PATHS = st.lists(NAMES, min_size=1, max_size=4).map(lambda names: "/" + "/".join(names))
+
+
+@given(st.lists(st.builds(missed, PATHS, st.sampled_from(["r", "w", "x"]), directory=st.booleans()), max_size=12))
+def test_every_wish_is_covered_by_some_line(wishes: list[Missed]) -> None:
+    """Proposed, optional or withheld, nothing is dropped; and the file that is written holds just what is proposed."""
+    lines = propose(wishes, plan(grants=()))
+    for wish in wishes:
+        assert any(beneath(wish.path, line.path) and (line.key == "write" or wish.access != "w") for line in lines), (
+            wish
+        )
+    content = tomllib.loads(toml(lines, ["a heading"]))
+    table = content.get("filesystem", {})
+    for key in ("read", "write"):
+        expected = [line.path for line in lines if line.standing is Standing.PROPOSED and line.key == key]
+        assert table.get(key, []) == expected
