@@ -28,6 +28,15 @@ async def dial(addresses: list[Address], port: int, patience: float) -> socket.s
     Raises:
         Unreachable: with the reason of the first.
     """
+    if len(addresses) == 1:
+        try:
+            async with asyncio.timeout(patience):
+                return await _connect(addresses[0], port)
+        except TimeoutError:
+            raise Unreachable(f"no answer within {patience:.0f} seconds", refused=False) from None
+        except OSError as problem:
+            refused = isinstance(problem, ConnectionRefusedError)
+            raise Unreachable(problem.strerror or str(problem), refused=refused) from None
     errors: list[OSError] = []
     running: set[asyncio.Task[socket.socket]] = set()
     waiting = _interleaved(addresses)

@@ -22,7 +22,9 @@ class Relay:
         last: when something was read last, on the loop's clock.
     """
 
-    __slots__ = ("_discards", "_done", "_ended", "_ends", "_finished", "_gate", "_held", "_loop", "_pending", "last")
+    __slots__ = (
+        "_discards", "_done", "_ended", "_ends", "_fds", "_finished", "_gate", "_held", "_loop", "_pending", "last",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -44,6 +46,8 @@ class Relay:
         """
         self._loop = asyncio.get_running_loop()
         self._ends = (client, server)
+        # Numbers for the loop: a selector that is asked for a socket writes its whole name into an exception first.
+        self._fds = (client.fileno(), server.fileno())
         self._done = done
         self._gate = gate
         self._held = b""
@@ -55,24 +59,24 @@ class Relay:
 
     def start(self, first: bytes = b"") -> None:
         """Begins to copy; `first` came from the client already."""
-        self._loop.add_reader(self._ends[SERVER], self._readable, SERVER)
+        self._loop.add_reader(self._fds[SERVER], self._readable, SERVER)
         if not self._discards:
-            self._loop.add_reader(self._ends[CLIENT], self._readable, CLIENT)
+            self._loop.add_reader(self._fds[CLIENT], self._readable, CLIENT)
             if first:
                 self._take(CLIENT, first)
 
     def discard(self) -> None:
         """From now on reads what the client says, and drops it. For `one_way`, when its request is complete."""
         if self._ends[CLIENT].fileno() != -1:
-            self._loop.add_reader(self._ends[CLIENT], self._readable, CLIENT)
+            self._loop.add_reader(self._fds[CLIENT], self._readable, CLIENT)
 
     def close(self) -> None:
         """Closes both sockets. Safe to call twice."""
         if self._ends[CLIENT].fileno() == -1:
             return
-        for sock in self._ends:
-            self._loop.remove_reader(sock)
-            self._loop.remove_writer(sock)
+        for sock, fd in zip(self._ends, self._fds, strict=True):
+            self._loop.remove_reader(fd)
+            self._loop.remove_writer(fd)
             sock.close()
         self._done(self)
 
@@ -113,8 +117,8 @@ class Relay:
             return
         if count < len(data):
             self._pending[side] = bytes(data[count:])
-            self._loop.remove_reader(self._ends[side])
-            self._loop.add_writer(target, self._flush, side)
+            self._loop.remove_reader(self._fds[side])
+            self._loop.add_writer(self._fds[1 - side], self._flush, side)
 
     def _flush(self, side: int) -> None:
         target = self._ends[1 - side]
@@ -129,15 +133,15 @@ class Relay:
         self._pending[side] = self._pending[side][count:]
         if self._pending[side]:
             return
-        self._loop.remove_writer(target)
+        self._loop.remove_writer(self._fds[1 - side])
         if self._ended[side]:
             self._finish(side)
         else:
-            self._loop.add_reader(self._ends[side], self._readable, side)
+            self._loop.add_reader(self._fds[side], self._readable, side)
 
     def _end(self, side: int) -> None:
         """One side has said all: the other one is told, when everything is on its way."""
-        self._loop.remove_reader(self._ends[side])
+        self._loop.remove_reader(self._fds[side])
         self._ended[side] = True
         if side == CLIENT and self._discards:
             return
