@@ -27,6 +27,7 @@ from policy.ingredients import (
     git_grants,
     handoff,
     merged,
+    other_names,
     program_grants,
 )
 from policy.launch import Command, Git, Support, Translation
@@ -88,7 +89,7 @@ def derive(
     for path, source in rules.system_files:
         grant(path, DATA, source)
     grants += devices(rules, host, mounts=mounts)
-    grants += [("@home", WRITE, "private home"), ("@tmp", WRITE, "private temp")]
+    grants += [("@home", WRITE, promises.PRIVATE_HOME), ("@tmp", WRITE, promises.PRIVATE_TEMP)]
     binds: list[Bind] = []
     covered: dict[str, str] = {}
     if mode == "private":
@@ -145,7 +146,7 @@ def derive(
 
     _check_own(grants, own, host)
     exceptions = dict.fromkeys(read_only, READ) | dict.fromkeys(denied, "")
-    nested = _nested(context, denied)
+    nested = _nested(context, denied, git, mode)
     if not mounts:
         _check_writable_exceptions(grants, exceptions, context.freeze_root, denied | read_only, git)
         grants = list(expand(grants, exceptions, _listing(host)))
@@ -170,6 +171,8 @@ def derive(
         warnings.append("abstract sockets of this machine can be reached: with --net open only Landlock closes them")
     if mode != "private":
         warnings += borrowed(git, host)
+    handed = handoff(root, rules, host, exceptions, git)
+    warnings += other_names((*denied, *(path for path, kind in handed if kind == "protect" and mounts)), host)
     if mode == "private" and git.inside:
         warnings.append(
             f"{git.inside[0]} is read-only: the submodule carries its git directory inside, where git outside of the "
@@ -197,7 +200,7 @@ def derive(
         denied=tuple(sorted(denied.items())),
         read_only=tuple(sorted(read_only.items())),
         binds=tuple(binds),
-        handoff=handoff(root, rules, host, exceptions, git),
+        handoff=handed,
         handoff_patterns=rules.handoff_patterns,
         net=rules.net,
         domains=(*rules.domains, *((domain, f"provider {provider.provider}") for domain in provider.domains)),
@@ -282,15 +285,22 @@ def network_mode(rules: Rules, provider: Translation) -> str:
     return "proxy" if provider.provider or rules.domains or rules.reach else "none"
 
 
-def _nested(context: WorktreeSandboxContext, denied: dict[str, str]) -> list[Grant]:
-    """Granted submodules inside ones that are not: the deepest root wins, but `--deny` beats both."""
-    hidden = {path: not_granted(name) for name, path in _ungranted(context)}
+def _nested(context: WorktreeSandboxContext, denied: dict[str, str], git: Git, mode: str) -> list[Grant]:
+    """Granted submodules inside ones that are not: the deepest root wins, but `--deny` beats both.
+
+    The same for their git directories, which git puts into those of the outer ones; a private one lies elsewhere.
+    """
+    hidden = {path: not_granted(name) for name, path in (*_ungranted(context), *_ungranted_modules(context, git))}
+    granted = {submodule.submodule_name for submodule in context.submodule_worktrees}
+    places = [(str(submodule.worktree_path), WRITE) for submodule in context.submodule_worktrees]
+    if mode != "private":
+        access = WRITE if mode == "shared" else DATA
+        places += [(path, access) for name, path in git.modules if name in granted]
     result: list[Grant] = []
-    for submodule in context.submodule_worktrees:
-        path = str(submodule.worktree_path)
+    for path, access in places:
         above = [where for where in denied if beneath(path, where)]
         if above and all(denied[where] == hidden.get(where) for where in above):
-            result.append((path, WRITE, promises.NESTED))
+            result.append((path, access, promises.NESTED))
     return result
 
 

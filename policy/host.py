@@ -45,5 +45,8 @@ class Host(Protocol):
     def executable(self, path: str) -> bool:
         """Whether the calling user may execute this regular file."""
 
+    def names(self, path: str) -> int:
+        """How many names a regular file has (hard links); 0 for anything else."""
+
     def others_can_write(self, path: str) -> bool:
         """Whether a user other than root and the caller may write `path`: mode bit o+w, or another owner."""

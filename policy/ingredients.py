@@ -57,6 +57,7 @@ def devices(rules: Rules, host: Host, *, mounts: bool) -> list[Grant]:
         *(device for device in shown if device[0] != "/dev/ptmx"),
         ("/dev", DATA, "private /dev"),
         ("/dev/console", "rwi", "private /dev"),
+        ("/dev/mqueue", "rw", "private /dev"),
         ("/tmp", WRITE, PRIVATE_TEMP),
         ("/var/tmp", WRITE, PRIVATE_TEMP),
     ]
@@ -90,6 +91,17 @@ def borrowed(git: Git, host: Host) -> list[str]:
         "an agent may have written that: grant it with --ro only if you know it"
         for name in found[:8]
         if not name.startswith("#")
+    ]
+
+
+def other_names(paths: Iterable[str], host: Host) -> list[str]:
+    """Warnings for files whose protection holds for one name, and that have others (link(2))."""
+    counted = [(path, host.names(path)) for path in paths]
+    return [
+        f"{path} is protected under this name, and has {names - 1} more (hard links): where one lies in a granted "
+        "tree, the file is as open as that tree"
+        for path, names in counted
+        if names > 1
     ]
 
 

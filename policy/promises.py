@@ -11,6 +11,10 @@ NAMESPACES = "landlock+namespaces"
 GUARD = "landlock+guard"
 BUBBLEWRAP = "bubblewrap"
 
+PRIVATE_HOME = "private home"
+PRIVATE_TEMP = "private temp"
+"""Sources of the grants of the session's slots, which lie in Paddock's own state: they hold although that is denied."""
+
 NESTED = "granted submodule"
 """Source of a grant that holds although a denied path lies above it: a submodule inside one that is not granted."""
 

@@ -169,19 +169,18 @@ class Cgroup:
         return self._groups[controller][0].version if controller in self._groups else 0
 
 
-def make(where: dict[str, Place], limits: dict[str, int], name: str, record: str) -> Cgroup:
+def make(where: dict[str, Place], limits: dict[str, int], record: str) -> Cgroup:
     """Makes the groups and sets their limits. The caller removes them, or whoever finds `record`.
 
     Args:
         where: from `places`.
         limits: bytes for `MEMORY`, tasks for `PIDS`; `CPU` has none and is only counted.
-        name: the session's.
         record: file that keeps the groups' paths, made first: a launcher that is killed leaves it behind.
 
     Raises:
         OSError: a group cannot be made; nothing is left then.
     """
-    unique = f"{PREFIX}{name}-{os.urandom(4).hex()}"
+    unique = f"{PREFIX}{os.urandom(8).hex()}"  # says nothing: other jails may see it
     groups = {controller: (place, f"{place.parent}/{unique}") for controller, place in where.items()}
     paths = list(dict.fromkeys(path for _, path in groups.values()))
     fd = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

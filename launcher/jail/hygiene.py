@@ -6,6 +6,7 @@ Launch path: see launcher/jail/syscalls.py.
 """
 
 import errno
+import fcntl
 
 from launcher.jail import syscalls
 from launcher.lean import os
@@ -69,6 +70,21 @@ def close_inherited(keep: tuple[int, ...] = ()) -> tuple[int, ...]:
             raise
         _close_one_by_one(kept)
     return kept
+
+
+def close_callers() -> None:
+    """Closes what the caller has left open for this process, from descriptor 3 on, and nothing of ours.
+
+    What was inherited over execve(2) is not close-on-exec, and whatever is opened here is.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        try:
+            if fd > 2 and not fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC:
+                os.close(fd)
+        except OSError as error:
+            if error.errno != errno.EBADF:  # the one that listed the directory
+                raise
 
 
 def _close_one_by_one(kept: tuple[int, ...]) -> None:

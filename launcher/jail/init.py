@@ -13,7 +13,7 @@ Launch path: see launcher/jail/syscalls.py.
 import select
 import time
 
-from launcher.jail import processes, status, syscalls
+from launcher.jail import hygiene, processes, status, syscalls
 from launcher.lean import ctypes, os
 from policy.errors import EXIT_REFUSED, Refusal
 
@@ -143,6 +143,8 @@ def run_init(
     agent = os.fork()
     if agent == 0:
         _run_agent(status_fd, own if end is None else 0, start)
+    if end is None:  # else this process has entered a view with another /proc than its own
+        hygiene.close_callers()
     if attend is not None:
         attend(agent)
     end_all = end or (None if pid_namespace else processes.sweep)

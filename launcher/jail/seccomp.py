@@ -124,6 +124,7 @@ _MSG_FASTOPEN = 0x20000000
 _IPPROTO_TCP = 6
 _TCP_FASTOPEN_CONNECT = 30
 _TERMINAL_REQUESTS = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX: put words in the user's mouth; TIOCSETD
+_LEASES = (1024, 1040)  # F_SETLEASE, F_SETDELEG: whoever opens the file next, outside too, waits for the holder
 _PERSONALITY_HARMLESS = 0x60008  # ADDR_NO_RANDOMIZE (debuggers), UNAME26, PER_LINUX32: `setarch`
 
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
@@ -205,7 +206,7 @@ def program(
         for number in calls.numbers(machine):
             bpf.equal(number, then="notified")
 
-    judged = ["clone", "unshare", "personality", "ioctl", "setpriority", "ioprio_set", "socket"]
+    judged = ["clone", "unshare", "personality", "ioctl", "fcntl", "setpriority", "ioprio_set", "socket"]
     judged += [*_MAKES, *([] if guard else _CHMODS)]
     judged += [] if own_processes else _BY_PID
     judged += [] if kill_zero else ["kill"]
@@ -219,6 +220,11 @@ def program(
     _namespace_flags(bpf)
     _personality(bpf)
     _ioctl(bpf, guard)
+    bpf.label("fcntl")
+    bpf.load(_argument(1))
+    for command in _LEASES:
+        bpf.equal(command, "forbidden")
+    bpf.jump("allow")
     _priorities(bpf, own_processes)
     if not own_processes:
         for name in _BY_PID:

@@ -58,6 +58,7 @@ OLDER: dict[str, tuple[int, int | None]] = {
     "fanotify_init": (300, 262),
     "fanotify_mark": (301, 263),
     "fchmod": (91, 52),
+    "fcntl": (72, 25),
     "fchmodat": (268, 53),
     "fchown": (93, 55),
     "fchownat": (260, 54),

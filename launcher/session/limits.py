@@ -32,12 +32,11 @@ class Limits:
         watch: for `terminal.supervise`; None when the kernel holds everything by itself.
     """
 
-    def __init__(self, plan: Plan, session: str, directory: str, paths: tuple[str, ...], *, uid: int) -> None:
+    def __init__(self, plan: Plan, directory: str, paths: tuple[str, ...], *, uid: int) -> None:
         """Chooses the means and makes the control groups. `close` must follow.
 
         Args:
             plan: bound.
-            session: its name.
             directory: the session's own, which no jail reaches.
             paths: the private home and the private temp directories.
             uid: user id in the initial user namespace.
@@ -52,7 +51,7 @@ class Limits:
         count = self._limits.get("processes")
         if count is not None and uid == 0 and (wanted or count < hygiene.FAR):
             wanted.append("processes")
-        why = self._make_group(wanted, session)
+        why = self._make_group(wanted)
         rlimits = dict(self._limits)
         watched: dict[str, int] = {}
         for name in wanted:
@@ -85,7 +84,7 @@ class Limits:
         self.plan = plan.replace(limits=tuple(rlimits.items()))
         self.watch = Watchdog(watched, paths, scratch=namespaces, time_used=self._time_used) if watched else None
 
-    def _make_group(self, wanted: list[str], session: str) -> str:
+    def _make_group(self, wanted: list[str]) -> str:
         """Makes the control groups for `wanted`, as far as it is possible; returns why not."""
         controllers = [_CONTROLLERS[name] for name in wanted]
         where = cgroup.places(_content("/proc/self/cgroup"), _content("/proc/self/mountinfo"), controllers)
@@ -95,7 +94,7 @@ class Limits:
         values = {_CONTROLLERS[name]: self._limits[name] for name in wanted if name != "cpu_time"}
         try:
             bounds = {name: value for name, value in values.items() if name in where}
-            self._group = cgroup.make(where, bounds, session, self._record)
+            self._group = cgroup.make(where, bounds, self._record)
         except OSError as error:
             return f"control group: {error.strerror}"
         return "no control group that this user may use"

@@ -133,6 +133,15 @@ class Machine:
         except (OSError, ValueError):
             return False
 
+    def names(self, path: str) -> int:
+        """How many names a regular file has (hard links); 0 for anything else."""
+        self._ask(inputs.CONTENT, path)
+        try:
+            found = os.lstat(path)
+        except (OSError, ValueError):
+            return 0
+        return found.st_nlink if stat.S_ISREG(found.st_mode) else 0
+
     def set_gid(self, path: str) -> bool:
         """Whether `path` is a directory that gives its group to what is made in it; False for a slot."""
         if path.startswith("@"):

@@ -98,7 +98,7 @@ def run(
 
             private = (*session.private.values(),) or (session.slots["tmp"],)
             private = (session.slots["home"], *private, *((git.directory,) if git is not None else ()))
-            limits = session_limits.Limits(bound, session.name, session.directory, private, uid=os.geteuid())
+            limits = session_limits.Limits(bound, session.directory, private, uid=os.geteuid())
             bound = limits.plan
         worker = Worker(
             bound,

@@ -141,6 +141,7 @@ class Worker:
             return None
         from launcher.jail.bubblewrap import enter as bubblewrap
 
+        hygiene.close_callers()
         return bubblewrap.enter(self.plan, self._operations, path=self._bwrap, filter_program=self._filter)
 
     def _bound_pids(self, status_fd: int) -> None:

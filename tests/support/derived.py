@@ -33,6 +33,7 @@ class Table:
     variables: Mapping[str, str] = field(default_factory=dict)
     home: str = "/home/u"
     uid: int = 1000
+    links_of: Mapping[str, int] = field(default_factory=dict)
 
     def env(self, name: str) -> str | None:
         return self.variables.get(name)
@@ -94,6 +95,9 @@ class Table:
 
     def executable(self, path: str) -> bool:
         return self.kind(path) == "file"
+
+    def names(self, path: str) -> int:
+        return self.links_of.get(path, int(self.kind(path) == "file"))
 
     def others_can_write(self, path: str) -> bool:
         return False

@@ -72,6 +72,9 @@ class Disk:
     def executable(self, path: str) -> bool:
         return Path(path).is_file() and bool(Path(path).stat().st_mode & 0o111)
 
+    def names(self, path: str) -> int:
+        return int(self.kind(path) == "file")
+
     def others_can_write(self, path: str) -> bool:
         found = Path(path).stat()
         return bool(found.st_mode & stat.S_IWOTH) or found.st_uid not in {0, os.geteuid()}

@@ -11,7 +11,7 @@ FIRST = [
     *("--unshare-all", "--unshare-user", "--die-with-parent", "--as-pid-1", "--cap-drop", "ALL", "--chdir", "/"),
     *("--uid", "1000", "--gid", "100"),
 ]
-DEV = ["--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm"]
+DEV = ["--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm", "--mqueue", "/dev/mqueue"]
 OPEN_FIRST = [FIRST[0], FIRST[1], "--share-net", *FIRST[2:]]
 TMP = ["--perms", "1777", "--tmpfs", "/tmp"]
 VAR_TMP = ["--dir", "/var", "--perms", "1777", "--tmpfs", "/var/tmp"]

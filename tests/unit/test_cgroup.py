@@ -110,7 +110,7 @@ def test_a_group_that_cannot_be_bounded_leaves_nothing(tmp_path: Path) -> None:
     parent = tmp_path / "parent"
     parent.mkdir()
     with pytest.raises(FileNotFoundError):
-        cgroup.make({PIDS: Place(1, PIDS, str(parent))}, {PIDS: 5}, "name", str(tmp_path / "record"))
+        cgroup.make({PIDS: Place(1, PIDS, str(parent))}, {PIDS: 5}, str(tmp_path / "record"))
     assert list(parent.iterdir()) == []
     assert list(tmp_path.iterdir()) == [parent]
 

@@ -93,7 +93,7 @@ def _temp(operation: Operation) -> list[str]:
 def _dev(terminal: str, size: int | None) -> list[str]:
     console = ["--dev-bind", terminal, "/dev/console"] if terminal else []
     bound = [] if size is None else ["--size", str(max(size, 4096))]
-    return ["--dev", "/dev", "--perms", "1777", *bound, "--tmpfs", "/dev/shm", *console]
+    return ["--dev", "/dev", "--perms", "1777", *bound, "--tmpfs", "/dev/shm", "--mqueue", "/dev/mqueue", *console]
 
 
 def _mask(operation: Operation) -> list[str]:

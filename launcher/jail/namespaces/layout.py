@@ -28,6 +28,7 @@ _OWN_DEVICES = (
     "ptmx",
     "pts",
     "shm",
+    "mqueue",
     "fd",
     "stdin",
     "stdout",

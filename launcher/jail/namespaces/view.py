@@ -213,6 +213,7 @@ class View:
             os.symlink(target, name, dir_fd=directory)
         os.mkdir("pts", 0o755, dir_fd=directory)
         os.mkdir("shm", 0o755, dir_fd=directory)
+        os.mkdir("mqueue", 0o755, dir_fd=directory)
         self._attach(self._clone_path(f"{SCRATCH}/shm"), directory, "shm")
 
     def _link(self, operation: Operation) -> None:
@@ -266,7 +267,14 @@ class View:
             syscalls.MS_NOSUID | syscalls.MS_NOEXEC,
             "newinstance,ptmxmode=0666,mode=620",
         )
-        flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC | syscalls.MS_RDONLY
+        flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+        try:
+            # The queues of the jail's IPC namespace (mq_overview(7)). Landlock wants a rule on them, and so a path.
+            syscalls.mount("mqueue", f"{ROOT}/dev/mqueue", "mqueue", flags)
+        except OSError as error:
+            if error.errno != errno.ENODEV:  # a kernel without them
+                raise
+        flags |= syscalls.MS_RDONLY
         try:
             # Read-only as a whole: started by root, the files of /proc/sys, /proc/irq and their like are this user's.
             syscalls.mount("proc", proc, "proc", flags)
