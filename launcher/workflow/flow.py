@@ -8,7 +8,6 @@ from launcher.workflow.contexts.repository import RequestContextRepository
 from launcher.workflow.contexts.request_context import OperationContext, PromptContext
 from launcher.workflow.decorators.attach import AttachWorktreesDecorator
 from launcher.workflow.decorators.chain import decorate_request, decorate_result, decorate_results_request
-from launcher.workflow.decorators.child_worktree import ChildWorktrees
 from launcher.workflow.decorators.merge_result import WorktreeMergeResultDecorator
 from launcher.workflow.decorators.merge_results import WorktreeMergeResultsDecorator
 from launcher.workflow.decorators.node_state import (
@@ -31,6 +30,7 @@ from launcher.workflow.decorators.remember import (
     ToolContextDecorator,
     ToolsFor,
 )
+from launcher.workflow.decorators.result_worktrees import ResultWorktrees
 from launcher.workflow.decorators.worktree import WorktreeContextRequestDecorator
 from launcher.workflow.graph.repository import GraphRepository
 from launcher.workflow.prompts.merge_status import MergeAggregationPromptContributorFactory
@@ -121,7 +121,7 @@ def build_workflow(
     tools: ToolsFor,
 ) -> Workflow:
     """The workflow with everything that the specification asks for. Places in the chains are the decorators' own."""
-    places = ChildWorktrees(contexts, worktrees)
+    places = ResultWorktrees(contexts, worktrees)
     return Workflow(
         contexts=contexts,
         graph=graph,

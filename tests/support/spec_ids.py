@@ -129,20 +129,6 @@ IDS = {
 }
 
 OPEN = {
-    "US7.3": "the worktree service",
-    "FR-006": "the worktree service",
-    "MF-006": "the worktree service",
-    "MF-011": "the merge engine",
-    "MF-018": "the merge engine",
-    "MF-023": "the merge engine",
-    "MF-024": "the merge engine",
-    "MF-025": "the merge engine",
-    "EC-MF-002": "the merge engine",
-    "EC-MF-003": "the merge engine",
-    "EC-MF-005": "the merge engine",
-    "SM-MF-003": "the merge engine",
-    "SM-MF-006": "the merge engine",
-    "SM-MF-007": "the merge engine",
     "US5.2": "file tools",
     "FR-004d": "file tools and the ACP bridge",
     "FR-004e": "the ACP bridge",

@@ -94,6 +94,7 @@ def test_the_service_is_what_the_workflow_asks_for(team: Team) -> None:
     assert service.merge_children_to_trunk([], team.trunk).all_successful
 
 
+@pytest.mark.spec("MF-010", "MF-011", "MF-018", "MF-023", "CONTRACT-9", "CONTRACT-10")
 def test_both_phases_bring_everyones_work_together(team: Team) -> None:
     """Children to the trunk, then the trunk to a child: submodules first, files and pointers everywhere."""
     team.write("one", "lib/inner/i", changed(1))
@@ -131,6 +132,7 @@ def test_a_conflict_leaves_the_child_as_it_was(team: Team) -> None:
     assert team.read("one", "m") == "child\n"
 
 
+@pytest.mark.spec("MF-020", "SM-MF-004")
 def test_the_first_conflict_stops_and_counts_everybody(team: Team) -> None:
     """merged + pending + conflicted = all; a child without a worktree is merged as far as it was reached."""
     team.write("one", "m", "one\n")
@@ -142,6 +144,7 @@ def test_the_first_conflict_stops_and_counts_everybody(team: Team) -> None:
     assert found.total_count == 4
 
 
+@pytest.mark.spec("EC-MF-007")
 def test_phase_one_stays_beside_phase_two(team: Team) -> None:
     """A child with conflicts from phase 1 is tried all the same, and both are told (EC-MF-007)."""
     team.write("repo", "m", "trunk\n")
@@ -155,6 +158,7 @@ def test_phase_one_stays_beside_phase_two(team: Team) -> None:
     assert found.conflicted.merge_descriptor.merge_direction is MergeDirection.CHILD_TO_TRUNK
 
 
+@pytest.mark.spec("EC-MF-003")
 def test_a_child_without_changes_succeeds(team: Team) -> None:
     """No conflict files and an empty commit id, in both directions (EC-MF-003)."""
     down = team.service.merge_trunk_to_child(team.trunk, team.context("one"))
@@ -166,6 +170,7 @@ def test_a_child_without_changes_succeeds(team: Team) -> None:
         assert descriptor.main_worktree_merge_result.commit_id == ""
 
 
+@pytest.mark.spec("EC-MF-004")
 def test_a_deleted_trunk_is_an_answer(team: Team) -> None:
     """Not an exception: a failed descriptor with the reason (EC-MF-004)."""
     gone = team.context("gone")
@@ -195,6 +200,7 @@ def test_work_in_a_submodule_that_the_child_has_not_recorded_arrives(team: Team)
     assert team.nested.main.id("HEAD:lib") == team.nested.lib.id("HEAD")
 
 
+@pytest.mark.spec("EC-MF-001")
 def test_partial_success_is_told_in_phase_one(team: Team) -> None:
     """The submodule could have been merged, the main worktree could not: both stand in the descriptor (EC-MF-001)."""
     team.write("repo", "lib/l", changed(1))
@@ -252,6 +258,7 @@ def test_a_live_session_keeps_its_worktree(team: Team, monkeypatch: pytest.Monke
     assert team.read("repo", "lib/l") == changed(2)
 
 
+@pytest.mark.spec("MF-024")
 def test_a_pointer_can_be_set_by_itself(team: Team) -> None:
     """The trunk records what its submodule has checked out, in a commit of its own (MF-024); once is enough."""
     team.write("repo", "lib/l", changed(7), pointer=False)
@@ -264,6 +271,7 @@ def test_a_pointer_can_be_set_by_itself(team: Team) -> None:
         team.service.update_submodule_pointer(team.trunk, "nothing")
 
 
+@pytest.mark.spec("MF-025")
 def test_merges_can_be_taken_back(team: Team) -> None:
     """Two runs, submodules and files included, back to the commits before (MF-025)."""
     before = team.nested.heads()

@@ -59,6 +59,7 @@ def test_work_on_both_sides_of_every_level_is_merged(nested: Nested) -> None:
     assert nested.lib.id("HEAD:inner") == nested.inner.id("HEAD")
 
 
+@pytest.mark.spec("MF-023", "SM-MF-003")
 def test_submodules_come_before_the_main_worktree(nested: Nested) -> None:
     """Moves and results go from the inside out (SM-MF-003)."""
     nested.child("one", lib=changed(1), inner=changed(1), main=changed(1))
@@ -68,6 +69,7 @@ def test_submodules_come_before_the_main_worktree(nested: Nested) -> None:
     assert [result.submodule_name for result in last(run).submodule_merge_results] == ["doc", "lib/inner", "lib"]
 
 
+@pytest.mark.spec("EC-MF-001", "MF-025")
 def test_a_submodule_conflict_leaves_everything_untouched(nested: Nested) -> None:
     """Conflicting work deep inside: no ref, no file, nowhere; what merged before it is told as undone (EC-MF-001)."""
     nested.child("one", doc=changed(1), inner=changed(5))
@@ -85,6 +87,7 @@ def test_a_submodule_conflict_leaves_everything_untouched(nested: Nested) -> Non
     assert nested.status() == []
 
 
+@pytest.mark.spec("EC-MF-001")
 def test_a_main_conflict_undoes_the_submodules(nested: Nested) -> None:
     """Submodules that merged cleanly are reported as such, and undone with the rest (EC-MF-001)."""
     nested.child("one", lib=changed(1), main=changed(5))
@@ -100,6 +103,7 @@ def test_a_main_conflict_undoes_the_submodules(nested: Nested) -> None:
     assert nested.heads() == before
 
 
+@pytest.mark.spec("EC-MF-002", "MF-024")
 def test_a_pointer_that_cannot_be_set_is_told(nested: Nested, monkeypatch: pytest.MonkeyPatch) -> None:
     """The submodule's merge succeeds, the parent's tree cannot be written: that is no success (EC-MF-002)."""
 
@@ -118,6 +122,7 @@ def test_a_pointer_that_cannot_be_set_is_told(nested: Nested, monkeypatch: pytes
     assert nested.heads() == before
 
 
+@pytest.mark.spec("EC-MF-005")
 def test_an_added_submodule_comes_with_its_parent(nested: Nested, tmp_path: Path) -> None:
     """It has its own status and a note how to check it out (EC-MF-005)."""
     extra = Ground(tmp_path / "extra-up", {"e": "e\n"})

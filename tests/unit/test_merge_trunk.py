@@ -55,6 +55,7 @@ def test_a_conflict_stops_and_those_before_it_stay_merged(ground: Ground) -> Non
     assert ground.status() == []
 
 
+@pytest.mark.spec("EC-MF-003")
 def test_what_the_trunk_has_already_is_a_no_op(ground: Ground) -> None:
     """A child without changes succeeds with an empty commit id, and no ref, file or journal is written (EC-MF-003)."""
     ground.git("branch", "idle")

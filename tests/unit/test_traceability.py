@@ -23,6 +23,26 @@ def test_the_table_names_every_id() -> None:
     assert sum("OPEN: waits for" in line for line in lines) == len(OPEN)
 
 
+@pytest.mark.spec("SM-MF-007")
+def test_every_edge_case_of_merging_has_a_unit_test() -> None:
+    """Features alone would not say which part of the engine failed."""
+    found = shown()
+    for name in IDS:
+        if name.startswith("EC-MF-"):
+            assert any(test.startswith("unit/") for test in found[name]), name
+
+
+@pytest.mark.spec("SM-MF-006")
+def test_every_scenario_of_merging_is_a_feature() -> None:
+    """The three features of the merge flow are there, each with scenarios."""
+    features = {test.partition("::")[0].rpartition("/")[2] for tests in shown().values() for test in tests}
+    assert {
+        "worktree-context-flow.feature",
+        "worktree-merge-child.feature",
+        "worktree-merge-parent.feature",
+    } <= features
+
+
 def test_what_is_wrong_is_noticed() -> None:
     """A missing test, an unknown id, and an open id with a test are three different findings."""
     found = {name: ["test_x.py::test_y"] for name in IDS if name not in OPEN}

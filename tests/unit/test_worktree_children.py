@@ -27,6 +27,7 @@ def test_a_trunk_has_an_id_that_means_something(place: Place) -> None:
     assert children.worktree_context(trunk.worktree_id) is None
 
 
+@pytest.mark.spec("FR-005", "FR-006", "FR-007")
 def test_children_are_made_beside_their_parent_and_named_apart(place: Place) -> None:
     """FR-005 to FR-007: the same name twice gives two worktrees; their parent's id is in the context."""
     children: WorktreeService = ChildWorktrees(place.service)
@@ -39,6 +40,7 @@ def test_children_are_made_beside_their_parent_and_named_apart(place: Place) -> 
         assert child.main_worktree_path.parent == place.root
 
 
+@pytest.mark.spec("US6.2")
 def test_a_child_gets_no_submodule_that_its_parent_does_not_grant(place: Place) -> None:
     """It is left empty there, and listed as not granted."""
     children = ChildWorktrees(place.service)

@@ -25,6 +25,7 @@ def nested(tmp_path: Path) -> Place:
     return worktrees.nested(tmp_path)
 
 
+@pytest.mark.spec("FR-006", "US7.1")
 def test_a_worktree_is_made_beside_its_parent_on_a_branch_of_its_own(plain: Place) -> None:
     """A sibling directory, the branch of the ticket, the parent's commit, and git is content with it."""
     made = plain.service.add(plain.app, "PROJ-17: login")
@@ -40,6 +41,7 @@ def test_a_worktree_is_made_beside_its_parent_on_a_branch_of_its_own(plain: Plac
     assert sorted(path.name for path in plain.root.iterdir()) == ["app", "app-PROJ-17-login", "state"]
 
 
+@pytest.mark.spec("FR-006")
 def test_a_second_ticket_from_a_tickets_worktree_lies_beside_both(plain: Place) -> None:
     """FR-006: siblings, also when the parent is itself a linked worktree; its commit is the start."""
     first = plain.service.add(plain.app, "one")
@@ -50,6 +52,7 @@ def test_a_second_ticket_from_a_tickets_worktree_lies_beside_both(plain: Place) 
     assert (Path(second.path) / "more").exists()
 
 
+@pytest.mark.spec("MF-005", "MF-006", "MF-007", "MF-008")
 def test_submodules_are_worktrees_too_nested_ones_and_offline(nested: Place) -> None:
     """MF-005 to MF-008: each has files, a branch and an id; the context names them all."""
     made = nested.service.add(nested.app, "T-1")

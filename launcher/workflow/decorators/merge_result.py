@@ -4,8 +4,8 @@ import logging
 
 from launcher.vcs.merge.models import MergeDescriptor, MergeDirection
 from launcher.vcs.merge.protocol import MergeService
-from launcher.workflow.decorators.child_worktree import ChildWorktrees
 from launcher.workflow.decorators.protocol import DecoratorContext, Result
+from launcher.workflow.decorators.result_worktrees import ResultWorktrees
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class WorktreeMergeResultDecorator:
     name = "worktree-merge-result"
     order = ORDER
 
-    def __init__(self, merges: MergeService, places: ChildWorktrees) -> None:
+    def __init__(self, merges: MergeService, places: ResultWorktrees) -> None:
         """See the class."""
         self._merges = merges
         self._places = places

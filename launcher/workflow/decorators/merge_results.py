@@ -5,8 +5,8 @@ from collections import Counter
 
 from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation
 from launcher.vcs.merge.protocol import MergeService
-from launcher.workflow.decorators.child_worktree import ChildWorktrees
 from launcher.workflow.decorators.protocol import DecoratorContext, Results
+from launcher.workflow.decorators.result_worktrees import ResultWorktrees
 from launcher.workflow.requests.base import AgentResult
 from policy.errors import Refusal
 from policy.worktree import WorktreeSandboxContext
@@ -29,7 +29,7 @@ class WorktreeMergeResultsDecorator:
     name = "worktree-merge-results"
     order = ORDER
 
-    def __init__(self, merges: MergeService, places: ChildWorktrees) -> None:
+    def __init__(self, merges: MergeService, places: ResultWorktrees) -> None:
         """See the class."""
         self._merges = merges
         self._places = places

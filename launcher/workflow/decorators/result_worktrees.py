@@ -6,7 +6,7 @@ from launcher.workflow.worktrees import WorktreeService, trusted
 from policy.worktree import WorktreeSandboxContext
 
 
-class ChildWorktrees:
+class ResultWorktrees:
     """Finds worktrees for both merge phases.
 
     Args:

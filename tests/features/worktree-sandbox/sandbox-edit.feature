@@ -1,0 +1,24 @@
+@sandbox-edit @FR-012 @SC-002 @SC-005
+Feature: Agents edit in their own worktree
+
+  Background:
+    Given a repository with the submodules ""
+    And an orchestrator in a worktree of its own
+    And the "Ticket" agents "one, two" in worktrees of their own
+
+  @US4.1
+  Scenario: Inside
+    When agent "one" does
+      | operation | path     |
+      | EDIT      | file     |
+      | EDIT      | dir/file |
+    Then all of it is allowed
+
+  @US4.2
+  Scenario: Outside
+    When agent "one" does
+      | operation | path               |
+      | EDIT      | {two}/file         |
+      | EDIT      | ../{two.name}/file |
+      | EDIT      | {main}/file        |
+    Then all of it is denied

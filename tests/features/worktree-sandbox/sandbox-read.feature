@@ -1,0 +1,28 @@
+@sandbox-read @FR-010 @SC-002 @SC-005
+Feature: Agents read in their own worktree
+
+  Background:
+    Given a repository with the submodules ""
+    And an orchestrator in a worktree of its own
+    And the "Ticket" agents "one, two" in worktrees of their own
+
+  @US2.1
+  Scenario: Inside
+    When agent "one" does
+      | operation | path        |
+      | READ      | file        |
+      | READ      | {one}/file  |
+      | READ      | dir/../file |
+      | READ      | {one}       |
+    Then all of it is allowed
+
+  @US2.2 @US2.3 @FR-013 @SC-004
+  Scenario: Outside
+    When agent "one" does
+      | operation | path                      |
+      | READ      | {two}/file                |
+      | READ      | ../{two.name}/file        |
+      | READ      | dir/../../{two.name}/file |
+      | READ      | {main}/file               |
+      | READ      | {two}                     |
+    Then all of it is denied

@@ -1,0 +1,53 @@
+@sandbox-write @FR-011 @SC-002 @SC-005
+Feature: Agents write in their own worktree
+
+  Background:
+    Given a repository with the submodules ""
+    And an orchestrator in a worktree of its own
+    And the "Ticket" agents "one, two" in worktrees of their own
+
+  @US3.1
+  Scenario: Inside
+    When agent "one" does
+      | operation | path          |
+      | WRITE     | file          |
+      | WRITE     | {one}/new     |
+      | WRITE     | dir/../newer  |
+    Then all of it is allowed
+
+  @US3.2 @US3.3 @FR-013 @SC-004
+  Scenario: Outside
+    When agent "one" does
+      | operation | path                     |
+      | WRITE     | {two}/file               |
+      | WRITE     | {two}/new                |
+      | WRITE     | ../new                   |
+      | WRITE     | dir/../../{two.name}/new |
+      | WRITE     | {main}/file              |
+    Then all of it is denied
+
+  @EDGE-2
+  Scenario: Symbolic links that lead out
+    Given a symbolic link "away" to "{two}" in the worktree of "one"
+    And a symbolic link "out" to "{two}/file" in the worktree of "one"
+    And a symbolic link "next" to "{two}/next" in the worktree of "one"
+    When agent "one" does
+      | operation | path      |
+      | WRITE     | away/file |
+      | WRITE     | away/new  |
+      | READ      | away/file |
+      | WRITE     | out       |
+      | READ      | out       |
+      | WRITE     | next      |
+    Then all of it is denied
+
+  @EDGE-4
+  Scenario: The root itself is for reading
+    When agent "one" does
+      | operation | path  |
+      | READ      | {one} |
+    Then all of it is allowed
+    When agent "one" does
+      | operation | path  |
+      | DELETE    | {one} |
+    Then all of it is denied

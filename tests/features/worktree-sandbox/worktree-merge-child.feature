@@ -1,0 +1,49 @@
+@MF-009 @MF-010 @MF-011 @MF-012 @MF-013 @SM-MF-001 @SM-MF-003 @SM-MF-006
+Feature: The trunk's work comes to the agents
+
+  Background:
+    Given a repository with the submodules "lib"
+    And an orchestrator in a worktree of its own
+
+  Scenario Outline: Every kind of result tells how it went
+    Given the "<family>" agents "one" in worktrees of their own
+    And "the orchestrator" commits "trunk" to "new"
+    And "one" commits "mine" to "own"
+    When the results come in
+    Then the result of "one" says "merged"
+    And "new" of "one" holds "trunk"
+
+    Examples:
+      | family    |
+      | Ticket    |
+      | Planning  |
+      | Discovery |
+
+  Scenario: Submodules come first
+    Given the "Ticket" agents "one" in worktrees of their own
+    And "the orchestrator" commits "trunk" to "lib/new"
+    And "one" commits "mine" to "lib/own"
+    When the results come in
+    Then the result of "one" says "merged, lib first"
+    And "lib/new" of "one" holds "trunk"
+
+  Scenario: A conflict leaves the agent's worktree as it was
+    Given the "Ticket" agents "one" in worktrees of their own
+    And "the orchestrator" commits "trunk" to "file"
+    And "one" commits "mine" to "file"
+    When the results come in
+    Then the result of "one" says "conflict in file"
+    And "file" of "one" holds "mine"
+
+  @EC-MF-003
+  Scenario: Nothing new
+    Given the "Ticket" agents "one" in worktrees of their own
+    When the results come in
+    Then the result of "one" says "nothing new"
+
+  @EC-MF-004
+  Scenario: The trunk is gone
+    Given the "Ticket" agents "one" in worktrees of their own
+    And the worktree of "the orchestrator" is deleted
+    When the results come in
+    Then the result of "one" says "error"

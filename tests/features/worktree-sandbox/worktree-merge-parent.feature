@@ -1,0 +1,63 @@
+@MF-014 @MF-016 @MF-017 @MF-018 @MF-019 @MF-020 @MF-021 @SM-MF-002 @SM-MF-003 @SM-MF-004 @SM-MF-006
+Feature: The agents' work comes to the trunk
+
+  Background:
+    Given a repository with the submodules "lib"
+    And an orchestrator in a worktree of its own
+
+  Scenario Outline: All are merged
+    Given the "<family>" agents "one, two" in worktrees of their own
+    And "one" commits "1" to "new-1"
+    And "two" commits "2" to "new-2"
+    When the results come in
+    Then the dispatch says "merged: one, two; conflicted: ; pending: "
+    And "new-1" of "the orchestrator" holds "1"
+    And "new-2" of "the orchestrator" holds "2"
+
+    Examples:
+      | family    |
+      | Ticket    |
+      | Planning  |
+      | Discovery |
+
+  @SM-MF-005 @MF-022 @EC-MF-008
+  Scenario: It stops at the first conflict, and the routing model decides
+    Given the "Ticket" agents "one, two, three, four" in worktrees of their own
+    And "one" commits "1" to "new-1"
+    And "two" commits "2" to "file"
+    And "three" commits "3" to "file"
+    And "four" commits "4" to "new-4"
+    When the results come in
+    Then the dispatch says "merged: one, two; conflicted: three; pending: four"
+    And "file" of "the orchestrator" holds "2"
+    And "new-4" of "the orchestrator" is missing
+    And the routing model is told "CONFLICTS, one, two, three, file, four, MergerRequest, MergerInterruptRequest"
+
+  Scenario: Submodules come first for every agent
+    Given the "Ticket" agents "one, two" in worktrees of their own
+    And "one" commits "1" to "lib/new-1"
+    And "two" commits "2" to "lib/new-2"
+    When the results come in
+    Then the dispatch says "merged: one, two; conflicted: ; pending: "
+    And the merge of "two" says "merged, lib first"
+    And "lib/new-1" of "the orchestrator" holds "1"
+    And "lib/new-2" of "the orchestrator" holds "2"
+
+  @EC-MF-001 @MF-025
+  Scenario: A submodule that merged is taken back when the rest conflicts
+    Given the "Ticket" agents "one, two" in worktrees of their own
+    And "one" commits "1" to "file"
+    And "two" commits "2" to "file"
+    And "two" commits "2" to "lib/new-2"
+    When the results come in
+    Then the dispatch says "merged: one; conflicted: two; pending: "
+    And "lib/new-2" of "the orchestrator" is missing
+
+  @EC-MF-007
+  Scenario: A conflict of phase one is resolved before phase two
+    Given the "Ticket" agents "one" in worktrees of their own
+    And "the orchestrator" commits "trunk" to "file"
+    And "one" commits "mine" to "file"
+    When the results come in
+    Then the dispatch says "merged: ; conflicted: one; pending: "
+    And the result of "one" says "conflict in file"

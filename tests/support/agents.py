@@ -1,0 +1,331 @@
+"""Agents at work for the features: real git repositories, real worktrees, real jails, and the workflow between them."""
+
+import hashlib
+import os
+import shlex
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.vcs.merge.models import AgentMergeStatus, MergeDescriptor
+from launcher.vcs.merge.service import WorktreeMergeService
+from launcher.vcs.worktrees.children import ChildWorktrees
+from launcher.vcs.worktrees.service import WorktreeService
+from launcher.workflow.agent_types import AgentType
+from launcher.workflow.confinement import run_options
+from launcher.workflow.contexts.in_memory import InMemoryRequestContextRepository
+from launcher.workflow.contexts.request_context import PromptContext, ToolContext
+from launcher.workflow.flow import Workflow, build_workflow
+from launcher.workflow.graph.nodes import Node
+from launcher.workflow.graph.repository import InMemoryGraphRepository
+from launcher.workflow.keys import ArtifactKey
+from launcher.workflow.requests.base import (
+    AgentRequest,
+    AgentResult,
+    DispatchRequest,
+    OwnWorktreeRequest,
+    ResultsRequest,
+)
+from launcher.workflow.requests.catalog import REQUEST_TYPES
+from launcher.workflow.requests.discovery import (
+    DiscoveryAgentRequest,
+    DiscoveryAgentRequests,
+    DiscoveryAgentResult,
+    DiscoveryAgentResults,
+)
+from launcher.workflow.requests.orchestration import OrchestratorRequest
+from launcher.workflow.requests.planning import (
+    PlanningAgentRequest,
+    PlanningAgentRequests,
+    PlanningAgentResult,
+    PlanningAgentResults,
+)
+from launcher.workflow.requests.ticket import (
+    TicketAgentRequest,
+    TicketAgentRequests,
+    TicketAgentResult,
+    TicketAgentResults,
+)
+from launcher.workflow.resolution import worktree_of_session
+from policy.sandbox import SandboxValidationResult, WorktreeSandbox
+from policy.worktree import WorktreeSandboxContext
+from tests.support.identity import Who
+from tests.support.install import Installed
+
+RUN = ArtifactKey("run")
+DISPATCH = RUN.child("dispatch")
+ORCHESTRATOR = "the orchestrator"
+RECEIVER = "the receiver"
+
+REQUESTS: dict[str, type[AgentRequest]] = {kind.__name__: kind for kind in REQUEST_TYPES}
+
+
+class Family(NamedTuple):
+    """The messages of one kind of dispatch."""
+
+    single: type[OwnWorktreeRequest]
+    dispatch: type[DispatchRequest]
+    result: type[AgentResult]
+    results: type[ResultsRequest]
+
+
+FAMILIES = {
+    "Ticket": Family(TicketAgentRequest, TicketAgentRequests, TicketAgentResult, TicketAgentResults),
+    "Planning": Family(PlanningAgentRequest, PlanningAgentRequests, PlanningAgentResult, PlanningAgentResults),
+    "Discovery": Family(DiscoveryAgentRequest, DiscoveryAgentRequests, DiscoveryAgentResult, DiscoveryAgentResults),
+}
+
+# What a command inside does; the path is its first argument.
+COMMANDS = {
+    "READ": 'if [ -d "$1" ]; then ls -- "$1"; else cat -- "$1"; fi >/dev/null',
+    "WRITE": 'printf "%s\n" written > "$1"',
+    "EDIT": 'text=$(cat -- "$1") && printf "%s edited\n" "$text" > "$1"',
+    "DELETE": 'mv -- "$1" "$1.gone"',
+}
+
+_SCRIPT = """
+git() { command git -c init.defaultBranch=main -c protocol.file.allow=always "$@"; }
+fill() { mkdir "$1/dir"; echo "$1" > "$1/file"; echo deep > "$1/dir/file"; git -C "$1" add .; }
+identify() { git -C "$1" config user.name Tester; git -C "$1" config user.email tester@example.invalid; }
+place=$PWD
+for name in "$@"; do
+    git init -q "up-$name"; identify "up-$name"; fill "up-$name"; git -C "up-$name" commit -q -m 'First.'
+done
+git init -q app; identify app; fill app
+for name in "$@"; do git -C app submodule --quiet add "$place/up-$name" "$name"; identify "app/$name"; done
+git -C app commit -q -m 'app: First.'
+"""
+
+
+class Outcome(NamedTuple):
+    """What became of some operations: what the validator answered to each, and how the commands in the jail ended."""
+
+    said: tuple[SandboxValidationResult, ...]
+    ended: "subprocess.CompletedProcess[str]"
+    changed: frozenset[str]
+    """Owners of worktrees whose files are different now."""
+
+    @property
+    def statuses(self) -> list[int]:
+        """Exit status of each command; 125 for all where there was no jail to run them in."""
+        if self.ended.returncode == 125:
+            return [125] * len(self.said)
+        return [int(line) for line in self.ended.stdout.splitlines() if line.isdecimal()]
+
+
+class Scene:
+    """One scenario.
+
+    Args:
+        who: acts.
+        installed: the command.
+        place: an empty directory of theirs.
+        submodules: of the repository.
+    """
+
+    def __init__(self, who: Who, installed: Installed, place: Path, submodules: Sequence[str]) -> None:
+        self.who = who
+        self.installed = installed
+        self.main = place / "app"
+        self.submodules = submodules
+        ended = who.run(["sh", "-eu", "-c", _SCRIPT, "sh", *submodules], cwd=place)
+        assert ended.returncode == 0, ended.stderr
+        self.keeper = WorktreeService(str(place / "state"))
+        self.worktrees = ChildWorktrees(self.keeper)
+        self.contexts = InMemoryRequestContextRepository()
+        self.graph = InMemoryGraphRepository()
+        self.flow: Workflow = build_workflow(
+            self.contexts,
+            self.graph,
+            self.worktrees,
+            WorktreeMergeService(str(place / "state")),
+            lambda _: ToolContext(),
+        )
+        self.told: dict[str, AgentRequest] = {}
+        self.family = FAMILIES["Ticket"]
+        self.dispatch: DispatchRequest | None = None
+        self.results: dict[str, AgentResult] = {}
+        self.collected: ResultsRequest | None = None
+        self.outcome: Outcome | None = None
+        self.prompt = ""
+
+    # What is given
+
+    def orchestrate(self, granted: Sequence[str] | None = None) -> None:
+        """An orchestrator, in a worktree made from the main checkout."""
+        made = self.keeper.add(self.main, "orchestrator")
+        self.graph.save(
+            Node(
+                node_id=RUN.value,
+                agent_type=AgentType.ORCHESTRATOR,
+                worktree_id=made.worktree_id,
+                granted_submodules=None if granted is None else tuple(granted),
+            )
+        )
+        self.told[ORCHESTRATOR] = self.flow.request(OrchestratorRequest(context_id=RUN))
+
+    def orchestrate_without_worktree(self) -> None:
+        """An orchestrator whose worktree does not exist yet."""
+        self.graph.save(Node(node_id=RUN.value, agent_type=AgentType.ORCHESTRATOR))
+        self.told[ORCHESTRATOR] = self.flow.request(OrchestratorRequest(context_id=RUN))
+
+    def send_out(self, family: str, names: Sequence[str]) -> None:
+        """Agents of one family, each in a worktree of its own; each has got its request."""
+        self.family = FAMILIES[family]
+        requests = [self.family.single(context_id=DISPATCH.child(name), goal=name) for name in names]
+        dispatch = self.family.dispatch.model_validate({"context_id": DISPATCH, "requests": requests})
+        sent = self.dispatch = self.flow.request(dispatch, self.told[ORCHESTRATOR])
+        for name, child in zip(names, sent.children, strict=True):
+            self.told[name] = self.flow.request(child, sent)
+
+    def commit(self, name: str, path: str, content: str) -> None:
+        """The agent's work: one commit, and one in the submodule first when the file lies there."""
+        root = self.root(name)
+        head, _, rest = path.partition("/")
+        (root / path).write_text(f"{content}\n")
+        if head in self.submodules:
+            self._commit(root / head, rest)
+            path = head
+        self._commit(root, path)
+
+    def delete(self, name: str) -> None:
+        """The worktree is gone, without a word to anybody."""
+        self.who.run(["rm", "-rf", "--", str(self.root(name))]).check_returncode()
+
+    # What happens
+
+    def send(self, sender: str, kind: str) -> None:
+        """A request flows to a new receiver."""
+        last = self.told[sender]
+        self.told[RECEIVER] = self.flow.request(REQUESTS[kind](context_id=last.context_id.child("next")), last)
+
+    def send_all(self) -> None:
+        """Each type of request, but the orchestrator's own, to a receiver of its own."""
+        for kind in REQUEST_TYPES:
+            if kind is not OrchestratorRequest:
+                request = kind(context_id=RUN.child(kind.__name__))
+                self.told[kind.__name__] = self.flow.request(request, self.told[ORCHESTRATOR])
+
+    def act(self, name: str, acts: Sequence[tuple[str, str]]) -> None:
+        """The agent tries operations on paths: file tools would ask the validator, and commands do it in a jail."""
+        boundaries = self.resolved(self.told[name].session_id)
+        assert boundaries is not None
+        box = WorktreeSandbox()
+        said = tuple(box.validate_in_context(path, boundaries, operation) for operation, path in acts)
+        before = self._contents()
+        root = boundaries.worktree_path
+        script = " ".join(
+            f"sh -c {shlex.quote(COMMANDS[operation])} sh {shlex.quote(path)}; echo $?;" for operation, path in acts
+        )
+        words = [str(self.installed.paddock), "run", "--git", "readonly", *run_options(boundaries), "--"]
+        ended = self.who.run([*words, "sh", "-c", script], cwd=root if root.is_dir() else self.main)
+        after = self._contents()
+        changed = frozenset(owner for owner, content in before.items() if after[owner] != content)
+        self.outcome = Outcome(said, ended, changed)
+
+    def answer(self) -> None:
+        """All agents answer, their results are collected."""
+        assert self.dispatch is not None
+        for name, request in self.told.items():
+            if name != ORCHESTRATOR:
+                self.results[name] = self.flow.result(self.family.result(context_id=request.context_id), request)
+        whole = self.family.results.model_validate({"context_id": DISPATCH, "results": list(self.results.values())})
+        self.collected = self.flow.results(whole, self.dispatch)
+
+    def make_prompt(self, agent_type: str) -> None:
+        """The contributed part of the prompt that an agent gets, after all that has been said so far."""
+        last = self.collected or self.told[ORCHESTRATOR]
+        self.prompt = self.flow.prompt(
+            PromptContext.model_validate(
+                {
+                    "agent_type": AgentType[agent_type],
+                    "current_request": last,
+                    "previous_request": self.told[ORCHESTRATOR],
+                }
+            )
+        )
+
+    # What can be looked at
+
+    def worktree(self, name: str) -> WorktreeSandboxContext:
+        """Where an agent was told to work."""
+        found = self.told[name].worktree_context
+        assert found is not None
+        return found
+
+    def root(self, name: str) -> Path:
+        """The root of that worktree."""
+        return self.worktree(name).worktree_path
+
+    def filled(self, path: str) -> str:
+        """`path` with ``{one}`` and ``{one.name}`` replaced by the worktree of agent `one` and its name."""
+        path = path.replace("{main}", str(self.main))
+        for name in self.told:
+            if self.told[name].worktree_context is not None:
+                root = self.root(name)
+                path = path.replace(f"{{{name}}}", str(root)).replace(f"{{{name}.name}}", root.name)
+        return path
+
+    def resolved(self, session: str) -> WorktreeSandboxContext | None:
+        """The boundaries that a tool finds for a session id."""
+        return worktree_of_session(session, self.contexts, self.graph, self.worktrees)
+
+    def merged(self, name: str) -> MergeDescriptor | None:
+        """How bringing an agent's work to the trunk went."""
+        assert self.collected is not None
+        told = self.collected.merge_aggregation
+        assert told is not None
+        (status,) = [each for each in (*told.merged, told.conflicted) if each and _last(each.agent_result_id) == name]
+        return status.merge_descriptor
+
+    def placed(self) -> tuple[list[str], list[str], list[str]]:
+        """Which agents are merged, conflicted and pending."""
+        assert self.collected is not None
+        told = self.collected.merge_aggregation
+        assert told is not None
+        conflicted = [told.conflicted] if told.conflicted is not None else []
+        return _names(told.merged), _names(conflicted), _names(told.pending)
+
+    def how(self, descriptor: MergeDescriptor | None) -> str:
+        """A merge in one phrase."""
+        assert descriptor is not None
+        if descriptor.conflict_files:
+            return f"conflict in {', '.join(descriptor.conflict_files)}"
+        if not descriptor.successful:
+            assert descriptor.error_message
+            return "error"
+        if descriptor.no_op:
+            return "nothing new"
+        first = [part.submodule_name for part in descriptor.submodule_merge_results if part.status == "merged"]
+        return ", ".join(["merged", *(f"{name} first" for name in first)])
+
+    def _commit(self, root: Path, path: str) -> None:
+        for words in (("add", "--", path), ("commit", "-q", "-m", "Work.")):
+            self.who.run(["git", "-C", str(root), *words]).check_returncode()
+
+    def _contents(self) -> dict[str, str]:
+        """A digest of all files of each worktree, git's own excepted."""
+        places = {"main": self.main} | {
+            name: self.root(name) for name, request in self.told.items() if request.worktree_context is not None
+        }
+        return {name: _digest(place) for name, place in places.items()}
+
+
+def _names(statuses: Iterable[AgentMergeStatus]) -> list[str]:
+    return [_last(status.agent_result_id) for status in statuses]
+
+
+def _last(result_id: str) -> str:
+    return result_id.rpartition("/")[2]
+
+
+def _digest(place: Path) -> str:
+    found = hashlib.sha256()
+    for directory, names, files in os.walk(place):
+        names[:] = sorted(name for name in names if name != ".git")
+        for name in sorted(files):
+            path = Path(directory, name)
+            found.update(os.fsencode(path) + (os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()))
+        found.update(os.fsencode(directory))
+    return found.hexdigest()
