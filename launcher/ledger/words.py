@@ -12,10 +12,10 @@ from policy.plan import Plan
 def one_line(found: Denial, seen: int, plan: Plan) -> str:
     """One kind of denial, and what would allow it."""
     remedy = answer(found, plan)
-    who = found.process.comm or found.process.exe or "?"
+    who = found.process.comm or found.process.exe
     times = f" ({seen} times)" if seen > 1 else ""
     fix = f": {remedy.flag}" if remedy.flag else ""
-    return f"{who}: {found.operation} {subject(found.path, found.host, found.port, found.target)}{times}{fix}"
+    return f"{f'{who}: ' if who else ''}{found.operation} {subject(found.path, found.host, found.port, found.target)}{times}{fix}"
 
 
 def subject(path: str | None, host: str | None, port: int | None, target: str | None) -> str:

@@ -142,7 +142,7 @@ class Denials:
         if self._trouble:
             lines.append(f"  {self._trouble}")
         else:
-            lines.append(f"  what would allow them: paddock denials {self._session}")
+            lines.append(f"  more: paddock denials {self._session}")
         return [printable(line) for line in lines]
 
     def _audit(self) -> "Reader":

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from launcher.jail import probe
+from launcher.ledger import audit_probe
 from launcher.session import messages, places, selftest
 from launcher.verbs import typer_verb
 from policy.errors import Refusal
@@ -30,7 +31,7 @@ def doctor(
 ) -> int:
     """Shows every layer of protection, and tries to break a real miniature jail."""
     os.environ["PATH"] = SYSTEM_PATH  # bwrap is tried out, unjailed
-    layers = probe.describe(probe.probe(), probe.bubblewrap())
+    layers = (*probe.describe(probe.probe(), probe.bubblewrap()), audit_probe.describe())
     refused: Refusal | None = None
     result: selftest.Result | None = None
     try:

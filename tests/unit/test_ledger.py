@@ -1,0 +1,171 @@
+"""A session's ledger on disk: one line per kind, counts that add up, bounds, and what half-written lines do."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.ledger import egress, record, store, words
+from launcher.ledger.denial import GUARD, LANDLOCK, PROXY, Denial, Process
+from policy import promises
+from policy.errors import Refusal
+from policy.plan import VERSION, Plan
+
+
+def plan(**fields: object) -> Plan:
+    empty: dict[str, object] = dict.fromkeys(Plan.FIELDS, ())
+    return Plan(**(empty | {"version": VERSION, "worktree": "/w", "backend": promises.GUARD, "net": "proxy"} | fields))
+
+
+def denial(path: str = "/etc/shadow", **changes: object) -> Denial:
+    known = Denial(1.5, LANDLOCK, "read", path, rights=("fs.read_file",), process=Process(7, "cat", "/usr/bin/cat"))
+    return known._replace(**changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return store.path_for(str(tmp_path), "review", 123)
+
+
+def test_a_session_without_denials_leaves_nothing(path: str) -> None:
+    """No file, and no directory for it."""
+    with record.Ledger(path, plan(), {}) as ledger:
+        ledger.end(0, ())
+    assert not os.path.exists(os.path.dirname(path))
+
+
+def test_what_repeats_is_one_line_with_a_count(path: str) -> None:
+    """Of the same programme; another programme's is another line. The first is there at once."""
+    with record.Ledger(path, plan(), {"session": "review"}) as ledger:
+        ledger.add(denial())
+        assert len(Path(path).read_text().splitlines()) == 2
+        for pid in range(100):
+            ledger.add(denial(process=Process(pid, "cat", "/usr/bin/cat")))
+        ledger.add(denial(process=Process(8, "tac", "/usr/bin/tac")))
+        ledger.end(3, ("a note",))
+    contents = store.read(path)
+    assert contents.facts["session"] == "review"
+    assert [(line["path"], line["process"]["comm"], line["count"]) for line in contents.denials] == [
+        ("/etc/shadow", "cat", 101),
+        ("/etc/shadow", "tac", 1),
+    ]
+    assert (contents.end["lost"], contents.end["notes"]) == (3, ["a note"])
+    assert len(Path(path).read_text().splitlines()) == 5
+    assert os.stat(path).st_mode & 0o777 == 0o600
+
+
+def test_there_are_bounds(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond so many kinds, denials are counted as lost."""
+    monkeypatch.setattr(record, "MOST_KINDS", 5)
+    with record.Ledger(path, plan(), {}) as ledger:
+        for number in range(20):
+            ledger.add(denial(f"/x/{number}"))
+        ledger.end(0, ())
+    contents = store.read(path)
+    assert (len(contents.denials), contents.end["lost"]) == (5, 15)
+
+
+def test_another_process_appends(path: str) -> None:
+    """To the same file, or to a new one, with what would allow it."""
+    record.append(path, plan(), denial())
+    record.append(path, plan(), denial("/data", layer=GUARD, wanted="w"))
+    first, second = store.read(path).denials
+    assert first["allow"]["flag"] == "--ro /etc/shadow"
+    assert first["risk"] == "password hashes of every user"
+    assert second["allow"] == {"flag": "--rw /data", "toml": '[filesystem]\nwrite = ["/data"]', "note": ""}
+
+
+@pytest.mark.parametrize("name", ["/a\nb", "/a\udcff", '/a"b', "/a\x1b[31m"])
+def test_names_that_an_agent_chose_break_no_line_and_no_terminal(path: str, name: str) -> None:
+    """They are JSON escapes in the file, and visible escapes on a terminal."""
+    record.append(path, plan(), denial(name))
+    assert len(Path(path).read_bytes().splitlines()) == 2 - 1
+    (line,) = store.read(path).denials
+    assert line["path"] == name
+    assert all(text.isprintable() for text in words.paragraph(line))
+
+
+def test_half_a_line_is_left_out(path: str) -> None:
+    """A writer may be in the middle of it; nonsense is passed over."""
+    record.append(path, plan(), denial())
+    with open(path, "a") as file:
+        file.write('nonsense\n[1]\n{"kind": "denial", "pa')
+    assert [line["path"] for line in store.read(path).denials] == ["/etc/shadow"]
+
+
+def test_the_oldest_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By age, by number, and by size; the newest stays, and what is no ledger too."""
+    day = 24 * 3600
+    for number in range(10):
+        os.close(store.create(store.path_for(str(tmp_path), f"s{number}", int((1000 - number) * day * 1e9))))
+    (tmp_path / "ledgers/mine").write_text("")
+    monkeypatch.setattr(store, "KEEP_FILES", 5)
+    store.prune(str(tmp_path), 1000 * day)
+    assert [one.session for one in store.kept(str(tmp_path))] == ["s0", "s1", "s2", "s3", "s4"]
+    store.prune(str(tmp_path), (998 + 30) * day - 1)
+    assert [one.session for one in store.kept(str(tmp_path))] == ["s0", "s1", "s2"]
+    monkeypatch.setattr(store, "KEEP_BYTES", 10)
+    for one in store.kept(str(tmp_path)):
+        Path(one.path).write_text("more than ten bytes")
+    store.prune(str(tmp_path), 1000 * day)
+    assert [one.session for one in store.kept(str(tmp_path))] == ["s0"]
+    assert (tmp_path / "ledgers/mine").exists()
+
+
+def test_a_name_that_came_again_means_the_latest(tmp_path: Path) -> None:
+    """Names may hold dots; the time of the start tells sessions of one name apart."""
+    for started in (5, 7, 6):
+        os.close(store.create(store.path_for(str(tmp_path), "a.1", started)))
+    assert store.path_of(str(tmp_path), "a.1") == store.path_for(str(tmp_path), "a.1", 7)
+    assert store.path_of(str(tmp_path), "a") is None
+
+
+def test_a_ledger_that_cannot_be_read_is_a_refusal(path: str) -> None:
+    """A directory in its place, say."""
+    os.makedirs(path)
+    with pytest.raises(Refusal) as caught:
+        store.read(path)
+    assert caught.value.reference == "ledger-unreadable"
+
+
+def line(**fields: object) -> dict[str, Any]:
+    known = {"time": 1.5, "operation": "connect", "host": "example.com", "port": 443, "decision": "deny", "rule": "",
+             "reason": "no rule allows example.com:443", "suggestion": "--allow-domain example.com:443"}  # fmt: skip
+    return known | fields
+
+
+def test_the_proxys_log_is_read(tmp_path: Path) -> None:
+    """Denials only; what found no room in it is counted."""
+    log = tmp_path / egress.FILE
+    lines = [line(), line(decision="allow"), {"operation": "fault", "reason": "x"}, {"operation": "lost", "count": 7}]
+    log.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    (found,), lost = egress.read(str(log))
+    assert (found.layer, found.host, found.port, lost) == (PROXY, "example.com", 443, 7)
+    assert record.answer(found, plan()).flag == "--allow-domain example.com:443"
+    assert egress.read(str(tmp_path / "none")) == ([], 0)
+
+
+def test_the_proxy_knows_better_what_would_help() -> None:
+    """A rule that denies has to go; a name that leads inside needs a rule for the address."""
+    for hint in ("remove the rule --deny-domain example.com", "--allow-domain 10.0.0.1:443"):
+        found = egress.of_decision(line(suggestion=hint))
+        assert found is not None
+        answer = record.answer(found, plan())
+        assert (answer.flag, answer.note) == ("", hint)
+
+
+@pytest.mark.parametrize(
+    ("backend", "heard", "kinds"),
+    [
+        (promises.GUARD, True, 0),
+        (promises.GUARD, False, 1),
+        (promises.NAMESPACES, True, 1),
+        (promises.NAMESPACES, False, 2),
+        (promises.BUBBLEWRAP, False, 1),
+    ],
+)
+def test_the_kinds_that_are_missing_are_named(backend: str, heard: bool, kinds: int) -> None:
+    """By what the session's own hearing was proven to be."""
+    assert len(words.missing(backend, heard=heard)) == kinds
