@@ -29,6 +29,7 @@ from policy.ingredients import (
     merged,
     other_names,
     program_grants,
+    socket_warning,
 )
 from policy.launch import Command, Git, Support, Translation
 from policy.plan import VERSION, Bind, Grant, Plan, beneath
@@ -111,6 +112,8 @@ def derive(
             )
         if mounts and granted in PRIVATE:
             warnings.append(f"{source} {path}: a jail has its own {granted}; name what is needed below it")
+        if host.kind(granted) == "socket":
+            warnings.append(socket_warning(granted, source))
     grants += program_grants(command, grants, host, root)
     links.update(host.links(command.path))
 
@@ -203,10 +206,10 @@ def derive(
         handoff=handed,
         handoff_patterns=rules.handoff_patterns,
         net=rules.net,
-        domains=(*rules.domains, *((domain, f"provider {provider.provider}") for domain in provider.domains)),
+        domains=(*rules.domains, *provider.domains),
         domains_denied=rules.domains_denied,
         server_name=rules.server_name,
-        reach=rules.reach if rules.net == "proxy" else (),
+        reach=tuple(dict((*provider.reach, *rules.reach)).items()) if rules.net == "proxy" else (),
         env_pass=tuple(dict.fromkeys((*rules.env_pass, *toolchains.env_pass, *provider.credentials))),
         env_set=environment(rules, provider, toolchains),
         limits=tuple(rules.limits),

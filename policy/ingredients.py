@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterable
 
+from policy import risk
 from policy.config.rules import Rules
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal
 from policy.host import Host
@@ -76,6 +77,13 @@ def git_grants(git: Git, mode: str, root: str) -> list[Grant]:
     paths = [git.common_dir, git.git_dir, *(path for _, path in git.modules)]
     outside = dict.fromkeys(path for path in paths if not beneath(path, root))
     return [(path, DATA, source) for path in outside]
+
+
+def socket_warning(path: str, source: str) -> str:
+    """What the user should know who grants a socket file: no rule of the jail holds for what answers there."""
+    known = risk.of(path)
+    text = f"{source} {path}: whatever serves that socket acts outside of the jail, on the command's word"
+    return f"{text}; {known}" if known else text
 
 
 def borrowed(git: Git, host: Host) -> list[str]:

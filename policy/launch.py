@@ -74,7 +74,8 @@ class Translation(NamedTuple):
     arguments: tuple[str, ...] = ()
     arguments_at: int = -1
     credentials: tuple[str, ...] = ()
-    domains: tuple[str, ...] = ()
+    domains: tuple[tuple[str, str], ...] = ()
+    reach: tuple[tuple[str, str], ...] = ()
 
 
 def led_by(worktree: str, path: str, host: Host) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.jail import probe, seccomp
-from launcher.session import cache, configuration, implied, repositories, state
+from launcher.session import cache, configuration, endpoints, implied, repositories, state
 from launcher.session.machine import Machine
 from launcher.session.places import Places, made
 from launcher.session.private_home import make_private_home
@@ -262,11 +262,12 @@ def _translated(
             at = strategy.program_index(command, chosen.spec.commands)
     arguments = () if at is None else tuple(words.arguments)
     credentials: tuple[str, ...] = ()
-    domains: tuple[str, ...] = ()
+    domains: tuple[tuple[str, str], ...] = ()
+    reach: tuple[tuple[str, str], ...] = ()
     if isinstance(chosen, strategy.DeclaredStrategy):
         spec = chosen.spec
         credentials = (*spec.credentials.environment, *spec.settings)
-        domains = tuple(spec.domains)
+        domains, reach = endpoints.of(spec, chosen.provider_name, machine, os.environ)
     return Translation(
         provider=chosen.provider_name,
         dialect=dialect.value,
@@ -275,6 +276,7 @@ def _translated(
         arguments_at=-1 if at in (None, -1) else at + 1,
         credentials=credentials,
         domains=domains,
+        reach=reach,
     )
 
 

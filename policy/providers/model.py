@@ -11,6 +11,7 @@ A file looks like this (all keys except ``schema``, ``name``, ``title``, ``nativ
     override = false                    # true, in a user's file only: replaces the built-in of the same name
     domains = ["api.anthropic.com"]     # hosts it needs, HOST or *.HOST, optionally :PORT
     settings = ["ANTHROPIC_MODEL"]      # names of plain (not secret) variables that pass through
+    endpoints = ["ANTHROPIC_BASE_URL"]  # those of them that hold the URL of a host it must reach
     notes = ["..."]                     # what bites, for people
 
     [state]                             # see `State`
@@ -160,6 +161,8 @@ class ProviderSpec(_Frozen):
     """Hosts that it must reach, for `--net proxy`."""
     settings: list[Variable] = []
     """Names of variables without secrets that pass through: model, base URL."""
+    endpoints: list[Variable] = []
+    """Those of `settings` whose value is a URL: with `--net proxy` its host may be reached too."""
     notes: list[str] = []
     """What people should know."""
     state: State = State()

@@ -220,3 +220,32 @@ def test_the_token_is_in_no_file(user_paddock: Paddock) -> None:
     ]
     assert found == []
     assert "${proxy}" in user_paddock.call("explain", "--plan", "--net", "proxy", "--", "true").stdout
+
+
+def test_a_socket_file_can_be_granted_with_a_warning(paddock: Paddock, backend: str) -> None:
+    """By its path; the user is told that no rule of the jail holds for what answers there."""
+    env, choice = SWITCHES[backend]
+    directory = paddock.place / "outside"
+    directory.mkdir()
+    program = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); print(s.recv(100).decode())"
+    )
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(directory / "docker.sock"))
+        server.listen()
+        paddock.who.give(directory)
+
+        def greet() -> None:
+            with server.accept()[0] as connection:
+                connection.sendall(b"hello from the socket")
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        words = [str(base_python()), "-I", "-S", "-c", program, str(directory / "docker.sock")]
+        denied = paddock.run("--git=readonly", *choice, "--", *words, env=env)
+        ended = paddock.run("--git=readonly", *choice, "--rw", str(directory / "docker.sock"), "--", *words, env=env)
+        thread.join(PATIENCE)
+    assert denied.returncode != 0
+    assert ended.stdout == "hello from the socket\n", ended
+    assert "acts outside of the jail" in ended.stderr
+    assert "root on this machine" in ended.stderr
