@@ -8,6 +8,7 @@ import os
 
 from launcher.vcs import git_config
 from launcher.vcs.checkout import Checkout
+from launcher.vcs.checkout import common_dir as common_dir_of
 from policy.host import Host
 from policy.launch import Git
 from policy.plan import Repository, beneath
@@ -32,7 +33,7 @@ def described(found: Checkout, host: Host) -> Git:
     large: list[tuple[str, str]] = []
     inside: list[str] = []
     entries = [("", found.root, found.git_dir, found.common_dir)]
-    entries += [(sub.name, sub.path, sub.git_dir, sub.git_dir) for sub in found.submodules]
+    entries += [(sub.name, sub.path, sub.git_dir, common_dir_of(sub.git_dir, host)) for sub in found.submodules]
     for name, path, git_dir, common_dir in entries:
         label = f"submodule {name}" if name else "the repository"
         kind = host.kind(f"{path}/.git")
@@ -49,8 +50,8 @@ def described(found: Checkout, host: Host) -> Git:
         _look(git_dir, common_dir, label, host, obstacles)
         if stores and host.kind(f"{common_dir}/lfs/objects") == "dir":
             large.append((stores[0], f"{common_dir}/lfs/objects"))
-        private = "" if not name else git_dir[len(found.git_dir) + 1 :]
-        if name and not beneath(git_dir, f"{found.git_dir}/modules"):
+        private = "" if not name else _private(found, git_dir, common_dir)
+        if private is None:
             obstacles.append(f"the git directory of {label} is not where git keeps those of submodules")
             continue
         repositories.append((name, path, git_dir, common_dir, private, object_format, stores))
@@ -65,6 +66,16 @@ def described(found: Checkout, host: Host) -> Git:
         pointers=_pointers(found, host),
         obstacles=tuple(obstacles),
     )
+
+
+def _private(found: Checkout, git_dir: str, common_dir: str) -> str | None:
+    """Where git has a submodule's git directory below that of the worktree around it; None when it is elsewhere."""
+    if beneath(git_dir, f"{found.git_dir}/modules"):
+        return git_dir[len(found.git_dir) + 1 :]
+    # A worktree of the store that all worktrees share (`launcher.vcs.worktrees`).
+    if git_dir != common_dir and beneath(common_dir, f"{found.common_dir}/modules"):
+        return common_dir[len(found.common_dir) + 1 :]
+    return None
 
 
 def _format(config: str, label: str, host: Host, obstacles: list[str]) -> str:
