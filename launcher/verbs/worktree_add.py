@@ -17,7 +17,7 @@ EXAMPLES = (
     ("paddock worktree add big --sparse src --sparse docs", "two directories (and the files at the top) only"),
     ("paddock worktree add PROJ-17 --copy .env --json", "with an untracked file of this worktree; say it as JSON"),
 )
-_FILTER = "Let this filter of the repository's configuration run (git-lfs: lfs). None runs otherwise."
+_FILTER = "Let this filter of your git configuration run (for git-lfs: lfs). None runs otherwise."
 _COPY = "Copy untracked files that match, from this worktree. The agent can then read them."
 
 

@@ -10,6 +10,7 @@ import typer
 from launcher.session import messages, places
 from launcher.vcs.harvest import ending
 from launcher.vcs.quarantine import record
+from launcher.vcs.worktrees import user_config
 from launcher.vcs.worktrees.models import Worktree
 from launcher.vcs.worktrees.naming import worktree_id
 from launcher.vcs.worktrees.service import WorktreeService
@@ -26,7 +27,9 @@ Repository = Annotated[
 
 def service(*, quiet: bool = False) -> WorktreeService:
     """The service of this user; it says on standard error what takes time, unless `quiet`."""
-    state = places.made(places.places(os.environ).state)
+    where = places.places(os.environ)
+    state = places.made(where.state)
+    user = user_config.read(where.home, os.path.dirname(where.config))
 
     def unharvested(root: Path) -> bool:
         return ending.due(record.directory_of(state, worktree_id(os.fspath(root))))
@@ -35,7 +38,7 @@ def service(*, quiet: bool = False) -> WorktreeService:
         if not quiet and sys.stderr.isatty():
             messages.say(f"paddock: {printable(line)}")
 
-    return WorktreeService(state, unharvested=unharvested, say=say)
+    return WorktreeService(state, unharvested=unharvested, user=user, say=say)
 
 
 def start(repository: str | None) -> str:

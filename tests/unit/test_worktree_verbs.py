@@ -16,6 +16,8 @@ from tests.support.worktrees import Place, committed, git
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     place = worktrees.nested(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(place.app)
     return place
 
@@ -82,6 +84,27 @@ def test_a_worktree_of_git_is_adopted_and_followed(place: Place, capsys: pytest.
     (place.root / "mine").rename(place.root / "yours")
     assert "missing" in said(capsys, "list")
     assert f"is at {place.root}/yours now" in said(capsys, "repair", "../yours")
+
+
+def test_what_the_user_ignores_everywhere_is_no_work(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """`core.excludesFile` of his own configuration counts, as it does for his own git."""
+    parsed(capsys, "add", "T-1")
+    (place.root / "app-T-1/.idea").write_text("")
+    assert parsed(capsys, "status", "T-1", status=1)[0]["at_stake"] == ["1 untracked"]
+    (Path.home() / "mine").write_text(".idea\n")
+    (Path.home() / ".gitconfig").write_text("[core]\n\texcludesFile = ~/mine\n")
+    assert parsed(capsys, "status", "T-1")[0]["at_stake"] == []
+
+
+def test_a_filter_of_the_users_own_runs_only_when_it_is_named(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """git-lfs is usually set up there; without its name files are written as they are stored."""
+    (Path.home() / ".gitconfig").write_text('[filter "up"]\n\tsmudge = tr a-z A-Z\n')
+    (place.app / ".git/info").mkdir(exist_ok=True)
+    (place.app / ".git/info/attributes").write_text("file filter=up\n")
+    parsed(capsys, "add", "one")
+    parsed(capsys, "add", "two", "--filter", "up")
+    assert (place.root / "app-one/file").read_text() == "app\n"
+    assert (place.root / "app-two/file").read_text() == "APP\n"
 
 
 def test_mistakes_are_refused_like_everywhere(place: Place) -> None:

@@ -10,6 +10,7 @@ from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.worktrees import files
 from launcher.vcs.worktrees.models import Part, State, Worktree
 from launcher.vcs.worktrees.request import Unharvested
+from launcher.vcs.worktrees.user_config import UserConfig
 
 _OPERATIONS = {
     "MERGE_HEAD": "merge",
@@ -95,12 +96,18 @@ class Condition(BaseModel):
         return [*found, "commits that were not harvested"] if self.unharvested else found
 
 
-def look(worktree: Worktree, unharvested: Unharvested) -> Condition:
-    """The condition of a worktree; of one that is not there, only what the store has."""
+def look(worktree: Worktree, unharvested: Unharvested, user: UserConfig) -> Condition:
+    """The condition of a worktree; of one that is not there, only what the store has.
+
+    Args:
+        worktree: as the store has it.
+        unharvested: tells of commits in a private git directory.
+        user: says what does not count as untracked.
+    """
     path = worktree.path
     if worktree.state is not State.READY:
         return Condition(worktree_id=worktree.worktree_id, path=path, state=worktree.state)
-    parts = tuple(_part(part, worktree) for part in worktree.parts)
+    parts = tuple(_part(part, worktree, user) for part in worktree.parts)
     return Condition(
         worktree_id=worktree.worktree_id,
         path=path,
@@ -113,14 +120,14 @@ def look(worktree: Worktree, unharvested: Unharvested) -> Condition:
     )
 
 
-def _part(part: Part, worktree: Worktree) -> PartCondition:
+def _part(part: Part, worktree: Worktree, user: UserConfig) -> PartCondition:
     git_dir, place = os.fspath(part.git_dir), os.fspath(part.path)
     if not os.path.isdir(git_dir):
         return PartCondition(name=part.name, problem=f"its git directory {git_dir} is gone")
     if os.path.realpath(place) != place or not os.path.isdir(place):
         return PartCondition(name=part.name, problem=f"{place} is gone, or was replaced")
     # The git directory is named, never found by the `.git` in the files: that one an agent may have replaced.
-    git = Git(git_dir, place)
+    git = Git(git_dir, place, settings=user.ignores)
     try:
         return _examined(git, part, worktree)
     except GitFailed as failure:

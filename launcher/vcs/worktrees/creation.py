@@ -16,6 +16,7 @@ from launcher.vcs.worktrees.models import Part, State, Worktree
 from launcher.vcs.worktrees.proposal import propose
 from launcher.vcs.worktrees.request import Options, Say, Step
 from launcher.vcs.worktrees.store import WorktreeRepository
+from launcher.vcs.worktrees.user_config import UserConfig
 from policy.errors import Refusal
 
 IDENTITY = {"GIT_COMMITTER_NAME": "paddock", "GIT_COMMITTER_EMAIL": "paddock@localhost"}
@@ -28,11 +29,13 @@ class Creation:
     Args:
         store: where they are kept.
         state: Paddock's state directory.
+        user: has the filters that may be asked for.
         step: called before each change.
         say: told what is going on.
     """
 
-    def __init__(self, store: WorktreeRepository, state: str, step: Step, say: Say) -> None:
+    def __init__(self, store: WorktreeRepository, state: str, user: UserConfig, step: Step, say: Say) -> None:
+        self._user = user
         self._store = store
         self._state = state
         self._step = step
@@ -143,7 +146,8 @@ class Creation:
                 raise Refusal("submodule-unavailable", f"submodule {part.name} has no empty directory of its own",
                               context=f"{place} is something else in the commit around it")  # fmt: skip
         files.write_pointer(place, git_dir)
-        git = Git(git_dir, place, filters=options.filters, settings=options.settings(), hold=(kept,))
+        settings = (*options.settings(), *self._user.of_filters(options.filters))
+        git = Git(git_dir, place, filters=options.filters, settings=settings, hold=(kept,))
         try:
             git.run("read-tree", "-m", "-u", "HEAD", environment=IDENTITY)
         except GitFailed as failure:

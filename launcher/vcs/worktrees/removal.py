@@ -18,6 +18,7 @@ from launcher.vcs.worktrees.creation import IDENTITY
 from launcher.vcs.worktrees.models import Part, State, Worktree
 from launcher.vcs.worktrees.request import Say, Step, Unharvested
 from launcher.vcs.worktrees.store import WorktreeRepository
+from launcher.vcs.worktrees.user_config import UserConfig
 from policy.errors import Refusal
 
 
@@ -46,11 +47,15 @@ class Removal:
         store: where they are kept.
         state: Paddock's state directory.
         unharvested: tells of commits in a private git directory.
+        user: says what does not count as untracked.
         step: called before each change.
         say: told what is going on.
     """
 
-    def __init__(self, store: WorktreeRepository, state: str, unharvested: Unharvested, step: Step, say: Say) -> None:
+    def __init__(
+        self, store: WorktreeRepository, state: str, unharvested: Unharvested, user: UserConfig, step: Step, say: Say
+    ) -> None:
+        self._user = user
         self._store = store
         self._state = state
         self._unharvested = unharvested
@@ -73,7 +78,7 @@ class Removal:
             if own is None:
                 raise Refusal("worktree-busy", f"somebody is at work on {worktree.path}", hint="try again later")
             held.enter_context(_no_session(self._state, worktree))
-            now = condition.look(worktree, self._unharvested)
+            now = condition.look(worktree, self._unharvested, self._user)
             if not force:
                 _check(now)
             backups: list[tuple[str, str]] = []

@@ -29,7 +29,7 @@ class Options(NamedTuple):
         submodules: names of the ones to populate. None: all.
         copy: patterns of untracked files to copy from the parent.
         sparse: directories to check out, in cone mode. None: as the parent does.
-        filters: names of `filter` drivers of the repository's configuration that may run (``lfs``).
+        filters: names of `filter` drivers, of the repository's or the user's configuration, that may run (``lfs``).
         workers: processes that write files. None: as many as there are processors, 8 at most.
     """
 

@@ -19,7 +19,11 @@ from launcher.vcs.worktrees.recovery import Recovery
 from launcher.vcs.worktrees.removal import Removal, Removed
 from launcher.vcs.worktrees.request import Options, Say, Step, Unharvested, quiet
 from launcher.vcs.worktrees.store import WorktreeRepository
+from launcher.vcs.worktrees.user_config import UserConfig
 from policy.errors import Refusal
+
+NOBODY = UserConfig()
+"""A user without a git configuration."""
 
 
 def nothing_waits(_: Path) -> bool:
@@ -36,18 +40,26 @@ class WorktreeService:
     Args:
         state: Paddock's state directory, private (`launcher.session.places`).
         unharvested: tells whether commits wait in a worktree's private git directory.
+        user: what he ignores, and filters that may be asked for.
         say: takes a line on what is going on.
         step: called before each change on the disk, for tests that stop there.
     """
 
     def __init__(
-        self, state: str, *, unharvested: Unharvested = nothing_waits, say: Say = quiet, step: Step = quiet
+        self,
+        state: str,
+        *,
+        unharvested: Unharvested = nothing_waits,
+        user: UserConfig = NOBODY,
+        say: Say = quiet,
+        step: Step = quiet,
     ) -> None:
+        self._user = user
         self._state = state
         self._unharvested = unharvested
         self.store = WorktreeRepository(state)
-        self._creation = Creation(self.store, state, step, say)
-        self._removal = Removal(self.store, state, unharvested, step, say)
+        self._creation = Creation(self.store, state, user, step, say)
+        self._removal = Removal(self.store, state, unharvested, user, step, say)
         self._recovery = Recovery(self.store, state, self._creation, self._removal, step)
 
     def add(self, parent: str | Path, ticket: str, options: Options | None = None) -> Worktree:
@@ -94,7 +106,7 @@ class WorktreeService:
 
     def status(self, worktree: Worktree) -> Condition:
         """How a worktree is, and what in it would be lost."""
-        return condition.look(worktree, self._unharvested)
+        return condition.look(worktree, self._unharvested, self._user)
 
     def remove(self, worktree: Worktree, *, force: bool = False, keep_branch: bool = False) -> Removed:
         """Removes a worktree; see `Removal.remove`."""
