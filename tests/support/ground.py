@@ -111,6 +111,40 @@ class Ground:
         self.run("fast-import", "--quiet", "--force", stdin=b"\n".join(out) + b"\n")
         return self.id(ref)
 
+    def history(self, commits: "Sequence[tuple[Tree, Sequence[int]]]") -> list[str]:
+        """Writes many commits in one process and returns their ids.
+
+        Args:
+            commits: each with its whole tree and the places of its parents in this list.
+        """
+        out: list[bytes] = []
+        for number, (tree, parents) in enumerate(commits, 1):
+            out += [b"commit refs/made/last", b"mark :%d" % number, f"committer {_WHO}".encode(), _data(b"Work.\n")]
+            words = (b"from", *[b"merge"] * len(parents))
+            out += [b"%s :%d" % (word, parent + 1) for word, parent in zip(words, parents, strict=False)]
+            out.append(b"deleteall")
+            if not parents:
+                out[-6:-6] = [b"reset refs/made/last"]
+            for path, entry in tree.items():
+                mode, content = entry if isinstance(entry, Entry) else ("100644", entry)
+                data = content if isinstance(content, bytes) else content.encode()
+                out += [f"M {mode} inline ".encode() + _quoted(path), _data(data)]
+        marks = self.root / ".git/marks"
+        self.run("fast-import", "--quiet", "--force", f"--export-marks={marks}", stdin=b"\n".join(out) + b"\n")
+        lines = [line.split(" ") for line in marks.read_text().splitlines()]
+        known = {int(mark[1:]): oid for mark, oid in lines}
+        return [known[number] for number in range(1, len(commits) + 1)]
+
+    def git_merge(self, ours: str, theirs: str) -> "tuple[str, frozenset[str]]":
+        """What `git merge` makes of two commits in the checkout: the tree ("" with conflicts), and unmerged entries."""
+        self.git("checkout", "-q", "--force", "--detach", ours)
+        ended = self.run("merge", "-q", "--no-ff", "--no-commit", theirs, check=False)
+        unmerged = frozenset(filter(None, os.fsdecode(self.run("ls-files", "-u", "-z").stdout).split("\0")))
+        tree = self.git("write-tree") if not unmerged and ended.returncode == 0 else ""
+        self.git("reset", "-q", "--hard")
+        self.git("clean", "-qfdx")
+        return tree, unmerged
+
     def branch(self, name: str, tree: Tree, *, start: str = "main", remove: Sequence[str] = ()) -> str:
         """A new branch with one commit on top of `start`."""
         return self.commit(name, tree, parents=[start], remove=remove)

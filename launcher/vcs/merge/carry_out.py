@@ -5,6 +5,7 @@ main repository last; the journal says "committed"; locks away. Before "committi
 everything will.
 """
 
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import NamedTuple, Protocol
@@ -104,6 +105,7 @@ def resume(journal: Journal, run: Run, *, hold: Sequence[int]) -> Run:
             refs-moved.
     """
     parts = _parts(run, hold)
+    _clear_locks(parts, run)
     if run.state is State.PREPARED:
         _unlock(parts)
         return journal.advance(run, State.ABANDONED, "interrupted before anything was moved")
@@ -131,16 +133,14 @@ def roll_back(journal: Journal, run: Run, *, hold: Sequence[int]) -> Run:
         )
     parts = [_turned(part) for part in _parts(run, hold)]
     complete = run.state in (State.DONE, State.COMMITTED)
+    if not complete:
+        _clear_locks(parts, run)
     _refuse_foreign(run, parts, allow_new=not complete)
-    try:
+    if complete:
+        # Before the journal says so, and without a lock, which a crash would leave to a run that is done.
         for part in parts:
             if part.files is not None:
-                part.files.lock()
-                if complete:
-                    part.files.check(part.move.old, part.move.new)
-    except Refusal:
-        _unlock(parts)
-        raise
+                part.files.check(part.move.old, part.move.new)
     run = journal.advance(run, State.ROLLING_BACK)
     return _again(journal, run, parts, State.ROLLED_BACK)
 
@@ -207,6 +207,34 @@ def value(git: Git, ref: str) -> str:
     """The commit a ref stands at; "" when there is none."""
     found = git.run("rev-parse", "--verify", "--quiet", "--end-of-options", ref, ok=(0, 1))
     return found.out.decode().strip()
+
+
+def _clear_locks(parts: Sequence[_Part], run: Run) -> None:
+    """Removes the locks of transactions of this run whose git was killed, too (a machine that lost its power).
+
+    Every git of a run has the journal's lock, so none of them lives. A lock file has the new value of its ref: nobody
+    else would have set the ref to a commit that this run has made. HEAD's own is empty, and taken with the branch's.
+    """
+    for part in parts:
+        move = part.move
+        for ref in (move.ref, f"{KEPT}/{run.run_id}/old", f"{KEPT}/{run.run_id}/new"):
+            if not ref:
+                continue
+            directory = part.git.git_dir if ref == "HEAD" else part.git.common_dir
+            path = f"{directory}/{ref}.lock"
+            if _content(path) in (move.old, move.new):
+                head = f"{part.git.git_dir}/HEAD.lock"
+                if ref != "HEAD" and _content(head) == "":
+                    os.unlink(head)
+                os.unlink(path)
+
+
+def _content(path: str) -> str | None:
+    try:
+        with open(path, encoding="ascii", errors="replace") as stream:
+            return stream.read(200).strip()
+    except FileNotFoundError:
+        return None
 
 
 def _parts(run: Run, hold: Sequence[int]) -> list[_Part]:

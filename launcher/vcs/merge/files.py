@@ -8,6 +8,7 @@ content (`remains`).
 
 import os
 import shutil
+import tempfile
 
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.merge import remains
@@ -68,19 +69,23 @@ class Files:
     def unlock(self) -> None:
         """Lets the index go, if this run holds it."""
         if self.locked_by() == self._run:
-            for path in (self._copy, self._lock):
-                if os.path.lexists(path):
-                    os.unlink(path)
+            self._drop_copy()
+            os.unlink(self._lock)
 
     def check(self, old: str, new: str) -> None:
-        """Tries the way from `old` to `new` without writing any file.
+        """Tries the way from `old` to `new` without writing any file; needs no `lock`.
 
         Raises:
             Refusal: trunk-dirty: uncommitted work is in the way.
         """
-        self._prepare()
-        self._read_tree("-n", "-m", "-u", old, new)
-        in_the_way = self._ignored(old, new)
+        # Not beside the index: nothing would take a copy away that a crash has left there.
+        with tempfile.TemporaryDirectory(prefix="paddock-merge-") as scratch:
+            trial = Files(self._git, self._run)
+            trial._copy = f"{scratch}/index"
+            trial._environment = {"GIT_INDEX_FILE": trial._copy}
+            trial._prepare()
+            trial._read_tree("-n", "-m", "-u", old, new)
+            in_the_way = trial._ignored(old, new)
         if in_the_way:
             raise self._dirty([f"{path} is ignored by git, and the merge would write it" for path in in_the_way])
 
@@ -100,9 +105,7 @@ class Files:
         Raises:
             Refusal: trunk-dirty; every file is as the index says then, or as the user left it.
         """
-        for leftover in (self._copy, f"{self._copy}.lock"):
-            if os.path.lexists(leftover):
-                os.unlink(leftover)
+        self._drop_copy()
         self._prepare()
         swept = remains.sweep(self._git, self.differences(old, new), self._environment)
         try:
@@ -147,6 +150,11 @@ class Files:
             os.unlink(self._copy)
         # 1: some files differ, which read-tree looks at itself
         self._git.run("update-index", "-q", "--refresh", ok=(0, 1), environment=self._environment)
+
+    def _drop_copy(self) -> None:
+        for path in (self._copy, f"{self._copy}.lock"):
+            if os.path.lexists(path):
+                os.unlink(path)
 
     def _read_tree(self, *words: str) -> None:
         try:

@@ -105,15 +105,19 @@ def conflicts(merged: Merged, *, prefix: str = "", submodule: str | None = None)
     if merged.clean:
         return ()
     left = {stage.path for stage in merged.stages}
-    found = []
+    told: dict[tuple[tuple[bytes, ...], ConflictKind], list[str]] = {}
     for message in merged.messages:
         kind = kind_of(message)
-        if kind is None:
-            continue
-        paths = message.paths
+        if kind is not None:
+            told.setdefault((message.paths, kind), []).append(message.text.rstrip("\n"))
+    found = []
+    for (paths, kind), texts in told.items():
         left.difference_update(paths)
+        # After it has said that a file is binary, git says that its contents clash.
+        if kind is ConflictKind.CONTENTS and (paths, ConflictKind.BINARY) in told:
+            continue
         stages = [stage for stage in merged.stages if stage.path in paths]
-        found.append(_conflict(paths, kind, stages, message.text.rstrip("\n"), prefix, submodule))
+        found.append(_conflict(paths, kind, stages, "\n".join(texts), prefix, submodule))
     for path in dict.fromkeys(stage.path for stage in merged.stages if stage.path in left):
         stages = [stage for stage in merged.stages if stage.path == path]
         found.append(_conflict((path,), ConflictKind.OTHER, stages, "", prefix, submodule))
@@ -126,8 +130,8 @@ def kind_of(message: Message) -> ConflictKind | None:
         return None
     name = message.type.removeprefix("CONFLICT").strip().removeprefix("(").removesuffix(")")
     if name == "contents" and message.text.startswith("CONFLICT (add/add)"):
-        return ConflictKind.ADD_ADD  # git files it under contents
-    if name.startswith("submodule"):
+        return ConflictKind.ADD_ADD  # git files it under contents, and submodules too
+    if name.startswith("submodule") or message.text.startswith("CONFLICT (submodule)"):
         return ConflictKind.SUBMODULE
     return _KINDS.get(name, ConflictKind.OTHER)
 

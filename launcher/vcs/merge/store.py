@@ -1,6 +1,7 @@
 """One repository as the merge engine sees it: objects only. No ref, no index and no file of the user's is touched."""
 
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
@@ -23,7 +24,8 @@ class Store:
     """The object store of one repository.
 
     Merging reads attributes (`merge=union`, `-text`, `eol`) as `git merge` in a checkout of `ours` would: out of a
-    private index that holds nothing but the `.gitattributes` files of `ours`, beside an empty directory as work tree.
+    private work tree that holds nothing but the `.gitattributes` files of `ours`. (An index would not do: merge-tree
+    never reads it. Without a work tree of its own, git would look where it happens to be started.)
 
     Args:
         git_dir: its git directory; trusted.
@@ -34,9 +36,9 @@ class Store:
 
     def __init__(self, git_dir: str, who: Mapping[str, str], *, hold: Sequence[int] = (), keep: bool = True) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="paddock-merge-")
-        empty = os.path.join(self._scratch.name, "empty")
-        os.mkdir(empty)
-        self.git = Git(git_dir, empty, hold=hold)
+        self._tree = self.scratch("tree")
+        os.mkdir(self._tree)
+        self.git = Git(git_dir, self._tree, hold=hold)
         self.git_dir = git_dir
         self._environment: dict[str, str] = {}
         if not keep:
@@ -46,9 +48,8 @@ class Store:
             }
             os.mkdir(self.scratch("objects"))
         self._who = dict(who) | self._environment
-        self._attributes = os.path.join(self._scratch.name, "attributes")
         self._attributes_of: str | None = None
-        self._attribute_entries: bytes | None = None
+        self._attributes_fixed = False
 
     def close(self) -> None:
         """Removes what merging needed."""
@@ -131,7 +132,7 @@ class Store:
         self._use_attributes(attributes)
         words = ("merge-tree", "--write-tree", "-z", "--messages", ours, theirs)
         # 1: conflicts
-        ended = self.git.run(*words, ok=(0, 1, 128), environment=self._with_attributes)
+        ended = self.git.run(*words, ok=(0, 1, 128), environment=self._environment)
         if ended.status == 128:
             if _UNRELATED in ended.err:
                 return None
@@ -147,7 +148,7 @@ class Store:
         self._use_attributes(attributes)
         lines = "".join(f"{ours} {theirs}\n" for ours, theirs in pairs).encode()
         words = ("merge-tree", "--write-tree", "-z", "--messages", "--stdin")
-        found = self.git.run(*words, input=lines, environment=self._with_attributes)
+        found = self.git.run(*words, input=lines, environment=self._environment)
         return report.parse_many(found.out)
 
     def commit(self, tree: str, parents: Sequence[str], message: str) -> str:
@@ -160,37 +161,36 @@ class Store:
 
     def attributes_may_differ(self) -> None:
         """From now on `.gitattributes` are looked for anew in every commit that is merged into."""
-        self._attribute_entries = None
+        self._attributes_fixed = False
 
     def attributes_stay(self, commit: str) -> None:
         """Every commit that will be merged into has the `.gitattributes` of `commit`."""
-        self._attributes_of = None
+        self._attributes_fixed = False
         self._use_attributes(commit)
-        self._attribute_entries = b"all"
+        self._attributes_fixed = True
 
     def _use_attributes(self, commit: str) -> None:
-        if self._attribute_entries == b"all" or commit == self._attributes_of:
+        if self._attributes_fixed or commit == self._attributes_of:
             return
         words = ("ls-tree", "-r", "-z", "--full-tree", commit)
         listing = self.git.run(*words, environment=self._environment).out
-        wanted = [
-            entry for entry in listing.split(b"\0") if entry.rpartition(b"\t")[2].endswith(b".gitattributes")
-            and entry.rpartition(b"/")[2].rpartition(b"\t")[2] == b".gitattributes"
-        ]  # fmt: skip
-        if os.path.exists(self._attributes):
-            os.unlink(self._attributes)
-        # An index that does not exist is an empty one.
-        if wanted:
-            self.git.run(
-                *("update-index", "-z", "--index-info"),
-                input=b"".join(entry + b"\0" for entry in wanted),
-                environment=self._with_attributes,
-            )
+        entries = [entry for entry in listing.split(b"\0") if _is_attributes(entry)]
+        shutil.rmtree(self._tree)
+        os.mkdir(self._tree)
+        if entries:
+            index = self.scratch("attributes")
+            environment = self._environment | {"GIT_INDEX_FILE": index}
+            content = b"".join(entry + b"\0" for entry in entries)
+            self.git.run("update-index", "-z", "--index-info", input=content, environment=environment)
+            self.git.run("checkout-index", "--all", "--quiet", environment=environment)
+            os.unlink(index)
         self._attributes_of = commit
 
-    @property
-    def _with_attributes(self) -> dict[str, str]:
-        return self._environment | {"GIT_INDEX_FILE": self._attributes}
+
+def _is_attributes(entry: bytes) -> bool:
+    """Whether a line of git-ls-tree(1) is about a `.gitattributes` file (no link: git follows none)."""
+    info, _, path = entry.partition(b"\t")
+    return info.startswith(b"100") and path.rpartition(b"/")[2] == b".gitattributes"
 
 
 def _quoted(path: str) -> str:

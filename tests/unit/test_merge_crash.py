@@ -1,0 +1,153 @@
+"""SIGKILL anywhere in a run over a repository and two submodules: all old, or all new, never between.
+
+`PADDOCK_KILLS=N` (default 1) goes through all steps N times; the rounds after the first are killed a second time, at a
+random step of what was to finish the work.
+"""
+
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.ground import Ground
+from tests.support.merging import Task, forked
+from tests.support.nested import Nested, changed
+
+ROUNDS = int(os.environ.get("PADDOCK_KILLS", "1"))
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with `lib` and `doc` and two children that change files everywhere, add, remove and retype some."""
+    root = tmp_path_factory.mktemp("crash")
+    Nested.make(root)
+    nested = Nested(root)
+    nested.child("one", lib=changed(1), doc=changed(1), main=changed(1))
+    nested.child("two", lib=changed(18), doc=changed(18))
+    nested.main.commit("two", {"new/file": "new\n", "big": "x" * 300_000})
+    nested.main.commit("one", {"gone/away": "x\n"})
+    return root
+
+
+class Scene:
+    """One copy of the template, before a run.
+
+    Args:
+        template: what is copied.
+        root: where to; made.
+    """
+
+    def __init__(self, template: Path, root: Path) -> None:
+        shutil.copytree(template / "repo", root / "repo", symlinks=True)
+        self.nested = Nested(root)
+        self.main = self.nested.main
+        self.state = root / "state"
+        self.state.mkdir()
+        (self.main.root / "mine").write_text("untracked\n")
+        self.before = self.all()
+
+    def all(self) -> dict[str, object]:
+        """Refs and files: everything that a run may change."""
+        grounds = (self.main, self.nested.lib, self.nested.doc)
+        return {
+            **{f"refs {each.root.name}": self.refs(each) for each in grounds},
+            "status": [line for each in grounds for line in each.status()],
+            "files": {
+                str(path.relative_to(self.main.root)): path.read_bytes()
+                for path in sorted(self.main.root.rglob("*"))
+                if path.is_file() and ".git" not in path.parts and path.name != ".git"
+            },
+            "locks": [str(path) for path in self.main.root.rglob("*.lock")]
+            + [str(path) for path in self.main.root.rglob("index.paddock*")],
+        }
+
+    @staticmethod
+    def refs(ground: Ground) -> dict[str, str]:
+        """Branches and HEAD; what a run keeps for itself is not among them."""
+        lines = ground.git("for-each-ref", "--format=%(refname) %(objectname)", "refs/heads").splitlines()
+        return dict(line.split(" ") for line in lines) | {"HEAD": ground.id("HEAD")}
+
+    def do(self, action: str, *, run: str = "", kill_at: int = 0, everything: bool = False) -> tuple[int, str] | None:
+        """Merges, resumes or rolls back in a process of its own."""
+        root, state = str(self.main.root), str(self.state)
+        return forked(Task(action, root, state, ("one", "two"), run, kill_at, everything))
+
+    def run_id(self) -> str:
+        """The name of the only run."""
+        (file,) = self.state.glob("merges/*/2*.json")
+        return file.stem
+
+
+@pytest.fixture(scope="module")
+def after(template: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, object]]:
+    """The number of steps of a merge, and what it gives when nothing disturbs it."""
+    scene = Scene(template, tmp_path_factory.mktemp("after"))
+    done = scene.do("merge")
+    assert done is not None
+    assert done[1] == "done"
+    assert scene.all()["status"] == ["?? mine"]
+    assert not scene.all()["locks"]
+    assert scene.do("rollback", run=scene.run_id()) is not None
+    assert scene.all() == scene.before
+    # The commits do not depend on the time, so another copy has the same.
+    scene.do("merge")
+    return done[0], scene.all()
+
+
+@pytest.mark.parametrize("everything", [False, True], ids=["launcher", "launcher-and-git"])
+def test_a_killed_merge_ends_all_old_or_all_new(
+    template: Path, after: tuple[int, dict[str, object]], tmp_path: Path, everything: bool
+) -> None:
+    """After `--resume`, refs and files of all repositories are either as before or as after, and nothing is left."""
+    steps, new = after
+    chance = random.Random(7)
+    seen = set()
+    for kill in range(1 + everything, steps + 1, 1 if ROUNDS > 1 else 2):
+        for number in range(ROUNDS):
+            scene = Scene(template, tmp_path / f"{kill}-{number}")
+            assert scene.do("merge", kill_at=kill, everything=everything) is None
+            if number:
+                scene.do("resume", kill_at=chance.randint(1, steps), everything=everything)
+            done = scene.do("resume")
+            assert done is not None
+            assert done[1] in ("done", "abandoned", "nothing"), (kill, done)
+            found = scene.all()
+            assert found == (new if done[1] == "done" or found["refs repo"] == new["refs repo"] else scene.before), (
+                f"killed before step {kill}: {done[1]}"
+            )
+            seen.add(found["refs repo"] == new["refs repo"])
+            shutil.rmtree(tmp_path / f"{kill}-{number}")
+    assert seen == {False, True}
+
+
+def test_a_killed_rollback_ends_all_old(template: Path, after: tuple[int, dict[str, object]], tmp_path: Path) -> None:
+    """Killed while everything is taken back: `--resume` takes the rest back."""
+    steps, new = after
+    for kill in range(2, steps, 1 if ROUNDS > 1 else 6):
+        scene = Scene(template, tmp_path / str(kill))
+        scene.do("merge")
+        if scene.do("rollback", run=scene.run_id(), kill_at=kill, everything=bool(kill % 4)) is not None:
+            break  # a rollback has fewer steps
+        done = scene.do("resume")
+        assert done is not None
+        found = scene.all()
+        assert found == (new if done[1] == "nothing" and found["refs repo"] == new["refs repo"] else scene.before), kill
+        shutil.rmtree(tmp_path / str(kill))
+
+
+def test_an_unfinished_merge_can_be_taken_back(
+    template: Path, after: tuple[int, dict[str, object]], tmp_path: Path
+) -> None:
+    """Instead of forward, `--rollback` goes backward from wherever a run was killed."""
+    steps, _ = after
+    for kill in range(steps // 2, steps, 1 if ROUNDS > 1 else 5):
+        scene = Scene(template, tmp_path / str(kill))
+        assert scene.do("merge", kill_at=kill, everything=True) is None
+        done = scene.do("rollback", run=scene.run_id())
+        assert done is not None
+        if done[1].startswith("merge-not-done"):  # nothing had moved: `--resume` clears it away
+            scene.do("resume")
+        assert scene.all() == scene.before, (kill, done)
+        shutil.rmtree(tmp_path / str(kill))
