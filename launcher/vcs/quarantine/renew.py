@@ -31,7 +31,7 @@ def renew(directory: str, plan: Plan, before: Record | None) -> tuple[str, ...]:
 
     Args:
         directory: see `record`.
-        plan: bound.
+        plan: bound or not.
         before: the record that is there.
 
     Raises:
@@ -84,7 +84,7 @@ class _Renewal:
         top = f"{self.plan.worktree}/.git" if self.kind == "main" else f"{self.directory}/{GIT}"
         if form_of(self.plan) != MOUNTED:
             top = f"{self.directory}/{GIT}"
-        shown = {source: target for source, target, _ in self.plan.binds}
+        shown = {source: target.replace("@git", self.directory, 1) for source, target, _ in self.plan.binds}
         found = []
         for name, path, git_dir, common_dir, private, object_format, stores in self.plan.repositories:
             inside = f"{top}/{private}" if private else top
