@@ -150,6 +150,7 @@ def derive(
     _check_own(grants, own, host)
     exceptions = dict.fromkeys(read_only, READ) | dict.fromkeys(denied, "")
     nested = _nested(context, denied, git, mode)
+    binds = private_git.reachable(binds, denied, [inner for inner, _, _ in nested])
     if not mounts:
         _check_writable_exceptions(grants, exceptions, context.freeze_root, denied | read_only, git)
         grants = list(expand(grants, exceptions, _listing(host)))

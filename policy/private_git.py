@@ -54,6 +54,16 @@ def _not_granted(rules: Rules, git: Git, host: Host) -> list[str]:
     ]
 
 
+def reachable(binds: list[Bind], denied: dict[str, str], nested: list[str]) -> list[Bind]:
+    """The binds without those in denied trees, except in what is granted inside of these (`nested`)."""
+
+    def hidden(target: str) -> bool:
+        above = [where for where, source in denied.items() if beneath(target, where) and source != SOURCE]
+        return any(not any(beneath(inner, where) and beneath(target, inner) for inner in nested) for where in above)
+
+    return [bind for bind in binds if not hidden(bind[1])]
+
+
 def shown(git: Git, root: str, hidden: frozenset[str]) -> tuple[list[Grant], list[Bind], dict[str, str]]:
     """What a jail with mounts shows: grants at their own paths, binds at others, and what is denied.
 

@@ -5,6 +5,7 @@ Launch path: `os`.
 
 from launcher.session import inputs, messages
 from launcher.session.places import Places, made
+from launcher.vcs.harvest import ending
 from launcher.vcs.quarantine import lease
 from launcher.vcs.quarantine.lease import Lease
 from launcher.vcs.quarantine.record import directory_of
@@ -67,8 +68,6 @@ def finish(taken: Lease, plan: Plan, *, strict: bool = False, hold: bool = False
     if hold:
         return NOTHING
     try:
-        from launcher.vcs.harvest import ending
-
         if not ending.due(taken.directory):
             return NOTHING
         from launcher.session import harvesting, packages

@@ -46,6 +46,19 @@ class Git:
         command = [str(self.installed.paddock), "run", *words, *options, "--", "bash", "-c", script]
         return self.who.run(command, cwd=self.worktree, env=extra | (env or {}), timeout=280)
 
+    def start(self, script: str) -> "subprocess.Popen[bytes]":
+        """Starts bash in the jail; what it says on standard output is lost."""
+        extra, words = SWITCHES[self.backend]
+        command = [str(self.installed.paddock), "run", *words, "--", "bash", "-c", script]
+        return subprocess.Popen(
+            self.who.command(command),
+            cwd=self.worktree,
+            env=self.who.environment(extra),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+
     def outside(self, *words: str, at: str = "") -> str:
         """Runs the host's git in the worktree and returns stdout without its last newline."""
         ended = self.who.run(["git", *words], cwd=self.worktree / at)

@@ -8,9 +8,9 @@ Launch path (a session's end): `os` and the system calls.
 """
 
 import errno
-import os
 
 from launcher.jail import syscalls
+from launcher.lean import os
 from policy.errors import Refusal
 
 MOST_PACKED = 16 << 20

@@ -5,8 +5,7 @@ Most sessions end without a commit, and then it costs the reading of a few files
 Launch path: `os`, the system calls and the record.
 """
 
-import os
-
+from launcher.lean import os
 from launcher.vcs.harvest import tips
 from launcher.vcs.quarantine import record as records
 from policy.errors import Refusal

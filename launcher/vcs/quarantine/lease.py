@@ -59,7 +59,7 @@ def take(directory: str, plan: Plan) -> Lease:
         try:
             if lock.alone(descriptor, wait=False):
                 record = read(directory)
-                if record is None or not fits(record, plan) or not unchanged(record):
+                if record is None or not fits(record, plan) or not unchanged(record) or not whole(directory, record):
                     from launcher.vcs.quarantine import renew
 
                     said = renew.renew(directory, plan, record)
@@ -99,6 +99,19 @@ def form_of(plan: Plan) -> str:
 def unchanged(record: Record) -> bool:
     """Whether the host's git directories are as they were when the private one was last renewed from them."""
     return bool(record.seen) and all(stamp(path) == (path, seen) for path, seen in record.seen)
+
+
+def whole(directory: str, record: Record) -> bool:
+    """Whether the agent has left what git needs at least. Only asked for; nothing there is read or followed."""
+    for repository in record.repositories:
+        place = f"{directory}/{GIT}/{repository.private}"
+        for name, kind in (("HEAD", 0o100000), ("objects", 0o040000), ("refs", 0o040000)):
+            try:
+                if os.lstat(f"{place}/{name}").st_mode & 0o170000 != kind:
+                    return False
+            except OSError:
+                return False
+    return True
 
 
 def unusable(directory: str, error: OSError) -> Refusal:

@@ -1,0 +1,313 @@
+"""The private git directory over time: it keeps the agent's work, follows the host, and shows nothing else."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from policy import promises
+from tests.support.git_scene import Git, make, ok
+from tests.support.identity import Who
+from tests.support.install import Installed
+
+BACKENDS = (promises.NAMESPACES, promises.BUBBLEWRAP)
+STALE = "not harvested yet"
+
+
+@pytest.fixture
+def git(user: Who, installed: Installed, public_dir: Path) -> Git:
+    """The linked worktree, for an ordinary user, with namespaces."""
+    return make(user, installed, public_dir, "one", promises.NAMESPACES)
+
+
+@pytest.fixture(params=["one", "main"])
+def either(request: pytest.FixtureRequest, user: Who, installed: Installed, public_dir: Path) -> Git:
+    """The linked worktree, then the main checkout."""
+    return make(user, installed, public_dir, request.param, promises.NAMESPACES)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("worktree", ["one", "main"])
+def test_nothing_of_the_repository_is_shown_but_objects(
+    user: Who, installed: Installed, public_dir: Path, worktree: str, backend: str
+) -> None:
+    """Its configuration, hooks and other worktrees are not there, its objects cannot be written, `.git` stays."""
+    git = make(user, installed, public_dir, worktree, backend)
+    (git.worktree / ".git/config" if worktree == "main" else git.common / "config").chmod(0o644)
+    private = "$(git rev-parse --absolute-git-dir)"
+    script = f"""
+    cat {git.common}/config {git.common}/config.worktree; cat {private}/config {private}/paddock-config
+    ls {git.common}/worktrees {git.common}/logs
+    for store in $(cat {private}/objects/info/alternates); do
+        test -d $store/pack || echo "no store $store"
+        touch $store/x && echo "wrote $store"
+        rm -rf $store/pack && echo "removed $store"
+    done
+    echo 'gitdir: /nowhere' >.git && echo "replaced .git"
+    mv .git moved && echo "moved .git"
+    echo 'gitdir: /nowhere' >library/.git && echo "replaced library/.git"
+    mv library moved && echo "moved library"
+    git rev-parse --git-common-dir >/dev/null && git cat-file -e HEAD && echo fine
+    """
+    ended = git.run(script + "2>/dev/null; true")
+    assert "hush-" not in ended.stdout
+    for word in ("no store", "wrote", "removed", "replaced", "moved"):
+        assert word not in ended.stdout, ended.stdout
+    assert "fine" in ended.stdout
+    assert "[user]" in ended.stdout
+    git.outside("fsck")
+
+
+def test_a_second_session_goes_on_where_the_first_stopped(either: Git) -> None:
+    """Branches, the stash, settings and what is staged are there again; the commits are the repository's."""
+    git = either
+    ok(
+        git.run(
+            "echo 1 >f; git add f; git commit -qm 'f: One.'; git branch topic; git config my.own yes;"
+            " echo 2 >f; git stash -q; echo 3 >g; git add g"
+        )
+    )
+    assert git.outside("log", "-1", "--format=%s") == "f: One."
+    said = ok(git.run("git rev-parse topic; git config my.own; git stash list; git status --porcelain"))
+    assert said.splitlines()[0] == git.outside("rev-parse", "HEAD")
+    assert "yes" in said
+    assert "stash@{0}" in said
+    assert said.splitlines()[-1] == "A  g"
+
+
+def test_what_the_user_commits_in_between_is_there(either: Git) -> None:
+    """The next session starts from it, on the branch that is checked out then, with a clean status."""
+    git = either
+    ok(git.run("echo 1 >f; git add f; git commit -qm 'f: One.'"))
+    for words in (("commit", "-q", "--allow-empty", "-m", "Outside."), ("switch", "-q", "-c", "elsewhere")):
+        git.outside(*words)
+    (git.worktree / "new").write_text("x")
+    git.who.give(git.worktree / "new")
+    git.outside("add", "new")
+    git.outside("commit", "-qm", "On another branch.")
+    git.outside("tag", "lately")
+    git.outside("pack-refs", "--all")
+    script = "git status --porcelain; git branch --show-current; git log -3 --format=%s; git describe --all lately"
+    said = ok(git.run(script))
+    assert said.splitlines() == ["elsewhere", "On another branch.", "Outside.", "f: One.", "tags/lately"]
+    ok(git.run("echo 2 >f; git commit -qam 'f: Two.'"))
+    assert git.outside("log", "-1", "--format=%s elsewhere", "elsewhere") == "f: Two. elsewhere"
+    assert git.outside("status", "--porcelain") == ""
+
+
+def test_branches_of_others_are_renewed_and_the_agents_stay(git: Git) -> None:
+    """What moved in the repository has moved in the jail; what the agent moved or removed stays as he left it."""
+    for name in ("a", "b", "c"):
+        git.outside("branch", name)
+    git.outside("pack-refs", "--all")
+    ok(git.run("git branch -q -f b HEAD~1; git branch -q -D c; git pack-refs --all"))
+    for name in ("a", "b", "c", "d"):
+        git.outside("branch", "-f", name, "main~2")
+    script = "git rev-parse main~2 main~1 HEAD~1; git for-each-ref --format='%(refname) %(objectname)' refs/heads"
+    said = ok(git.run(script))
+    other, _, own, *rest = said.splitlines()
+    refs = dict(line.split() for line in rest)
+    assert (refs["refs/heads/a"], refs["refs/heads/d"], refs["refs/heads/b"]) == (other, other, own)
+    assert "refs/heads/c" not in refs
+
+
+def test_work_that_could_not_be_harvested_is_kept(git: Git) -> None:
+    """With the branch moved outside meanwhile, the agent's commits stay, and the next session says so."""
+    session = git.start("git commit -q --allow-empty -m mine; touch ready; while test ! -e moved; do sleep 0.1; done")
+    _await(git.worktree / "ready")
+    git.outside("update-ref", "HEAD", git.outside("commit-tree", "HEAD^{tree}", "-p", "HEAD", "-m", "theirs"))
+    (git.worktree / "moved").touch()
+    assert session.wait(60) == 0
+    assert session.stderr is not None
+    session.stderr.close()
+    assert git.outside("log", "-1", "--format=%s") == "theirs"
+    assert git.outside("for-each-ref", "--format=%(subject)", "refs/paddock/agents") == "mine"
+    again = git.run("git log -1 --format=%s")
+    assert again.stdout == "mine\n"
+    assert STALE in again.stderr
+
+
+def test_two_sessions_share_it_and_the_last_one_harvests(git: Git) -> None:
+    """Each sees the other's commits at once; the repository gets them when the second one has ended."""
+    first = git.start("git commit -q --allow-empty -m first; touch ready; while test ! -e go; do sleep 0.1; done")
+    _await(git.worktree / "ready")
+    before = git.outside("rev-parse", "HEAD")
+    second = git.run("git log -1 --format=%s; git commit -q --allow-empty -m second")
+    assert (second.returncode, second.stdout) == (0, "first\n"), second.stderr
+    assert git.outside("rev-parse", "HEAD") == before
+    (git.worktree / "go").touch()
+    assert first.wait(60) == 0
+    assert first.stderr is not None
+    first.stderr.close()
+    assert git.outside("log", "-2", "--format=%s").split() == ["second", "first"]
+
+
+def test_what_the_agent_destroys_is_made_anew(either: Git) -> None:
+    """Without HEAD, objects or a submodule's directory the next session has a good one, and is told of it."""
+    git = either
+    for damage in ("rm -rf $p/objects $p/HEAD", "mv $p/refs $p/x; ln -s /etc $p/refs", "rm -rf $p/modules/library"):
+        ended = git.run(f"p=$(git rev-parse --absolute-git-dir); {damage}")
+        assert ended.returncode == 0
+        script = "git status --porcelain; git -C library status --porcelain; git -C library/inner log -1 --format=%s"
+        again = git.run(script)
+        assert (again.returncode, again.stdout) == (0, "inner: First.\n"), again.stderr
+        assert "made anew" in again.stderr
+
+
+def test_links_that_the_agent_plants_lead_nowhere(git: Git) -> None:
+    """Renewing follows none of them, and writes nothing but in the private git directory."""
+    prize = git.place / "prize"
+    prize.write_text("untouched")
+    ok(
+        git.run(
+            f"p=$(git rev-parse --absolute-git-dir); cd $p; rm -rf info hooks index; ln -s {git.place} info;"
+            f" ln -s {git.place} hooks; ln -s {prize} index; rm paddock-config; ln -s {prize} paddock-config;"
+            f" rm packed-refs; ln -s {prize} packed-refs; mkfifo FETCH_HEAD; true"
+        )
+    )
+    git.outside("commit", "-q", "--allow-empty", "-m", "Outside.")
+    git.outside("branch", "another")
+    git.outside("config", "user.name", "Somebody")
+    names = sorted(path.name for path in git.place.iterdir())
+    git.run("true")
+    assert prize.read_text() == "untouched"
+    assert sorted(path.name for path in git.place.iterdir()) == names
+
+
+def test_hooks_in_the_tree_run_in_the_jail(git: Git) -> None:
+    """As husky has them: the setting leads into the worktree, and the hook there is executed."""
+    (git.worktree / ".husky").mkdir()
+    (git.worktree / ".husky/commit-msg").write_text("#!/bin/sh\necho 'by husky' >>$1\n")
+    (git.worktree / ".husky/commit-msg").chmod(0o755)
+    git.who.give(git.worktree / ".husky")
+    git.outside("config", "core.hooksPath", ".husky")
+    ok(git.run("git commit -q --allow-empty -m mine"))
+    assert "by husky" in git.outside("log", "-1", "--format=%B")
+
+
+def test_the_index_comes_with_what_it_knows_of_files(git: Git) -> None:
+    """Times, inodes and sizes are the ones outside, and the index's own time too: git reads no unchanged file again."""
+    outside = git.outside("ls-files", "--debug")
+    inside = git.run('git ls-files --debug; stat -c %Y "$(git rev-parse --git-path index)" >&2')
+    assert inside.stdout.removesuffix("\n") == outside
+    index = git.outside("rev-parse", "--git-path", "index")
+    assert inside.stderr.split()[-1] == str(int((git.worktree / index).stat().st_mtime))
+
+
+def test_a_submodule_that_is_denied_is_closed_in_the_jail(git: Git) -> None:
+    """Its files are hidden, whatever its private git directory knows; the others work."""
+    said = git.run("ls library/inner; git -C library log -1 --format=%s", "--deny", str(git.worktree / "library/inner"))
+    assert (said.returncode, said.stdout) == (0, "library: Inner.\n"), said.stderr
+
+
+@pytest.mark.parametrize("worktree", ["one", "main"])
+def test_a_submodule_that_is_not_granted_has_no_objects_in_the_jail(
+    user: Who, installed: Installed, public_dir: Path, worktree: str
+) -> None:
+    """Neither its files nor its git directory, private or not, can be seen; the others work, on every backend."""
+    for backend in BACKENDS:
+        (public_dir / backend).mkdir()
+        user.give(public_dir / backend)
+        git = make(user, installed, public_dir / backend, worktree, backend)
+        extra = "git -c protocol.file.allow=always submodule --quiet add "$PWD/../inner" other && git commit -qm other"
+        ended = user.run(["sh", "-c", extra], cwd=git.worktree)
+        assert ended.returncode == 0, ended.stderr
+        script = """
+        ls library; git -C library log; git -C library/inner log
+        ls $(git rev-parse --absolute-git-dir)/modules/library
+        git -C other log -1 --format=%s
+        """
+        said = git.run(script, "--submodule", "other")
+        assert said.stdout.splitlines() == ["inner: First."], (backend, said.stdout, said.stderr)
+        assert "library.txt" in ok(git.run(script)), "granted, all of it is there"
+
+
+REFUSED = {
+    "git merge -q other || true": "a merge is under way",
+    "git config remote.origin.promisor true": "partial clone",
+    "git config core.repositoryFormatVersion 1; git config extensions.somethingNew yes": "somethingnew",
+    "echo /usr/share >$(git rev-parse --git-common-dir)/objects/info/alternates": "borrows objects from /usr/share",
+}
+
+
+@pytest.mark.parametrize("doing", REFUSED)
+def test_what_git_in_the_jail_would_half_understand(git: Git, doing: str) -> None:
+    """Named explicitly, private is refused with the reason; left to itself, git is read-only, and that is said."""
+    git.outside("branch", "conflict", "main")
+    script = "git checkout -q -b other2; echo x >src/count; git commit -qam x; git checkout -q one; echo y >src/count;"
+    script += f"git commit -qam y; git branch -q -f other other2; {doing}"
+    ended = git.who.run(["sh", "-c", script], cwd=git.worktree)
+    assert ended.returncode == 0, ended.stderr
+    refused = git.run("true", "--git", "private")
+    assert (refused.returncode, "git-private-impossible" in refused.stderr) == (125, True), refused.stderr
+    assert REFUSED[doing] in refused.stderr
+    left = git.run("git commit -q --allow-empty -m x && echo committed; true")
+    assert left.stdout == ""
+    assert REFUSED[doing] in left.stderr
+
+
+def test_objects_that_are_borrowed_further_need_a_grant(git: Git) -> None:
+    """With --ro the objects of a third repository are there, and commits work."""
+    git.outside("clone", "-q", "--shared", str(git.place / "main"), str(git.place / "shared"))
+    shared = Git(git.who, git.installed, git.place, git.place / "shared", git.backend)
+    refused = shared.run("git log -1", "--git", "private")
+    assert "git-private-impossible" in refused.stderr
+    script = "git log -1 --format=%s; git -c user.name=T -c user.email=t@example.invalid commit -q --allow-empty -m new"
+    assert ok(shared.run(script, "--ro", str(git.common / "objects"))) == "count: To 5.\n"
+    assert shared.outside("log", "-1", "--format=%s") == "new"
+
+
+KINDS = {
+    "shallow": "git clone -q --depth 2 file://$PWD/main made",
+    "sha256": "git init -q --object-format=sha256 made; cp -r main/src made; cd made; git add .; git commit -qm x",
+    "sparse": "git clone -q main made; git -C made sparse-checkout set --sparse-index src",
+    "split index": "git clone -q main made; git -C made update-index --split-index; git -C made status >/dev/null",
+    "without commits": "git init -q made; git -C made checkout -q -b trunk; touch made/first",
+    "detached": "git clone -q main made; git -C made checkout -q --detach HEAD~1",
+    "packed": "git clone -q main made; git -C made gc -q; git -C made pack-refs --all",
+    'odd [x] "y" ü': "git clone -q main 'odd [x] \"y\" ü'",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_repositories_of_other_kinds(git: Git, kind: str) -> None:
+    """Status is clean, history is there, and a commit arrives."""
+    identity = "git config --global user.name T; git config --global user.email t@example.invalid"
+    ended = git.who.run(["sh", "-euc", f"{identity}; {KINDS[kind]}"], cwd=git.place)
+    assert ended.returncode == 0, ended.stderr
+    place = git.place / (kind if "odd" in kind else "made")
+    made = Git(git.who, git.installed, git.place, place, git.backend)
+    script = f"""
+    test "$(git status --porcelain)" = '{"?? first" if kind == "without commits" else ""}' || git status
+    echo x >x; git add x 2>/dev/null || git add --sparse x
+    git commit -qm 'Mine.' && git fsck
+    """
+    assert ok(made.run(script)) == ""
+    assert made.outside("log", "-1", "--format=%s") == "Mine."
+    made.outside("fsck")
+
+
+def test_a_plan_with_a_private_git_directory_is_explained(git: Git) -> None:
+    """`explain` says what is shown where, and that the repository's own directory is out of reach."""
+    words = [str(git.installed.paddock), "explain", "--plan", "--", "true"]
+    said = git.who.run(words, cwd=git.place / "main").stdout
+    assert f"{git.place}/main/.git  [shows @git/git]" in said
+    about = git.who.run([str(git.installed.paddock), "explain", ".git/config"], cwd=git.place / "main")
+    assert "nothing" in about.stdout.splitlines()[0]
+    assert "--git private" in about.stdout
+
+
+def _await(path: Path) -> None:
+    for _ in _patience():
+        if path.exists():
+            return
+    raise AssertionError(f"{path} did not appear")
+
+
+def _patience() -> Iterator[None]:
+    import time
+
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        yield
+        time.sleep(0.05)
