@@ -209,7 +209,7 @@ def test_a_submodule_that_is_not_granted_has_no_objects_in_the_jail(
         (public_dir / backend).mkdir()
         user.give(public_dir / backend)
         git = make(user, installed, public_dir / backend, worktree, backend)
-        extra = "git -c protocol.file.allow=always submodule --quiet add "$PWD/../inner" other && git commit -qm other"
+        extra = 'git -c protocol.file.allow=always submodule --quiet add "$PWD/../inner" other && git commit -qm other'
         ended = user.run(["sh", "-c", extra], cwd=git.worktree)
         assert ended.returncode == 0, ended.stderr
         script = """
