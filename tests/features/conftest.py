@@ -65,6 +65,11 @@ def _commits(scene: Scene, name: str, content: str, path: str) -> None:
     scene.commit(name, path, content)
 
 
+@given(parsers.parse('"{name}" works in the worktree of "{other}"'))
+def _shares(scene: Scene, name: str, other: str) -> None:
+    scene.share(name, other)
+
+
 @given(parsers.parse('a symbolic link "{link}" to "{target}" in the worktree of "{name}"'))
 def _link(scene: Scene, link: str, target: str, name: str) -> None:
     (scene.root(name) / link).symlink_to(scene.filled(target))

@@ -179,6 +179,12 @@ class Scene:
         for name, child in zip(names, sent.children, strict=True):
             self.told[name] = self.flow.request(child, sent)
 
+    def share(self, name: str, other: str) -> None:
+        """One agent works in the worktree of another from now on."""
+        place = self.worktree(other)
+        self.told[name] = self.told[name].with_worktree_context(place)
+        self.contexts.update(self.told[name].context_id, lambda before: before.evolve(worktree_context=place))
+
     def commit(self, name: str, path: str, content: str) -> None:
         """The agent's work: one commit, and one in the submodule first when the file lies there."""
         root = self.root(name)

@@ -162,6 +162,31 @@ def test_an_agent_that_works_in_the_trunk_has_nothing_to_merge(world: World) -> 
     assert world.merges.asked == []
 
 
+@pytest.mark.spec("EDGE-3")
+@pytest.mark.parametrize(
+    ("conflicting", "merged", "pending", "asked"),
+    [("", "abcd", "", ["a", "b", "d"]), ("b", "a", "cd", ["a", "b"]), ("a", "", "bcd", ["a"])],
+)
+def test_two_agents_in_one_worktree_are_merged_once(
+    world: World, conflicting: str, merged: str, pending: str, asked: list[str]
+) -> None:
+    """c shares a's worktree: it is told to have brought nothing new, or waits behind a conflict like everybody."""
+    dispatch = Dispatched(world, conflicting=conflicting)
+    place = dispatch.places["run/dispatch/a"]
+    world.contexts.update(DISPATCH.child("c"), lambda context: context.evolve(worktree_context=place))
+    answers = dispatch.answers()
+    world.merges.asked.clear()
+    aggregation = dispatch.collected(answers)
+    assert aggregation is not None
+    assert (ids(aggregation.merged), ids(aggregation.pending)) == (merged, pending)
+    trees = {context.worktree_id: session[-1] for session, context in dispatch.places.items() if context is not None}
+    assert [trees[child] for child, _ in world.merges.asked] == asked
+    told = {status.agent_result_id[-1]: status.merge_descriptor for status in aggregation.merged}
+    if "c" in merged:
+        assert told["c"] is not None
+        assert told["c"].no_op
+
+
 @pytest.mark.spec("EC-MF-004")
 def test_a_deleted_trunk_is_a_failed_merge_and_no_crash(world: World) -> None:
     """The descriptor says what is missing, and the agent's node is in conflict."""

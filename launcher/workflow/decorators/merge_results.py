@@ -7,6 +7,7 @@ from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation
 from launcher.vcs.merge.protocol import MergeService
 from launcher.workflow.decorators.protocol import DecoratorContext, Results
 from launcher.workflow.decorators.result_worktrees import ResultWorktrees
+from launcher.workflow.decorators.shared_worktree import first_in_each_worktree, spread
 from launcher.workflow.requests.base import AgentResult
 from policy.errors import Refusal
 from policy.worktree import WorktreeSandboxContext
@@ -53,11 +54,12 @@ class WorktreeMergeResultsDecorator:
                 f"{type(results).__name__} {results.artifact_key} holds more than one result of the same agent",
                 context=f"twice or more: {', '.join(doubles)}",
             )
-        aggregation = self._merges.merge_children_to_trunk(statuses, trunk)
-        accounted = _in_order(aggregation)
-        if accounted != ids:
-            raise RuntimeError(f"the merge service was given {ids} and accounted for {accounted}")
-        return results.with_worktree_context(trunk).with_merge_aggregation(aggregation)
+        asked = first_in_each_worktree(statuses)
+        aggregation = self._merges.merge_children_to_trunk(asked, trunk)
+        given, accounted = [status.agent_result_id for status in asked], _in_order(aggregation)
+        if accounted != given:
+            raise RuntimeError(f"the merge service was given {given} and accounted for {accounted}")
+        return results.with_worktree_context(trunk).with_merge_aggregation(spread(aggregation, statuses))
 
     def _pending(self, result: AgentResult, trunk: WorktreeSandboxContext) -> AgentMergeStatus:
         worktree = self._places.of_result(result)

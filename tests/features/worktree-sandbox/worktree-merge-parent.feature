@@ -61,3 +61,17 @@ Feature: The agents' work comes to the trunk
     When the results come in
     Then the dispatch says "merged: ; conflicted: one; pending: "
     And the result of "one" says "conflict in file"
+
+  @EDGE-3
+  Scenario: Two agents share a worktree
+    Given the "Ticket" agents "one, two, three" in worktrees of their own
+    And "three" works in the worktree of "one"
+    And "one" commits "1" to "new-1"
+    And "two" commits "2" to "new-2"
+    And "three" commits "3" to "new-3"
+    When the results come in
+    Then the dispatch says "merged: one, two, three; conflicted: ; pending: "
+    And the merge of "three" says "nothing new"
+    And "new-1" of "the orchestrator" holds "1"
+    And "new-2" of "the orchestrator" holds "2"
+    And "new-3" of "the orchestrator" holds "3"
