@@ -1,5 +1,8 @@
-"""From a worktree context to the options of `paddock run` that hold a command to it."""
+"""From a worktree context to the words that hold a command to it: options of `paddock run`, and the provider's own."""
 
+from launcher.workflow.contexts.repository import RequestContextRepository
+from policy.providers.registry import SandboxTranslationRegistry
+from policy.providers.strategy import Translation, translate
 from policy.worktree import WorktreeSandboxContext
 
 
@@ -13,3 +16,18 @@ def run_options(context: WorktreeSandboxContext) -> list[str]:
     for path in (*(module.worktree_path for module in context.ungranted_submodules), *context.denied_paths):
         words += ["--deny", str(path)]
     return [*words, "--freeze-root"] if context.freeze_root else words
+
+
+def provider_options(
+    session_id: str, provider: str, contexts: RequestContextRepository, registry: SandboxTranslationRegistry
+) -> Translation:
+    """What a provider's command is told about the sandbox of a session (contracts section 2a, FR-004h).
+
+    Nothing where the session has no worktree, the provider is unknown, or it understands nothing of a sandbox: the
+    kernel holds it either way. The session's context is consumed by this.
+    """
+    worktree = contexts.get_worktree_context(session_id)
+    strategy = registry.get_strategy(provider)
+    if worktree is None or strategy is None:
+        return Translation({}, [])
+    return translate(strategy, worktree)

@@ -1,0 +1,45 @@
+"""The words that hold a session's command to its worktree."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher.workflow.confinement import provider_options, run_options
+from launcher.workflow.contexts.in_memory import InMemoryRequestContextRepository
+from launcher.workflow.contexts.request_context import ContextState
+from launcher.workflow.keys import ArtifactKey
+from policy.providers.model import DialectName
+from policy.providers.registry import load_registry
+from policy.providers.strategy import Translation
+from tests.support.workflow import worktree
+
+KEY = ArtifactKey("run/one")
+
+
+def test_what_is_not_granted_is_denied_by_path() -> None:
+    """Submodules and exceptions; a plain worktree needs its root only."""
+    assert run_options(worktree("w", granted=("a",))) == ["--worktree", "/trees/w"]
+    closed = worktree("w", granted=("a",), closed=("b",)).model_copy(
+        update={"denied_paths": (Path("/trees/w/x"),), "freeze_root": True}
+    )
+    expected = ["--worktree", "/trees/w", "--deny", "/trees/w/b", "--deny", "/trees/w/x", "--freeze-root"]
+    assert run_options(closed) == expected
+
+
+@pytest.mark.spec("FR-004f", "FR-004g", "CONTRACT-2a")
+def test_a_sessions_worktree_becomes_the_providers_words() -> None:
+    """Each provider's own; nothing for a session without a worktree, nor for an unknown provider."""
+    contexts = InMemoryRequestContextRepository()
+    registry = load_registry(DialectName.CONTRACT)
+    nothing = Translation({}, [])
+    assert provider_options("run/one", "codex", contexts, registry) == nothing
+    contexts.update(KEY, lambda context: context.evolve(worktree_context=worktree("w")))
+    assert contexts.state(KEY) is ContextState.ENRICHED
+    codex = provider_options("run/one", "codex", contexts, registry)
+    assert codex == Translation({"CODEX_WORKSPACE": "/trees/w"}, ["--workspace", "/trees/w"])
+    assert contexts.state(KEY) is ContextState.CONSUMED
+    goose = provider_options("run/one", "goose", contexts, registry)
+    assert goose == Translation({"GOOSE_ROOT_DIR": "/trees/w"}, ["--root-dir", "/trees/w"])
+    assert provider_options("run/one", "nobody", contexts, registry) == nothing
+    contexts.clear(KEY)
+    assert provider_options("run/one", "codex", contexts, registry) == nothing
