@@ -48,7 +48,7 @@ def _harvest(
     strict: Annotated[
         bool, typer.Option("--strict-handoff", help="Refuse commits that change files which other tools execute.")
     ] = False,
-    push: Annotated[str, typer.Option("--push", metavar="REMOTE", help="Then push the branch there.")] = "",
+    push: Annotated[str, typer.Option("--push", metavar="REMOTE", help="Then push what was taken there.")] = "",
     max_size: Annotated[str, typer.Option("--max-size", metavar="BYTES", help="Largest pack (2G).")] = "2G",
     max_blob: Annotated[str, typer.Option("--max-blob", metavar="BYTES", help="Largest file (512M).")] = "512M",
     max_objects: Annotated[int, typer.Option("--max-objects", metavar="N", help="Most objects.")] = 2_000_000,
@@ -75,7 +75,7 @@ def _harvest(
         step=_progress if not as_json and sys.stderr.isatty() else lambda what: None,
     )
     if result.state in ("nothing", "harvested") and push:
-        _push(found, push, as_json=as_json)
+        _push(found, push, tuple(_branches(branch or []).values()), as_json=as_json)
     _show(result, as_json=as_json)
     return {"kept": 3, "busy": 4}.get(result.state, 0)
 
@@ -125,14 +125,16 @@ def _bytes(option: str, text: str) -> int:
     return int(number) * _UNITS[unit]
 
 
-def _push(found: checkout.Checkout, remote: str, *, as_json: bool) -> None:
+def _push(found: checkout.Checkout, remote: str, names: tuple[str, ...], *, as_json: bool) -> None:
+    """Pushes the branches that were asked for, else the worktree's own."""
     record = records.read(records.directory_of(places.places(os.environ).state, worktree_id(found.root)))
-    branch = record.repositories[0].branch if record is not None else None
-    if branch is None:
+    own = record.repositories[0].branch if record is not None else None
+    if own is None and not names:
         raise Refusal("push-detached", "HEAD is detached, so there is no branch to push", hint="git switch -c NAME")
-    said = pushing.push(found.git_dir, found.root, branch, remote)
-    if not as_json:
-        print("\n".join(printable(line) for line in said.splitlines()))
+    for branch in tuple(f"refs/heads/{name.removeprefix('refs/heads/')}" for name in names) or (own or "",):
+        said = pushing.push(found.git_dir, found.root, branch, remote)
+        if not as_json:
+            print("\n".join(printable(line) for line in said.splitlines()))
 
 
 def _progress(what: str) -> None:
