@@ -9,6 +9,7 @@ grace period of RCU; so this module is loaded only for limits that need it.
 Launch path of such limits: see launcher/jail/syscalls.py.
 """
 
+import _imp
 import errno
 import time
 
@@ -169,6 +170,11 @@ class Cgroup:
         return self._groups[controller][0].version if controller in self._groups else 0
 
 
+def label(record: str) -> str:
+    """What stands for a session in the names of its groups, which other jails may see: a hash of its record's path."""
+    return _imp.source_hash(2, os.fsencode(record)).hex()
+
+
 def make(where: dict[str, Place], limits: dict[str, int], record: str) -> Cgroup:
     """Makes the groups and sets their limits. The caller removes them, or whoever finds `record`.
 
@@ -180,7 +186,7 @@ def make(where: dict[str, Place], limits: dict[str, int], record: str) -> Cgroup
     Raises:
         OSError: a group cannot be made; nothing is left then.
     """
-    unique = f"{PREFIX}{os.urandom(8).hex()}"  # says nothing: other jails may see it
+    unique = f"{PREFIX}{label(record)}-{os.urandom(4).hex()}"
     groups = {controller: (place, f"{place.parent}/{unique}") for controller, place in where.items()}
     paths = list(dict.fromkeys(path for _, path in groups.values()))
     fd = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
