@@ -9,7 +9,7 @@ Launch path: see launcher/jail/syscalls.py.
 
 import errno
 
-from launcher.jail import capabilities, hygiene, landlock, seccomp, syscalls
+from launcher.jail import capabilities, filtering, hygiene, landlock, syscalls
 from launcher.lean import os
 from policy import promises
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal
@@ -49,7 +49,7 @@ def enter(
         held_outside: ids of rows that the steps before (namespaces, init) hold.
         report: is told what holds, right before exec.
         keep: descriptors of ours that must live until exec; they are closed by it.
-        install: applies the filter in place of `seccomp.install`, and returns what that holds.
+        install: applies the filter in place of `filtering.install`, and returns what that holds.
         search: files that the command's name may mean, tried in this order in place of the plan's program.
         prove: somebody reads the kernel's audit: provoke one denial that tells which Landlock domain is this
             session's, and have the system call filter log.
@@ -79,13 +79,13 @@ def enter(
             _prove()
 
     if install is None:
-        seccomp.install(filter_program)
+        filtering.install(filter_program)
     else:
         guarded = install(filter_program)
         facts += guarded
         held |= {row for row, state, _ in guarded if state == "held"}
     if prove:
-        seccomp.install(seccomp.telling(filter_program), log=True)
+        filtering.install(filtering.telling(filter_program), log=True)
     facts.append(("seccomp", "layer", f"{len(filter_program) // 8} instructions"))
     held |= {"kernel-surface", "network"}
 

@@ -15,7 +15,8 @@ def one_line(found: Denial, seen: int, plan: Plan) -> str:
     who = found.process.comm or found.process.exe
     times = f" ({seen} times)" if seen > 1 else ""
     fix = f": {remedy.flag}" if remedy.flag else ""
-    return f"{f'{who}: ' if who else ''}{found.operation} {subject(found.path, found.host, found.port, found.target)}{times}{fix}"
+    what = subject(found.path, found.host, found.port, found.target)
+    return f"{f'{who}: ' if who else ''}{found.operation} {what}{times}{fix}"
 
 
 def subject(path: str | None, host: str | None, port: int | None, target: str | None) -> str:

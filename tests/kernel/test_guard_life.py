@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.jail import hygiene, seccomp, status, syscalls
+from launcher.jail import filtering, hygiene, seccomp, status, syscalls
 from launcher.jail.bpf import Program
 from launcher.jail.guard import attach, listener, server, trial
 from policy.errors import Refusal
@@ -197,7 +197,7 @@ def test_the_command_keeps_nothing_of_the_guards(jail: Guarded) -> None:
 # Runs the command in argv[2:] where the named call is EPERM, as under somebody else's filter.
 DENYING = """
 import os, sys
-from launcher.jail import hygiene, seccomp
+from launcher.jail import filtering, hygiene, seccomp
 from launcher.jail.bpf import Program
 bpf = Program()
 bpf.load(0)
@@ -206,7 +206,7 @@ bpf.answer(seccomp.ALLOW)
 bpf.label("denied")
 bpf.answer(seccomp.ERRNO | 1)
 hygiene.no_new_privs()
-seccomp.install(bpf.assemble())
+filtering.install(bpf.assemble())
 os.execv(sys.argv[2], sys.argv[2:])
 """
 PROCESS_VM_READV = {"x86_64": 310, "aarch64": 270}[syscalls.MACHINE]
@@ -247,7 +247,7 @@ def test_a_guard_that_cannot_take_over_starts_nothing(who: Who) -> None:
         guard = os.fork()
         if guard == 0:
             hygiene.no_new_privs()
-            seccomp.install(_denying(438))
+            filtering.install(_denying(438))
             served = attach.Guard(plan, saying)
             child = os.fork()
             if child == 0:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.jail import capabilities, seccomp, syscall_tables, syscalls
+from launcher.jail import capabilities, filtering, seccomp, syscall_tables, syscalls
 from policy.errors import Refusal
 from tests.support import forked
 from tests.support.filtered import HERE, LIBC, call, filtered, raw
@@ -44,7 +44,7 @@ def test_without_no_new_privs_a_user_is_refused(user: Who) -> None:
 
     def act() -> str:
         try:
-            seccomp.install(
+            filtering.install(
                 seccomp.program(
                     syscalls.MACHINE,
                     net="open",

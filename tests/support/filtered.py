@@ -4,7 +4,7 @@ import ctypes
 import errno
 from collections.abc import Callable
 
-from launcher.jail import hygiene, seccomp, syscall_tables, syscalls
+from launcher.jail import filtering, hygiene, seccomp, syscall_tables, syscalls
 from tests.support import forked
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -54,5 +54,5 @@ def filtered(
         unix_datagrams=unix_datagrams,
     )
     hygiene.no_new_privs()
-    seccomp.install(program)
+    filtering.install(program)
     return act()

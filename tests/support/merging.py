@@ -13,7 +13,7 @@ from typing import NamedTuple
 from launcher.vcs import journal
 from launcher.vcs.git import Completed, Git
 from launcher.vcs.merge import files, work
-from launcher.vcs.merge.engine import Source
+from launcher.vcs.merge.outcome import Source
 from launcher.vcs.merge.target import find
 from launcher.vcs.merge.transaction import Transaction
 from policy.errors import Refusal

@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 from launcher.vcs.git import GitFailed
 from launcher.vcs.merge.changes import changes
-from launcher.vcs.merge.engine import Engine, Outcome, Source, undone
+from launcher.vcs.merge.engine import Engine, undone
 from launcher.vcs.merge.history import History
 from launcher.vcs.merge.models import SubmoduleStatus
+from launcher.vcs.merge.outcome import Outcome, Source
 from launcher.vcs.merge.store import Relation
 from policy.errors import Refusal
 

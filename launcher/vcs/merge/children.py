@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from launcher.vcs.git import Git
 from launcher.vcs.merge.changes import changes
-from launcher.vcs.merge.engine import Source
+from launcher.vcs.merge.outcome import Source
 from launcher.vcs.merge.place import Place
 from launcher.vcs.merge.store import Store
 from launcher.vcs.merge.target import Listed, Target, worktrees

@@ -7,7 +7,8 @@ from launcher.vcs.git import GitFailed
 from launcher.vcs.merge import report
 from launcher.vcs.merge.changes import changes
 from launcher.vcs.merge.conflict import Frozen, MergeConflict, ObjectId, Text
-from launcher.vcs.merge.engine import Engine, Source
+from launcher.vcs.merge.engine import Engine
+from launcher.vcs.merge.outcome import Source
 from launcher.vcs.merge.place import Place
 from launcher.vcs.merge.target import Target
 from policy.errors import printable

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from launcher.vcs.git import Git
 from launcher.vcs.journal import Run, State
 from launcher.vcs.merge import carry_out, identity, sessions, work
-from launcher.vcs.merge.engine import Engine, Source
+from launcher.vcs.merge.engine import Engine
 from launcher.vcs.merge.models import (
     AgentMergeStatus,
     MergeAggregation,
@@ -17,6 +17,7 @@ from launcher.vcs.merge.models import (
     MergeResult,
 )
 from launcher.vcs.merge.moves import moves
+from launcher.vcs.merge.outcome import Source
 from launcher.vcs.merge.place import Place
 from launcher.vcs.merge.target import Target, checked_out_at, refuse_when_busy
 from policy.errors import Refusal
