@@ -83,7 +83,8 @@ def decide(plan: Plan, path: str) -> Verdict:
 def _reaches(grant: Grant, path: str) -> bool:
     """Whether a grant is about `path` of this machine. A private directory shows nothing of what lies below it here."""
     where, _, source = grant
-    return path == where if source.startswith("private /") else beneath(path, where)
+    own = source.startswith("private /") or (source == "private temp" and where in ("/tmp", "/var/tmp"))
+    return path == where if own else beneath(path, where)
 
 
 def _hint(path: str, access: str, limits: list[tuple[str, str, str]]) -> str:

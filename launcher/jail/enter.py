@@ -36,7 +36,7 @@ def enter(
     keep: tuple[int, ...],
     install: "Callable[[bytes], Facts] | None" = None,
     search: tuple[str, ...] = (),
-    prove: bool = False,
+    telling: "Callable[[bytes], bytes] | None" = None,
 ) -> "NoReturn":
     """Turns this process into the jailed command.
 
@@ -51,8 +51,8 @@ def enter(
         keep: descriptors of ours that must live until exec; they are closed by it.
         install: applies the filter in place of `filtering.install`, and returns what that holds.
         search: files that the command's name may mean, tried in this order in place of the plan's program.
-        prove: somebody reads the kernel's audit: provoke one denial that tells which Landlock domain is this
-            session's, and have the system call filter log.
+        telling: for when somebody reads the kernel's audit: makes of the filter the one to be installed above it
+            (`launcher.jail.seccomp_log`). Then one denial is provoked, too, that names this session's domain.
 
     Raises:
         Refusal: a step failed, a required row is not held, or the command cannot be executed (126, 127).
@@ -75,7 +75,7 @@ def enter(
         layer, rows = _landlock(plan, held)
         facts.append(layer)
         held |= rows
-        if prove:
+        if telling is not None:
             _prove()
 
     if install is None:
@@ -84,8 +84,8 @@ def enter(
         guarded = install(filter_program)
         facts += guarded
         held |= {row for row, state, _ in guarded if state == "held"}
-    if prove:
-        filtering.install(filtering.telling(filter_program), log=True)
+    if telling is not None:
+        filtering.install(telling(filter_program), log=True)
     facts.append(("seccomp", "layer", f"{len(filter_program) // 8} instructions"))
     held |= {"kernel-surface", "network"}
 

@@ -17,16 +17,16 @@ Not on the warm launch path: a finished programme lies in the plan cache.
 
 import errno
 
-from launcher.jail.filtering import ALLOW as ALLOW
-from launcher.jail.filtering import ERRNO as ERRNO
-from launcher.jail.filtering import USER_NOTIF as USER_NOTIF
 from policy.errors import Refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.jail.bpf import Program
 
+ALLOW = 0x7FFF0000
+ERRNO = 0x00050000
 KILL_PROCESS = 0x80000000
+USER_NOTIF = 0x7FC00000
 
 _NUMBER = 0
 _ARCH = 4
@@ -165,7 +165,8 @@ def program(
             systems' own ioctls are reduced to harmless ones.
         set_gid: chmod may set the set-gid bit, which the filter can allow for directories and files alike or for
             neither. Without effect where the guard looks at what it is.
-        watch: the calls of `launcher.jail.watch.calls` are notified of too, unless something else answers them.
+        watch: what would be allowed of the calls of `launcher.jail.watch.calls` is notified of. Nothing that is refused
+            otherwise comes there, because whoever watches lets all of it go on.
 
     Raises:
         Refusal: unknown machine.
@@ -211,7 +212,7 @@ def program(
     judged += [*_SEND_FLAGS, "setsockopt"] if closed_network else []
     for name in judged:
         _on(bpf, machine, name, name)
-    bpf.answer(ALLOW)
+    bpf.jump("allow") if watch else bpf.answer(ALLOW)
 
     _modes(bpf, guard=guard, set_gid=set_gid)
     _namespace_flags(bpf)
@@ -249,11 +250,20 @@ def program(
         ("unreachable", ERRNO | errno.EACCES),
         ("fastopen", ERRNO | errno.EOPNOTSUPP),
         ("killed", KILL_PROCESS),
-        *((("notified", USER_NOTIF),) if guard or watch else ()),
-        ("allow", ALLOW),
     ):
         bpf.label(label)
         bpf.answer(action)
+    bpf.label("allow")
+    if watch:
+        from launcher.jail.watch import calls
+
+        bpf.load(_NUMBER)
+        for number in calls.numbers(machine):
+            bpf.equal(number, then="notified")
+    bpf.answer(ALLOW)
+    if guard or watch:
+        bpf.label("notified")
+        bpf.answer(USER_NOTIF)
     return bpf.assemble()
 
 

@@ -29,11 +29,12 @@ class Denial(NamedTuple):
         operation: in words: "read", "write", "connect" ...
         path: what file it was about; "" when it was about none.
         host: name or address, "" when it was about none; with `port` (0: none).
-        target: what it was about in other cases: a process, a socket's name, a system call.
+        target: what it was about in other cases: a process, a socket's name, a system call; the proxy's reason.
         rights: the kernel's own names of what was missing (``fs.read_file``), () where it has none.
         process: who asked.
         wanted: the letter of an Access (policy/plan.py) that a grant must have: "r", "w" or "x".
         seen: how often.
+        hint: what the layer itself says would allow it; "" when it says nothing.
     """
 
     time: float
@@ -47,6 +48,7 @@ class Denial(NamedTuple):
     process: Process = Process()
     wanted: str = "r"
     seen: int = 1
+    hint: str = ""
 
     @property
     def key(self) -> tuple[object, ...]:

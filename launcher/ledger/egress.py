@@ -1,41 +1,44 @@
 """What the proxy refused, from the log of decisions that it writes in the session's directory."""
 
 import time
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 from launcher.ledger import store
 from launcher.ledger.denial import PROXY, Denial
 
-ALLOWED = frozenset({"allow", "allowed", "ok"})
+FILE = "egress.jsonl"
+
+_DENIED = "deny"
+_LOST = "lost"
 
 
-def denials(path: str) -> Iterator[Denial]:
-    """The refusals in a log of decisions, in order."""
+def read(path: str) -> tuple[list[Denial], int]:
+    """The refusals in a log of decisions, in order, and how many decisions are not in it for want of room."""
+    found, lost = [], 0
     for content in store.lines(path):
-        found = of_decision(content)
-        if found is not None:
-            yield found
+        denial = of_decision(content)
+        if denial is not None:
+            found.append(denial)
+        elif content.get("operation") == _LOST and isinstance(content.get("count"), int):
+            lost += content["count"]
+    return found, lost
 
 
 def of_decision(content: dict[str, Any]) -> Denial | None:
-    """The denial that one decision is; None when it allowed.
-
-    Args:
-        content: time (RFC 3339, or seconds since the epoch), operation, host, port, decision, rule.
-    """
-    if str(content.get("decision", "")).lower() in ALLOWED:
+    """The denial that one line of the log tells of (`launcher.egress.log`); None when it tells of something else."""
+    if content.get("decision") != _DENIED:
         return None
-    port = content.get("port")
-    rule = content.get("rule")
+    port, rule = content.get("port"), content.get("rule")
     return Denial(
         _seconds(content.get("time")),
         PROXY,
         str(content.get("operation") or "connect"),
         host=str(content.get("host") or ""),
         port=port if isinstance(port, int) else 0,
+        target=str(content.get("reason") or ""),
         rights=(str(rule),) if rule else (),
+        hint=str(content.get("suggestion") or ""),
     )
 
 

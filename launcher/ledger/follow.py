@@ -1,18 +1,23 @@
 """Reading a ledger while its session writes it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from launcher.lean import os
-from launcher.ledger import store
+from launcher.ledger import egress, store
+from launcher.ledger.denial import PROXY, Denial
+from launcher.ledger.record import line
+from policy.remedy import Remedy
 
 _LOOK = 0.2
-"""Seconds between two looks at the file."""
+"""Seconds between two looks at the files."""
 
 
 def follow(state: str, session: str, lives: Callable[[], bool], show: Callable[[dict[str, Any]], None]) -> None:
     """Shows the denials of a live session, those that are there and those that come, until it has ended.
+
+    The proxy's come into the ledger at the session's end; until then its own log has them.
 
     Args:
         state: Paddock's state directory.
@@ -20,19 +25,33 @@ def follow(state: str, session: str, lives: Callable[[], bool], show: Callable[[
         lives: whether it runs.
         show: called with each denial's line.
     """
-    path: str | None = None
-    at = 0
+    ledger: _Tail | None = None
+    log = _Tail(f"{state}/sessions/{session}/{egress.FILE}")
     started = time.time_ns()
     while True:
-        # Asked before the file is read: what a session wrote before it ended is not missed.
+        # Asked before the files are read: what a session wrote before it ended is not missed.
         going_on = lives()
-        if path is None:
+        for content in log.new():
+            denial = egress.of_decision(content)
+            if denial is not None:
+                show(_proxied(denial))
+        if ledger is None:
             path = _current(state, session, started)
-        if path is not None:
-            at = _show_from(path, at, show)
+            ledger = _Tail(path) if path is not None else None
+        for content in ledger.new() if ledger is not None else ():
+            if content.pop("kind", "") == "denial" and not (log.at and content.get("layer") == PROXY):
+                show(content)
         if not going_on:
             return
         time.sleep(_LOOK)
+
+
+def _proxied(denial: Denial) -> dict[str, Any]:
+    """A line as the ledger will have it, as far as the proxy's own words go."""
+    option = denial.hint.startswith("--")
+    content = line(denial, Remedy(flag=denial.hint if option else "", note="" if option else denial.hint))
+    content.pop("kind")
+    return content
 
 
 def _current(state: str, session: str, now: int) -> str | None:
@@ -46,15 +65,26 @@ def _current(state: str, session: str, now: int) -> str | None:
     return path if newer or (not contents.end and isinstance(pid, int) and os.path.exists(f"/proc/{pid}")) else None
 
 
-def _show_from(path: str, at: int, show: Callable[[dict[str, Any]], None]) -> int:
-    """Shows the whole lines from this offset on; returns where the next one starts."""
-    with open(path, "rb") as file:
-        file.seek(at)
-        for line in file:
-            content = store.decoded(line.decode(errors="replace"))
-            if content is None and not line.endswith(b"\n"):
-                break
-            at += len(line)
-            if content is not None and content.pop("kind", "") == "denial":
-                show(content)
-    return at
+class _Tail:
+    """What is new in a file of JSON lines."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.at = 0
+        """Where the next line starts; 0 as long as there was none."""
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        """The whole lines that have come since; none when the file is not there."""
+        try:
+            file = open(self._path, "rb")  # noqa: SIM115  # closed below; the error is expected
+        except FileNotFoundError:
+            return
+        with file:
+            file.seek(self.at)
+            for text in file:
+                if not text.endswith(b"\n"):
+                    return
+                self.at += len(text)
+                content = store.decoded(text.decode(errors="replace"))
+                if content is not None:
+                    yield content

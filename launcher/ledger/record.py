@@ -58,7 +58,7 @@ class Ledger:
             self.beyond += denial.seen
         else:
             self._counts[denial.key] = (denial, 0)
-            self._write(line(denial, self._plan))
+            self._write(line(denial, answer(denial, self._plan)))
 
     @property
     def kinds(self) -> list[tuple[Denial, int]]:
@@ -75,7 +75,7 @@ class Ledger:
         now = time.time()
         for denial, more in self._counts.values():
             if more:
-                self._write(line(denial._replace(time=now, seen=more), self._plan))
+                self._write(line(denial._replace(time=now, seen=more), answer(denial, self._plan)))
         if self._fd != -1 or lost or self.beyond:
             self._write({"kind": "end", "time": stamp(now), "lost": lost + self.beyond, "notes": list(notes)})
 
@@ -109,12 +109,12 @@ def append(path: str, plan: Plan, denial: Denial) -> None:
     except FileNotFoundError:
         fd = store.create(path)
     try:
-        _put(fd, line(denial, plan))
+        _put(fd, line(denial, answer(denial, plan)))
     finally:
         os.close(fd)
 
 
-def line(denial: Denial, plan: Plan) -> dict[str, object]:
+def line(denial: Denial, found: Remedy) -> dict[str, object]:
     """The ledger's line for a denial: what, who, where, and what would allow it at which risk."""
     return {
         "kind": "denial",
@@ -128,7 +128,8 @@ def line(denial: Denial, plan: Plan) -> dict[str, object]:
         "rights": list(denial.rights),
         "process": denial.process._asdict(),
         "count": denial.seen,
-        **told(answer(denial, plan)),
+        "allow": {"flag": found.flag, "toml": found.toml, "note": found.note},
+        "risk": found.risk,
     }
 
 
@@ -137,13 +138,10 @@ def answer(denial: Denial, plan: Plan) -> Remedy:
     if denial.path.startswith("/"):
         return remedy(plan, denial.path, denial.wanted)
     if denial.host:
-        return remedy_for_host(plan, denial.host, denial.port)
+        found = remedy_for_host(plan, denial.host, denial.port)
+        # The proxy knows more than the name: where it leads, and which rule forbids it.
+        return Remedy(note=denial.hint, risk=found.risk) if denial.hint not in found.flag else found
     return Remedy(note="no option allows it: it would reach outside of the jail")
-
-
-def told(found: Remedy) -> dict[str, object]:
-    """A remedy as a part of a line."""
-    return {"allow": {"flag": found.flag, "toml": found.toml, "note": found.note}, "risk": found.risk}
 
 
 def stamp(seconds: float) -> str:

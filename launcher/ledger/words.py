@@ -34,6 +34,8 @@ def paragraph(content: dict[str, Any]) -> list[str]:
     rights = f" ({', '.join(content['rights'])})" if content.get("rights") else ""
     lines = [f"{content.get('operation')} {what}"]
     lines.append(f"  refused by  {content.get('layer')}{rights}, {content.get('time')}{times}")
+    if content.get("host") and content.get("target"):
+        lines.append(f"  because     {content['target']}")
     if any(process.values()):
         lines.append(f"  asked for   {process.get('comm') or '?'}, process {process.get('pid')}, {process.get('exe')}")
     allow = content.get("allow") or {}

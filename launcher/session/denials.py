@@ -7,7 +7,7 @@ On the launch path then: what is costly is imported with the first record.
 import os
 import time
 
-from policy.errors import printable
+from policy.errors import Refusal, printable
 from policy.plan import Plan
 
 TYPE_CHECKING = False
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from launcher.ledger.denial import Denial
     from launcher.ledger.record import Ledger
     from launcher.session.learning import Wants
-
-EGRESS = "egress.jsonl"
-"""What the proxy writes in the session's directory: one line of JSON per decision."""
 
 _SHOWN = 5
 _SETTLE = 0.1
@@ -101,29 +98,37 @@ class Denials:
             self._ledger = record.Ledger(store.path_for(self._state, self._session, self._started), plan, facts)
         return self._ledger
 
-    def close(self) -> None:
-        """Takes what was caused until now, writes the last lines, closes. The jail has ended; its directory lives."""
-        reader: Reader | None = None
-        if self.fd != -1:
-            reader = self._audit()
-            reader.settle(_SETTLE)
-            if reader.overflows or self._ledger is not None:
-                # The kernel tells the number of all denials a moment after the last process has gone.
-                reader.await_ends(_AWAIT_ENDS)
-                self._lost = reader.lost
-            reader.close()
-        self._from_proxy()
-        if self._ledger is None and not self._lost:
-            return
-        try:
-            self.ledger().end(self._lost, tuple(self._notes(reader)))
-            from launcher.ledger import store
+    def close(self) -> list[str]:
+        """Takes what was caused until now, writes the last lines, closes. The jail has ended; its directory lives.
 
-            store.prune(self._state, time.time())
-        except OSError as error:
-            self._trouble = self._trouble or f"the ledger cannot be written: {error.strerror}"
+        Returns:
+            What went wrong with it, for people: the command's end does not depend on its ledger.
+        """
+        reader = self._audit() if self.fd != -1 else None
+        try:
+            if reader is not None:
+                self._settle(reader)
+            self._from_proxy()
+            if self._ledger is not None or self._lost:
+                from launcher.ledger import store
+
+                self.ledger().end(self._lost, tuple(self._notes(reader)))
+                store.prune(self._state, time.time())
+        except (OSError, Refusal) as error:
+            self._trouble = self._trouble or f"the ledger is not complete: {error}"
         finally:
-            self.ledger().close()
+            if reader is not None:
+                reader.close()
+            if self._ledger is not None:
+                self._ledger.close()
+        return [self._trouble] if self._trouble else []
+
+    def _settle(self, reader: "Reader") -> None:
+        reader.settle(_SETTLE)
+        if reader.overflows or self._ledger is not None:
+            # The kernel tells the number of all denials a moment after the last process has gone.
+            reader.await_ends(_AWAIT_ENDS)
+            self._lost += reader.lost
 
     def summary(self, *, quiet: bool) -> list[str]:
         """Lines for people at a terminal, [] when nothing was refused or nobody would read them."""
@@ -139,10 +144,7 @@ class Denials:
             lines.append(f"  and {len(kinds) - _SHOWN} more ways")
         if self._lost:
             lines.append(f"  {self._lost} denials were lost: there were too many at once")
-        if self._trouble:
-            lines.append(f"  {self._trouble}")
-        else:
-            lines.append(f"  more: paddock denials {self._session}")
+        lines.append(f"  what would allow them: paddock denials {self._session}")
         return [printable(line) for line in lines]
 
     def _audit(self) -> "Reader":
@@ -163,11 +165,13 @@ class Denials:
         return notes
 
     def _from_proxy(self) -> None:
-        path = f"{self._directory}/{EGRESS}"
-        if os.path.exists(path):
+        if self._plan.net == "proxy":
             from launcher.ledger import egress
 
-            for found in egress.denials(path):
+            path = f"{self._directory}/{egress.FILE}"
+            refused, lost = egress.read(path)
+            self._lost += lost
+            for found in refused:
                 self.add(found)
 
     def _belongs(self, pid: int) -> bool:

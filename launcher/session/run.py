@@ -113,7 +113,8 @@ def run(
         denials = _denials(places.state, session, bound, wants)
         if wants is not None:
             worker.watch()
-        worker.prove = denials is not None and denials.fd != -1
+        if denials is not None and denials.fd != -1:
+            worker.be_heard()
         listener = worker.take_further(session.listen())
         status_code = terminal.supervise(
             worker,
@@ -132,7 +133,7 @@ def run(
         if egress is not None and (lost := egress.close()):
             ended.append(lost)
         if denials is not None:
-            denials.close()
+            ended += denials.close()
         failures += session.close()
         changes = watch.changes(thorough=strict or target is not None)
         if git is not None:

@@ -29,7 +29,7 @@ class Worker:
 
     __slots__ = (
         "_argv", "_bwrap", "_code", "_egress", "_filter", "_gid", "_held", "_limits", "_listener", "_operations",
-        "_uid", "_watch", "environment", "namespaces", "plan", "prove",
+        "_telling", "_uid", "_watch", "environment", "namespaces", "plan",
     )  # fmt: skip
 
     def __init__(
@@ -57,7 +57,7 @@ class Worker:
         self.namespaces = 0
         self._bwrap = ""
         self._watch: type[Watch] | None = None
-        self.prove = False  # tell an audit reader which Landlock domain is the session's
+        self._telling: Callable[[bytes], bytes] | None = None
         if promises.has_mounts(plan.backend):
             nested = [path for path, _, source in plan.grants if source == promises.NESTED]
             exempt = (*(session.slots[name] for name in ("home", "git") if name in session.slots), *nested)
@@ -110,6 +110,12 @@ class Worker:
             further=(self._listener, self._serve),
             end=bubblewrap.end if bubblewrap is not None else None,
         )
+
+    def be_heard(self) -> None:
+        """Has the kernel's audit told of the session. Loaded now, for the same reason as `watch` does it."""
+        from launcher.jail import seccomp_log
+
+        self._telling = seccomp_log.telling
 
     def watch(self) -> None:
         """Has the command watched. Loads all that takes: in the jail's view there is nothing to load."""
@@ -197,7 +203,7 @@ class Worker:
             keep=(keep, *(guard.descriptors if guard else ())),
             install=guard.install if guard else None,
             search=search,
-            prove=self.prove,
+            telling=self._telling,
         )
 
 

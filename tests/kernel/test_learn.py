@@ -174,7 +174,7 @@ def test_the_jail_holds_while_it_is_watched(paddock: Paddock, env: dict[str, str
     secret.chmod(0o644)
     script = f"""
         cat {secret}; echo gotcha > {secret}; rm {secret}; chmod 600 {secret}; mkdir {secret.parent}/new
-        mv {secret} stolen; ln {secret} stolen; exec /usr/bin/cat {secret}
+        touch mine; chmod u+s mine; mv {secret} stolen; ln {secret} stolen; exec /usr/bin/cat {secret}
     """
     ended = paddock.call("learn", "--", "sh", "-c", script, env=env)
     assert "treasure" not in ended.stdout + ended.stderr
@@ -182,6 +182,7 @@ def test_the_jail_holds_while_it_is_watched(paddock: Paddock, env: dict[str, str
     assert secret.stat().st_mode & 0o777 == 0o644
     assert [path.name for path in secret.parent.iterdir()] == ["secret"]
     assert not (paddock.worktree / "stolen").exists()
+    assert (paddock.worktree / "mine").stat().st_mode & 0o7000 == 0  # the filter's own no comes before the watch
 
 
 def test_the_commands_own_output_is_not_in_the_proposal(paddock: Paddock, env: dict[str, str]) -> None:
