@@ -198,12 +198,6 @@ def program(
         for name in names:
             _on(bpf, machine, name, verdict)
 
-    if watch:
-        from launcher.jail.watch import calls
-
-        for number in calls.numbers(machine):
-            bpf.equal(number, then="notified")
-
     judged = ["clone", "unshare", "personality", "ioctl", "fcntl", "setpriority", "ioprio_set", "socket"]
     judged += [*_MAKES, *([] if guard else _CHMODS)]
     judged += [] if own_processes else _BY_PID

@@ -13,10 +13,10 @@ def one_line(found: Denial, seen: int, plan: Plan) -> str:
     """One kind of denial, and what would allow it."""
     remedy = answer(found, plan)
     who = found.process.comm or found.process.exe
+    about = subject(found.path, found.host, found.port, found.target)
     times = f" ({seen} times)" if seen > 1 else ""
     fix = f": {remedy.flag}" if remedy.flag else ""
-    what = subject(found.path, found.host, found.port, found.target)
-    return f"{f'{who}: ' if who else ''}{found.operation} {what}{times}{fix}"
+    return f"{f'{who}: ' if who else ''}{found.operation} {about}{times}{fix}"
 
 
 def subject(path: str | None, host: str | None, port: int | None, target: str | None) -> str:

@@ -144,7 +144,7 @@ class Denials:
             lines.append(f"  and {len(kinds) - _SHOWN} more ways")
         if self._lost:
             lines.append(f"  {self._lost} denials were lost: there were too many at once")
-        lines.append(f"  what would allow them: paddock denials {self._session}")
+        lines.append(f"  more: paddock denials {self._session}")
         return [printable(line) for line in lines]
 
     def _audit(self) -> "Reader":
