@@ -7,11 +7,14 @@ from typing import Annotated
 
 import typer
 
-from launcher.session import places
+from launcher.session import messages, places
+from launcher.session.planning import worktree_id
 from launcher.vcs.journal import Run, State
-from launcher.vcs.merge import children, preview, target, work
+from launcher.vcs.merge import children, preview, sessions, target, work
 from launcher.vcs.merge.check import Check
 from launcher.vcs.merge.children import Order
+from launcher.vcs.merge.engine import Source
+from launcher.vcs.quarantine.record import directory_of
 from launcher.verbs import typer_verb
 from policy.errors import Refusal, printable
 
@@ -69,7 +72,10 @@ def merge(
     if bool(words) == every:
         raise Refusal("usage", "name the children, or say --all", hint="paddock merge --help")
     found = target.find(start, into)
-    sources = children.all_of(found) if words is None or every else children.named(found, words, start)
+    sources = _children(found, words, start)
+    gathered = [] if forecast else [_gather(source, state) for source in sources]
+    if any(gathered):
+        sources = _children(found, words, start)  # their branches may have moved
     sources = children.ordered(sources, order, found)
     if forecast:
         answer = preview.preview(found, sources)
@@ -87,6 +93,22 @@ def merge(
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr)
     return _tell(run, found, as_json=as_json, files=not no_checkout)
+
+
+def _children(found: target.Target, words: list[str] | None, start: str) -> list[Source]:
+    return children.named(found, words, start) if words else children.all_of(found)
+
+
+def _gather(source: Source, state: str) -> bool:
+    """Lets an agent's work reach its branch; whether there is anything of an agent there."""
+    root = source.place.worktree if source.place else None
+    if root is None:
+        return False
+    directory = directory_of(state, worktree_id(root))
+    warning = sessions.gather(root, lambda _: directory)
+    if warning:
+        messages.say(f"paddock: warning: {printable(warning)}")
+    return os.path.isdir(directory)
 
 
 def status(

@@ -242,6 +242,7 @@ def test_a_live_session_keeps_its_worktree(team: Team, monkeypatch: pytest.Monke
     finally:
         os.close(descriptor)
     assert "session is still working" in (down.error_message or "")
+    assert f"git merge {team.nested.main.id('main')}" in (down.hint or "")
     assert arrived(up) == ([], "one", [])
 
     asked: list[str] = []

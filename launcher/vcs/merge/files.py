@@ -34,6 +34,7 @@ class Files:
         self._lock = f"{git.git_dir}/index.lock"
         self._copy = f"{git.git_dir}/index.paddock"
         self._environment = {"GIT_INDEX_FILE": self._copy}
+        self._fresh: bytes | None = None
 
     def lock(self) -> None:
         """Takes the index, as git does. Taking it again in the same run (after a crash) is fine.
@@ -86,6 +87,8 @@ class Files:
             trial._prepare()
             trial._read_tree("-n", "-m", "-u", old, new)
             in_the_way = trial._ignored(old, new)
+            if self.locked_by() == self._run:
+                self._fresh = _content(trial._copy)
         if in_the_way:
             raise self._dirty([f"{path} is ignored by git, and the merge would write it" for path in in_the_way])
 
@@ -95,7 +98,13 @@ class Files:
         Raises:
             Refusal: trunk-dirty; nothing was written then.
         """
-        self._prepare()
+        if self._fresh is None:
+            self._prepare()
+        else:
+            # Nobody can have changed the index since `check`, and git looks at the files again.
+            with open(self._copy, "wb") as stream:
+                stream.write(self._fresh)
+            self._fresh = None
         self._read_tree("-m", "-u", old, new)
         self._publish()
 
@@ -205,3 +214,11 @@ class Files:
     def _owner(self) -> str:
         run = self.locked_by()
         return f"; it belongs to the unfinished run {run}: paddock merge --resume" if run else ""
+
+
+def _content(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except FileNotFoundError:
+        return None

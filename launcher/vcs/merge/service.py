@@ -54,6 +54,9 @@ class WorktreeMergeService:
         try:
             return self.merge_submodules_first(trunk, child, MergeDirection.TRUNK_TO_CHILD)
         except Refusal as refusal:
+            if refusal.reference == "session-running":
+                # Its jail shows the trunk's objects, so its own git can do it.
+                refusal.hint = f"wait for its end; or, in its jail: git merge {_at(trunk).target.commit}"
             return _failed(MergeDirection.TRUNK_TO_CHILD, refusal)
 
     def merge_children_to_trunk(

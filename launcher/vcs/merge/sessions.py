@@ -18,6 +18,26 @@ def nobody_private(root: str) -> str | None:
     return None
 
 
+def gather(root: str, private: Private) -> str:
+    """Harvests what an agent has committed in a worktree.
+
+    Returns:
+        "", or why its branch may lack some of its work.
+
+    Raises:
+        Refusal: what `harvest` refuses.
+    """
+    directory = private(root)
+    if directory is None or not os.path.isdir(directory) or record.read(directory) is None:
+        return ""
+    result = harvest.harvest(directory)
+    if result.state == "busy":
+        return f"a session is still working in {root}: only what its branch has is merged"
+    if result.state == "kept":
+        return f"the agent's work in {root} is not all on its branch: " + "; ".join(result.notes)
+    return ""
+
+
 @contextmanager
 def ended(root: str, private: Private) -> Iterator[None]:
     """Makes sure that no session works in a worktree, and that its branch has all of the agent's commits.

@@ -1,0 +1,119 @@
+"""How long merging many children takes: `python -m tests.bench.bench_merge [CHILDREN] [FILES]` in the repository.
+
+Four ways to the same tree, each in a fresh copy: a chain of `git merge` in a checkout, the bare chain of merge-tree and
+commit-tree, the engine with its one checkout at the end, and the engine on objects alone. The targets: at least 4 times
+faster than the first, at most 1.5 times the second. Then a forecast for all children and all pairs of them.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from launcher.vcs.merge.preview import preview
+from tests.support.ground import ENVIRONMENT, Entry, Ground
+from tests.support.install import public_root
+
+
+def repository(root: Path, children: int, files: int) -> Ground:
+    """`files` files in directories of 50, and branches `c0`, `c1`, ... that change five of them each."""
+    text = "".join(f"line {number}\n" for number in range(40))
+    names = [f"d{number // 50}/f{number}" for number in range(files)]
+    ground = Ground(root, dict.fromkeys(names, text))
+    for child in range(children):
+        changed: dict[str, str | bytes | Entry] = {
+            names[(child * 7 + part * 911) % files]: text.replace(f"line {child % 40}\n", f"child {child}\n")
+            for part in range(5)
+        }
+        ground.branch(f"c{child}", {**changed, f"new/{child}": "new\n"})
+    ground.commit("main", {"trunk": "has moved on\n"})
+    ground.git("reset", "-q", "--hard")
+    ground.git("repack", "-adq")
+    return ground
+
+
+def by_git_merge(ground: Ground, names: list[str]) -> str:
+    """`git merge` for every child, in the checkout."""
+    for name in names:
+        ground.git("merge", "-q", "--no-ff", "--no-edit", name)
+    return ground.tree("HEAD")
+
+
+def by_merge_tree(ground: Ground, names: list[str]) -> str:
+    """merge-tree and commit-tree for every child, and nothing around them."""
+    words = ["git", "-C", str(ground.root)]
+
+    def output(*more: str) -> str:
+        return subprocess.run([*words, *more], env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
+
+    now = ground.id("main")
+    for name in names:
+        tree = output("merge-tree", "--write-tree", now, name).split("\n")[0]
+        now = output("commit-tree", tree, "-p", now, "-p", name, "-m", name).strip()
+    return ground.tree(now)
+
+
+def by_engine(ground: Ground, names: list[str]) -> str:
+    """The engine: history, merges, journal, refs, checkout."""
+    run = ground.merge(*names)
+    assert run.outcome is not None
+    assert run.outcome.all_successful
+    return ground.tree("main")
+
+
+def by_engine_without_checkout(ground: Ground, names: list[str]) -> str:
+    """The engine, refs alone."""
+    ground.merge(*names, settings=ground.settings()._replace(files=False))
+    return ground.tree("main")
+
+
+def _processor() -> float:
+    """Seconds of processor time that this process and its children have used: other work on the machine counts less."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
+
+
+def main() -> None:
+    """Prints the table; rounds are interleaved, the quickest of each counts. Ratios are of processor time."""
+    children = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    files = int(sys.argv[2]) if len(sys.argv) > 2 else 5_000
+    ways: dict[str, Callable[[Ground, list[str]], str]] = {
+        "git merge, one after another": by_git_merge,
+        "merge-tree and commit-tree": by_merge_tree,
+        "paddock merge": by_engine,
+        "paddock merge --no-checkout": by_engine_without_checkout,
+    }
+    names = [f"c{number}" for number in range(children)]
+    best = dict.fromkeys(ways, (float("inf"), float("inf")))
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=public_root()) as directory:
+        template = repository(Path(directory) / "template", children, files)
+        trees = set()
+        for number in range(3):
+            for name, way in ways.items():
+                root = Path(directory) / f"{number}-{way.__name__}"
+                shutil.copytree(template.root, root, symlinks=True)
+                ground = Ground(root, None)
+                ground.git("update-index", "-q", "--refresh")
+                begun, used = time.perf_counter(), _processor()
+                trees.add(way(ground, names))
+                best[name] = min(best[name], (_processor() - used, time.perf_counter() - begun))
+                shutil.rmtree(root)
+        print(f"{children} children, {files} files; the same tree: {len(trees) == 1}")
+        (slow, _), (bare, _), *_ = best.values()
+        for name, (seconds, wall) in best.items():
+            print(f"{name:30} {seconds:6.2f} s of processor, {wall:6.2f} s in all: {slow / seconds:5.2f} times as fast "
+                  f"as git merge, {seconds / bare:5.2f} times the bare chain")  # fmt: skip
+        target, sources = template.target(), [template.source(name) for name in names]
+        for pairwise in (False, True):
+            begun = time.perf_counter()
+            found = preview(target, sources, pairwise=pairwise)
+            count = len(found.children) + len(found.pairs)
+            print(f"forecast of {count:5} merges       {time.perf_counter() - begun:7.2f} s")
+
+
+if __name__ == "__main__":
+    main()

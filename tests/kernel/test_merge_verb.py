@@ -1,0 +1,137 @@
+"""`paddock merge`, the installed command: what it says, its exit statuses, and checks in a real jail."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support import paddock
+from tests.support.identity import Who
+from tests.support.install import Installed
+from tests.support.paddock import Paddock
+
+_SCRIPT = """
+git config merge.conflictStyle merge
+seq 20 >a; git add a; git commit -q -m 'main: Numbers.'
+for name in x y z; do git branch $name; done
+work() { git worktree add -q ../$1 $1; (cd ../$1; sed -i "$2" a; git commit -q -a -m "$1"); }
+work x 's/^3$/three/'; work y 's/^17$/seventeen/'; work z 's/^3$/THREE/'
+"""
+
+
+@pytest.fixture
+def ground(user: Who, installed: Installed, public_dir: Path) -> Paddock:
+    """A main checkout and the worktrees x, y and z; z conflicts with x."""
+    place = public_dir / "place"
+    place.mkdir()
+    made = paddock.make(user, installed, user.give(place))
+    ended = user.run(["sh", "-eu", "-c", _SCRIPT], cwd=made.main)
+    assert ended.returncode == 0, ended.stderr
+    return made
+
+
+def merge(ground: Paddock, *words: str, status: int = 0) -> str:
+    """Standard output of `paddock merge` in the main checkout."""
+    ended = ground.call("merge", *words, cwd=ground.main)
+    assert ended.returncode == status, ended
+    return ended.stdout
+
+
+def git(ground: Paddock, *words: str) -> str:
+    ended: subprocess.CompletedProcess[str] = ground.who.run(["git", *words], cwd=ground.main)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.strip()
+
+
+def test_a_run_from_forecast_to_rollback(ground: Paddock) -> None:
+    """A forecast changes nothing; a merge stops at the conflict with status 1; status lists it; rollback undoes it."""
+    before = git(ground, "rev-parse", "main")
+    said = merge(ground, "--preview", "x", "y", "z", status=1)
+    assert "3 of 3 would merge cleanly by themselves" in said
+    assert "z conflicts with x" in said
+    assert git(ground, "count-objects") == git(ground, "count-objects")
+    said = merge(ground, "x", "z", "y", status=1)
+    assert "1 of 3 merged" in said
+    assert "conflict in a" in said
+    assert "pending     y" in said
+    assert git(ground, "status", "--porcelain") == ""
+    (line,) = merge(ground, "status").splitlines()
+    run = line.split()[0]
+    document = json.loads(merge(ground, "status", run, "--json"))
+    assert document["state"] == "done"
+    assert document["outcome"]["conflicted"]["agent_result_id"] == "z"
+    assert document["outcome"]["conflicted"]["merge_descriptor"]["conflict_files"] == ["a"]
+    merge(ground, "--rollback", run)
+    assert git(ground, "rev-parse", "main") == before
+    assert git(ground, "status", "--porcelain") == ""
+    assert "no run is unfinished" in merge(ground, "--resume")
+    assert ground.refused("merge", "--rollback", run, cwd=ground.main).reference == "merge-not-done"
+
+
+def test_a_failing_check_stops_like_a_conflict(ground: Paddock) -> None:
+    """The command sees the merged files in a jail, cannot write the repository, and has the last word."""
+    git_dir = ground.main / ".git"
+    check = f"grep -q three a && ! touch {git_dir}/evil 2>&1 && ! grep seventeen a"
+    said = merge(ground, "--check", check, "x", "y", status=1)
+    assert "1 of 2 merged" in said
+    assert "the check failed with exit status 1" in said
+    assert "seventeen" in said
+    assert not (git_dir / "evil").exists()
+    assert git(ground, "worktree", "list").count("\n") == 4  # main, one, x, y and z; none of the check's is left
+    assert "three" in (ground.main / "a").read_text()
+    assert "seventeen" not in (ground.main / "a").read_text()
+    assert "2 of 2 merged" in merge(ground, "--check", "grep seventeen a", "x", "y")
+
+
+def test_everybody_can_be_merged_at_once(ground: Paddock) -> None:
+    """`--all` takes the branches of all linked worktrees; `--order` chooses who comes first; `--json` is the run."""
+    document = json.loads(merge(ground, "--all", "--order", "name", "--json", status=1))
+    assert [each["agent_result_id"] for each in document["outcome"]["merged"]] == ["one", "x", "y"]
+    assert document["outcome"]["conflicted"]["agent_result_id"] == "z"
+    for order in ("age", "size"):
+        merge(ground, "--all", "--order", order, "--preview", status=1)
+
+
+def test_branches_can_move_without_files(ground: Paddock) -> None:
+    """`--no-checkout` moves the branch alone and says how to take the files along."""
+    said = merge(ground, "--no-checkout", "../y")
+    assert git(ground, "rev-parse", "main") == git(ground, "rev-parse", "y")
+    assert "seventeen" not in (ground.main / "a").read_text()
+    (line,) = [line for line in said.splitlines() if "read-tree" in line]
+    ended = ground.who.run(["sh", "-c", line.partition("stay: ")[2]], cwd=ground.main)
+    assert ended.returncode == 0, ended.stderr
+    assert git(ground, "status", "--porcelain") == ""
+
+
+def test_work_of_a_private_git_directory_is_merged(ground: Paddock) -> None:
+    """What an agent commits in its jail is harvested at its end, and then merged like any branch."""
+    command = "sed -i s/^10$/ten/ a && git commit -q -a -m ten"
+    ended = ground.call("run", "--git", "private", "--", "sh", "-c", command, cwd=ground.place / "y")
+    assert ended.returncode == 0, ended.stderr
+    merge(ground, "y")
+    content = (ground.main / "a").read_text()
+    assert "ten\n" in content
+    assert "seventeen\n" in content
+
+
+@pytest.mark.parametrize(
+    ("words", "reference"),
+    [
+        ((), "usage"),
+        (("--all", "x"), "usage"),
+        (("--resume", "x"), "usage"),
+        (("--resume", "--rollback", "r"), "usage"),
+        (("nobody",), "child-unknown"),
+        (("main",), "child-is-trunk"),
+        (("x", "x"), "child-twice"),
+        (("--into", "nowhere", "x"), "trunk-unknown"),
+        (("--rollback", "../../etc/passwd"), "merge-run-unknown"),
+        (("status", "20200101-000000-abcdef"), "merge-run-unknown"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(ground: Paddock, words: tuple[str, ...], reference: str) -> None:
+    """One clear error, and nothing has moved."""
+    before = git(ground, "for-each-ref")
+    assert ground.refused("merge", *words, cwd=ground.main).reference == reference
+    assert git(ground, "for-each-ref") == before
