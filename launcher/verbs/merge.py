@@ -73,9 +73,8 @@ def merge(
         raise Refusal("usage", "name the children, or say --all", hint="paddock merge --help")
     found = target.find(start, into)
     sources = _children(found, words, start)
-    gathered = [] if forecast else [_gather(source, state) for source in sources]
-    if any(gathered):
-        sources = _children(found, words, start)  # their branches may have moved
+    for source in sources:
+        _warn_of_sessions(source, state)
     sources = children.ordered(sources, order, found)
     if forecast:
         answer = preview.preview(found, sources)
@@ -99,16 +98,13 @@ def _children(found: target.Target, words: list[str] | None, start: str) -> list
     return children.named(found, words, start) if words else children.all_of(found)
 
 
-def _gather(source: Source, state: str) -> bool:
-    """Lets an agent's work reach its branch; whether there is anything of an agent there."""
+def _warn_of_sessions(source: Source, state: str) -> None:
+    """Tells when a child has more than its branch: a branch can be merged all the same."""
     root = source.place.worktree if source.place else None
-    if root is None:
-        return False
-    directory = directory_of(state, worktree_id(root))
-    warning = sessions.gather(root, lambda _: directory)
-    if warning:
-        messages.say(f"paddock: warning: {printable(warning)}")
-    return os.path.isdir(directory)
+    why = sessions.lacking(directory_of(state, worktree_id(root))) if root is not None else ""
+    if why:
+        what = f"{source.label} is merged as its branch is, and {why}: paddock worktree harvest"
+        messages.say(f"paddock: warning: {printable(what)}")
 
 
 def status(

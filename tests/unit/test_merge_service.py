@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.vcs.harvest import harvest
+from launcher.vcs.harvest import ending
 from launcher.vcs.harvest.parts import HarvestResult
 from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation, MergeDirection, SubmoduleStatus
 from launcher.vcs.merge.protocol import MergeService
@@ -230,9 +230,8 @@ def test_a_live_session_keeps_its_worktree(team: Team, monkeypatch: pytest.Monke
     root, git_dir = str(team.root / "one"), str(team.root / "repo/.git")
     repository = record.Repository("", root, git_dir, git_dir, "", None, None, "sha1", (f"{git_dir}/objects",))
     record.write(str(directory), record.Record(root, "linked", record.MOUNTED, (repository,)))
-    service = WorktreeMergeService(
-        str(team.root / "state"), {}, private=lambda root: str(team.root / "private" / os.path.basename(root))
-    )
+    state = str(team.root / "state")
+    service = WorktreeMergeService(state, {}, private=lambda root: str(team.root / "private" / os.path.basename(root)))
     team.write("repo", "m", changed(1))
     descriptor = lock.opened(str(directory))
     try:
@@ -245,6 +244,9 @@ def test_a_live_session_keeps_its_worktree(team: Team, monkeypatch: pytest.Monke
     assert f"git merge {team.nested.main.id('main')}" in (down.hint or "")
     assert arrived(up) == ([], "one", [])
 
+    monkeypatch.setattr(ending, "due", lambda _: True)
+    late = service.merge_trunk_to_child(team.trunk, team.context("one"))
+    assert "not harvested" in (late.error_message or "")
     asked: list[str] = []
 
     def harvested(place: str) -> HarvestResult:
@@ -252,14 +254,15 @@ def test_a_live_session_keeps_its_worktree(team: Team, monkeypatch: pytest.Monke
         team.write("one", "lib/l", changed(len(asked)))
         return HarvestResult(str(team.root / "one"), "harvested")
 
-    monkeypatch.setattr(harvest, "harvest", harvested)
+    service = WorktreeMergeService(
+        state, {}, private=lambda root: str(team.root / "private" / os.path.basename(root)), harvest=harvested
+    )
     assert service.merge_trunk_to_child(team.trunk, team.context("one")).successful
     assert service.merge_children_to_trunk([team.status("one")], team.trunk).all_successful
     assert asked == [str(directory)] * 2
     assert team.read("repo", "lib/l") == changed(2)
 
 
-@pytest.mark.spec("MF-024")
 def test_a_pointer_can_be_set_by_itself(team: Team) -> None:
     """The trunk records what its submodule has checked out, in a commit of its own (MF-024); once is enough."""
     team.write("repo", "lib/l", changed(7), pointer=False)

@@ -36,6 +36,7 @@ class WorktreeMergeService:
         state: directory of Paddock's own state, for journals.
         caller: the caller's environment, for author and committer; this process's when None.
         private: finds private git directories of worktrees.
+        harvest: harvests one; None refuses to merge what is not harvested.
     """
 
     def __init__(
@@ -44,10 +45,12 @@ class WorktreeMergeService:
         caller: Mapping[str, str] | None = None,
         *,
         private: sessions.Private = sessions.nobody_private,
+        harvest: sessions.Harvest | None = None,
     ) -> None:
         self._state = state
         self._caller = dict(os.environ if caller is None else caller)
         self._private = private
+        self._harvest = harvest
 
     def merge_trunk_to_child(self, trunk: WorktreeSandboxContext, child: WorktreeSandboxContext) -> MergeDescriptor:
         """Phase 1. A conflict leaves the child as it was; the hint tells its agent how to merge in its own jail."""
@@ -102,7 +105,7 @@ class WorktreeMergeService:
         into, came_from = _at(target), _at(source)
         _refuse_strangers(came_from, into)
         agent = into if direction is MergeDirection.TRUNK_TO_CHILD else came_from
-        with sessions.ended(agent.target.worktree or "", self._private):
+        with sessions.ended(agent.target.worktree or "", self._private, self._harvest):
             into, came_from = _at(target), _at(source)  # a harvest may have moved the agent's branch
             run = self._merge(target, [_as_source(came_from)], direction)
         if run.child_outcome is not None:
@@ -194,7 +197,7 @@ class WorktreeMergeService:
         known = _at(context)
         _refuse_strangers(known, into)
         if known.target.worktree != into.target.worktree:
-            stack.enter_context(sessions.ended(known.target.worktree or "", self._private))
+            stack.enter_context(sessions.ended(known.target.worktree or "", self._private, self._harvest))
         return _as_source(_at(context))
 
 

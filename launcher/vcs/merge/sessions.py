@@ -1,15 +1,19 @@
-"""Agents' sessions beside a merge: work that is still in a private git directory is fetched, live ones are kept out."""
+"""Agents' sessions beside a merge: live ones are kept out, and work that has not been harvested is not passed over."""
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from launcher.vcs.harvest import harvest
+from launcher.vcs.harvest import ending
+from launcher.vcs.harvest.parts import HarvestResult
 from launcher.vcs.quarantine import lock, record
 from policy.errors import Refusal
 
 Private = Callable[[str], str | None]
 """Where the private git directory of a worktree (its canonical root) is kept; None when it can have none."""
+
+Harvest = Callable[[str], HarvestResult]
+"""Harvests a private git directory, with the hand-off rules of its worktree."""
 
 
 def nobody_private(root: str) -> str | None:
@@ -18,28 +22,29 @@ def nobody_private(root: str) -> str | None:
     return None
 
 
-def gather(root: str, private: Private) -> str:
-    """Harvests what an agent has committed in a worktree.
+def lacking(directory: str | None) -> str:
+    """Why the branch of a worktree may lack some of an agent's work; "" when it does not.
 
-    Returns:
-        "", or why its branch may lack some of its work.
+    Args:
+        directory: of its private git directory, as `Private` gives it.
 
     Raises:
-        Refusal: what `harvest` refuses.
+        Refusal: git-record-damaged.
     """
-    directory = private(root)
-    if directory is None or not os.path.isdir(directory) or record.read(directory) is None:
+    if not _known(directory):
         return ""
-    result = harvest.harvest(directory)
-    if result.state == "busy":
-        return f"a session is still working in {root}: only what its branch has is merged"
-    if result.state == "kept":
-        return f"the agent's work in {root} is not all on its branch: " + "; ".join(result.notes)
-    return ""
+    assert directory is not None
+    descriptor = lock.opened(directory)
+    try:
+        if not lock.alone(descriptor, wait=False):
+            return "a session is still working there"
+    finally:
+        os.close(descriptor)
+    return "an agent has left work there that is not harvested" if ending.due(directory) else ""
 
 
 @contextmanager
-def ended(root: str, private: Private) -> Iterator[None]:
+def ended(root: str, private: Private, harvest: Harvest | None = None) -> Iterator[None]:
     """Makes sure that no session works in a worktree, and that its branch has all of the agent's commits.
 
     Until the end no session can start there.
@@ -47,31 +52,46 @@ def ended(root: str, private: Private) -> Iterator[None]:
     Args:
         root: canonical root of the worktree.
         private: see `Private`.
+        harvest: for work that is not harvested; None refuses then, because hand-off rules may have held it back.
 
     Raises:
-        Refusal: session-running; harvest-kept (the branch has been moved beside the agent); what `harvest` refuses.
+        Refusal: session-running; harvest-due; harvest-kept (the branch has been moved beside the agent); what
+            `harvest` refuses.
     """
     directory = private(root)
-    if directory is None or not os.path.isdir(directory) or record.read(directory) is None:
+    if not _known(directory):
         yield
         return
-    result = harvest.harvest(directory)
-    if result.state == "kept":
-        raise Refusal(
-            "harvest-kept",
-            f"the agent's work in {root} could not be put on its branch",
-            context="\n".join(result.notes),
-            hint="paddock worktree harvest, and see what it says",
-        )
+    assert directory is not None
+    if harvest is not None and ending.due(directory):
+        result = harvest(directory)
+        if result.state == "kept":
+            raise Refusal(
+                "harvest-kept",
+                f"the agent's work in {root} could not be put on its branch",
+                context="\n".join(result.notes),
+                hint="paddock worktree harvest, and see what it says",
+            )
     descriptor = lock.opened(directory)
     try:
-        if result.state == "busy" or not lock.alone(descriptor, wait=False):
+        if not lock.alone(descriptor, wait=False):
             raise Refusal(
                 "session-running",
                 f"a session is still working in {root}",
                 context="its branch and files are its own until it has ended",
                 hint="wait for its end, and merge again",
             )
+        if harvest is None and ending.due(directory):
+            raise Refusal(
+                "harvest-due",
+                f"an agent has left work in {root} that is not harvested",
+                context="its branch lacks commits that are still in the private git directory",
+                hint="paddock worktree harvest, and merge again",
+            )
         yield
     finally:
         os.close(descriptor)
+
+
+def _known(directory: str | None) -> bool:
+    return directory is not None and os.path.isdir(directory) and record.read(directory) is not None
