@@ -116,6 +116,26 @@ def test_no_agent_is_granted_more_than_its_parent(world: World) -> None:
         assert node.granted_submodules == ("lib",)
 
 
+@pytest.mark.spec("US6.1", "US6.2")
+def test_a_node_says_which_submodules_its_agent_gets(world: World) -> None:
+    """Two agents of one dispatch may be granted different ones; one that does not exist stops the dispatch."""
+    for name, granted in (("a", ("lib",)), ("b", ("doc",))):
+        world.graph.save(
+            Node(node_id=f"run/dispatch/{name}", agent_type=AgentType.TICKET_AGENT, granted_submodules=granted)
+        )
+    for _ in range(2):  # the second time the worktrees are there already
+        sent = world.flow.request(tickets(), parent(world))
+        contexts = [child.worktree_context for child in sent.children if child.worktree_context is not None]
+        opened = [[module.submodule_name for module in context.submodule_worktrees] for context in contexts]
+        assert opened == [["lib"], ["doc"], ["lib", "doc"]]
+    world.graph.update("run/dispatch/b", lambda node: node.evolve(granted_submodules=("nowhere",)))
+    world.contexts.clear("run/dispatch/b")
+    with pytest.raises(DecoratorFailed) as failed:
+        world.flow.request(tickets(), parent(world))
+    assert "nowhere" in str(failed.value)
+    assert len(world.worktrees.discarded) == 1
+
+
 def test_a_failure_leaves_nothing_half_made(world: World) -> None:
     """When one worktree cannot be made, those made before are removed and no session learns of any."""
     world.worktrees.fails_at = "T-c"
@@ -143,6 +163,10 @@ def test_two_requests_of_one_session_are_refused(world: World) -> None:
     with pytest.raises(DecoratorFailed) as failed:
         world.flow.request(tickets(("a", "a")), parent(world))
     assert "run/dispatch/a" in str(failed.value)
+    own = TicketAgentRequests(context_id=DISPATCH, requests=(TicketAgentRequest(context_id=DISPATCH),))
+    with pytest.raises(DecoratorFailed, match="attach-worktrees"):
+        world.flow.request(own, parent(world))
+    assert world.contexts.get_worktree_context("run/dispatch") == world.main
     assert list(world.worktrees.known) == ["main"]
 
 

@@ -24,7 +24,8 @@ class AttachWorktreesDecorator:
 
     Args:
         contexts: each agent's worktree is written down under its session.
-        graph: each agent's node gets its worktree, and is made when there is none.
+        graph: each agent's node gets its worktree, and is made when there is none; a node that was made before says
+            which submodules its agent is granted.
         worktrees: who makes them.
     """
 
@@ -45,7 +46,8 @@ class AttachWorktreesDecorator:
         """
         if not isinstance(request, DispatchRequest) or request.worktree_context is None:
             return request
-        _refuse_doubles(request, [child.context_id.value for child in request.children])
+        # The dispatch's own session too: its boundaries are the trunk's, and no child may take them over.
+        _refuse_doubles(request, [request.session_id, *(child.session_id for child in request.children)])
         made: list[WorktreeSandboxContext] = []
         try:
             children = [self._attached(child, request.worktree_context, made) for child in request.children]
@@ -70,7 +72,9 @@ class AttachWorktreesDecorator:
                 return child.with_worktree_context(confirmed)
         new = self._worktrees.create_child(trunk, child.worktree_label)
         made.append(new)
-        return child.with_worktree_context(_as_narrow_as(trunk, new))
+        node = self._graph.get(child.session_id)
+        granted = None if node is None else node.granted_submodules
+        return child.with_worktree_context(granted_part(_as_narrow_as(trunk, new), granted))
 
     def _discard(self, made: Sequence[WorktreeSandboxContext]) -> None:
         for worktree in made:
@@ -95,7 +99,9 @@ class AttachWorktreesDecorator:
                     agent_type=child.agent_type,
                     parent_id=None if above is None else above.node_id,
                     worktree_id=worktree.worktree_id,
-                    granted_submodules=tuple(module.submodule_name for module in worktree.submodule_worktrees),
+                    granted_submodules=tuple(module.submodule_name for module in worktree.submodule_worktrees)
+                    if worktree.ungranted_submodules
+                    else None,
                 )
             )
 
