@@ -36,6 +36,7 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--net", ONE, "auto|none|proxy|open", "network (default: proxy with a provider or an allowed host, else none)"),
     ("--allow-domain", MANY, "[METHODS ]HOST[:PORT][/PATH]", "let --net proxy reach this; also @python, @github ..."),
     ("--deny-domain", MANY, "[METHODS ]HOST[:PORT][/PATH]", "deny this, whatever else is allowed"),
+    ("--publish", MANY, "[ADDRESS:]PORT[:PORT]", "let this port of the machine's loopback lead to one of the jail"),
     ("--reach", MANY, "[ADDRESS:]PORT", "let the command connect to this port of the machine's loopback"),
     ("--env", MANY, "NAME[=VALUE]", "pass a variable of the caller, or set one"),
     ("--backend", ONE, "auto|landlock|bubblewrap", "what holds the jail (auto: Landlock where there is any)"),

@@ -22,6 +22,7 @@ from policy.ingredients import (
     READ,
     WRITE,
     borrowed,
+    check_publish,
     devices,
     environment,
     git_grants,
@@ -71,6 +72,7 @@ def derive(
     mounts = promises.has_mounts(backend)
     mode, doubts = private_git.choose(rules, git, host, mounts=mounts)
     rules = replace(rules, git=mode, net=network_mode(rules, provider))
+    check_publish(rules, mounts=mounts)
     warnings = [*rules.warnings, *doubts]
 
     links: dict[str, str] = {}
@@ -210,6 +212,7 @@ def derive(
         domains=(*rules.domains, *provider.domains),
         domains_denied=rules.domains_denied,
         server_name=rules.server_name,
+        publish=rules.publish if rules.net == "proxy" else (),
         reach=tuple(dict((*provider.reach, *rules.reach)).items()) if rules.net == "proxy" else (),
         env_pass=tuple(dict.fromkeys((*rules.env_pass, *toolchains.env_pass, *provider.credentials))),
         env_set=environment(rules, provider, toolchains),
@@ -286,7 +289,7 @@ def network_mode(rules: Rules, provider: Translation) -> str:
     """none, proxy or open. Left to itself: the proxy for a known provider, or where anything is allowed by name."""
     if rules.net != "auto":
         return rules.net
-    return "proxy" if provider.provider or rules.domains or rules.reach else "none"
+    return "proxy" if provider.provider or rules.domains or rules.reach or rules.publish else "none"
 
 
 def _nested(context: WorktreeSandboxContext, denied: dict[str, str], git: Git, mode: str) -> list[Grant]:

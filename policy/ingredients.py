@@ -79,6 +79,17 @@ def git_grants(git: Git, mode: str, root: str) -> list[Grant]:
     return [(path, DATA, source) for path in outside]
 
 
+def check_publish(rules: Rules, *, mounts: bool) -> None:
+    """Refuses to publish a port of a jail in which nothing can listen."""
+    if rules.publish and rules.net == "proxy" and not mounts:
+        raise Refusal(
+            "publish-needs-namespaces",
+            "nothing in the jail can listen here, so no port of it can be published",
+            context=f"asked for by {rules.publish[0][1]}; without user namespaces every listener would be open to all",
+            hint="allow unprivileged user namespaces; `paddock doctor` says more",
+        )
+
+
 def socket_warning(path: str, source: str) -> str:
     """What the user should know who grants a socket file: no rule of the jail holds for what answers there."""
     known = risk.of(path)

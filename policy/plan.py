@@ -68,6 +68,7 @@ class Plan:
         "domains",  # tuple[tuple[str, str], ...]: (egress rule, source) of what may be reached, for net == "proxy"
         "domains_denied",  # tuple[tuple[str, str], ...]: (egress rule, source), which beat those
         "server_name",  # str: "match" (TLS in a tunnel names the tunnel's host, or none) or "require"
+        "publish",  # tuple[tuple[str, str], ...]: (loopback ADDRESS:PORT:PORT, the machine's and the jail's; source)
         "reach",  # tuple[tuple[str, str], ...]: (loopback ADDRESS:PORT of the machine, source), for net == "proxy"
         "env_pass",  # tuple[str, ...]: names (or PREFIX_*) taken over from the caller
         "env_set",  # tuple[tuple[str, str], ...]: name and value; values may hold ${slot}
@@ -101,6 +102,7 @@ class Plan:
     domains: tuple[tuple[str, str], ...]
     domains_denied: tuple[tuple[str, str], ...]
     server_name: str
+    publish: tuple[tuple[str, str], ...]
     reach: tuple[tuple[str, str], ...]
     env_pass: tuple[str, ...]
     env_set: tuple[tuple[str, str], ...]
@@ -171,6 +173,7 @@ class Plan:
             lines += [f"allowed   {rule}  [{source}]" for rule, source in self.domains]
             lines += [f"denied    {rule}  [{source}]" for rule, source in self.domains_denied]
             lines += [f"reach     {where}  [{source}]" for where, source in self.reach]
+            lines += [f"publish   {where}  [{source}]" for where, source in self.publish]
             lines += ["tls       every tunnel must name its host"] if self.server_name == "require" else []
         lines += [f"{access:<9} {path}  [{source}]" for path, access, source in self.grants]
         lines += [f"denied    {path}  [{source}]" for path, source in self.denied]

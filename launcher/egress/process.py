@@ -8,6 +8,7 @@ import resource
 import signal
 import socket
 import sys
+from collections.abc import Iterable
 from typing import NoReturn
 
 from launcher.egress import confine
@@ -15,6 +16,7 @@ from launcher.egress.bounds import Bounds
 from launcher.egress.forward import Forward
 from launcher.egress.gateway import Gateway
 from launcher.egress.log import FILE, Log
+from launcher.egress.publish import Pool, Publication
 from launcher.egress.server import Server
 from launcher.egress.start import destination
 from launcher.egress.upstream import Upstreams
@@ -25,19 +27,21 @@ _RESERVED = 64
 """Descriptors for everything that is no client's connection."""
 
 
-def run(plan: Plan, directory: str, secret: str, listeners: list[int]) -> NoReturn:
+def run(plan: Plan, directory: str, secret: str, handed: list[int], published: tuple[int, ...]) -> NoReturn:
     """Serves until the launcher ends this process.
 
     Args:
         plan: its rules, and what else it grants.
         directory: of the session, for the log.
         secret: the session's token.
-        listeners: listening sockets: the proxy's, then one for each of `plan.reach` where they are handed out.
+        handed: sockets: the proxy's, listening; where the jail has a network namespace then a listening one for each of
+            `plan.reach`, and unconnected ones of that namespace, for what comes to published ports.
+        published: listening sockets, one for each of `plan.publish`.
     """
     gc.enable()
     log = Log(f"{directory}/{FILE}", Bounds().log_bytes)
     try:
-        asyncio.run(_serve(plan, secret, [socket.socket(fileno=fd) for fd in listeners], log))
+        asyncio.run(_serve(plan, secret, _sockets(handed), _sockets(published), log))
     except asyncio.CancelledError:  # the launcher's word: the session has ended
         log.close()
         os._exit(0)
@@ -46,7 +50,13 @@ def run(plan: Plan, directory: str, secret: str, listeners: list[int]) -> NoRetu
     os._exit(1)
 
 
-async def _serve(plan: Plan, secret: str, listeners: list[socket.socket], log: Log) -> None:
+def _sockets(fds: Iterable[int]) -> list[socket.socket]:
+    return [socket.socket(fileno=fd) for fd in fds]
+
+
+async def _serve(
+    plan: Plan, secret: str, handed: list[socket.socket], published: list[socket.socket], log: Log
+) -> None:
     main = asyncio.current_task()
     assert main is not None
     loop = asyncio.get_running_loop()
@@ -60,7 +70,8 @@ async def _serve(plan: Plan, secret: str, listeners: list[socket.socket], log: L
     confine.confine(sys.path)
     gc.collect()
     gc.freeze()
-    proxy, *others = listeners
+    proxy, *others = handed
+    pool = Pool(others[len(plan.reach) :])
     async with asyncio.TaskGroup() as group:
         group.create_task(server.serve(proxy))
         group.create_task(server.sweep())
@@ -68,6 +79,9 @@ async def _serve(plan: Plan, secret: str, listeners: list[socket.socket], log: L
             packed, port = destination(rule)
             forward = Forward(ipaddress.ip_address(packed), port, rule, log, bounds.dial_seconds)
             group.create_task(server.serve(listener, forward))
+        for (rule, _), listener in zip(plan.publish, published, strict=True):
+            inside = Publication(pool, int(rule.rpartition(":")[2]), rule, log)
+            group.create_task(server.serve(listener, inside))
 
 
 def _bounded(bounds: Bounds) -> Bounds:

@@ -9,6 +9,7 @@ from launcher.egress.exchange import Exchange
 from launcher.egress.forward import Forward
 from launcher.egress.gateway import Gateway
 from launcher.egress.log import Log
+from launcher.egress.publish import Publication
 from launcher.egress.relay import Relay
 
 _PAUSE = 0.05
@@ -28,7 +29,7 @@ class Server:
         self._relays: set[Relay] = set()
         self._starting: set[asyncio.Task[None]] = set()
 
-    async def serve(self, listener: socket.socket, forward: Forward | None = None) -> None:
+    async def serve(self, listener: socket.socket, forward: Forward | Publication | None = None) -> None:
         """Accepts from a non-blocking listening socket, for ever; with `forward` each client goes to one place."""
         loop = asyncio.get_running_loop()
         while True:

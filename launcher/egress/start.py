@@ -43,6 +43,9 @@ _HANDED_OVER_WITHIN = 120.0
 _QUIET = 40
 """Milliseconds in which the command starts undisturbed, unless it connects: short commands never use a network."""
 
+_POOL = 96
+"""Connections from outside to published ports at the same time: each needs a socket of the jail's network namespace."""
+
 _ENDS_WITHIN = 2.0
 """Seconds that the proxy may take to close its log."""
 
@@ -81,7 +84,7 @@ class Egress:
         handed_over: descriptors that belong to the jail's first process, which calls `hand_out`.
     """
 
-    __slots__ = ("_channel", "_directory", "_listening", "_pid", "_pidfd", "addresses", "handed_over", "slots")
+    __slots__ = ("_channel", "_directory", "_listening", "_pid", "_pidfd", "_pool", "addresses", "handed_over", "slots")
 
     def __init__(self, plan: Plan, directory: str, prepare: "Callable[[], None]") -> None:
         """Forks the proxy. To be called once, before the jail is made, single-threaded.
@@ -98,8 +101,10 @@ class Egress:
         self._directory = directory
         secret = os.urandom(16).hex()
         granted = [destination(text) for text, _ in plan.reach]
+        published: list[int] = []
         own_network = promises.has_mounts(plan.backend)
         self._channel = -1
+        self._pool = 0
         self._listening: tuple[Address, ...] = ()
         self.addresses: tuple[tuple[bytes, int], ...] = ()
         taken = {port for _, port in granted}
@@ -108,6 +113,9 @@ class Egress:
         try:
             if own_network:
                 self._listening = (Address(_LOOPBACK, port), *(Address(*address) for address in granted))
+                for text, _ in plan.publish:
+                    published.append(Address(*destination(text.rpartition(":")[0])).listen())
+                self._pool = _POOL if published else 0
                 ours, theirs = _socket.socketpair(_AF_UNIX, _SOCK_STREAM)
                 self._channel, inherited = ours.detach(), (theirs.detach(),)
             else:
@@ -115,7 +123,14 @@ class Egress:
                 port = _port_of(inherited[0])
                 self.addresses = ((_LOOPBACK, port), *granted)
         except OSError as error:
-            raise Refusal("proxy-unavailable", "the network proxy cannot be started", context=str(error)) from None
+            for fd in published:
+                os.close(fd)
+            raise Refusal(
+                "proxy-unavailable",
+                "the network proxy cannot be started",
+                context=error.strerror or str(error),
+                hint="a published port may be in use: choose another one with --publish" if plan.publish else "",
+            ) from None
         self.slots = {
             "proxy": f"{USER}:{secret}@127.0.0.1:{port}",
             "proxy_port": str(port),
@@ -125,9 +140,10 @@ class Egress:
         launcher = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
-            _work(plan, directory, prepare, secret, inherited, launcher, handed_out=len(self._listening))
+            handed_out = len(self._listening) + self._pool
+            _work(plan, directory, prepare, secret, inherited, tuple(published), launcher, handed_out=handed_out)
         self._pidfd = syscalls.pidfd_open(self._pid)
-        for fd in inherited:
+        for fd in (*inherited, *published):
             os.close(fd)
 
     def hand_out(self) -> None:
@@ -140,6 +156,10 @@ class Egress:
             for address in self._listening:
                 fd = address.listen()
                 local_sockets.send(self._channel, b"L", (fd,))
+                os.close(fd)
+            for _ in range(self._pool):
+                fd = syscalls.socket(_AF_INET, _SOCK_STREAM | os.O_CLOEXEC | os.O_NONBLOCK)
+                local_sockets.send(self._channel, b"S", (fd,))
                 os.close(fd)
         except OSError as error:
             raise Refusal(
@@ -212,6 +232,7 @@ def _work(
     prepare: "Callable[[], None]",
     secret: str,
     inherited: tuple[int, ...],
+    published: tuple[int, ...],
     launcher: int,
     *,
     handed_out: int,
@@ -227,7 +248,7 @@ def _work(
         null = os.open("/dev/null", os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
-        hygiene.close_inherited(inherited)
+        hygiene.close_inherited((*inherited, *published))
         listeners = list(inherited)
         if handed_out:
             listeners = []
@@ -237,12 +258,12 @@ def _work(
                     os._exit(0)  # the jail was not built
             os.close(inherited[0])
         poll = select.poll()
-        for fd in listeners:
+        for fd in (*listeners[: 1 + len(plan.reach)], *published):
             poll.register(fd, select.POLLIN)
         poll.poll(_QUIET)
         prepare()
         from launcher.egress import process
 
-        process.run(plan, directory, secret, listeners)
+        process.run(plan, directory, secret, listeners, published)
     finally:
         os._exit(1)

@@ -18,6 +18,7 @@ FLAG_OF = {
     "network.allow_domains": "--allow-domain",
     "network.deny_domains": "--deny-domain",
     "network.reach": "--reach",
+    "network.publish": "--publish",
     "environment.pass": "--env",
     "environment.set": "--env",
     "git.mode": "--git",

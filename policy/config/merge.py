@@ -67,6 +67,7 @@ def loosening(below: Settings, layer: Layer) -> list[str]:
     ranked("network_mode", content.network.mode, NETWORK_STRICTNESS)
     widened("allow_domains", content.network.allow_domains)
     widened("reach", content.network.reach)
+    widened("publish", content.network.publish)
     ranked("server_name", content.network.server_name, SERVER_NAME_STRICTNESS)
     widened("env_pass", content.environment.pass_)
     known = {entry.value for entry in below.env_set}
@@ -111,6 +112,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
             ("allow_domains", content.network.allow_domains),
             ("deny_domains", content.network.deny_domains),
             ("reach", content.network.reach),
+            ("publish", content.network.publish),
             ("env_pass", content.environment.pass_),
             ("submodules", layer.submodules),
             ("read_trees", content.system.read_trees),
@@ -161,6 +163,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
         deny_domains=accumulated["deny_domains"],
         server_name=scalars["server_name"],
         reach=accumulated["reach"],
+        publish=accumulated["publish"],
         env_pass=accumulated["env_pass"],
         env_set=pairs["env_set"],
         git_mode=scalars["git_mode"],

@@ -71,6 +71,7 @@ class Network(Part):
     deny_domains: tuple[Annotated[str, _checked(values.domain)], ...] = ()
     server_name: Literal["match", "require"] | None = None
     reach: tuple[Annotated[str, _checked(values.loopback)], ...] = ()
+    publish: tuple[Annotated[str, _checked(values.published)], ...] = ()
 
 
 class Environment(Part):

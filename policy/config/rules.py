@@ -30,6 +30,7 @@ class Rules:
     domains_denied: tuple[tuple[str, str], ...]
     server_name: str
     reach: tuple[tuple[str, str], ...]
+    publish: tuple[tuple[str, str], ...]
     env_pass: tuple[str, ...]
     env_set: tuple[tuple[str, str], ...]
     git: str
@@ -94,6 +95,7 @@ def rules(settings: Settings, root: str, host: Lists) -> Rules:
         domains_denied=_domains(settings.deny_domains),
         server_name=settings.server_name.value,
         reach=tuple((entry.value, str(entry.source)) for entry in settings.reach),
+        publish=tuple((entry.value, str(entry.source)) for entry in settings.publish),
         env_pass=tuple(entry.value for entry in settings.env_pass),
         env_set=tuple(entry.value for entry in settings.env_set),
         git=settings.git_mode.value,

@@ -55,6 +55,7 @@ class Settings:
     deny_domains: Strings
     server_name: Sourced[str]
     reach: Strings
+    publish: Strings
     env_pass: Strings
     env_set: Pairs
     git_mode: Sourced[str]
@@ -73,7 +74,7 @@ class Settings:
     def warnings(self) -> tuple[str, ...]:
         """What was asked for and has no effect."""
         mode = self.network_mode
-        wanted = (*self.allow_domains, *self.reach)
+        wanted = (*self.allow_domains, *self.reach, *self.publish)
         if not wanted or mode.value in ("proxy", "auto"):
             return ()
         first = wanted[0]
@@ -118,6 +119,7 @@ KEYS = {
     "deny_domains": "network.deny_domains",
     "server_name": "network.server_name",
     "reach": "network.reach",
+    "publish": "network.publish",
     "env_pass": "environment.pass",
     "env_set": "environment.set",
     "git_mode": "git.mode",

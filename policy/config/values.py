@@ -16,6 +16,9 @@ UNLIMITED = "unlimited"
 _SIZE = re.compile(r"([0-9]{1,18})([kmgt]?)(?:ib)?", re.IGNORECASE | re.ASCII)
 _TIME = re.compile(r"([0-9]{1,18})([smhd]?)", re.IGNORECASE | re.ASCII)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_PUBLISHED = re.compile(
+    r"(?:(\[[0-9A-Fa-f:]+\]|localhost|[0-9]+(?:\.[0-9]+){3}):)?([0-9]{1,5})(?::([0-9]{1,5}))?", re.ASCII
+)
 _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _TIMES = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _LARGEST = (1 << 63) - 1  # rlimits are unsigned 64 bit, cgroup files and off_t signed
@@ -200,6 +203,17 @@ def loopback(value: object) -> str:
     if network is None or network.num_addresses > 1 or not network.is_loopback or rule.port is None:
         raise ValueError(f"{written!r} is no port of the loopback, such as 5432, 127.0.0.1:5432 or [::1]:5432")
     return str(rule)
+
+
+def published(value: object) -> str:
+    """A port of the machine's loopback that leads into the jail, ``[ADDRESS:]PORT[:JAIL'S PORT]``, in full."""
+    written = text(value)
+    found = _PUBLISHED.fullmatch(written)
+    if found is None:
+        raise ValueError(f"{written!r} is not [ADDRESS:]PORT[:PORT], such as 8080, 8080:3000 or 127.0.0.1:8080:3000")
+    outside = loopback(f"{found[1]}:{found[2]}" if found[1] else found[2])
+    inside = loopback(found[3] or found[2])
+    return f"{outside}:{inside.rpartition(':')[2]}"
 
 
 def access(value: object) -> str:

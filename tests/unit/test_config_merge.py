@@ -226,6 +226,7 @@ TABLES = st.fixed_dictionaries(
                 "deny_domains": _few("a.x", "POST c.x/upload"),
                 "server_name": st.sampled_from(["match", "require"]),
                 "reach": _few("5432", "[::1]:80"),
+                "publish": _few("8080", "8080:80"),
             },
         ),
         "environment": st.fixed_dictionaries(
@@ -264,6 +265,7 @@ def _never_looser(before: Settings, after: Settings) -> None:
         "write",
         "allow_domains",
         "reach",
+        "publish",
         "env_pass",
         "env_set",
         "read_trees",

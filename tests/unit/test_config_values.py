@@ -157,3 +157,41 @@ def test_names_of_secrets_are_recognized() -> None:
     """So that their values are not shown."""
     assert all(map(values.looks_secret, ("API_KEY", "gh_token", "DB_PASSWORD", "DATABASE_URL", "AWS_SECRET_ACCESS")))
     assert not any(map(values.looks_secret, ("LANG", "TERM", "APP_MODE")))
+
+
+@pytest.mark.parametrize(
+    ("check", "text", "canonical"),
+    [
+        (values.loopback, "5432", "127.0.0.1:5432"),
+        (values.loopback, "localhost:5432", "127.0.0.1:5432"),
+        (values.loopback, "127.0.0.2:5432", "127.0.0.2:5432"),
+        (values.loopback, "[::1]:5432", "[::1]:5432"),
+        (values.published, "8080", "127.0.0.1:8080:8080"),
+        (values.published, "8080:3000", "127.0.0.1:8080:3000"),
+        (values.published, "localhost:8080:3000", "127.0.0.1:8080:3000"),
+        (values.published, "[::1]:8080", "[::1]:8080:8080"),
+        (values.domain, "@python", "@python"),
+        (values.domain, "GET Example.com/a/", "GET example.com/a"),
+    ],
+)
+def test_a_network_grant_has_one_form(check: Callable[[object], str], text: str, canonical: str) -> None:
+    """It is written in full, and means the same again."""
+    assert check(text) == canonical
+    assert check(canonical) == canonical
+
+
+@pytest.mark.parametrize("check", [values.loopback, values.published])
+@pytest.mark.parametrize(
+    "text",
+    ["", "0", "http", "0.0.0.0:80", "192.168.1.1:80", "[::]:80", "example.com:80", "127.0.0.0/8:80", "70000"],
+)
+def test_what_is_not_the_loopbacks_is_no_local_port(check: Callable[[object], str], text: str) -> None:
+    """It would reach, or open, more than this machine."""
+    with pytest.raises(ValueError):
+        check(text)
+
+
+def test_an_unknown_bundle_is_no_domain() -> None:
+    """The nearest one is named."""
+    with pytest.raises(ValueError, match="bundle"):
+        values.domain("@pyhton")

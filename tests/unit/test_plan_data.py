@@ -36,6 +36,7 @@ FIELDS: dict[str, object] = {
     "domains_denied": (),
     "server_name": "match",
     "reach": (),
+    "publish": (),
     "env_pass": ("PATH", "LC_*"),
     "env_set": (("HOME", "${home}"), ("TMPDIR", "${tmp}/a:${home}")),
     "limits": (("processes", 100),),
