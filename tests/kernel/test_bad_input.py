@@ -131,6 +131,13 @@ def test_a_value_may_look_like_an_option(user_paddock: Paddock) -> None:
     assert error.reference == "worktree-missing"
 
 
+def test_what_cannot_be_held_here_refuses(user_paddock: Paddock) -> None:
+    """A mode that was asked for by name never does silently less."""
+    error = user_paddock.refused("run", "--git", "private", "--", "true", env={"PADDOCK_NO_USERNS": "1"})
+    assert error.reference == "git-private-impossible"
+    assert "hint:" in error.text
+
+
 def test_an_unknown_provider_or_submodule(user_paddock: Paddock) -> None:
     """The known ones are listed."""
     error = user_paddock.refused("run", "--provider", "claude", "--", "true")

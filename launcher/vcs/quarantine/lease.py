@@ -45,7 +45,7 @@ def take(directory: str, plan: Plan) -> Lease:
 
     Args:
         directory: canonical; made by the caller.
-        plan: bound, with ``git`` private.
+        plan: with ``git`` private; bound or not.
 
     Raises:
         Refusal: state-unusable, git-private-busy, git-record-damaged, and what `renew` refuses.
