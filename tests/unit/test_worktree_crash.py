@@ -115,6 +115,40 @@ def test_removing_a_worktree_survives_sigkill_at_every_step(template: Path) -> N
     assert {"backup", "record", "rename", "metadata ", "files", "forget"} <= set(seen)
 
 
+@pytest.mark.parametrize("where", ["files outer", "note", "metadata outer", "rename"])
+def test_a_recovery_survives_sigkill_at_every_step_too(template: Path, where: str) -> None:
+    """Killed while it mends what a first SIGKILL left, it is mended by the one after it."""
+    removing = where in ("metadata outer", "rename")
+    for number in range(1, MOST_STEPS):
+        place = fresh(template)
+        service = WorktreeService(place.state, step=killer(where))
+        if removing:
+            place.service.add(place.app, "T")
+            act: Callable[[], object] = lambda: service.remove(service.find(place.app, "T")) and None  # noqa: B023,E731
+        else:
+            act = lambda: service.add(place.app, "T") and None  # noqa: B023,E731
+        with pytest.raises(forked.Killed):
+            forked.run(act)
+        name = killed_at(place, number, lambda s: s.repair(place.app))  # noqa: B023
+        known = place.service.of_repository(place.app)
+        assert worktrees.leftovers(place) == [], name
+        assert [row.state for row in known] == (["ready"] if where in ("note", "rename") else []), name
+        assert (place.root / "app-T").exists() == bool(known), name
+        if name is None:
+            return
+    pytest.fail("it never ended")
+
+
+def killer(where: str) -> Callable[[str], None]:
+    """A step that kills its process at the step named `where`."""
+
+    def step(name: str) -> None:
+        if name == where:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return step
+
+
 def test_what_somebody_is_at_is_left_alone(tmp_path: Path) -> None:
     """A worktree that a living process is making is neither undone nor finished by another."""
     place = worktrees.plain(tmp_path)
