@@ -21,6 +21,9 @@ MOST_FOLDED = 4 << 20
 INCLUDED = "paddock-config"
 """Settings taken over from the host; `config` includes it, and is the agent's after that."""
 
+GIVEN = "given"
+"""Directory beside the private git directory that remembers which refs were shown."""
+
 _IN_PROGRESS = ("MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "CHERRY_PICK_HEAD", "REVERT_HEAD", "AUTO_MERGE", "SQUASH_MSG")
 _COPIED = (("info/exclude", "info/exclude"), ("info/attributes", "info/attributes"), ("shallow", "shallow"))
 _USERS = (("core.excludesfile", "ignore", "excludesFile"), ("core.attributesfile", "attributes", "attributesFile"))
@@ -232,7 +235,7 @@ def new_refs(
 
 def given_place(directory: str, private: str) -> str:
     """Where what was shown to one private git directory is remembered."""
-    return f"{directory}/given/{hashlib.sha256(os.fsencode(private)).hexdigest()[:16]}"
+    return f"{directory}/{GIVEN}/{hashlib.sha256(os.fsencode(private)).hexdigest()[:16]}"
 
 
 def _put(directory: Inside, ref: str, value: str, before: str | None) -> None:

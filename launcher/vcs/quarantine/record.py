@@ -7,6 +7,7 @@
     git/       the private git directory, which the agent writes; its submodules' are in git/modules, as git has them
     pointers/  the `.git` files that the jail sees in place of the worktree's own: `pointers/<place in the record>`
     store/     does not exist here: in jails, where object stores are shown whose own place is covered
+    given/     of `contents`: which refs were shown, so that the agent's own are told from them
     harvest/   of the harvest: its journal, and what came in
 
 A record is replaced as a whole and synced, so a reader meets the old one or the new one. There is one exactly when the

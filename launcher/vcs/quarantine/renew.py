@@ -61,6 +61,7 @@ class _Renewal:
         self.warnings: list[str] = []
 
     def run(self) -> tuple[str, ...]:
+        self._sweep()
         sources = self._sources()
         old = self._old()
         self.quiet = bool(old) and self._settled(sources)
@@ -78,6 +79,16 @@ class _Renewal:
         seen = tuple(self.stamps.values())
         write(self.directory, Record(self.plan.worktree, self.kind, form_of(self.plan), tuple(repositories), seen))
         return tuple(self.warnings)
+
+    def _sweep(self) -> None:
+        """Removes what calls left that were killed; nobody else writes here."""
+        given = f"{self.directory}/{contents.GIVEN}"
+        places = [self.directory, f"{self.directory}/{POINTERS}", given]
+        places += [f"{given}/{name}" for name in os.listdir(given)] if os.path.isdir(given) else []
+        for place in filter(os.path.isdir, places):
+            for name in os.listdir(place):
+                if name.startswith(".new-") or name.endswith(".tmp"):
+                    _remove(f"{place}/{name}")
 
     def _sources(self) -> list[tuple[str, Source]]:
         """The plan's repositories with their submodules' names."""
@@ -117,9 +128,6 @@ class _Renewal:
     def _make_all(self, sources: list[tuple[str, Source]]) -> list[Repository]:
         """Makes the whole under another name, so that it is there complete or not at all."""
         self.seen = {}
-        for name in os.listdir(self.directory):
-            if name.startswith(".new-"):
-                _remove(f"{self.directory}/{name}")
         fresh = f"{self.directory}/.new-{os.urandom(4).hex()}"
         os.mkdir(fresh, 0o700)
         try:
