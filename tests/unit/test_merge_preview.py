@@ -1,0 +1,153 @@
+"""Forecasts: all children with the trunk in one pass, and with one another; nothing is kept."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher.vcs.git import Git
+from launcher.vcs.merge import batch, identity
+from launcher.vcs.merge.children import Order, all_of, named, ordered
+from launcher.vcs.merge.engine import Engine
+from launcher.vcs.merge.history import History
+from launcher.vcs.merge.place import Place
+from launcher.vcs.merge.preview import preview
+from policy.errors import Refusal
+from tests.support.ground import Ground
+from tests.support.nested import LINES, Nested, changed
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    """`one` conflicts with `two`; `three` with nobody; `four` with the trunk."""
+    made = Ground(tmp_path / "repo", {"a": LINES, "b": LINES})
+    made.branch("one", {"a": changed(3)})
+    made.branch("two", {"a": LINES.replace("3\n", "THREE\n", 1)})
+    made.branch("three", {"a": changed(17)})
+    made.branch("four", {"b": "four\n"})
+    made.commit("main", {"b": "main\n"})
+    made.git("reset", "-q", "--hard")
+    return made
+
+
+def objects(ground: Ground) -> set[Path]:
+    return {path for path in (ground.root / ".git/objects").rglob("*") if path.is_file()}
+
+
+def test_conflicts_are_told_before_they_happen(ground: Ground) -> None:
+    """Each child with the trunk, each pair of children; no object, ref or file is made."""
+    before = objects(ground), ground.git("for-each-ref")
+    found = preview(ground.target(), [ground.source(name) for name in ("one", "two", "three", "four")])
+    assert [(each.source, each.clean) for each in found.children] == [
+        ("one", True), ("two", True), ("three", True), ("four", False),
+    ]  # fmt: skip
+    assert [(each.into, each.source) for each in found.pairs if not each.clean] == [("one", "two")]
+    assert found.children[3].conflicts[0].path == "b"
+    assert "four conflicts with main" in found.pretty_print()
+    assert not found.clean
+    assert (objects(ground), ground.git("for-each-ref")) == before
+
+
+def test_one_that_cannot_be_merged_does_not_hide_the_others(ground: Ground) -> None:
+    """git ends at unrelated histories; the forecast goes on."""
+    ground.commit("stranger", {"z": "z\n"}, fresh=True)
+    found = preview(ground.target(), [ground.source(name) for name in ("stranger", "one")], pairwise=False)
+    assert [each.clean for each in found.children] == [False, True]
+    assert "no common ancestor" in (found.children[0].error or "")
+
+
+def test_submodules_are_forecast_as_they_would_be_merged(tmp_path: Path) -> None:
+    """Both sides' work in a submodule is no conflict where the lines are different, and leaves nothing behind."""
+    Nested.make(tmp_path)
+    nested = Nested(tmp_path)
+    nested.child("one", lib=changed(1))
+    nested.child("two", lib=changed(18))
+    nested.child("three", lib=LINES.replace("1\n", "ONE\n", 1))
+    before = objects(nested.main), objects(Ground(nested.main.root / ".git/modules/lib", None))
+    found = preview(nested.main.target(), [nested.main.source(name) for name in ("one", "two", "three")])
+    assert [(each.into, each.source) for each in found.pairs if not each.clean] == [("one", "three")]
+    assert found.pairs[1].conflicts[0].path == "lib/l"
+    assert (objects(nested.main), objects(Ground(nested.main.root / ".git/modules/lib", None))) == before
+
+
+def test_children_can_be_put_in_order(ground: Ground) -> None:
+    """By name, by the age of their last commit, by how many files they change."""
+    ground.commit("four", {f"more{number}": "x\n" for number in range(5)})
+    sources = named(ground.target(), ["two", "four", "one"], str(ground.root))
+    assert [each.label for each in ordered(sources, Order.GIVEN, ground.target())] == ["two", "four", "one"]
+    assert [each.label for each in ordered(sources, Order.NAME, ground.target())] == ["four", "one", "two"]
+    assert [each.label for each in ordered(sources, Order.SIZE, ground.target())] == ["two", "one", "four"]
+    assert len(ordered(sources, Order.AGE, ground.target())) == 3
+
+
+def test_worktrees_are_children_too(ground: Ground, tmp_path: Path) -> None:
+    """A path names the branch that is checked out there; `all_of` takes every linked worktree with a branch."""
+    ground.git("worktree", "add", "-q", str(tmp_path / "w"), "one")
+    ground.git("worktree", "add", "-q", "--detach", str(tmp_path / "detached"), "two")
+    (source,) = named(ground.target(), ["../w"], str(ground.root))
+    assert (source.label, source.commit) == ("one", ground.id("one"))
+    assert [each.label for each in all_of(ground.target())] == ["one"]
+    (tag,) = named(ground.target(), [ground.id("two")[:12]], str(ground.root))
+    assert tag.commit == ground.id("two")
+    with pytest.raises(Refusal, match="nothing called"):
+        named(ground.target(), ["--all"], str(ground.root))
+
+
+def test_a_hundred_children_arrive(tmp_path: Path) -> None:
+    """One after another, all in the trunk, in order, with one checkout at the end; each has its own merge commit."""
+    ground = Ground(tmp_path / "repo", {f"f{number}": LINES for number in range(50)})
+    made = ground.history(
+        [({f"f{number}": LINES for number in range(50)}, [])]
+        + [
+            ({f"f{other}": changed(child % 20) if other == child % 50 else LINES for other in range(50)}, [0])
+            for child in range(100)
+        ]
+    )
+    for number, oid in enumerate(made[1:]):
+        (ground.root / f".git/refs/heads/c{number}").write_text(f"{oid}\n")
+    ground.git("update-ref", "refs/heads/main", made[0])
+    ground.git("reset", "-q", "--hard")
+    names = [f"c{number}" for number in range(100)]
+    told: list[tuple[int, int, str]] = []
+    settings = ground.settings()._replace(progress=lambda *words: told.append(words))
+    run = ground.merge(*names, settings=settings)
+    assert run.outcome is not None
+    assert [each.agent_result_id for each in run.outcome.merged] == names
+    assert told == [(number, 100, name) for number, name in enumerate(names)]
+    assert ground.status() == []
+    assert (ground.root / "f7").read_text() == changed(7, 17)
+    assert len(ground.git("rev-list", "--first-parent", "main").splitlines()) == 101
+
+
+def test_history_is_asked_once(ground: Ground) -> None:
+    """What the trunk holds, and what would be a fast-forward, is known without a process per child."""
+    base, one = ground.id("main"), ground.id("one")
+    ahead = ground.commit("ahead", {"c": "c\n"}, parents=["main"])
+    both = ground.commit("both", {}, parents=["one", "main"])
+    history = History.of(Git(str(ground.root / ".git")), base, [one, ahead, both, base])
+    assert history.contains(base)
+    assert not history.contains(one)
+    assert history.extends(ahead)
+    assert history.extends(both)
+    assert not history.extends(one)
+    history.add(both)
+    assert history.contains(one)
+
+
+def test_a_gate_has_the_last_word(ground: Ground) -> None:
+    """It sees every merged commit; where it says no, the merge counts as failed and nothing of it stays."""
+    place = Place.of(str(ground.root))
+    seen: list[str] = []
+
+    def gate(label: str, commit: str) -> str:
+        seen.append(label)
+        assert ground.git("show", f"{commit}:b") == "main"
+        return "the tests fail" if label == "three" else ""
+
+    who = identity.environment(Git(str(ground.root / ".git")), {}, seconds=1)
+    with Engine(place, who) as engine:
+        sources = [ground.source(name) for name in ("one", "three", "two")]
+        done = batch.merge(engine, ground.id("main"), sources, "main", gate=gate)
+    assert seen == ["one", "three"]
+    assert [bool(each.outcome.commit) for each in done.tried] == [True, False]
+    assert done.tried[1].outcome.error == "the tests fail"
+    assert done.commit == done.tried[0].outcome.commit
