@@ -9,6 +9,7 @@ importing it runs a `git` from the caller's PATH and costs 120 ms, a time limit 
 that PATH, and output has no limit.
 """
 
+import copy
 import os
 import selectors
 import shlex
@@ -114,6 +115,18 @@ class Git:
         self._settings = tuple(settings)
         self._hold = tuple(hold)
         self._known: tuple[object, list[hardening.Setting]] | None = None
+
+    def variant(self, *, work_tree: str | Path | None = None, settings: Iterable[hardening.Setting] = ()) -> "Git":
+        """Git on the same repository with another working tree and further settings; what is known is shared.
+
+        Args:
+            work_tree: root of the files; None for none.
+            settings: above this one's.
+        """
+        other = copy.copy(self)
+        other.work_tree = None if work_tree is None else os.fspath(work_tree)
+        other._settings = (*self._settings, *settings)
+        return other
 
     @classmethod
     def open(cls, worktree: str | Path, *, timeout: float = TIMEOUT, output_limit: int = OUTPUT_LIMIT) -> "Git":

@@ -23,11 +23,12 @@ _PATIENCE = 120.0
 _SETTINGS = (("core.splitIndex", "false"), ("core.preloadIndex", "true"), ("index.threads", "true"))
 
 
-def bring_forward(entry: Entry, directory: str, serial: str, step: Callable[[str], None]) -> None:
+def bring_forward(entry: Entry, git: Git, directory: str, serial: str, step: Callable[[str], None]) -> None:
     """Brings the index of a checkout from one commit to another. May be repeated after a crash.
 
     Args:
         entry: with `index`.
+        git: on its git directory.
         directory: a private directory for temporary files.
         serial: names them.
         step: told what comes next.
@@ -47,7 +48,7 @@ def bring_forward(entry: Entry, directory: str, serial: str, step: Callable[[str
     exists = os.path.exists(target)
     if exists:
         shutil.copy2(target, making)
-    git = Git(entry.git_dir, entry.path, settings=_SETTINGS)
+    git = git.variant(work_tree=entry.path, settings=_SETTINGS)
     where = {"GIT_INDEX_FILE": making}
     empty = EMPTY_TREE[len(new)]
     if not exists:

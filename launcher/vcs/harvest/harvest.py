@@ -83,6 +83,7 @@ class _Run:
         self._limits = limits
         self._handoff = handoff
         self._strict = strict
+        self._gits: dict[str, Git] = {}
         self._step = step
 
     def all(self, branches: Mapping[str, str]) -> HarvestResult:
@@ -146,7 +147,7 @@ class _Run:
         asked = dict(branches)
         for tip in tips.read(self._directory, record):
             part = Part.of(tip.repository, record.worktree)
-            found = Found(part, Git(part.git_dir), new=(tip.new or "") if tip.moved else "")
+            found = Found(part, self._git(part.git_dir), new=(tip.new or "") if tip.moved else "")
             founds.append(found)
             if tip.new is None and part.base and not part.inside:
                 notes.append(_gone(part))
@@ -192,21 +193,26 @@ class _Run:
         for entry in written.entries:
             if entry.quarantine:
                 packs.migrate(entry.quarantine, entry.common, self._step)
-        publish.publish(written.entries, _MESSAGE, self._step)
+        publish.publish(written.entries, _MESSAGE, self._step, self._git)
         for entry in written.entries:
             if entry.index is not None and self._arrived(entry):
                 self._step(f"index {entry.name or 'worktree'}")
-                checkout_index.bring_forward(entry, self._place, written.serial, self._step)
+                checkout_index.bring_forward(entry, self._git(entry.git_dir), self._place, written.serial, self._step)
         self._step("record")
         self._renew({entry.private: entry.base for entry in written.entries if entry.base and self._arrived(entry)})
         self._step("done")
         journal.remove(self._place)
 
-    @staticmethod
-    def _arrived(entry: journal.Entry) -> bool:
+    def _git(self, git_dir: str) -> Git:
+        """Git on a trusted git directory, the same for all steps: it has asked what is configured."""
+        if git_dir not in self._gits:
+            self._gits[git_dir] = Git(git_dir)
+        return self._gits[git_dir]
+
+    def _arrived(self, entry: journal.Entry) -> bool:
         """Whether the own ref of an entry has moved: somebody else may have been quicker, and then it has not."""
         return any(
-            update.new == entry.base and update.beside and ref(Git(entry.git_dir), update.ref) == update.new
+            update.new == entry.base and update.beside and ref(self._git(entry.git_dir), update.ref) == update.new
             for update in entry.updates
         )
 

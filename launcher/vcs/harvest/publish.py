@@ -35,13 +35,14 @@ def settle(git: Git, updates: Sequence[Update]) -> list[Update]:
     return left
 
 
-def publish(entries: Sequence[Entry], message: str, step: Step) -> None:
+def publish(entries: Sequence[Entry], message: str, step: Step, git_for: Callable[[str], Git]) -> None:
     """Moves the refs of all entries, in their order; may be repeated after a crash.
 
     Args:
         entries: what is published.
         message: for the reflogs.
         step: told what comes next.
+        git_for: git on a trusted git directory.
 
     Raises:
         Refusal: harvest-refs-moved (a ref was moved or locked in this very moment); nothing has been moved then.
@@ -49,7 +50,7 @@ def publish(entries: Sequence[Entry], message: str, step: Step) -> None:
     transactions: list[_Transaction] = []
     try:
         for entry in entries:
-            git = Git(entry.git_dir)
+            git = git_for(entry.git_dir)
             updates = settle(git, entry.updates)
             if updates:
                 step(f"prepare {entry.name or 'worktree'}")

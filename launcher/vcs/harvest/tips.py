@@ -4,8 +4,7 @@ Read from the private git directory without git (`agent_refs`). Launch path (a s
 system calls' and the record's.
 """
 
-import os
-
+from launcher.lean import os
 from launcher.vcs.harvest.agent_refs import AgentRefs
 from launcher.vcs.quarantine.record import GIT, RECORD, Record, Repository
 from policy.errors import Refusal

@@ -71,8 +71,7 @@ def _index(
     part: Part, git: Git, stream: IO[bytes], version: int, count: int, quarantine: Quarantine, limits: Limits
 ) -> Refusal | None:
     """Reads the rest of a pack, whose header is known, into the quarantine. Returns what git objected to."""
-    bounded = Git(
-        git.git_dir,
+    bounded = git.variant(
         settings=(
             ("core.bigFileThreshold", "64m"),
             ("core.packedGitLimit", "256m"),
