@@ -3,12 +3,15 @@
 Not on the launch path: a session comes here only when something is to be harvested.
 """
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 
 from launcher.vcs.harvest.harvest import harvest
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits
+from launcher.vcs.quarantine import record as records
+from launcher.vcs.quarantine import settings
 from policy.errors import printable
-from policy.handoff import Patterns
+from policy.handoff import PROTECT, Patterns
 
 _SHOWN = 12
 
@@ -35,7 +38,7 @@ def take(
     Raises:
         Refusal: the work stays where it is, for the reason that it gives.
     """
-    known = Patterns(patterns)
+    known = Patterns((*patterns, *_hooks(directory)))
 
     def handoff(changes: tuple[FileChange, ...]) -> tuple[tuple[str, str, str], ...]:
         found = []
@@ -46,6 +49,18 @@ def take(
         return tuple(found)
 
     return harvest(directory, limits=limits, branches=branches, handoff=handoff, strict=strict, step=step)
+
+
+def _hooks(directory: str) -> tuple[tuple[str, str], ...]:
+    """A directory in the worktree that the user's git looks for hooks in (core.hooksPath), as a pattern."""
+    record = records.read(directory)
+    if record is None:
+        return ()
+    own = record.repositories[0]
+    place, _ = settings.hooks(settings.effective(own.git_dir), own.common_dir, record.worktree)
+    if not place:
+        return ()
+    return ((os.path.relpath(os.path.join(record.worktree, place), record.worktree), PROTECT),)
 
 
 def told(result: HarvestResult) -> list[str]:

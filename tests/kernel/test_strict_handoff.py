@@ -61,6 +61,13 @@ def test_hand_off_files_in_commits_are_told_and_refused_when_strict(here: Paddoc
     assert _host(here, "status", "--porcelain") == ""
 
 
+def test_hooks_in_the_directory_that_the_user_named_are_told(here: Paddock) -> None:
+    """Wherever core.hooksPath leads to in the worktree, what the agent commits there is executed by the user's git."""
+    _host(here, "config", "core.hooksPath", "tools/git")
+    ended = here.run("--git", "private", "--", "sh", "-c", f"mkdir -p tools/git; echo x >tools/git/pre-push; {COMMIT}")
+    assert "commits have created tools/git/pre-push" in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("made", "named"),
     [

@@ -1,0 +1,62 @@
+"""Repositories of every shape hand their commits over: without a commit yet, SHA-256, sparse, detached, merging."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.features import need
+from tests.support.identity import Who
+from tests.support.install import Installed
+from tests.support.paddock import Paddock
+
+IDENTITY = "git config user.name Tester; git config user.email tester@example.invalid"
+FIRST = f"{IDENTITY}; mkdir -p a b; echo a >a/file; echo b >b/file; git add .; git commit -qm First."
+WORK = "mkdir -p a; echo work >>a/file; echo new >new; git add -A --sparse . && git commit -qm 'agent: Work.'"
+
+SHAPES = {
+    "no commit yet": (f"git init -q .; {IDENTITY}", WORK),
+    "SHA-256": (f"git init -q --object-format=sha256 .; {FIRST}", WORK),
+    "sparse": (f"git init -q .; {FIRST}; git sparse-checkout set a", WORK),
+    "sparse index": (f"git init -q .; {FIRST}; git sparse-checkout set --cone --sparse-index a", WORK),
+    "split index": (f"git init -q .; {FIRST}; git update-index --split-index", WORK),
+    "detached": (f"git init -q .; {FIRST}; git checkout -q --detach", WORK),
+    "a merge": (
+        f"git init -q .; {FIRST}; git checkout -q -b other; echo o >other; git add .; git commit -qm Other.; "
+        "git checkout -q -",
+        f"{WORK} && git merge -q --no-edit other",
+    ),
+    "packed refs": (
+        f"git init -q .; {FIRST}; git gc -q; git pack-refs --all",
+        f"{WORK}; git gc -q; git pack-refs --all",
+    ),
+    "renamed and removed": (
+        f"git init -q .; {FIRST}",
+        f"{WORK}; git mv a c; git rm -q b/file; git commit -qm 'agent: Moved.'",
+    ),
+    "a file for a directory": (
+        f"git init -q .; {FIRST}",
+        "git rm -rq a; echo x >a; git add a; git commit -qm 'agent: Work.'",
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_repository_of_any_shape_hands_its_commits_over(
+    user: Who, installed: Installed, public_dir: Path, shape: str
+) -> None:
+    """Two sessions commit; after each the user's HEAD has the work, his index agrees, and fsck finds nothing."""
+    need("landlock")
+    need("userns")
+    place = public_dir / "shape"
+    place.mkdir()
+    here = Paddock(user, installed, user.give(place), place, place)
+    prepare, work = SHAPES[shape]
+    assert user.run(["sh", "-euc", prepare], cwd=place).returncode == 0
+    for turn, command in enumerate((work, "echo more >more && git add --sparse more && git commit -qm 'agent: More.'")):
+        ended = here.run("--git", "private", "--", "sh", "-euc", command)
+        assert ended.returncode == 0, ended.stderr
+        assert "harvested to" in ended.stderr, ended.stderr
+        status = user.run(["git", "status", "--porcelain"], cwd=place)
+        assert (status.returncode, status.stdout) == (0, ""), (turn, status.stdout, ended.stderr)
+        assert user.run(["git", "fsck", "--strict", "--no-dangling"], cwd=place).returncode == 0
+    assert user.run(["git", "log", "-1", "--format=%s"], cwd=place).stdout == "agent: More.\n"
