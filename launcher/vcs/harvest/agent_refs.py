@@ -100,9 +100,21 @@ class AgentRefs:
         """The object id that a branch (its full name) has; None when there is no such branch."""
         content = self._read(ref, _MOST_LINE)
         if content is None:
-            return self.packed().get(ref)
+            return self._packed_one(ref)
         text = content.decode("ascii", "replace").strip()
         return text if self._is_oid(text) else None
+
+    def _packed_one(self, ref: str) -> str | None:
+        """The object id of one branch in `packed-refs`, found without reading the thousands beside it one by one."""
+        if self._packed is not None:
+            return self._packed.get(ref)
+        content = self._read("packed-refs", MOST_PACKED) or b""
+        end = content.find(b" " + ref.encode("utf-8", "surrogateescape") + b"\n")
+        start = end - self._digits
+        if start < 0 or (start and content[start - 1 : start] != b"\n"):
+            return None
+        oid = content[start:end].decode("ascii", "replace")
+        return oid if self._is_oid(oid) else None
 
     def packed(self) -> dict[str, str]:
         """Branches of `packed-refs`. A file that is larger than `MOST_PACKED` is a Refusal."""

@@ -1,0 +1,104 @@
+"""HEAD and branches of a git directory that an agent wrote, read without trust."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher.vcs.harvest import agent_refs
+from launcher.vcs.harvest.agent_refs import AgentRefs, plausible
+from policy.errors import Refusal
+
+ONE, TWO, THREE = ("1" * 40, "2" * 40, "3" * 40)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A directory of ours with a git directory in it: one loose branch, and packed ones."""
+    git = tmp_path / "git"
+    (git / "refs/heads/deep").mkdir(parents=True)
+    (git / "HEAD").write_text("ref: refs/heads/one\n")
+    (git / "refs/heads/one").write_text(f"{ONE}\n")
+    (git / "refs/heads/deep/er").write_text(f"{THREE}\n")
+    (git / "packed-refs").write_text(
+        f"# pack-refs with: peeled fully-peeled sorted \n{TWO} refs/heads/one\n{TWO} refs/heads/two\n"
+        f"{ONE} refs/tags/v1\n^{TWO}\nnonsense refs/heads/three\n{TWO} refs/heads/../evil\n"
+    )
+    return git
+
+
+def test_loose_wins_over_packed_and_nonsense_is_no_branch(tree: Path) -> None:
+    """Branches by full name, wherever they are kept; what cannot be a branch is none."""
+    with AgentRefs(str(tree), "", 40) as refs:
+        assert (refs.head().ref, refs.head().oid) == ("refs/heads/one", ONE)
+        assert refs.branch("refs/heads/two") == TWO
+        assert refs.branch("refs/heads/three") is None
+        assert refs.branch("refs/heads/tw") is None
+        assert refs.branches() == {"refs/heads/one": ONE, "refs/heads/deep/er": THREE, "refs/heads/two": TWO}
+        assert refs.branch("refs/heads/two") == TWO
+
+
+@pytest.mark.parametrize(
+    "name", ["refs/heads/x", "refs/heads/a/b", "refs/heads/ünï", "refs/heads/a.b", "refs/heads/x-y_z+1@home"]
+)
+def test_what_git_takes_for_a_branch_may_be_one(name: str) -> None:
+    """Ordinary names, in any script."""
+    assert plausible(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "refs/heads/", "refs/tags/x", "refs/heads/../x", "refs/heads/a..b", "refs/heads/.x", "refs/heads/x.lock",
+        "refs/heads/x/", "refs/heads//x", "refs/heads/x.", "refs/heads/-x", "refs/heads/a b", "refs/heads/a~1",
+        "refs/heads/a^", "refs/heads/a:b", "refs/heads/a?", "refs/heads/*", "refs/heads/[a", "refs/heads/a\\b",
+        "refs/heads/@{x", "refs/heads/\x1b[31m", "refs/heads/HEAD", "HEAD", "refs/heads/" + "x" * 1000,
+        "refs/heads/a\udce9",
+    ],
+)  # fmt: skip
+def test_what_git_refuses_or_no_terminal_shows_is_no_branch(name: str) -> None:
+    """After git-check-ref-format(1), and no escape sequences."""
+    assert not plausible(name)
+
+
+def test_links_fifos_and_files_without_end_are_not_read(tree: Path, tmp_path: Path) -> None:
+    """Each counts as absent, or is refused, at once; a plain file in its place is read."""
+    secret = tmp_path / "secret"
+    secret.write_text(f"{TWO}\n")
+    (tree / "refs/heads/link").symlink_to(secret)
+    (tree / "refs/heads/linked").symlink_to(tmp_path)
+    os.mkfifo(tree / "refs/heads/fifo")
+    with AgentRefs(str(tree), "", 40) as refs:
+        for name in ("link", "linked/secret", "fifo", "deep", "../../../secret"):
+            assert refs.branch(f"refs/heads/{name}") is None
+        assert set(refs.loose()) == {"refs/heads/one", "refs/heads/deep/er"}
+    os.truncate(tree / "packed-refs", agent_refs.MOST_PACKED + 1)
+    with AgentRefs(str(tree), "", 40) as refs:
+        assert refs.branch("refs/heads/one") == ONE
+        with pytest.raises(Refusal, match="more refs"):
+            refs.branch("refs/heads/two")
+    (tree / "HEAD").unlink()
+    (tree / "HEAD").symlink_to(secret)
+    with AgentRefs(str(tree), "", 40) as refs, pytest.raises(Refusal, match="HEAD leads nowhere"):
+        refs.head()
+
+
+def test_a_directory_reached_through_a_link_is_refused(tree: Path, tmp_path: Path) -> None:
+    """A private git directory, or a submodule's, that the agent replaced by a link is no private git directory."""
+    (tree / "modules").mkdir()
+    (tree / "modules/library").symlink_to(tmp_path)
+    for directory, inside in ((str(tree), "modules/library"), (str(tree / "modules/library"), ""), (str(tree), "x")):
+        with pytest.raises(Refusal, match="cannot be read"):
+            AgentRefs(directory, inside, 40)
+    (tree / "modules/real").mkdir()
+    AgentRefs(str(tree), "modules/real", 40).__exit__()
+
+
+def test_a_branch_that_was_made_or_moved_is_noticed_by_its_time(tree: Path) -> None:
+    """The own branch does not count; any other, and packing, does."""
+    with AgentRefs(str(tree), "", 40) as refs:
+        latest = max(path.lstat().st_ctime_ns for path in tree.rglob("*"))
+        assert not refs.changed_since(latest, "refs/heads/one")
+        assert refs.changed_since(latest - 10**12, "refs/heads/one")
+        deep = (tree / "refs/heads/deep/er").lstat().st_ctime_ns
+        assert refs.changed_since(deep - 1, "refs/heads/one")
