@@ -332,3 +332,42 @@ def test_a_killed_launcher_leaves_what_it_has_heard(as_root: Guarded, audited: N
     session.communicate(timeout=60)
     assert watching.communicate(timeout=60)[0] == b""
     assert [line["path"] for line in ledger(as_root, "killed")] == [str(secret)]
+
+
+ASKS = """
+import sys, urllib.error, urllib.request
+for line in sys.stdin:
+    try:
+        urllib.request.urlopen(line.strip(), timeout=60)
+    except urllib.error.HTTPError as error:
+        print(error.code, flush=True)
+"""
+
+
+def test_the_proxys_refusals_are_in_the_ledger(who: Who, installed: Installed, public_dir: Path) -> None:
+    """As they come, and after the session; with the rule that would allow them."""
+    need("landlock")
+    jail = _guarded(who, installed, public_dir)
+    options = ("--session", "net", "--net", "proxy", "--allow-domain", "example.com")
+    command: list[str | Path] = [installed.paddock, "run", *options, "--", "/usr/bin/python3", "-I", "-c", ASKS]
+    session = who.start(command, cwd=jail.inside)
+    assert session.stdin is not None
+    assert session.stdout is not None
+    session.stdin.write(b"http://one.example.invalid/\n")
+    session.stdin.flush()
+    assert session.stdout.readline() == b"403\n"
+    watching = who.start([installed.paddock, "denials", "net", "--follow", "--json"])
+    assert watching.stdout is not None
+    assert json.loads(watching.stdout.readline())["host"] == "one.example.invalid"
+    session.stdin.write(b"http://two.example.invalid:8080/\n")
+    session.stdin.flush()
+    assert json.loads(watching.stdout.readline())["port"] == 8080
+    session.communicate(timeout=60)
+    assert watching.communicate(timeout=60)[0] == b""
+    lines = ledger(jail, "net")
+    assert [(line["layer"], line["host"], line["port"]) for line in lines] == [
+        ("proxy", "one.example.invalid", 80),
+        ("proxy", "two.example.invalid", 8080),
+    ]
+    assert lines[0]["allow"]["flag"] == "--allow-domain one.example.invalid:80"
+    assert lines[0]["risk"]
