@@ -92,7 +92,9 @@ def derive(
     for path, source in rules.system_files:
         grant(path, DATA, source)
     grants += devices(rules, host, mounts=mounts)
-    grants += [("@home", WRITE, promises.PRIVATE_HOME), ("@tmp", WRITE, promises.PRIVATE_TEMP)]
+    grants.append(("@home", WRITE, promises.PRIVATE_HOME))
+    if not mounts:  # else it is the private /tmp
+        grants.append(("@tmp", WRITE, promises.PRIVATE_TEMP))
     binds: list[Bind] = []
     covered: dict[str, str] = {}
     if mode == "private":

@@ -9,7 +9,6 @@ grace period of RCU; so this module is loaded only for limits that need it.
 Launch path of such limits: see launcher/jail/syscalls.py.
 """
 
-import _imp
 import errno
 import time
 
@@ -172,6 +171,8 @@ class Cgroup:
 
 def label(record: str) -> str:
     """What stands for a session in the names of its groups, which other jails may see: a hash of its record's path."""
+    import _imp
+
     return _imp.source_hash(2, os.fsencode(record)).hex()
 
 

@@ -65,6 +65,10 @@ def _audit() -> str:
         return "" if state else "CAP_AUDIT_CONTROL or the initial network namespace is missing"
 
 
+def _qemu() -> str:
+    return "" if shutil.which("qemu-aarch64") else "qemu-aarch64 (qemu-user) is not installed"
+
+
 FEATURES: dict[str, Callable[[], str]] = {
     "landlock": _landlock,
     "userns": _userns,
@@ -72,6 +76,7 @@ FEATURES: dict[str, Callable[[], str]] = {
     "network": _network,
     "agents": _agents,
     "chromium": _chromium,
+    "qemu": _qemu,
     "audit": _audit,
 }
 

@@ -15,14 +15,16 @@ CHANGED = {"chmod": (0,), "fchmod": (3,), "fchmodat": (-100, 0), "fchmodat2": (-
 CREATING = (os.O_CREAT, os.O_CREAT | os.O_EXCL | os.O_RDWR, os.O_TMPFILE | os.O_RDWR, os.O_CREAT | 0x777 << 32)
 
 
-def answer(machine: str, name: str, *arguments: int, set_gid: bool = False, guard: bool = False) -> int | None:
+def answer(
+    machine: str, name: str, *arguments: int, set_gid: bool = False, guard: bool = False, watch: bool = False
+) -> int | None:
     """What the filter says to a call by name; None where the machine has no such call."""
     number = syscall_tables.number(name, machine)
     if number is None:
         return None
     program = seccomp.program(
         machine, net="open", own_network=True, own_processes=True, own_ipc=True, kill_zero=True,
-        unix_datagrams=True, guard=guard, set_gid=set_gid,
+        unix_datagrams=True, guard=guard, set_gid=set_gid, watch=watch,
     )  # fmt: skip
     return execute(program, seccomp_data(number, syscall_tables.AUDIT_ARCH[machine], arguments))
 
@@ -87,3 +89,18 @@ def test_an_open_is_judged_in_few_steps(machine: str) -> None:
         data = seccomp_data(number, syscall_tables.AUDIT_ARCH[machine], (0, 0, flags, 0o644))
         assert execute(program, data, steps) == seccomp.ALLOW
     assert max(steps) <= 12
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("guard", [False, True])
+def test_who_is_watched_is_not_lent_a_set_id_bit(machine: str, guard: bool) -> None:
+    """`paddock learn` is told of what passes, opens included; what is forbidden stays so."""
+    for name, before in {**MADE, **({} if guard else {name: CHANGED[name] for name in ("chmod", "fchmodat")})}.items():
+        assert answer(machine, name, *before, 0o4755, watch=True, guard=guard) in (EPERM, None), name
+        assert answer(machine, name, *before, 0o755, watch=True, guard=guard) in (seccomp.USER_NOTIF, None), name
+    for flags, mode, expected in (
+        (os.O_CREAT, 0o4755, EPERM),
+        (os.O_CREAT, 0o644, seccomp.USER_NOTIF),
+        (os.O_RDONLY, 0o4755, seccomp.USER_NOTIF),
+    ):
+        assert answer(machine, "openat", -100, 0, flags, mode, watch=True, guard=guard) == expected
