@@ -184,7 +184,7 @@ def test_a_jail_inside_a_jail_works_without_openat2(scene: Scene) -> None:
     (scene.area / "inside").touch()
     scene.own(scene.area / "inside")
     words = [str(scene.installed.paddock), "run", "--", "sh", "-c", inner]
-    ended = scene.run(words, "--ro", scene.installed.prefix, cwd=scene.area)
+    ended = scene.run(words, "--git", "readonly", "--ro", scene.installed.prefix, cwd=scene.area)
     if scene.backend == promises.GUARD:  # one listener is all that a process can have
         assert (ended.returncode, "[guard-missing]" in ended.stderr) == (125, True)
         return
