@@ -135,12 +135,15 @@ class Machine:
 
     def names(self, path: str) -> int:
         """How many names a regular file has (hard links); 0 for anything else."""
-        self._ask(inputs.CONTENT, path)
+        self._ask(inputs.IDENTITY, path)
         try:
             found = os.lstat(path)
         except (OSError, ValueError):
             return 0
-        return found.st_nlink if stat.S_ISREG(found.st_mode) else 0
+        if not stat.S_ISREG(found.st_mode):
+            return 0  # a directory's content is no matter: Paddock's own changes with each session
+        self._ask(inputs.CONTENT, path)
+        return found.st_nlink
 
     def set_gid(self, path: str) -> bool:
         """Whether `path` is a directory that gives its group to what is made in it; False for a slot."""

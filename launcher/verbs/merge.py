@@ -13,7 +13,7 @@ from launcher.vcs.journal import Run, State
 from launcher.vcs.merge import children, preview, sessions, target, work
 from launcher.vcs.merge.check import Check
 from launcher.vcs.merge.children import Order
-from launcher.vcs.merge.engine import Source
+from launcher.vcs.merge.outcome import Source
 from launcher.vcs.quarantine.record import directory_of
 from launcher.verbs import typer_verb
 from policy.errors import Refusal, printable

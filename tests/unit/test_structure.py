@@ -54,6 +54,7 @@ BUILT_IN = {
     "_struct",
     "_ctypes",
     "_socket",
+    "_imp",
 }
 
 JAIL_MAY_IMPORT = (
