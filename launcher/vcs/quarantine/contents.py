@@ -257,7 +257,7 @@ def _with_changes(host: bytes, given: bytes, now: bytes, own: str | None) -> byt
                 new[name] = agents[name]
             elif name != os.fsencode(own or ""):
                 new.pop(name, None)
-    return b"# pack-refs with: sorted \n" + b"".join(new[name] for name in sorted(new))
+    return refs.from_names(new)
 
 
 def _loose_text(loose: dict[str, str]) -> bytes:

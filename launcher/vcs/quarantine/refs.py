@@ -14,6 +14,7 @@ SHOWN = ("refs/heads", "refs/tags", "refs/remotes", "refs/notes")
 _PREFIXES = tuple(os.fsencode(f"{name}/") for name in SHOWN)
 _HEX = frozenset("0123456789abcdef")
 _HEADER = b"# pack-refs with: peeled fully-peeled sorted \n"
+_UNPEELED = b"# pack-refs with: sorted \n"
 _PATIENCE = 10.0
 
 
@@ -101,35 +102,23 @@ def with_loose(lines: bytes, refs: dict[str, str]) -> bytes:
     plain = {os.fsencode(ref): oid for ref, oid in refs.items() if is_oid(oid)}
     if not plain:
         return _HEADER + lines
-    entries: list[tuple[bytes, bytes]] = []
-    for line in lines.splitlines(keepends=True):
-        if line[:1] == b"^":
-            if entries and entries[-1][0]:
-                entries[-1] = (entries[-1][0], entries[-1][1] + line)
-            continue
-        name = line.partition(b" ")[2].rstrip(b"\n")
-        # A ref that is loose too stays as an empty entry, so that its peeled line has nothing to join.
-        entries.append((b"", b"") if name in plain else (name, line))
-    entries = [entry for entry in entries if entry[0]]
-    entries += [(name, oid.encode() + b" " + name + b"\n") for name, oid in plain.items()]
-    entries.sort()
-    # Annotated tags among the loose ones are not peeled, so the header must not promise that all are.
-    return b"# pack-refs with: sorted \n" + b"".join(text for _, text in entries)
+    # Annotated tags among the loose ones are not peeled, so no line is, and the header promises none: there are readers
+    # that refuse a file whose header and lines differ.
+    return from_names(by_name(lines) | {name: oid.encode() + b" " + name + b"\n" for name, oid in plain.items()})
 
 
 def by_name(content: bytes) -> dict[bytes, bytes]:
-    """The entries of a `packed-refs` file: name -> its lines, the peeled one included."""
-    found: dict[bytes, bytes] = {}
-    name = b""
+    """The entries of a `packed-refs` file: name -> its line, without the peeled one."""
+    found = {}
     for line in content.splitlines(keepends=True):
-        if line[:1] == b"^":
-            if name:
-                found[name] += line
-        elif line[:1] != b"#":
-            name = line.partition(b" ")[2].rstrip(b"\n")
-            if name:
-                found[name] = line
+        if line[:1] not in (b"#", b"^"):
+            found[line.partition(b" ")[2].rstrip(b"\n")] = line
     return found
+
+
+def from_names(entries: dict[bytes, bytes]) -> bytes:
+    """A `packed-refs` file of entries as `by_name` gives them."""
+    return _UNPEELED + b"".join(line for _, line in sorted(entries.items()))
 
 
 def watched(git_dir: str, common_dir: str, directories: list[str]) -> list[str]:
