@@ -1,7 +1,7 @@
 """SIGKILL anywhere in a run over a repository and two submodules: all old, or all new, never between.
 
-`PADDOCK_KILLS=N` (default 1: at a third of the steps) kills N times at every step; from the second time on once more, at
-a random step of what was to finish the work.
+`PADDOCK_KILLS=N` (default 1: at a third of the steps) kills N times at every step; from the second time on once more,
+at a random step of what was to finish the work.
 """
 
 import os
