@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from launcher.vcs.quarantine import refs, settings
 from launcher.vcs.quarantine.record import MOUNTED, Record, Repository
 
-TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=1, max_size=20)
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
 A, B, C = "a" * 40, "b" * 40, "c" * 40
 
 
