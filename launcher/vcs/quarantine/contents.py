@@ -78,7 +78,8 @@ def make(directory: Inside, source: Source, head: refs.Head) -> None:
     extended = source.object_format != "sha1"
     config = [("core.repositoryformatversion", "1" if extended else "0"), ("core.bare", "false")]
     config += [("core.logallrefupdates", "true")]
-    if source.private:
+    if source.inside != f"{source.path}/.git":
+        # As in any git directory that a pointer file leads to: a jail in the jail looks whether both agree.
         config.append(("core.worktree", source.path))
     if extended:
         config.append(("extensions.objectformat", source.object_format))
