@@ -146,18 +146,19 @@ def probe() -> Support:
     )
 
 
-def bubblewrap(avoid: tuple[str, ...] = ()) -> tuple[str, bool, str]:
+def bubblewrap(avoid: tuple[str, ...] = (), search: str = "") -> tuple[str, bool, str]:
     """Where bwrap is and whether it works here: (path or "", works, why not). Costs some ten milliseconds.
 
     Args:
         avoid: canonical paths of trees that jails may write; a bwrap that lies there is not executed.
+        search: directories to look in, as in PATH; the caller's PATH when empty.
 
     Raises:
         Refusal: PADDOCK_NO_USERNS holds nonsense.
     """
     from launcher.jail.bubblewrap import trial
 
-    path = trial.find(os.environ.get("PATH", os.defpath), avoid)
+    path = trial.find(search or os.environ.get("PATH", os.defpath), avoid)
     if not path:
         return "", False, "bwrap is not installed"
     if landlock.switched_on(ENV_NO_USERNS):

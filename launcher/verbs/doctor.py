@@ -30,8 +30,8 @@ def doctor(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List every attempt.")] = False,
 ) -> int:
     """Shows every layer of protection, and tries to break a real miniature jail."""
-    os.environ["PATH"] = SYSTEM_PATH  # bwrap is tried out, unjailed
-    layers = (*probe.describe(probe.probe(), probe.bubblewrap()), audit_probe.describe())
+    os.environ["PATH"] = SYSTEM_PATH  # for what the self-test starts, unjailed
+    layers = (*probe.describe(probe.probe(), probe.bubblewrap(search=SYSTEM_PATH)), audit_probe.describe())
     refused: Refusal | None = None
     result: selftest.Result | None = None
     try:
