@@ -88,7 +88,12 @@ if command -v make >/dev/null && command -v cc >/dev/null; then
 fi
 works "a shell pipeline, home and temp of its own" sh -c \
     'git log --oneline | tee "$TMPDIR/log" | wc -l && echo note >"$HOME/note" && cat "$HOME/note"'
-works "writing in the worktree" sh -c 'echo "work of agent-1" >work.txt && git status --short'
+works "a commit, which is harvested when the session ends" sh -c \
+    'echo "work of agent-1" >work.txt && git add work.txt && git commit --quiet -m "Add work of agent-1" && git status'
+if [[ $(git log -1 --format=%s) != "Add work of agent-1" ]]; then
+    printf '  %sNOT HARVESTED%s  %s\n' "$red" "$plain" "the commit is not on the branch outside"
+    failed=1
+fi
 
 title "Getting out"
 ln -s "$HOME/.ssh/id_ed25519" innocent-link
