@@ -6,6 +6,10 @@ nothing but the standard library's core. Everything else calls `enable` before i
 
 import sys
 
+_ADDRESS_SPACE = 9  # RLIMIT_AS
+LEAST_ROOM = 64 << 20
+"""Bytes of address space without which the packages cannot be loaded."""
+
 _enabled = False
 
 
@@ -13,10 +17,24 @@ def enable() -> None:
     """Runs what `site` would have run at start: `.pth` files of the environment's own site-packages.
 
     Does nothing when the interpreter was started with `site`. The user's own site directory stays out (`-I`).
+
+    Raises:
+        Refusal: memory-missing.
     """
     global _enabled
     if _enabled or not sys.flags.no_site:
         return
+    from launcher.jail import syscalls
+    from policy.errors import Refusal
+
+    room = syscalls.prlimit64(0, _ADDRESS_SPACE)[0]
+    if room < LEAST_ROOM:  # pydantic's compiled half panics where there is none, in words of its own
+        raise Refusal(
+            "memory-missing",
+            "there is not enough memory to make a plan",
+            context=f"{room >> 20} MiB of address space are allowed (ulimit -v), {LEAST_ROOM >> 20} needed",
+            hint="allow more; the command in the jail can be bounded with --limit memory=SIZE",
+        )
     import site
 
     known = list(sys.path)

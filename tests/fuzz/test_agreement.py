@@ -41,7 +41,8 @@ from tests.support.identity import Who
 
 def options_of(case: Case, tree: Tree, *, frozen: bool) -> dict[str, str | list[str] | bool]:
     """The command line of a Case. Exceptions and grants are paths of the tree, or just outside."""
-    options: dict[str, str | list[str] | bool] = {"--worktree": os.fsdecode(tree.root)}
+    # A private git directory has the name of the worktree's own, of which the validator speaks.
+    options: dict[str, str | list[str] | bool] = {"--worktree": os.fsdecode(tree.root), "--git": "readonly"}
     for name, indexes in (("--deny", case.deny), ("--ro", case.read), ("--rw", case.write)):
         chosen = [os.fsdecode(tree.pick(index)) for index in indexes]
         if chosen := [path for path in chosen if os.path.exists(path) and not beneath(os.fsdecode(tree.root), path)]:

@@ -100,7 +100,22 @@ result = [names, attempt(use), attempt(os.chmod, "/dev/null", 0o777), attempt(os
 """
     names, used, changed, touched, terminal, made = jail.attack(code)
     assert names == sorted(
-        ["null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "fd", "stdin", "stdout", "stderr"]
+        [
+            "null",
+            "zero",
+            "full",
+            "random",
+            "urandom",
+            "tty",
+            "ptmx",
+            "pts",
+            "shm",
+            "mqueue",
+            "fd",
+            "stdin",
+            "stdout",
+            "stderr",
+        ]
     )  # no console: there is no terminal
     assert used == "ok"
     assert (changed, touched) == ("EROFS", "EROFS")

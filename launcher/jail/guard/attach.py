@@ -63,8 +63,6 @@ class Guard:
         """
         self._rules = Rules(plan, addresses)
         self._status_fd = status_fd
-        self._room = select.poll()
-        self._room.register(status_fd, select.POLLOUT)
         self._prepare()
         self._number, self._tell = os.pipe()
         self._wait, self._go = os.pipe()
@@ -143,8 +141,11 @@ class Guard:
         words = (call, path[:_LONGEST], wanted, host, port, target, pid, name, program[:_LONGEST])
         payload = marshal.dumps(words)
         # A pipe with room for anything takes PIPE_BUF bytes at once (pipe(7)), and whole.
-        if len(payload) < _PIPE_BUF and self._room.poll(0):
-            status.send(self._status_fd, status.DENIED, payload)
+        if len(payload) < _PIPE_BUF:
+            room = select.poll()  # one for each call: several threads come here, and a poll object serves one
+            room.register(self._status_fd, select.POLLOUT)
+            if room.poll(0):
+                status.send(self._status_fd, status.DENIED, payload)
 
     def _fault(self, error: BaseException) -> None:
         """Ends this process, and with it the jail: the launcher sees to that. Nothing goes on without its guard."""

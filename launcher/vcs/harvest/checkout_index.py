@@ -48,17 +48,22 @@ def bring_forward(entry: Entry, git: Git, directory: str, serial: str, step: Cal
     exists = os.path.exists(target)
     if exists:
         shutil.copy2(target, making)
+    # Commits and the index alone: with the checkout at hand git would read its `.gitattributes`, of whatever kind.
+    nothing = f"{directory}/nothing-{serial}"
+    os.makedirs(nothing, mode=0o700, exist_ok=True)
+    objects = git.variant(work_tree=nothing, settings=_SETTINGS)
     git = git.variant(work_tree=entry.path, settings=_SETTINGS)
     where = {"GIT_INDEX_FILE": making}
     empty = EMPTY_TREE[len(new)]
     if not exists:
-        git.run("read-tree", new, environment=where)
+        objects.run("read-tree", new, environment=where)
     else:
         try:
-            git.run("read-tree", "-i", "-m", old or empty, new, environment=where)
+            objects.run("read-tree", "-i", "-m", old or empty, new, environment=where)
         except GitFailed:
             # What is staged differs from both: it stays, path by path.
-            _path_by_path(git, making, old or empty, new)
+            _path_by_path(objects, making, old or empty, new)
+    os.rmdir(nothing)
     if not _trapped(git, entry.path, making):
         try:
             # In this order: the option counts for what comes after it (git-update-index(1)).
