@@ -13,8 +13,15 @@ from fnmatch import fnmatchcase
 PROTECT = "protect"
 REPORT = "report"
 
-GIT_OWN: tuple[tuple[str, str], ...] = ((".gitattributes", REPORT), (".gitmodules", REPORT))
-"""Obeyed by git in every directory (gitattributes(5)), or by name at the root (gitmodules(5))."""
+GIT_OWN: tuple[tuple[str, str], ...] = (
+    (".gitattributes", REPORT),
+    (".gitmodules", REPORT),
+    ("HEAD", PROTECT),
+    ("commondir", PROTECT),
+    ("config.worktree", PROTECT),
+)
+"""Obeyed by git in every directory (gitattributes(5)), or by name at the root (gitmodules(5)); and files that make any
+directory a bare repository, whose configuration git obeys there (git-config(1), safe.bareRepository)."""
 
 
 class Patterns:

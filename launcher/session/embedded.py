@@ -12,7 +12,12 @@ import os
 MOST_ENTRIES = 500_000
 """Entries of the worktree that are looked at; large trees of dependencies are part of it."""
 
-_BARE = ("HEAD", "objects", "refs")
+_OBEYED = ("HEAD", "config", "config.worktree", "commondir", "gitdir")
+"""Files of a git directory that say what git executes there, or where to look (gitrepository-layout(5))."""
+
+_OBEYED_BELOW = ("hooks", "info")
+_FURTHER = ("modules", "worktrees")
+_MOST_BELOW = 10_000
 
 
 def made_since(root: str, known: frozenset[str], since: int) -> tuple[str, ...]:
@@ -24,7 +29,8 @@ def made_since(root: str, known: frozenset[str], since: int) -> tuple[str, ...]:
         since: nanoseconds since the epoch, by the file system's clock.
 
     Returns:
-        Sorted; a bare repository is named by its directory. The last one is "..." when the tree is too large.
+        Sorted; a bare repository is named by its directory, and so is a directory that cannot be looked into since
+        then. The last one is "..." when the tree is too large.
     """
     found: list[str] = []
     pending = [root]
@@ -43,8 +49,12 @@ def made_since(root: str, known: frozenset[str], since: int) -> tuple[str, ...]:
                     elif entry.is_dir(follow_symlinks=False):
                         pending.append(entry.path)
         except OSError:
-            continue  # the command took its own rights away, and git's with them
-        if names.issuperset(_BARE) and _newer(f"{here}/HEAD", since):
+            # Whoever may not list a directory can still enter it, and git does; its rights are the command's doing.
+            if _changed(here, since):
+                found.append(here)
+            continue
+        # The commondir says where objects and refs are, so a git directory needs none of its own.
+        if "HEAD" in names and (names.issuperset(("objects", "refs")) or "commondir" in names) and _newer(here, since):
             found.append(here)
         if seen > MOST_ENTRIES:
             found.append(f"{root}/...")
@@ -52,18 +62,40 @@ def made_since(root: str, known: frozenset[str], since: int) -> tuple[str, ...]:
     return tuple(sorted(path[len(root) + 1 :] for path in found))
 
 
-def _newer(path: str, since: int) -> bool:
-    """Whether a file, or any of the first entries of a directory, changed after `since`."""
+def _changed(path: str, since: int) -> bool:
     try:
-        entry = os.lstat(path)
-        if entry.st_ctime_ns >= since:
-            return True
-        if entry.st_mode & 0o170000 != 0o040000:
-            return False
-        return any(
-            os.lstat(f"{path}/{name}").st_ctime_ns >= since
-            for name in ("config", "HEAD", "hooks", "commondir")
-            if os.path.lexists(f"{path}/{name}")
-        )
+        return os.lstat(path).st_ctime_ns >= since
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     except OSError:
         return True
+
+
+def _newer(path: str, since: int) -> bool:
+    """Whether a pointer, or what git obeys in a git directory or in one that lies in it, changed after `since`."""
+    if _changed(path, since):
+        return True
+    pending, looked = [path], 0
+    try:
+        while pending:
+            here = pending.pop()
+            if any(_changed(f"{here}/{name}", since) for name in _OBEYED):
+                return True
+            for name in (*_OBEYED_BELOW, *_FURTHER):
+                try:
+                    below = [f"{here}/{name}/{entry}" for entry in os.listdir(f"{here}/{name}")]
+                except (FileNotFoundError, NotADirectoryError):
+                    continue
+                looked += len(below)
+                if looked > _MOST_BELOW or any(_changed(entry, since) for entry in below):
+                    return True
+                if name in _FURTHER:
+                    # A submodule's name may have slashes: what lies between is looked at as if it were one.
+                    pending += [entry for entry in below if os.path.isdir(entry) and not os.path.islink(entry)]
+            if here != path and not os.path.lexists(f"{here}/HEAD"):
+                deeper = [f"{here}/{entry}" for entry in os.listdir(here)]
+                looked += len(deeper)
+                pending += [entry for entry in deeper if os.path.isdir(entry) and not os.path.islink(entry)]
+    except OSError:
+        return True
+    return looked > _MOST_BELOW

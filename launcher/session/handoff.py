@@ -32,7 +32,7 @@ Change = tuple[str, str, str]
 class Watch:
     """The hand-off files of a worktree as they were when it was made; `changes` says what is different now."""
 
-    __slots__ = ("_before", "_known", "_patterns", "_root", "_since", "_started")
+    __slots__ = ("_before", "_known", "_patterns", "_pointers", "_root", "_since", "_started")
 
     def __init__(self, plan: Plan) -> None:
         """Looks at the worktree of `plan`; what cannot be read counts as absent."""
@@ -42,6 +42,7 @@ class Watch:
         self._since = time.time_ns() - _TICK
         self._started = time.monotonic()
         self._before = self._seen()
+        self._pointers = self._pointing()
 
     def changes(self, *, thorough: bool = True) -> tuple[Change, ...]:
         """What was created, changed or removed since, sorted by path.
@@ -50,7 +51,12 @@ class Watch:
             thorough: look for repositories made in the worktree, too, however short the session was. A walk over the
                 worktree would be most of what a short command takes.
         """
-        found = self._changes()
+        pointing = self._pointing()
+        found = self._changes() + tuple(
+            ("changed", f"{root}/.git"[len(self._root) + 1 :], "protect")
+            for root, stamp in self._pointers.items()
+            if pointing[root] != stamp
+        )
         if thorough or time.monotonic() - self._started > LASTING:
             from launcher.session import embedded
 
@@ -70,6 +76,24 @@ class Watch:
             elif after[path] != self._before[path]:
                 found.append(("changed", path, mode))
         return tuple(found)
+
+    def _pointing(self) -> dict[str, Stamp]:
+        """Where git on this machine is sent from the worktree's own `.git` and its submodules' ones.
+
+        Without mounts a jail could write there. A directory, which a main checkout has, changes with each use.
+        """
+        found: dict[str, Stamp] = {}
+        for root in self._known:
+            try:
+                entry = os.lstat(f"{root}/.git")
+            except OSError:
+                found[root] = ()
+                continue
+            kind = entry.st_mode & 0o170000
+            found[root] = (kind,) if kind == _DIRECTORY else (
+                kind, entry.st_dev, entry.st_ino, entry.st_size, entry.st_mtime_ns, entry.st_ctime_ns,
+            )  # fmt: skip
+        return found
 
     def _seen(self) -> dict[str, tuple[str, Stamp]]:
         try:

@@ -1,0 +1,76 @@
+"""Ways to have the user's git execute something in a worktree later, as an attacker tried them: each is told."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import paddock as paddocks
+from tests.support.features import need
+from tests.support.identity import Who
+from tests.support.install import Installed
+from tests.support.paddock import Paddock
+
+MONITOR = '[core]\\nfsmonitor="touch pwned;false"\\n'
+SPLIT = (
+    "mkdir -p t td/objects td/refs; echo ref: refs/heads/x >t/HEAD; echo ../td >t/commondir; "
+    f"printf '{MONITOR}' >td/config"
+)
+EXISTING = "git init -q own && echo exit >own/.git/hooks/pre-commit && git init -q --bare bare.git && git init -q m/s"
+HIDDEN = (
+    "o=$(echo x | git hash-object -w --stdin); for p in HEAD config objects/k refs/k; do "
+    "GIT_INDEX_FILE=i git update-index --add --cacheinfo 100644,$o,tool/$p; done; "
+    "c=$(git commit-tree -p HEAD -m x $(GIT_INDEX_FILE=i git write-tree)); git update-ref refs/heads/one $c; rm i"
+)
+
+
+@pytest.fixture
+def here(user: Who, installed: Installed, public_dir: Path) -> Paddock:
+    """A linked worktree of an ordinary user, with repositories of his own in it."""
+    need("landlock")
+    need("userns")
+    place = public_dir / "place-of-user"
+    place.mkdir()
+    made = paddocks.make(user, installed, user.give(place))
+    ended = user.run(["sh", "-c", EXISTING], cwd=made.worktree)
+    assert ended.returncode == 0, ended.stderr
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        ("echo evil >own/.git/hooks/pre-commit", "own/.git"),
+        (f"printf '{MONITOR}' >>own/.git/config", "own/.git"),
+        ("echo '* filter=x' >own/.git/info/attributes", "own/.git"),
+        (f"mkdir -p own/.git/modules/a/b && printf '{MONITOR}' >own/.git/modules/a/b/config", "own/.git"),
+        (f"printf '{MONITOR}' >>bare.git/config", "bare.git"),
+        ("echo evil >bare.git/hooks/post-update", "bare.git"),
+        (SPLIT, "t"),
+        ("git init -q dd; chmod 311 dd", "dd"),
+    ],
+)
+def test_what_git_would_obey_is_told(here: Paddock, made: str, named: str) -> None:
+    """In repositories that were there before, in ones with their parts elsewhere, and behind closed doors."""
+    said = here.refused("run", "--git", "readonly", "--strict-handoff", "--", "sh", "-c", made)
+    assert (said.reference, f"created {named}\n" in said.text + "\n") == ("handoff-strict", True), said.text
+
+
+def test_reading_them_is_nothing_to_tell(here: Paddock) -> None:
+    """The same repositories, looked at only, and files beside them."""
+    line = "git -C own log --oneline --all; cat own/.git/config bare.git/config; echo x >m/s/file; mkdir HEADS"
+    ended = here.run("--git", "readonly", "--strict-handoff", "--", "sh", "-c", line)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_replaced_pointer_is_told_where_nothing_protects_it(here: Paddock) -> None:
+    """Without mounts the jail can write the worktree's own `.git`."""
+    env = {"PADDOCK_NO_USERNS": "1"}
+    line = "mkdir t; rm .git; echo gitdir: $PWD/t >.git"
+    said = here.refused("run", "--strict-handoff", "--", "sh", "-c", line, env=env)
+    assert (said.reference, "changed .git\n" in said.text) == ("handoff-strict", True), said.text
+
+
+def test_a_bare_repository_in_a_commit_is_told(here: Paddock) -> None:
+    """It need not have been checked out by anybody."""
+    said = here.refused("run", "--git", "private", "--strict-handoff", "--", "sh", "-c", HIDDEN)
+    assert (said.reference, "tool/HEAD" in said.text) == ("handoff-strict", True), said.text
