@@ -6,9 +6,12 @@ import shlex
 
 from launcher import cli
 from launcher.session import messages, places, report_file, teach
+from launcher.session.machine import Machine
+from launcher.vcs import checkout
 from launcher.verbs import run as runs
 from policy import proposal
 from policy.errors import printable
+from policy.plan import beneath
 from policy.proposal import Standing
 
 SYNOPSIS = "[options] -- COMMAND [ARGUMENT]..."
@@ -20,6 +23,7 @@ EXTRA = (
 EXAMPLES = (
     ("paddock learn -- make test", "what would `make test` need that its jail does not give?"),
     ("paddock learn --try --write policy.toml -- npm test", "the grants it cannot do without, found by trying"),
+    ("paddock trust policy.toml", "accept what is in it, once read: it lies where agents write"),
     ("paddock run --config policy.toml -- npm test", "a run with them"),
 )
 NOTES = """The command runs held by its jail, as with `paddock run`; its system calls for files are looked at, and what
@@ -56,6 +60,8 @@ def main(argv: list[str]) -> int:
     elif target is None:
         messages.show(text.rstrip("\n"))
     _tell(lesson)
+    if isinstance(written, str):
+        _tell_written(written, launch, command, lesson)
     return 0 if lesson.status == 0 or any(line.standing is Standing.PROPOSED for line in lesson.lines) else 1
 
 
@@ -107,3 +113,27 @@ def _tell(lesson: teach.Lesson) -> None:
     withheld = sum(line.standing is Standing.WITHHELD for line in lesson.lines)
     if withheld:
         messages.say(f"paddock: {withheld} wishes are not proposed, because of what they would open")
+
+
+def _tell_written(path: str, options: cli.Parsed, command: list[str], lesson: teach.Lesson) -> None:
+    """What was written, and the commands that make use of it, on standard error."""
+    file = shlex.quote(path)
+    messages.say(f"paddock: written to {printable(file)}")
+    if not any(line.standing is Standing.PROPOSED for line in lesson.lines):
+        return
+    words: list[str] = []
+    for name, value in options.items():
+        if name != "--config":  # one file is all it takes
+            values = value if isinstance(value, list) else [value]
+            words += [word for one in values for word in ((name, one) if isinstance(one, str) else (name,))]
+    first = f"paddock trust {file} && " if _in_worktree(path, options) else ""
+    use = f"{first}paddock run {shlex.join([*words, '--config', path, '--', *command])}"
+    messages.say(f"paddock: read it, then: {printable(use)}")
+
+
+def _in_worktree(path: str, options: cli.Parsed) -> bool:
+    """Whether a file lies where the command can write, so that `--config` wants it trusted first."""
+    named = options.get("--worktree")
+    start = named if isinstance(named, str) else places.current_directory()
+    found = checkout.find(os.path.abspath(start), Machine(os.environ), exact=isinstance(named, str))
+    return beneath(os.path.realpath(path), found.root)

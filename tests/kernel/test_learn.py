@@ -197,6 +197,20 @@ def test_the_commands_own_output_is_not_in_the_proposal(paddock: Paddock, env: d
     assert ended.returncode == 1
 
 
+def test_what_comes_after_writing_can_be_pasted(paddock: Paddock) -> None:
+    """A proposal that lies in the worktree has to be trusted first, and one beside it has not; both are said."""
+    need("landlock")
+    plant(paddock, "wanted", "content\n")
+    for name, trusted in (("my policy.toml", True), ("../policy.toml", False)):
+        ended = paddock.call("learn", "--write", name, "--", "cat", "../wanted")
+        written, use = ended.stderr.splitlines()[-2:]
+        assert written.startswith("paddock: written to ")
+        assert (paddock.worktree / name).exists()
+        line = use.removeprefix("paddock: read it, then: ")
+        assert line.startswith("paddock trust ") == trusted, line
+        assert paddock.shell(line).stdout.endswith("content\n")
+
+
 def test_threads_and_many_processes_are_watched(paddock: Paddock, env: dict[str, str]) -> None:
     """All that the command starts, at the same time; each wish is told once."""
     (place := paddock.place / "many").mkdir()
