@@ -6,14 +6,17 @@ One place for the ledger, `paddock why` and `paddock learn`; whether anything is
 import shlex
 from typing import NamedTuple
 
-from policy import egress, hosts
+from policy import egress, hosts, promises
+from policy.addresses import Address
 from policy.errors import Refusal, printable
-from policy.plan import Plan
+from policy.plan import Plan, beneath
 from policy.verdict import decide
 
 READS = "the command can read it, and send it wherever the network lets it"
 WRITES = "what is written there outlives the session, and programmes outside may use it"
 REACHES = "whatever the command can read can be sent there"
+TEMPORARY = "programmes that use $TMPDIR need no option: it names the session's own temporary directory"
+DIRECT = "for clients of the proxy alone: NO_PROXY, as most obey it, leads them to the jail's own loopback"
 
 
 class Remedy(NamedTuple):
@@ -47,7 +50,9 @@ def remedy(plan: Plan, path: str, wanted: str) -> Remedy:
     if any(mark in path for mark in ("\n", "\0")):
         return Remedy(note="its name cannot be written down in one line", risk=risk)
     option, key = ("--rw", "write") if write else ("--ro", "read")
-    return Remedy(f"{option} {shlex.quote(path)}", toml("filesystem", key, path), "", risk)
+    shared = not promises.has_mounts(plan.backend) and (beneath(path, "/tmp") or beneath(path, "/var/tmp"))
+    note = TEMPORARY if write and shared else ""
+    return Remedy(f"{option} {shlex.quote(path)}", toml("filesystem", key, path), note, risk)
 
 
 class HostVerdict(NamedTuple):
@@ -74,6 +79,10 @@ def decide_host(plan: Plan, host: str, port: int) -> HostVerdict:
     if plan.net == "open":
         return HostVerdict(True, "--net open", "the network is open", Remedy())
     answer = remedy_for_host(plan, host, port)
+    port_here = loopback(parsed, port)
+    for rule, _ in plan.reach if plan.net == "proxy" else ():
+        if rule == port_here:
+            return HostVerdict(True, f"--reach {rule}", "a port of this machine's loopback", Remedy())
     if plan.net != "proxy":
         return HostVerdict(False, "", "the network is closed", answer)
     rules = egress.EgressPolicy((rule for rule, _ in plan.domains), (rule for rule, _ in plan.domains_denied))
@@ -82,14 +91,40 @@ def decide_host(plan: Plan, host: str, port: int) -> HostVerdict:
     if verdict.allowed and not isinstance(parsed, str):
         verdict = rules.judge_address(wanted, parsed)
     if verdict.allowed:
-        return HostVerdict(True, verdict.rule, "", Remedy())
+        note = f"{DIRECT}; --reach {port_here} is for all" if port_here else ""
+        return HostVerdict(True, verdict.rule, "", Remedy(note=note))
     return HostVerdict(
         False, verdict.rule, verdict.reason, answer if not verdict.rule else Remedy(note=verdict.suggestion)
     )
 
 
+def loopback(host: str | Address, port: int) -> str:
+    """The full ADDRESS:PORT for `--reach` when `host` is this machine's loopback; else "", and for port 0."""
+    address = "127.0.0.1" if host == egress.LOCALHOST else host
+    if isinstance(host, str) and host != egress.LOCALHOST:
+        return ""
+    if not port or (not isinstance(address, str) and not address.is_loopback):
+        return ""
+    return f"[{address}]:{port}" if ":" in str(address) else f"{address}:{port}"
+
+
 def remedy_for_host(plan: Plan, host: str, port: int) -> Remedy:
-    """What would allow connections to a host, as a client named it (port 0: not known)."""
+    """What would allow connections to a host, as a client named it (port 0: not known); `--reach` for the loopback."""
+    try:
+        port_here = loopback(hosts.parse_host(host), port)
+    except ValueError:
+        port_here = ""
+    if not port_here or plan.net == "open":
+        return remedy_by_rule(plan, host, port)
+    short = str(port) if port_here == f"127.0.0.1:{port}" else shlex.quote(port_here)
+    lines = toml("network", "reach", port_here)
+    if plan.net == "proxy":
+        return Remedy(f"--reach {short}", lines, f"--allow-domain is {DIRECT}", REACHES)
+    return Remedy(f"--net proxy --reach {short}", _with_proxy(lines), f"--allow-domain is {DIRECT}", REACHES)
+
+
+def remedy_by_rule(plan: Plan, host: str, port: int) -> Remedy:
+    """What would let a client of the proxy reach a host, as it named it (port 0: not known)."""
     if plan.net == "open":
         return Remedy(note="the plan allows it: the network is open")
     try:
@@ -100,9 +135,11 @@ def remedy_for_host(plan: Plan, host: str, port: int) -> Remedy:
         return Remedy(note="it is not a host that a rule can name")
     net = "" if plan.net == "proxy" else "--net proxy "
     lines = toml("network", "allow_domains", rule)
-    if net:
-        lines = lines.replace("\n", '\nmode = "proxy"\n', 1)
-    return Remedy(f"{net}--allow-domain {shlex.quote(rule)}", lines, "", REACHES)
+    return Remedy(f"{net}--allow-domain {shlex.quote(rule)}", _with_proxy(lines) if net else lines, "", REACHES)
+
+
+def _with_proxy(lines: str) -> str:
+    return lines.replace("\n", '\nmode = "proxy"\n', 1)
 
 
 def toml(table: str, key: str, value: str) -> str:

@@ -13,12 +13,18 @@ import time
 
 from launcher.lean import os
 from launcher.ledger import store
-from launcher.ledger.denial import Denial
+from launcher.ledger.denial import PROXY, SECCOMP, Denial
 from policy.plan import Plan
-from policy.remedy import Remedy, remedy, remedy_for_host
+from policy.remedy import REACHES, Remedy, remedy, remedy_by_rule, remedy_for_host
 
 MOST_KINDS = 2000
 """Kinds of denials that are written down for one session; what comes beyond is only counted."""
+
+_SOCKETS = frozenset({
+    "41 of c000003e", "359 of 40000003", "102 of 40000003",
+    "198 of c00000b7", "198 of c00000f3", "281 of 40000028",
+})  # fmt: skip
+"""socket(2), and i386's socketcall(2), by number and AUDIT_ARCH: x86-64, i386 (twice), arm64, riscv64, arm."""
 
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -138,9 +144,13 @@ def answer(denial: Denial, plan: Plan) -> Remedy:
     if denial.path.startswith("/"):
         return remedy(plan, denial.path, denial.wanted)
     if denial.host:
-        found = remedy_for_host(plan, denial.host, denial.port)
+        # What the proxy refused came by the proxy, whatever the host: a rule is enough.
+        found = (remedy_by_rule if denial.layer == PROXY else remedy_for_host)(plan, denial.host, denial.port)
         # The proxy knows more than the name: where it leads, and which rule forbids it.
         return Remedy(note=denial.hint, risk=found.risk) if denial.hint not in found.flag else found
+    if denial.layer == SECCOMP and denial.target in _SOCKETS and plan.net == "none":
+        note = "if it was for the internet: --net proxy --allow-domain HOST[:PORT], or --net open"
+        return Remedy(note=note, risk=REACHES)
     return Remedy(note="no option allows it: it would reach outside of the jail")
 
 

@@ -15,7 +15,7 @@ def one_line(found: Denial, seen: int, plan: Plan) -> str:
     who = found.process.comm or found.process.exe
     about = subject(found.path, found.host, found.port, found.target)
     times = f" ({seen} times)" if seen > 1 else ""
-    fix = f": {remedy.flag}" if remedy.flag else ""
+    fix = f": {remedy.flag or remedy.note}" + (f" ({remedy.note})" if remedy.flag and remedy.note else "")
     return f"{f'{who}: ' if who else ''}{found.operation} {about}{times}{fix}"
 
 

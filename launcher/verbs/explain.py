@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
             messages.show("\n".join(printable(line) for line in planned.plan.describe()))
         return 0
     canonical = canonical_form(os.path.join(cwd, path), planned.machine)
-    found = verdict.decide(planned.plan, canonical)
+    found = question.grantable(verdict.decide(planned.plan, canonical), planned.machine)
     if "--json" in options:
         messages.show(json.dumps(_as_dict(path, found), indent=2))
     else:

@@ -3,6 +3,10 @@
 from typing import NamedTuple
 
 from launcher import cli
+from policy.host import Host
+from policy.verdict import Verdict
+
+ABSENT = "it does not exist, and only what exists can be granted: make it first"
 
 
 class Question(NamedTuple):
@@ -46,6 +50,13 @@ def joined(first: cli.Parsed, second: cli.Parsed) -> cli.Parsed:
         known = both.get(name)
         both[name] = known + value if isinstance(known, list) and isinstance(value, list) else value
     return both
+
+
+def grantable(found: Verdict, machine: Host) -> Verdict:
+    """The same verdict; its hint says so when the path does not exist, which no option can grant."""
+    if not found.hint.startswith(("--ro ", "--rw ")) or machine.resolve(found.path) is not None:
+        return found
+    return found._replace(hint=f"{ABSENT}, then {found.hint}")
 
 
 def help_text(verb: str, synopsis: str, examples: tuple[tuple[str, str], ...],

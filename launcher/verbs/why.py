@@ -5,6 +5,7 @@ Asks the same decisions as `paddock explain`, the jail and the proxy; there is n
 
 import json
 import os
+from urllib.parse import urlsplit
 
 from launcher import cli
 from launcher.session import messages, places, planning
@@ -13,15 +14,18 @@ from policy import hosts, layers, remedy, verdict
 from policy.derive import canonical_form
 from policy.errors import printable
 
-SYNOPSIS = "PATH|HOST[:PORT] [options] [-- COMMAND [ARGUMENT]...]"
+SYNOPSIS = "PATH|HOST[:PORT]|URL [options] [-- COMMAND [ARGUMENT]...]"
 EXTRA = (("--json", cli.FLAG, "", "print JSON"),)
 EXAMPLES = (
     ("paddock why ~/.ssh/id_ed25519", "which layer holds it back, which option would not"),
     ("paddock why api.example.com:443 --provider codex", "may the agent's jail reach it?"),
     ("paddock why ./README.md --json", "for programmes; a word with a slash, or the name of a file, is a path"),
+    ("paddock why 127.0.0.1:5432 --reach 5432", "a port of this machine's loopback"),
+    ("paddock why https://example.com/x", "of a URL, host and port count"),
 )
 
 _PORT = 443
+_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ssh": 22}
 
 
 def main(argv: list[str]) -> int:
@@ -34,7 +38,11 @@ def main(argv: list[str]) -> int:
         raise cli.usage("there is nothing to ask about", "why")
     cwd = places.current_directory()
     planned = planning.make(options, command, cwd, places.places(os.environ))
-    host = None if "/" in what or what in (".", "..") or os.path.lexists(os.path.join(cwd, what)) else _host(what)
+    host = None
+    if "://" in what and not os.path.lexists(os.path.join(cwd, what)):
+        host = _of_url(what)
+    elif "/" not in what and what not in (".", "..") and not os.path.lexists(os.path.join(cwd, what)):
+        host = _host(what)
     if host is not None:
         content, lines = _about_host(planned, *host)
     else:
@@ -60,12 +68,29 @@ def _host(text: str) -> tuple[str, int] | None:
     return (parsed, port) if "." in parsed or ":" in parsed or host != text or parsed == "localhost" else None
 
 
+def _of_url(text: str) -> tuple[str, int]:
+    """Host and port of a URL (RFC 3986); without a port, that of http and https."""
+    try:
+        parts = urlsplit(text)
+        host, port = str(hosts.parse_host(parts.hostname or "")), parts.port or _PORTS.get(parts.scheme)
+    except ValueError as error:
+        raise cli.usage(f"{text} names no host: {error}", "why") from None
+    if port is None:
+        raise cli.usage(f"{text} names no port, and {parts.scheme} has none that paddock knows", "why")
+    return host, port
+
+
 def _about_path(planned: planning.Planned, path: str) -> tuple[dict[str, object], list[str]]:
-    found = verdict.decide(planned.plan, path)
+    found = question.grantable(verdict.decide(planned.plan, path), planned.machine)
     layer = layers.for_path(planned.plan, found)
     wanted = [] if "w" in found.access else ["w"] if "r" in found.access else ["r", "w"]
     answers = {verdict.NAMES[letter]: remedy.remedy(planned.plan, path, letter) for letter in wanted}
     lines = found.describe()
+    if any(answer.note == remedy.TEMPORARY for answer in answers.values()):
+        lines.append(f"  note        {remedy.TEMPORARY}")
+    if question.ABSENT in found.hint:
+        answers = {name: answer._replace(note="; ".join(filter(None, (question.ABSENT, answer.note))))
+                   for name, answer in answers.items()}  # fmt: skip
     if layer:
         lines.insert(1, f"  held by     {layer}")
     content: dict[str, object] = {

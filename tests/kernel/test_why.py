@@ -57,12 +57,44 @@ def test_the_layer_is_the_one_that_answers(paddock: Paddock) -> None:
         (("192.0.2.7",), False, "--net proxy --allow-domain 192.0.2.7:443"),
         (("[2001:db8::1]:8080",), False, "--net proxy --allow-domain '[2001:db8::1]:8080'"),
         (("example.com", "--net", "open"), True, ""),
+        (("http://example.com/x",), False, "--net proxy --allow-domain example.com:80"),
+        (("https://user@[2001:db8::1]:8080/",), False, "--net proxy --allow-domain '[2001:db8::1]:8080'"),
+        (("127.0.0.1:18432",), False, "--net proxy --reach 18432"),
+        (("[::1]:18432", "--net", "proxy"), False, "--reach '[::1]:18432'"),
+        (("127.0.0.1:18432", "--reach", "18432"), True, ""),
+        (("localhost:18432", "--reach", "18432"), True, ""),
+        (("127.0.0.1:18433", "--reach", "18432"), False, "--reach 18433"),
     ],
 )
 def test_hosts(paddock: Paddock, words: tuple[str, ...], allowed: bool, flag: str) -> None:
     """A word that is no file, and can be a host, is one."""
     document = why(paddock, *words)
     assert (document["kind"], document["allowed"], document["allow"]["flag"]) == ("host", allowed, flag)
+
+
+def test_the_loopback_behind_the_proxy_is_not_for_everybody(paddock: Paddock) -> None:
+    """A rule allows it, and it is said that clients with NO_PROXY in their environment go elsewhere."""
+    document = why(paddock, "localhost:18432", "--allow-domain", "localhost:18432")
+    assert document["allowed"]
+    assert "NO_PROXY" in document["allow"]["note"]
+    assert "--reach 127.0.0.1:18432" in document["allow"]["note"]
+
+
+def test_what_does_not_exist_cannot_be_granted(paddock: Paddock) -> None:
+    """The option that a run would refuse comes with what has to be done first."""
+    document = why(paddock, "/nosuch/x")
+    assert "does not exist" in document["allow"]["read"]["note"]
+    assert "does not exist" in paddock.call("explain", "/nosuch/x").stdout
+    assert paddock.refused("run", "--ro", "/nosuch/x", "--", "true").reference
+    assert "does not exist" not in paddock.call("explain", str(paddock.main)).stdout
+
+
+def test_the_shared_temporary_directory(paddock: Paddock) -> None:
+    """Where a jail has none of its own, TMPDIR is named beside the option."""
+    for asked in ("/tmp", "/tmp/nonexistent"):
+        document = why(paddock, asked, env={"PADDOCK_NO_USERNS": "1"})
+        assert "$TMPDIR" in document["allow"]["write"]["note"]
+    assert "$TMPDIR" in paddock.call("why", "/tmp", env={"PADDOCK_NO_USERNS": "1"}).stdout
 
 
 def test_a_file_with_a_hosts_name_is_a_file(paddock: Paddock) -> None:
@@ -76,4 +108,6 @@ def test_a_file_with_a_hosts_name_is_a_file(paddock: Paddock) -> None:
 def test_what_cannot_be_asked(paddock: Paddock) -> None:
     """Nothing, and two things at a time."""
     assert "there is nothing to ask about" in paddock.refused("why").text
+    assert "names no host" in paddock.refused("why", "http:///x").text
+    assert "names no port" in paddock.refused("why", "gopher://example.com/").text
     assert "why takes one PATH or HOST" in paddock.refused("why", "a", "b").text

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.ledger import egress, record, store, words
-from launcher.ledger.denial import GUARD, LANDLOCK, PROXY, Denial, Process
+from launcher.ledger.denial import GUARD, LANDLOCK, PROXY, SECCOMP, Denial, Process
 from policy import promises
 from policy.errors import Refusal
 from policy.plan import VERSION, Plan
@@ -169,3 +169,27 @@ def test_the_proxy_knows_better_what_would_help() -> None:
 def test_the_kinds_that_are_missing_are_named(backend: str, heard: bool, kinds: int) -> None:
     """By what the session's own hearing was proven to be."""
     assert len(words.missing(backend, heard=heard)) == kinds
+
+
+def test_a_refused_socket_has_a_remedy_where_there_is_no_network() -> None:
+    """The filter tells no arguments; with a network, sockets of that family are not what it refuses."""
+    refused = denial("", layer=SECCOMP, operation="system call", target="41 of c000003e")
+    assert "--net open" in words.one_line(refused, 1, plan(net="none"))
+    assert "no option allows it" in words.one_line(refused, 1, plan())
+    assert "no option allows it" in words.one_line(refused._replace(target="42 of c000003e"), 1, plan(net="none"))
+
+
+def test_tmpdir_is_named_for_what_is_refused_in_tmp() -> None:
+    """Where the jail has a /tmp of its own, it is not."""
+    refused = denial("/tmp", operation="make a file in", wanted="w")
+    assert words.one_line(refused, 1, plan()).startswith("cat: make a file in /tmp: --rw /tmp (")
+    assert "$TMPDIR" in words.one_line(refused, 1, plan())
+    assert "$TMPDIR" not in words.one_line(refused, 1, plan(backend=promises.NAMESPACES))
+
+
+def test_the_loopback_is_reached_by_port_unless_it_was_asked_of_the_proxy() -> None:
+    """A client that came to the proxy comes there again."""
+    refused = denial("", operation="connect", host="127.0.0.1", port=5432)
+    assert ": --reach 5432 (" in words.one_line(refused, 1, plan())
+    asked = refused._replace(layer=PROXY, hint="--allow-domain 127.0.0.1:5432")
+    assert words.one_line(asked, 1, plan()).endswith(": --allow-domain 127.0.0.1:5432")
