@@ -52,6 +52,14 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--verbose", FLAG, "", "say what is done (short: -v)"),
 )
 
+UNUSED = ("--session", "--report", "--strict-handoff", "--dry-run", "--quiet")
+"""What `paddock run` alone obeys. Verbs that put a question about a run accept them, so that a line can be reused."""
+
+STATUSES = (
+    "exit status: the command's own; 128+N when a signal N ended it; 125 when paddock refused or",
+    "failed, 126 when the command cannot be executed, 127 when it is not found.",
+)
+
 SHORT = {"-q": "--quiet", "-v": "--verbose", "-h": "--help"}
 
 Parsed = dict[str, str | list[str] | bool]
@@ -154,8 +162,9 @@ def help_text(
     extra: str = "",
     *,
     options: tuple[tuple[str, str, str, str], ...] = OPTIONS,
+    statuses: tuple[str, ...] = STATUSES,
 ) -> str:
-    """The `--help` of a verb that runs a command, with the launch options or its own `options`."""
+    """The `--help` of a verb that runs a command, with the launch options or its own `options` and exit `statuses`."""
     lines = [f"usage: paddock {verb} {synopsis}", "", VERBS[verb][1][0].upper() + VERBS[verb][1][1:] + "."]
     if extra:
         lines += ["", extra]
@@ -166,9 +175,13 @@ def help_text(
     lines += ["", "examples:"]
     for command, meaning in examples:
         lines += [f"  {command}", f"      {meaning}"]
-    lines += ["", "exit status: the command's own; 128+N when a signal N ended it; 125 when paddock refused or",
-              "failed, 126 when the command cannot be executed, 127 when it is not found."]  # fmt: skip
+    lines += ["", *statuses]
     return "\n".join(lines)
+
+
+def without_unused() -> tuple[tuple[str, str, str, str], ...]:
+    """The launch options that mean something where nothing is launched for its own sake."""
+    return tuple(option for option in OPTIONS if option[0] not in UNUSED)
 
 
 def overview() -> str:

@@ -44,7 +44,7 @@ def require(word: str) -> Bundle:
     near = get_close_matches(name, known, n=1)
     raise Refusal(
         "bundle-unknown",
-        f"there is no bundle of hosts {word[:80]!r}",
+        f"{word[:80]!r} is no bundle of hosts",
         context=f"did you mean {MARK}{near[0]}?" if near else "",
         hint="known: " + ", ".join(MARK + name for name in known),
     )

@@ -26,6 +26,10 @@ EXAMPLES = (
     ("paddock trust policy.toml", "accept what is in it, once read: it lies where agents write"),
     ("paddock run --config policy.toml -- npm test", "a run with them"),
 )
+STATUSES = (
+    "exit status: 0 when the command succeeded, or something is proposed for it; 1 when it failed and nothing",
+    "is; 125 when paddock refused or failed.",
+)
 NOTES = """The command runs held by its jail, as with `paddock run`; its system calls for files are looked at, and what
 it wanted, would have got without a jail, and did not get in it is proposed. Secrets, whole home directories
 and files that other tools execute are never proposed, but named.
@@ -39,8 +43,8 @@ def main(argv: list[str]) -> int:
     options, command = cli.parse(argv, EXTRA, verb="learn")
     if "--help" in options:
         own = "\n".join(f"  {f'{name} {metavar}'.rstrip():<14} {text}" for name, _, metavar, text in EXTRA)
-        extra = f"{NOTES}\n\nThe options of `paddock run`, and:\n{own}"
-        print(cli.help_text("learn", SYNOPSIS, EXAMPLES, extra))
+        extra = f"{NOTES}\n\nThe options of `paddock run`, as far as they decide anything, and:\n{own}"
+        print(cli.help_text("learn", SYNOPSIS, EXAMPLES, extra, options=cli.without_unused(), statuses=STATUSES))
         return 0
     if not command:
         raise cli.usage("there is no command to run", "learn")
@@ -48,7 +52,7 @@ def main(argv: list[str]) -> int:
     target = report_file.Target(written) if isinstance(written, str) else None
     _, given = runs.key_words(options, command[0])
     where = places.places(os.environ)
-    own_options = {name for name, *_ in EXTRA} | {"--report", "--session", "--dry-run"}
+    own_options = {name for name, *_ in EXTRA} | set(cli.UNUSED)
     launch = {name: value for name, value in options.items() if name not in own_options}
     teacher = teach.Teacher(launch, command, places.current_directory(), where, given)
     lesson = teacher.by_trying() if "--try" in options else teacher.once()

@@ -59,6 +59,9 @@ def merge(
     In order, up to the first that conflicts; what was merged before it stays. Nothing moves until everything is
     known, and then all of it does: branches, submodules and files, or nothing. Uncommitted work stays as it is;
     where it is in the way, the merge is refused before anything moves. "paddock merge status" lists the runs.
+
+    Exit status: 0 when everything was merged; 1 when a child conflicted, or --preview forecasts that one would; 125
+    when it was refused, or failed.
     """
     start = places.current_directory()
     state = places.made(places.places(os.environ).state)

@@ -60,7 +60,9 @@ def grantable(found: Verdict, machine: Host) -> Verdict:
 
 
 def help_text(verb: str, synopsis: str, examples: tuple[tuple[str, str], ...],
-              extra: tuple[tuple[str, str, str, str], ...]) -> str:  # fmt: skip
+              extra: tuple[tuple[str, str, str, str], ...], statuses: tuple[str, ...]) -> str:  # fmt: skip
     """The `--help` of a verb that asks."""
     own = "\n".join(f"  {name:<8} {text}" for name, _, _, text in extra)
-    return cli.help_text(verb, synopsis, examples, "The options of `paddock run`, and:\n" + own)
+    about = f"The options of `paddock run`, as far as they decide anything, and:\n{own}"
+    options = tuple(option for option in cli.without_unused() if option[0] != "--verbose")
+    return cli.help_text(verb, synopsis, examples, about, options=options, statuses=statuses)

@@ -60,6 +60,9 @@ def _harvest(
     Sessions do it when they end; this is for what was refused then, for further branches, and for after a crash. The
     commits are checked and come onto the branch that the worktree is on. A branch that you have moved meanwhile stays,
     and the work is kept in a ref of its own.
+
+    Exit status: 0 when it was harvested or there was nothing to do; 3 when the work is kept beside a branch that has
+    moved; 4 when a session is running there; 125 when it was refused, or failed.
     """
     limits = Limits(_bytes("--max-size", max_size), max_objects, _bytes("--max-blob", max_blob), max_commits)
     where, found = _place(directory)

@@ -181,6 +181,19 @@ def test_every_verb_has_help_with_examples(user_paddock: Paddock, verb: str) -> 
     assert f"  {verb} " in user_paddock.call("--help", cwd=Path("/")).stdout
 
 
+def test_help_says_what_the_verb_itself_does(user_paddock: Paddock) -> None:
+    """Exit statuses are the verb's own, and no option is listed that decides nothing there."""
+    idle = ("--session", "--report", "--strict-handoff", "--dry-run")
+    for verb in ("explain", "why", "learn"):
+        text = user_paddock.call(verb, "--help", cwd=Path("/")).stdout
+        assert "the command's own" not in text
+        assert "exit status: 0" in text
+        assert not [name for name in idle if f"  {name}" in text]
+    assert all(f"  {name}" in user_paddock.call("run", "--help", cwd=Path("/")).stdout for name in idle)
+    assert "3 when the work is kept" in " ".join(user_paddock.call("worktree", "harvest", "--help").stdout.split())
+    assert "or --preview forecasts" in " ".join(user_paddock.call("merge", "--help").stdout.split())
+
+
 def test_the_version(user_paddock: Paddock) -> None:
     """One line, the installed version."""
     for word in ("--version", "version"):
