@@ -15,11 +15,14 @@ from launcher.vcs.merge.check import Check
 from launcher.vcs.merge.children import Order
 from launcher.vcs.merge.outcome import Source
 from launcher.vcs.quarantine.record import directory_of
+from launcher.vcs.worktrees.store import WorktreeRepository
 from launcher.verbs import typer_verb
+from launcher.verbs.worktree_common import root_of
 from policy.errors import Refusal, printable
 
 EXAMPLES = (
     ("paddock merge agent-1 agent-2", "both branches into what is checked out here, in this order"),
+    ("paddock merge PROJ-17", "the branch of the worktree that `paddock worktree add PROJ-17` made"),
     ("paddock merge --all --preview", "what would conflict, with the trunk and with one another"),
     ("paddock merge --into main --check 'make test' --all", "every worktree's branch, as long as the tests pass"),
     ("paddock merge --rollback 20260101-120000-abcdef", "take a whole run back, submodules too"),
@@ -38,7 +41,8 @@ def main(argv: list[str]) -> int:
 
 def merge(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="CHILD...", help="Branches, or worktrees.", show_default=False)
+        list[str] | None,
+        typer.Argument(metavar="CHILD...", help="Branches, worktrees, tickets.", show_default=False),
     ] = None,
     into: Annotated[
         str | None, typer.Option(metavar="TRUNK", help="Branch or worktree (default: what is checked out here).")
@@ -75,7 +79,7 @@ def merge(
     if bool(words) == every:
         raise Refusal("usage", "name the children, or say --all", hint="paddock merge --help")
     found = target.find(start, into)
-    sources = _children(found, words, start)
+    sources = _children(found, words, start, state)
     for source in sources:
         _warn_of_sessions(source, state)
     sources = children.ordered(sources, order, found)
@@ -97,8 +101,11 @@ def merge(
     return _tell(run, found, as_json=as_json, files=not no_checkout)
 
 
-def _children(found: target.Target, words: list[str] | None, start: str) -> list[Source]:
-    return children.named(found, words, start) if words else children.all_of(found)
+def _children(found: target.Target, words: list[str] | None, start: str, state: str) -> list[Source]:
+    if not words:
+        return children.all_of(found)
+    known = WorktreeRepository(state)
+    return children.named(found, words, start, lambda word: root_of(word, known.of(found.common_dir)))
 
 
 def _warn_of_sessions(source: Source, state: str) -> None:

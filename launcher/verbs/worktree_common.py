@@ -14,7 +14,8 @@ from launcher.vcs.worktrees import user_config
 from launcher.vcs.worktrees.models import Worktree
 from launcher.vcs.worktrees.naming import worktree_id
 from launcher.vcs.worktrees.service import WorktreeService
-from policy.errors import printable
+from launcher.vcs.worktrees.store import WorktreeRepository
+from policy.errors import Refusal, printable
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Repository = Annotated[
@@ -44,6 +45,43 @@ def service(*, quiet: bool = False) -> WorktreeService:
 def start(repository: str | None) -> str:
     """The directory from which the repository is found."""
     return os.path.abspath(repository) if repository is not None else places.current_directory()
+
+
+def root_of(name: str, rows: list[Worktree]) -> str | None:
+    """Root of the one worktree that a ticket, branch or id means; None when there is none.
+
+    Raises:
+        Refusal: worktree-ambiguous.
+    """
+    named = [row for row in rows if name in (row.worktree_id, row.ticket, row.main.branch)]
+    if len(named) > 1:
+        context = "\n".join(f"{row.worktree_id} in {row.path}" for row in named)
+        raise Refusal("worktree-ambiguous", f"several worktrees are meant by {name}", context=context,
+                      hint="name one by its directory")  # fmt: skip
+    return named[0].path if named else None
+
+
+def directory_named(word: str) -> str:
+    """The absolute directory that `word` is, or else the root of the worktree that it names.
+
+    Only Paddock's own list is asked: in a worktree that an agent has left, no git is to look at anything yet.
+
+    Raises:
+        Refusal: worktree-unknown: it is neither; worktree-ambiguous; cwd-unusable.
+    """
+    path = os.path.join(places.current_directory(), word)
+    if "/" in word or os.path.lexists(path):
+        return os.path.abspath(path)
+    rows = WorktreeRepository(places.made(places.places(os.environ).state)).all()
+    root = root_of(word, rows)
+    if root is None:
+        raise Refusal(
+            "worktree-unknown",
+            f"{word} is neither a directory here nor a worktree that Paddock knows",
+            context="known: " + (", ".join(dict.fromkeys(row.ticket for row in rows)) or "none"),
+            hint="paddock worktree list --all; or name the directory: paddock worktree ... ../DIR",
+        )
+    return root
 
 
 def document(worktree: Worktree) -> dict[str, Any]:

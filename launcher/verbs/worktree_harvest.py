@@ -16,10 +16,12 @@ from launcher.vcs.harvest import push as pushing
 from launcher.vcs.harvest.parts import HarvestResult, Limits
 from launcher.vcs.quarantine import record as records
 from launcher.verbs import typer_verb
+from launcher.verbs.worktree_common import directory_named
 from policy.errors import Refusal, printable
 
 HARVEST_EXAMPLES = (
     ("paddock worktree harvest", "take over what the last session here committed"),
+    ("paddock worktree harvest PROJ-17", "the same in the worktree of a ticket"),
     ("paddock worktree harvest ../agent-1 --branch topic", "a branch that the agent made, too"),
     ("paddock worktree harvest --strict-handoff --json", "refuse what other tools would execute; say it as JSON"),
     ("paddock worktree harvest --push origin", "and push the branch, with your own credentials"),
@@ -27,7 +29,8 @@ HARVEST_EXAMPLES = (
 DOCK_EXAMPLES = (("paddock worktree dock ../agent-1", "make .git lead to your repository again, whatever lies there"),)
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_Directory = Annotated[str | None, typer.Argument(metavar="DIR", help="Root of the worktree.", show_default=False)]
+_WHICH = "Root of the worktree, or its ticket, branch or id."
+_Directory = Annotated[str | None, typer.Argument(metavar="DIR|NAME", help=_WHICH, show_default=False)]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _BRANCH = "A branch that the agent made; SUBMODULE:NAME for a submodule's, NAME=OTHER for another name here."
 
@@ -88,7 +91,7 @@ def _dock(directory: _Directory = None, as_json: _Json = False) -> int:
 
     What lies there instead is moved aside first, to where no git looks for it.
     """
-    start = os.path.abspath(directory or places.current_directory())
+    start = directory_named(directory) if directory else places.current_directory()
     done = docking.dock(records.directory_of(places.places(os.environ).state, worktree_id(os.path.realpath(start))))
     if as_json:
         print(json.dumps([item._asdict() for item in done], indent=2))
@@ -101,8 +104,8 @@ def _dock(directory: _Directory = None, as_json: _Json = False) -> int:
 
 def _place(directory: str | None) -> tuple[str, checkout.Checkout]:
     """Where the private git directory of the worktree is, and the worktree."""
-    start = directory or places.current_directory()
-    found = checkout.find(os.path.abspath(start), Machine(os.environ), exact=directory is not None)
+    start = directory_named(directory) if directory else places.current_directory()
+    found = checkout.find(start, Machine(os.environ), exact=directory is not None)
     where = records.directory_of(places.places(os.environ).state, worktree_id(found.root))
     if not os.path.isdir(where):
         raise Refusal(

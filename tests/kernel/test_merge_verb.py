@@ -115,6 +115,22 @@ def test_work_of_a_private_git_directory_is_merged(ground: Paddock) -> None:
     assert "seventeen\n" in content
 
 
+def test_a_worktree_is_named_by_its_ticket(ground: Paddock) -> None:
+    """Merge, harvest and dock take the name that the worktree was made for; what is no name is told apart."""
+    made = json.loads(ground.call("worktree", "add", "PROJ-17", "--json", cwd=ground.main).stdout)
+    root = made["main"]["path"]
+    said = ground.who.run(["git", "-C", root, "commit", "-q", "--allow-empty", "-m", "PROJ-17: Done."], cwd=ground.main)
+    assert said.returncode == 0, said.stderr
+    assert "merged      agent/PROJ-17" in merge(ground, "PROJ-17")
+    assert git(ground, "merge-base", "main", "agent/PROJ-17") == git(ground, "rev-parse", "agent/PROJ-17")
+    refused = ground.refused("worktree", "harvest", "PROJ-17", cwd=ground.main)
+    assert (refused.reference, root in refused.text) == ("harvest-no-record", True)
+    for verb in ("harvest", "dock"):
+        refused = ground.refused("worktree", verb, "PROJ-18", cwd=ground.main)
+        assert (refused.reference, "known: PROJ-17" in refused.text) == ("worktree-unknown", True)
+    assert ground.refused("merge", "PROJ-18", cwd=ground.main).reference == "child-unknown"
+
+
 @pytest.mark.parametrize(
     ("words", "reference"),
     [

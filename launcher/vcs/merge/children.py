@@ -1,7 +1,7 @@
 """What people name to be merged, as commits: branches, worktrees, any revision."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from launcher.vcs.git import Git
@@ -22,13 +22,16 @@ class Order(StrEnum):
     SIZE = "size"  # the one that changes fewest files first
 
 
-def named(target: Target, words: Sequence[str], start: str) -> list[Source]:
+def named(
+    target: Target, words: Sequence[str], start: str, root_of: Callable[[str], str | None] = lambda word: None
+) -> list[Source]:
     """The sources that `words` stand for, in this order.
 
     Args:
         target: what they will be merged into.
-        words: names of branches, roots of worktrees (with a slash), or other revisions.
+        words: names of branches, roots of worktrees (with a slash), names of worktrees, or other revisions.
         start: the directory that relative paths begin at.
+        root_of: the root of the worktree that has a name other than its branch's (a ticket); None for no worktree.
 
     Raises:
         Refusal: child-unknown, child-is-trunk, child-twice.
@@ -37,7 +40,7 @@ def named(target: Target, words: Sequence[str], start: str) -> list[Source]:
     listed = worktrees(git)
     found: list[Source] = []
     for word in words:
-        source = _one(git, word, listed, start)
+        source = _one(git, word, listed, start, root_of)
         if target.ref == f"refs/heads/{source.label}":
             raise Refusal(
                 "child-is-trunk",
@@ -93,26 +96,38 @@ def ordered(sources: Sequence[Source], order: Order, target: Target) -> list[Sou
     return list(sources)
 
 
-def _one(git: Git, word: str, listed: Sequence[Listed], start: str) -> Source:
+def _one(git: Git, word: str, listed: Sequence[Listed], start: str, root_of: Callable[[str], str | None]) -> Source:
     path = os.path.join(start, os.path.expanduser(word))
     if ("/" in word or word in (".", "..")) and os.path.isdir(path):
-        root = os.path.realpath(path)
-        for each in listed:
-            if os.path.realpath(each.root) == root:
-                label = each.branch.removeprefix("refs/heads/") or os.path.basename(root)
-                return Source(label, each.commit, _place(each))
+        source = _at(path, listed)
+        if source is not None:
+            return source
     full = word if word.startswith("refs/") else f"refs/heads/{word}"
     for name in (full, word):
         commit = _commit(git, name)
         if commit:
             branch = next((each for each in listed if each.branch == name), None)
             return Source(word.removeprefix("refs/heads/"), commit, _place(branch) if branch else None)
+        root = root_of(word) if name is full else None  # before revisions: 1234 is rather a ticket than an object
+        source = _at(root, listed) if root is not None else None
+        if source is not None:
+            return source
     raise Refusal(
         "child-unknown",
         f"there is nothing called {word} to merge",
-        context="it is no branch, no root of a worktree of this repository, and no other revision",
-        hint="git branch --list; git worktree list",
+        context="it is no branch, no ticket, no root of a worktree of this repository, and no other revision",
+        hint="git branch --list; git worktree list; paddock worktree list",
     )
+
+
+def _at(path: str, listed: Sequence[Listed]) -> Source | None:
+    """What is checked out in the worktree with this root; None when it is none of this repository's."""
+    root = os.path.realpath(path)
+    for each in listed:
+        if os.path.realpath(each.root) == root:
+            label = each.branch.removeprefix("refs/heads/") or os.path.basename(root)
+            return Source(label, each.commit, _place(each))
+    return None
 
 
 def _commit(git: Git, name: str) -> str:
