@@ -20,11 +20,21 @@ failed=0
 
 title() { printf '\n%s%s%s\n' "$bold" "$1" "$plain"; }
 
+# quoted WORD...: the words as they can be pasted, in quotes where they need any.
+quoted() {
+    local word line=''
+    for word; do
+        [[ $word =~ ^[A-Za-z0-9_./:=@%+,-]+$ ]] || word=${word@Q}
+        line+=" $word"
+    done
+    printf '%s' "${line# }"
+}
+
 # works WHAT COMMAND...: must succeed inside the jail.
 works() {
     local what=$1
     shift
-    printf '%s$ paddock run -- %s%s\n' "$bold" "$*" "$plain"
+    printf '%s$ paddock run -- %s%s\n' "$bold" "$(quoted "$@")" "$plain"
     if paddock run -- "$@" 2>&1 | sed 's/^/    /'; then
         printf '  %sworks%s   %s\n' "$green" "$plain" "$what"
     else
@@ -37,13 +47,13 @@ works() {
 denied() {
     local what=$1 output
     shift
-    printf '%s$ paddock run -- %s%s\n' "$bold" "$*" "$plain"
+    printf '%s$ paddock run -- %s%s\n' "$bold" "$(quoted "$@")" "$plain"
     if output=$(paddock run -- "$@" 2>&1); then
         printf '%s\n' "$output" | sed 's/^/    /'
         printf '  %sNOT DENIED%s  %s\n' "$red" "$plain" "$what"
         failed=1
     else
-        printf '%s\n' "$output" | sed 's/^/    /'
+        printf '%s\n' "${output:-($1: nothing printed, and a status that is not 0)}" | sed 's/^/    /'
         printf '  %sdenied%s  %s\n' "$green" "$plain" "$what"
     fi
 }
@@ -103,7 +113,7 @@ denied "password hashes" cat /etc/shadow
 denied "traversal with .." cat ../agent-2/secret-plan.txt
 denied "a symbolic link out" cat innocent-link
 denied "writing outside" sh -c "echo gotcha >'$demo/project/gotcha'"
-denied "a secret in the environment" printenv DEPLOY_TOKEN
+denied "a secret in the environment" sh -c 'printenv DEPLOY_TOKEN || { echo "(printenv: not set)"; exit 1; }'
 denied "the network" python3 -c \
     'import socket; socket.create_connection(("192.0.2.1", 443), timeout=3)'
 denied "git's hooks of the main repository" sh -c "echo evil >'$demo/project/.git/hooks/pre-commit'"
