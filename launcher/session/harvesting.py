@@ -63,13 +63,22 @@ def _hooks(directory: str) -> tuple[tuple[str, str], ...]:
     return ((os.path.relpath(os.path.join(record.worktree, place), record.worktree), PROTECT),)
 
 
-def told(result: HarvestResult) -> list[str]:
-    """A result as lines for people; none when nothing happened that anybody has to know."""
+def told(result: HarvestResult, *, once: bool = False) -> list[str]:
+    """A result as lines for people; none when nothing happened that anybody has to know.
+
+    Args:
+        result: of a harvest.
+        once: leave out what an earlier harvest has told: work that it had kept already.
+    """
     lines = []
+    known = {part.note for part in result.parts if part.again}
     for part in result.parts:
         where = f"{part.name}: " if part.name else ""
         name = part.ref.removeprefix("refs/heads/")
         commits = f"{part.commits} commit{'' if part.commits == 1 else 's'}"
+        if part.again:
+            lines += [] if once else [f"{where}work is still kept in {part.kept}, not on {name}"]
+            continue
         if part.kept:
             lines.append(f"{where}{commits} kept in {part.kept}, not on {name}")
             continue
@@ -77,7 +86,7 @@ def told(result: HarvestResult) -> list[str]:
         if part.rewritten:
             line += f"; it was rewritten, what it was before is {part.backup}"
         lines.append(line)
-    lines += result.notes
+    lines += [note for note in result.notes if not (once and note in known)]
     if result.branches:
         shown = ", ".join(result.branches[:_SHOWN]) + (" ..." if len(result.branches) > _SHOWN else "")
         lines.append(f"further branches of the agent: {shown}; to take one: paddock worktree harvest --branch NAME")

@@ -74,7 +74,7 @@ def finish(taken: Lease, plan: Plan, *, strict: bool = False, hold: bool = False
 
         packages.enable()
         result = harvesting.take(taken.directory, plan.handoff_patterns, strict=strict)
-        return Finished(harvesting.told(result), result.as_dict())
+        return Finished(harvesting.told(result, once=True), result.as_dict())
     except Refusal as refusal:
         if refusal.reference == STRICT:
             return Finished([], refusal.as_dict(), refusal)

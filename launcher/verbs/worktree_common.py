@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from launcher.session import messages, places
-from launcher.vcs.harvest import ending
+from launcher.vcs.harvest.outstanding import outstanding
 from launcher.vcs.quarantine import record
 from launcher.vcs.worktrees import user_config
 from launcher.vcs.worktrees.models import Worktree
@@ -33,7 +33,7 @@ def service(*, quiet: bool = False) -> WorktreeService:
     user = user_config.read(where.home, os.path.dirname(where.config))
 
     def unharvested(root: Path) -> bool:
-        return ending.due(record.directory_of(state, worktree_id(os.fspath(root))))
+        return outstanding(record.directory_of(state, worktree_id(os.fspath(root))))
 
     def say(line: str) -> None:
         if not quiet and sys.stderr.isatty():

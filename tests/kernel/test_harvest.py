@@ -111,7 +111,7 @@ def test_a_branch_that_somebody_else_moved_stays_and_the_work_is_kept_beside(pla
         kept = result["parts"][0]["kept"]
         assert planted.host("rev-parse", kept) == new
         assert result["state"] == "kept"
-        assert f"git merge {kept}" in result["notes"][0]
+        assert f"git merge --autostash {kept}" in result["notes"][0]
     (planted.worktree / "theirs").unlink()
     planted.host("merge", "-q", "--no-edit", kept)
     assert planted.harvest()["state"] == "nothing"

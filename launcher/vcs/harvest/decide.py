@@ -3,6 +3,8 @@
 Reads refs of trusted repositories; changes nothing.
 """
 
+import shlex
+
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import checks
 from launcher.vcs.harvest.gather import Found
@@ -20,8 +22,13 @@ def beside(worktree_id: str, name: str) -> str:
     return f"{_ROOT}/agents/{worktree_id}/{name.removeprefix('refs/heads/')}"
 
 
-def decide(found: Found, worktree_id: str) -> tuple[Entry | None, PartResult | None]:
-    """What is to be published of one repository, and what will be said about it; (None, None) for nothing.
+def kept_places(worktree_id: str) -> tuple[str, str]:
+    """What the names of refs begin with in which a worktree's work is kept: beside branches, and of detached HEADs."""
+    return f"{_ROOT}/agents/{worktree_id}", f"{_ROOT}/detached/{worktree_id}"
+
+
+def decide(found: Found, worktree_id: str) -> tuple[Entry | None, tuple[PartResult, ...]]:
+    """What is to be published of one repository, and what will be said about it; (None, ()) for nothing.
 
     Args:
         found: gathered and checked.
@@ -35,12 +42,13 @@ def decide(found: Found, worktree_id: str) -> tuple[Entry | None, PartResult | N
     assert found.quarantine is not None
     updates = [_created(part, git, name, oid) for name, oid in found.extra.items()]
     updates += [Update(f"{_ROOT}/links/{oid}", "", oid) for oid in found.links]
-    result: PartResult | None = None
+    results: list[PartResult] = []
     index: tuple[str, str] | None = None
     base = ""
     if found.new:
         now = ref(git, part.ref)
         result, moved = _moved(found, worktree_id, now)
+        results.append(result)
         updates += moved
         if moved and not result.kept:
             base = found.new
@@ -49,9 +57,13 @@ def decide(found: Found, worktree_id: str) -> tuple[Entry | None, PartResult | N
                 index = (now, found.new)
     elif found.extra:
         name, oid = next(iter(found.extra.items()))
-        result = PartResult(part.name, name, "", oid, commits=found.commits)
+        results.append(PartResult(part.name, name, "", oid, commits=found.commits))
+    if found.detached and not (found.new and checks.contains(git, found.quarantine, found.new, found.detached)):
+        result, kept = _detached(found, worktree_id)
+        results.append(result)
+        updates += kept
     if not updates:
-        return None, result
+        return None, tuple(results)
     entry = Entry(
         part.name,
         part.path,
@@ -63,7 +75,7 @@ def decide(found: Found, worktree_id: str) -> tuple[Entry | None, PartResult | N
         private=part.inside,
         base=base,
     )
-    return entry, result
+    return entry, tuple(results)
 
 
 def _moved(found: Found, worktree_id: str, now: str) -> tuple[PartResult, list[Update]]:
@@ -76,7 +88,7 @@ def _moved(found: Found, worktree_id: str, now: str) -> tuple[PartResult, list[U
         return result, []
     if part.branch is None and git.run("symbolic-ref", "-q", "HEAD", ok=(0, 1)).status == 0:
         # Detached when the session began, and on a branch by now.
-        return _kept(result, aside), [Update(aside, "", new)]
+        return _kept(found, result, aside, worktree_id)
     if not now and not part.base:
         return result, [Update(part.ref, "0" * part.digits, new, aside)]
     if now and checks.contains(git, found.quarantine, new, now):
@@ -87,11 +99,54 @@ def _moved(found: Found, worktree_id: str, now: str) -> tuple[PartResult, list[U
         return rewritten, [Update(backup, "", now), Update(part.ref, now, new, aside)]
     if now and checks.contains(git, found.quarantine, now, new):
         return result, []
-    return _kept(result, aside), [Update(aside, "", new)]
+    return _kept(found, result, aside, worktree_id)
 
 
-def _kept(result: PartResult, aside: str) -> PartResult:
-    return PartResult(**(vars(result) | {"kept": aside}))
+def _kept(found: Found, result: PartResult, aside: str, worktree_id: str) -> tuple[PartResult, list[Update]]:
+    """The work goes beside its branch; what an earlier harvest kept there and is no part of it gets a ref besides."""
+    git, before = found.git, ref(found.git, aside)
+    assert found.quarantine is not None
+    name = found.part.ref.removeprefix("refs/heads/")
+    note = (
+        f"{name} has been moved by somebody else meanwhile, so the work is kept in {aside}; {_join(found.part, aside)}"
+    )
+    kept = PartResult(**(vars(result) | {"kept": aside, "again": before == found.new, "note": note}))
+    if kept.again:
+        return kept, []
+    if not before or checks.contains(git, found.quarantine, found.new, before):
+        return kept, [Update(aside, "", found.new)]
+    return kept, [Update(_free(git, f"{_ROOT}/backup/{worktree_id}"), "", before), Update(aside, "", found.new)]
+
+
+def _detached(found: Found, worktree_id: str) -> tuple[PartResult, list[Update]]:
+    """Commits on a detached HEAD get a numbered ref: the one of the work that they go on from, or one of their own."""
+    part, git, oid = found.part, found.git, found.detached
+    assert found.quarantine is not None
+    _, place = kept_places(worktree_id)
+    lines = git.text("for-each-ref", "--format=%(objectname) %(refname)", f"{place}/").splitlines()
+    known = dict(line.split(" ", 1) for line in lines)
+    aside = known.get(oid, "")
+    again = bool(aside)
+    if not again:
+        older = (name for before, name in known.items() if checks.contains(git, found.quarantine, oid, before))
+        aside = next(older, "") or _free(git, place)
+    words = ("rev-list", "--count", oid, "--not", *([found.new] if found.new else []), "--all")
+    commits = int(git.run(*words, environment=found.quarantine.environment).out)
+    name = part.ref.removeprefix("refs/heads/")
+    note = f"the agent committed on a detached HEAD, not on {name}: the work is kept in {aside}; {_join(part, aside)}"
+    files = len(found.detached_files)
+    result = PartResult(part.name, part.ref, "", oid, commits, files, kept=aside, again=again, note=note)
+    return result, [] if again else [Update(aside, "", oid)]
+
+
+def _join(part: Part, aside: str) -> str:
+    """The command that joins kept work with the branch.
+
+    The agent's files lie in the checkout already, and not all of them are known to git: a mere merge would refuse to
+    write over them. Staged, they are stashed around it, and what both sides have is no conflict.
+    """
+    git = f"git -C {shlex.quote(part.path)}" if part.name else "git"
+    return f"to join them: {git} add -A && {git} merge --autostash {aside}"
 
 
 def _created(part: Part, git: Git, name: str, oid: str) -> Update:

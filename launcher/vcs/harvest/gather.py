@@ -23,26 +23,31 @@ class Found:
         part: the repository.
         git: on it.
         new: the commit to take over; "" when the tip has not moved.
+        detached: the commit of a detached HEAD that is to be kept; "" for none.
         extra: branches to take over beside it: full name -> commit.
         links: commits that commits of the repository around it name, and that are new here.
         quarantine: where the objects are.
         commits: number of new ones.
         files: what differs between the branch before and after.
+        detached_files: what differs between the branch before and the detached HEAD.
     """
 
     part: Part
     git: Git
     new: str = ""
+    detached: str = ""
     extra: dict[str, str] = field(default_factory=dict)
     links: tuple[str, ...] = ()
     quarantine: Quarantine | None = None
     commits: int = 0
     files: tuple[FileChange, ...] = ()
+    detached_files: tuple[FileChange, ...] = ()
 
     @property
     def wanted(self) -> tuple[str, ...]:
         """All commits that are to cross."""
-        return tuple(dict.fromkeys((*([self.new] if self.new else []), *self.extra.values(), *self.links)))
+        own = (oid for oid in (self.new, self.detached) if oid)
+        return tuple(dict.fromkeys((*own, *self.extra.values(), *self.links)))
 
 
 def gather(
@@ -83,6 +88,8 @@ def gather(
         found.commits = contents.commits
         if found.new:
             found.files = checks.files(part, found.git, found.quarantine, part.base, found.new)
+        if found.detached:
+            found.detached_files = checks.files(part, found.git, found.quarantine, part.base, found.detached)
         for where, commits in contents.gitlinks.items():
             if len(commits) > MOST_LINKS:
                 raise transfer.too_large(part, f"{len(commits)} commits of the submodule {where}", "--max-commits")

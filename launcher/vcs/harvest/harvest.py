@@ -22,12 +22,15 @@ from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits, Part, 
 from launcher.vcs.harvest.trusted import ref
 from launcher.vcs.quarantine import contents, lock
 from launcher.vcs.quarantine import record as records
+from launcher.vcs.quarantine.reached import reached
 from policy.errors import Refusal, printable
 
 Handoff = Callable[[tuple[FileChange, ...]], tuple[tuple[str, str, str], ...]]
 """Which of the changed files other tools would execute or obey: (change, path, mode)."""
 
 _MESSAGE = "paddock: harvest"
+_OWN = ("refs/heads/", "refs/tags/", "refs/remotes/")
+"""Where the user has what is his."""
 _TICK = 20_000_000  # nanoseconds: the times of files come from a clock that ticks more slowly
 
 
@@ -85,6 +88,7 @@ class _Run:
         self._strict = strict
         self._gits: dict[str, Git] = {}
         self._step = step
+        self._joined: dict[str, str] = {}
 
     def all(self, branches: Mapping[str, str]) -> HarvestResult:
         """Finishes what an earlier harvest began, then harvests."""
@@ -97,7 +101,7 @@ class _Run:
         assert record is not None
         looked = time.time_ns() - _TICK
         result = self._new(record, branches)
-        if result.state == "nothing":
+        if result.state in ("nothing", "kept"):
             # Its time says up to when all is known: further branches are told once, not at each session's end.
             os.utime(f"{self._directory}/{records.RECORD}", ns=(looked, looked))
         self._sweep()
@@ -108,18 +112,18 @@ class _Run:
     def _new(self, record: records.Record, branches: Mapping[str, str]) -> HarvestResult:
         founds, notes, others = self._look(record, branches)
         gathered = gather.gather(self._directory, self._place, founds, self._limits, self._step)
-        changes = tuple(change for found in gathered for change in found.files)
+        changes = tuple(change for found in gathered for change in (*found.files, *found.detached_files))
         told = self._handoff(changes)
         if told and self._strict:
             raise _strict(told)
-        entries, results = [], []
+        entries: list[journal.Entry] = []
+        results: list[PartResult] = []
         for found in reversed(gathered):  # submodules before what holds them
             lfs.take(self._directory, found.part)
-            entry, result = decide.decide(found, self._id)
+            entry, said = decide.decide(found, self._id)
             if entry is not None:
                 entries.append(entry)
-            if result is not None:
-                results.append(result)
+            results += reversed(said)
         results.reverse()
         kept = any(result.kept for result in results)
         moved = any(update for entry in entries for update in entry.updates)
@@ -127,16 +131,22 @@ class _Run:
         outcome = HarvestResult(
             record.worktree,
             state,
-            tuple(results) if moved else (),
+            tuple(results) if moved or kept else (),
             tuple(others),
             told if moved else (),
-            (*notes, *(_kept_note(result) for result in results if result.kept)),
+            (*notes, *(result.note for result in results if result.kept)),
         )
         if entries:
             written = journal.Journal(tuple(entries), secrets.token_hex(6), outcome.as_dict())
             self._step("journal")
             journal.write(self._place, written)
             self._finish(written)
+        if self._joined:
+            for repository in record.repositories:
+                if repository.private in self._joined:
+                    words = ("-m", _MESSAGE, records.pin(self._id), self._joined[repository.private])
+                    self._git(repository.git_dir).run("update-ref", *words)
+            self._renew(self._joined)
         return outcome
 
     def _look(self, record: records.Record, branches: Mapping[str, str]) -> tuple[list[Found], list[str], list[str]]:
@@ -147,7 +157,7 @@ class _Run:
         asked = dict(branches)
         for tip in tips.read(self._directory, record):
             part = Part.of(tip.repository, record.worktree)
-            found = Found(part, self._git(part.git_dir), new=(tip.new or "") if tip.moved else "")
+            found = self._found(part, tip)
             founds.append(found)
             if tip.new is None and part.base and not part.inside:
                 notes.append(_gone(part))
@@ -168,6 +178,26 @@ class _Run:
                 context="it has: " + (", ".join(map(printable, others)) or "none beside its own"),
             )
         return founds, notes, others
+
+    def _found(self, part: Part, tip: tips.Tip) -> Found:
+        """What of a tip is to be taken over: nothing that the user's branch, which he has moved himself, has already.
+
+        A tip that the branch had when the agent was given it is one that the agent has put back.
+        """
+        found = Found(part, self._git(part.git_dir), new=(tip.new or "") if tip.moved else "")
+        if not (found.new or tip.detached):
+            return found
+        now = ref(found.git, part.ref)
+        known = (now,) if now else ()
+        given = (part.base,) if part.base else ()
+        merged = found.new and reached(found.git, found.new, tips=known)
+        if merged and not reached(found.git, found.new, tips=given):
+            self._joined[part.inside] = found.new
+            found.new = ""
+        at = tip.detached
+        if at is not None and at not in (part.base, tip.new) and not reached(found.git, at, tips=known, refs=_OWN):
+            found.detached = at
+        return found
 
     def _others(self, part: Part, git: Git, notes: list[str]) -> dict[str, str]:
         """Branches of the private directory that the main repository has not, or has elsewhere; not the own one."""
@@ -267,13 +297,6 @@ def _gone(part: Part) -> str:
     return (
         f"the agent has removed {printable(_short(part.ref))} or made it unreadable; nothing of it is taken over, and "
         "the main repository's is as it was"
-    )
-
-
-def _kept_note(result: PartResult) -> str:
-    return (
-        f"{_short(result.ref)} has been moved by somebody else meanwhile, so the work is kept in {result.kept}; "
-        f"to join them: git merge {result.kept}"
     )
 
 

@@ -111,7 +111,9 @@ class PartResult:
         files: number of files that differ.
         rewritten: the branch does not continue the old value (the agent amended or rebased).
         backup: where the old value is kept then.
-        kept: where the work is kept when the branch had been moved by somebody else meanwhile.
+        kept: where the work is kept when the branch had been moved by somebody else meanwhile, or HEAD was detached.
+        again: an earlier harvest had kept it there already.
+        note: why it is kept there, and how to join it with the branch.
     """
 
     name: str
@@ -123,6 +125,8 @@ class PartResult:
     rewritten: bool = False
     backup: str = ""
     kept: str = ""
+    again: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True)

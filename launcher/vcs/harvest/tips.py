@@ -17,14 +17,16 @@ class Tip:
         repository: of the record.
         new: the commit to take over: the checked-out branch's, or HEAD's when it was detached. None when there is none.
         on: full name of the branch that HEAD is on now, None when it is detached or leads nowhere.
+        detached: the commit of a HEAD that was on a branch and is detached now, else None.
     """
 
-    __slots__ = ("new", "on", "repository")
+    __slots__ = ("detached", "new", "on", "repository")
 
-    def __init__(self, repository: Repository, new: str | None, on: str | None) -> None:
+    def __init__(self, repository: Repository, new: str | None, on: str | None, detached: str | None = None) -> None:
         self.repository = repository
         self.new = new
         self.on = on
+        self.detached = detached
 
     @property
     def moved(self) -> bool:
@@ -62,7 +64,7 @@ def _tip(directory: str, repository: Repository) -> Tip:
                     raise
                 oid, on = None, None
             new = oid if repository.branch is None else refs.branch(repository.branch)
-            return Tip(repository, new, on)
+            return Tip(repository, new, on, oid if on is None and repository.branch is not None else None)
     except Refusal as refusal:
         if repository.private and refusal.reference in ("harvest-git-replaced", "harvest-head-unreadable"):
             return Tip(repository, None, None)
@@ -80,7 +82,12 @@ def unchanged(directory: str, record: Record) -> bool:
         repository = tip.repository
         if tip.new != repository.base or tip.on != repository.branch:
             return False
-        with AgentRefs(f"{directory}/{GIT}", repository.private, digits(repository)) as refs:
-            if refs.changed_since(written, repository.branch):
-                return False
+        if further(directory, repository, written):
+            return False
     return True
+
+
+def further(directory: str, repository: Repository, written: int) -> bool:
+    """Whether a branch beside the own one may have been made or moved since `written` (see `changed_since`)."""
+    with AgentRefs(f"{directory}/{GIT}", repository.private, digits(repository)) as refs:
+        return refs.changed_since(written, repository.branch)

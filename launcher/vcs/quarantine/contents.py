@@ -59,11 +59,16 @@ def agent_head(directory: Inside) -> refs.Head | None:
     ref = text[4:].strip()
     if not text.startswith("ref:") or not ref.startswith("refs/heads/") or not ref.isprintable():
         return None
+    return refs.Head(ref, agent_branch(directory, ref))
+
+
+def agent_branch(directory: Inside, ref: str) -> str | None:
+    """The object id that one of the agent's branches (its full name) has; None when that cannot be read."""
     value = os.fsdecode(directory.read(ref, 4096) or b"").rstrip()
     if not refs.is_oid(value):
         packed = refs.by_name(directory.read("packed-refs") or b"")
         value = packed.get(os.fsencode(ref), b"").partition(b" ")[0].decode("ascii", "replace")
-    return refs.Head(ref, value if refs.is_oid(value) else None)
+    return value if refs.is_oid(value) else None
 
 
 def whole(directory: Inside) -> bool:

@@ -7,10 +7,12 @@ record, then everything is made again; or the old one, then the next call does t
 import os
 import shutil
 
+from launcher.vcs.git import Git
 from launcher.vcs.quarantine import contents, refs, settings
 from launcher.vcs.quarantine.contents import Source
 from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.quarantine.lease import form_of, unusable
+from launcher.vcs.quarantine.reached import reached
 from launcher.vcs.quarantine.record import (
     GIT,
     MOUNTED,
@@ -189,7 +191,7 @@ class _Renewal:
         agent = contents.agent_head(directory)
         if head == known or agent == head:
             return head
-        if agent == known:
+        if agent == known or _arrived(directory, source, old, agent, head):
             if contents.advance(directory, source, head):
                 self.warnings.append(
                     f"{source.path}: a merge, cherry-pick or revert that the agent had begun was given up, because "
@@ -249,6 +251,25 @@ class _Renewal:
                 same = False
             if not same:
                 replace_file(path, content)
+
+
+def _arrived(directory: Inside, source: Source, old: Repository, agent: refs.Head | None, head: refs.Head) -> bool:
+    """Whether the host's branch has all that the agent committed on it, or on a detached HEAD beside it.
+
+    The user has merged what a harvest had kept. The trusted repository is asked: it has not what was never harvested.
+    Where the agent has gone back behind his start (reset, bisect), the files have too, so he stays there.
+    """
+    if agent is None or agent.branch not in (old.branch, None) or head.oid is None:
+        return False
+    oids = {agent.oid} if old.branch is None else {agent.oid, contents.agent_branch(directory, old.branch)}
+    git = Git(source.git_dir)
+    own = () if old.branch is None else (old.branch,)
+    given = () if old.base is None else (old.base,)
+    return all(
+        oid is not None
+        and (oid == old.base or (reached(git, oid, tips=(head.oid,), refs=own) and not reached(git, oid, tips=given)))
+        for oid in oids
+    )
 
 
 def _kind(plan: Plan) -> str:

@@ -1,0 +1,55 @@
+"""Whether commits would be lost with a worktree's private git directory: what `worktree status` and `remove` ask.
+
+`ending.due` reads a few files and errs on the safe side. Here the trusted repository is asked besides, which starts
+git: what a ref of its own reaches, on a branch or kept beside one, is not lost.
+"""
+
+import os
+
+from launcher.vcs.git import Git
+from launcher.vcs.harvest import ending, tips
+from launcher.vcs.harvest.decide import kept_places
+from launcher.vcs.harvest.trusted import ref
+from launcher.vcs.quarantine import record as records
+from launcher.vcs.quarantine.reached import reached
+from policy.errors import Refusal
+
+
+def outstanding(directory: str) -> bool:
+    """Whether commits wait there that the main repository has not; what is unusual counts as some.
+
+    Args:
+        directory: of the worktree's private git directory.
+
+    Raises:
+        Refusal: git-record-damaged.
+    """
+    if not ending.due(directory):
+        return False
+    record = records.read(directory)
+    if record is None or os.path.lexists(f"{directory}/{records.HARVEST}/{ending.JOURNAL}"):
+        return True
+    identity = os.path.basename(os.path.realpath(directory))
+    try:
+        written = os.stat(f"{directory}/{records.RECORD}").st_mtime_ns
+        return any(
+            _waits(tip, identity) or tips.further(directory, tip.repository, written)
+            for tip in tips.read(directory, record)
+        )
+    except (Refusal, OSError):
+        return True
+
+
+def _waits(tip: tips.Tip, identity: str) -> bool:
+    repository = tip.repository
+    if tip.new is None and repository.base is not None:
+        return True
+    if tip.on != repository.branch and tip.detached is None:
+        return True  # on a branch of its own, or nowhere
+    oids = {oid for oid in (tip.new, tip.detached) if oid is not None and oid != repository.base}
+    if not oids:
+        return False
+    git = Git(repository.git_dir)
+    places = ("refs/heads/", *(f"{place}/" for place in kept_places(identity)))
+    head = ref(git, "HEAD")
+    return not all(reached(git, oid, tips=(head,) if head else (), refs=places) for oid in oids)

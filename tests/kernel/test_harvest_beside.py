@@ -1,0 +1,176 @@
+"""Work that a harvest keeps beside a branch: told once, joined by the command that is named, and then done with."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from policy import promises
+from tests.support import private_git, repository
+from tests.support.features import need
+from tests.support.git_scene import Git, make, ok
+from tests.support.identity import Who
+from tests.support.install import Installed
+from tests.support.private_git import Planted
+
+_OUTSTANDING = """
+import sys
+sys.path.append(sys.argv[1])
+from launcher.vcs.harvest import ending, outstanding
+print(ending.due(sys.argv[2]), outstanding.outstanding(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def planted(user: Who, installed: Installed, public_dir: Path) -> Planted:
+    """The private git directory of the linked worktree `one`, of an ordinary user."""
+    need("landlock")
+    place = public_dir / "harvests"
+    place.mkdir()
+    repo = repository.make(user, user.give(place))
+    return private_git.plant(repo, repo.one, installed, place)
+
+
+@pytest.fixture
+def git(user: Who, installed: Installed, public_dir: Path) -> Git:
+    """A worktree that Paddock has made, for an ordinary user, with namespaces."""
+    scene = make(user, installed, public_dir, "main", promises.NAMESPACES)
+    ended = user.run([str(installed.paddock), "worktree", "add", "mv2"], cwd=scene.worktree, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    (place,) = scene.place.glob("main-mv2*")
+    return Git(user, installed, scene.place, place, scene.backend)
+
+
+def _asked(planted: Planted) -> tuple[bool, bool]:
+    """(whether a harvest is due, whether commits would be lost with the private git directory)."""
+    words = [str(planted.installed.python), "-I", "-c", _OUTSTANDING, str(planted.installed.packages)]
+    ended = planted.who.run([*words, str(planted.directory)])
+    assert ended.returncode == 0, ended.stderr
+    due, lost = ended.stdout.split()
+    return due == "True", lost == "True"
+
+
+def _verb(git: Git, *words: str) -> "subprocess.CompletedProcess[str]":
+    return git.who.run([str(git.installed.paddock), "worktree", *words], cwd=git.worktree, timeout=120)
+
+
+def _joined(git: Git, said: str) -> None:
+    """Does what the message says, as it stands."""
+    hints = re.findall(r"to join them: (.*)", said)
+    assert len(hints) == 1, said
+    ended = git.who.run(["sh", "-c", hints[0]], cwd=git.worktree, env={"GIT_EDITOR": "true"})
+    assert ended.returncode == 0, ended.stderr
+
+
+def _moved(git: Git, script: str) -> str:
+    """What a session says whose branch the user moves while it runs."""
+    go = "touch ready; while test ! -e go; do sleep 0.05; done; rm ready go"
+    session = git.start(f"{go}; {script}")
+    while not (git.worktree / "ready").exists():
+        assert session.poll() is None
+    git.outside("commit", "-q", "--allow-empty", "-m", "user: Mine.")
+    (git.worktree / "go").touch()
+    said = session.communicate(timeout=120)[1].decode()
+    assert session.returncode == 0, said
+    return said
+
+
+def test_after_the_merge_that_the_message_names_the_session_goes_on_with_the_user(git: Git) -> None:
+    """The command works although the agent's files lie there already and more is not committed; then all is quiet."""
+    said = _moved(
+        git,
+        "echo new >added; echo more >>src/count; git add -A; git commit -qm 'agent: Work.'; echo draft >draft;"
+        " sed -i '1i first' src/count",
+    )
+    assert "1 commit kept in refs/paddock/agents/" in said
+    again = git.run("true")
+    assert "kept in" not in again.stderr, "told once"
+    assert _verb(git, "status").stdout.count("not harvested") == 0, "it is kept, and not lost with the worktree"
+    content = (git.worktree / "src/count").read_text()
+    _joined(git, said)
+    assert (git.worktree / "src/count").read_text() == content
+    assert (git.worktree / "draft").read_text() == "draft\n"
+    assert git.outside("log", "--format=%s", "-3").count("agent: Work.") == 1
+    assert git.outside("stash", "list") == ""
+    now = git.run("git log -1 --format=%H; git commit -q --allow-empty -m 'agent: Next.'")
+    assert now.stdout.strip() == git.outside("rev-parse", "HEAD~1"), now.stderr
+    assert "not harvested" not in now.stderr
+    assert git.outside("log", "-1", "--format=%s") == "agent: Next."
+    assert _verb(git, "harvest").stdout == "nothing new\n"
+
+
+def test_commits_on_a_detached_head_are_kept_and_told(git: Git) -> None:
+    """They have a ref and a command that joins them, status agrees, and the next session is on the branch again."""
+    said = _told(git, "git checkout -q --detach; echo x >found; git add -A; git commit -qm 'agent: Detached.'")
+    assert "1 commit kept in refs/paddock/detached/" in said
+    assert "detached HEAD" in said
+    assert "not harvested" not in _verb(git, "status").stdout
+    assert "kept in" not in git.run("true").stderr, "told once"
+    _joined(git, said)
+    assert git.outside("log", "-1", "--format=%s") == "agent: Detached."
+    assert ok(git.run("git branch --show-current; git log -1 --format=%s")).splitlines() == [
+        git.outside("branch", "--show-current"),
+        "agent: Detached.",
+    ]
+    assert _verb(git, "harvest").stdout == "nothing new\n"
+
+
+def test_an_agent_that_looks_at_an_old_commit_stays_there(git: Git) -> None:
+    """As in the middle of a bisect: the files are the old ones, so the user's next commit does not take it along."""
+    _told(git, "git checkout -q --detach HEAD~2")
+    git.outside("commit", "-q", "--allow-empty", "-m", "user: Mine.")
+    again = git.run("git symbolic-ref -q HEAD; git log -1 --format=%H; git status --porcelain")
+    assert again.stdout.strip() == git.outside("rev-parse", "HEAD~3"), again.stderr
+    assert "not harvested yet" in again.stderr
+
+
+def _told(git: Git, script: str) -> str:
+    """What a session that succeeds says on standard error."""
+    ended = git.run(script)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stderr
+
+
+def test_what_the_user_has_merged_is_harvested_without_a_session(planted: Planted) -> None:
+    """Before anything is taken over it is due; once the branch reaches it, nothing is, and the record says so."""
+    planted.host("commit", "-q", "--allow-empty", "-m", "user: Mine.")
+    planted.commit("theirs", "theirs\n")
+    assert _asked(planted) == (True, True)
+    kept = planted.harvest()["parts"][0]["kept"]
+    assert _asked(planted) == (True, False)
+    (planted.worktree / "theirs").unlink()
+    planted.host("merge", "-q", "--no-edit", kept)
+    assert _asked(planted) == (True, False)
+    assert planted.harvest()["state"] == "nothing"
+    assert _asked(planted) == (False, False)
+
+
+def test_every_detached_line_of_work_has_a_ref_of_its_own(planted: Planted) -> None:
+    """What goes on from a kept commit moves its ref; what does not gets another, and neither is lost."""
+    planted.agent("checkout", "-q", "--detach")
+    first = planted.commit("a", "a\n")
+    (one,) = planted.harvest()["parts"]
+    assert (one["commits"], planted.host("rev-parse", one["kept"])) == (1, first)
+    second = planted.commit("b", "b\n")
+    (two,) = planted.harvest()["parts"]
+    assert (two["kept"], planted.host("rev-parse", two["kept"])) == (one["kept"], second)
+    planted.agent("checkout", "-q", "--detach", "HEAD~2")
+    other = planted.commit("c", "c\n")
+    (three,) = planted.harvest()["parts"]
+    assert planted.host("rev-parse", three["kept"], one["kept"]).split() == [other, second]
+    assert _asked(planted)[1] is False
+    planted.agent("checkout", "-q", "--detach", "HEAD~1")
+    assert planted.harvest()["parts"] == [], "a commit that the user has is no work"
+    assert _asked(planted)[1] is False
+
+
+def test_a_branch_that_the_agent_amends_leaves_what_was_kept(planted: Planted) -> None:
+    """Work that was kept and is rewritten afterwards has both of its forms in refs."""
+    planted.host("commit", "-q", "--allow-empty", "-m", "user: Mine.")
+    old = planted.commit("a", "a\n")
+    (first,) = planted.harvest()["parts"]
+    planted.agent("commit", "-q", "--amend", "-m", "agent: Better.")
+    (second,) = planted.harvest()["parts"]
+    assert planted.host("rev-parse", second["kept"]) == planted.agent("rev-parse", "HEAD")
+    assert old in planted.host("for-each-ref", "--format=%(objectname)", "refs/paddock").split(), first
