@@ -97,12 +97,34 @@ class AgentRefs:
         )
 
     def branch(self, ref: str) -> str | None:
-        """The object id that a branch (its full name) has; None when there is no such branch."""
+        """The object id that a branch (its full name) has; None when there is no such branch.
+
+        Raises:
+            Refusal: harvest-ref-unreadable: something else than a file has its name, and hides what was committed.
+        """
         content = self._read(ref, _MOST_LINE)
         if content is None:
+            if self._hidden(ref):
+                raise Refusal(
+                    "harvest-ref-unreadable",
+                    f"the agent's branch {ref.removeprefix(HEADS)} cannot be read",
+                    context=f"{self.path}/{ref}: a file is expected, and the agent has put something else there",
+                    hint="its commits are still in that directory: git reflog, in a jail of the worktree, finds them",
+                )
             return self._packed_one(ref)
         text = content.decode("ascii", "replace").strip()
         return text if self._is_oid(text) else None
+
+    def _hidden(self, ref: str) -> bool:
+        """Whether what has a ref's name, or leads to it, is neither a file nor a directory."""
+        try:
+            fd = syscalls.openat2(self._descriptor, ref, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, 0, _NEVER)
+        except OSError as error:
+            return error.errno not in (errno.ENOENT, errno.ENOTDIR)
+        try:
+            return os.fstat(fd).st_mode & 0o170000 not in (0o100000, 0o040000)
+        finally:
+            os.close(fd)
 
     def _packed_one(self, ref: str) -> str | None:
         """The object id of one branch in `packed-refs`, found without reading the thousands beside it one by one."""
@@ -142,8 +164,10 @@ class AgentRefs:
                 path = f"{here}/{name}"
                 if directory:
                     pending.append(path)
-                elif plausible(path) and not path.endswith(".lock") and (oid := self.branch(path)):
-                    found[path] = oid
+                elif plausible(path) and not path.endswith(".lock") and not self._hidden(path):
+                    oid = self.branch(path)
+                    if oid is not None:
+                        found[path] = oid
         return found
 
     def changed_since(self, time: int, own: str | None) -> bool:
