@@ -18,7 +18,8 @@ _OUTSTANDING = """
 import sys
 sys.path.append(sys.argv[1])
 from launcher.vcs.harvest import ending, outstanding
-print(ending.due(sys.argv[2]), outstanding.outstanding(sys.argv[2]))
+answers = [outstanding.outstanding(sys.argv[2], kept=kept) for kept in (True, False)]
+print(ending.due(sys.argv[2]), *answers)
 """
 
 
@@ -42,13 +43,13 @@ def git(user: Who, installed: Installed, public_dir: Path) -> Git:
     return Git(user, installed, scene.place, place, scene.backend)
 
 
-def _asked(planted: Planted) -> tuple[bool, bool]:
-    """(whether a harvest is due, whether commits would be lost with the private git directory)."""
+def _asked(planted: Planted) -> tuple[bool, bool, bool]:
+    """(whether a harvest is due, whether commits would be lost with the directory, whether the branch lacks any)."""
     words = [str(planted.installed.python), "-I", "-c", _OUTSTANDING, str(planted.installed.packages)]
     ended = planted.who.run([*words, str(planted.directory)])
     assert ended.returncode == 0, ended.stderr
-    due, lost = ended.stdout.split()
-    return due == "True", lost == "True"
+    due, lost, lacks = (word == "True" for word in ended.stdout.split())
+    return due, lost, lacks
 
 
 def _verb(git: Git, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -136,14 +137,14 @@ def test_what_the_user_has_merged_is_harvested_without_a_session(planted: Plante
     """Before anything is taken over it is due; once the branch reaches it, nothing is, and the record says so."""
     planted.host("commit", "-q", "--allow-empty", "-m", "user: Mine.")
     planted.commit("theirs", "theirs\n")
-    assert _asked(planted) == (True, True)
+    assert _asked(planted) == (True, True, True)
     kept = planted.harvest()["parts"][0]["kept"]
-    assert _asked(planted) == (True, False)
+    assert _asked(planted) == (True, False, True)
     (planted.worktree / "theirs").unlink()
     planted.host("merge", "-q", "--no-edit", kept)
-    assert _asked(planted) == (True, False)
+    assert _asked(planted) == (True, False, False)
     assert planted.harvest()["state"] == "nothing"
-    assert _asked(planted) == (False, False)
+    assert _asked(planted) == (False, False, False)
 
 
 def test_every_detached_line_of_work_has_a_ref_of_its_own(planted: Planted) -> None:

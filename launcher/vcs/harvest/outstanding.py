@@ -15,11 +15,12 @@ from launcher.vcs.quarantine.reached import reached
 from policy.errors import Refusal
 
 
-def outstanding(directory: str) -> bool:
+def outstanding(directory: str, *, kept: bool = True) -> bool:
     """Whether commits wait there that the main repository has not; what is unusual counts as some.
 
     Args:
         directory: of the worktree's private git directory.
+        kept: any ref counts, also one in which a harvest keeps work; False: only the branch that was checked out.
 
     Raises:
         Refusal: git-record-damaged.
@@ -33,14 +34,14 @@ def outstanding(directory: str) -> bool:
     try:
         written = os.stat(f"{directory}/{records.RECORD}").st_mtime_ns
         return any(
-            _waits(tip, identity) or tips.further(directory, tip.repository, written)
+            _waits(tip, kept_places(identity) if kept else None) or tips.further(directory, tip.repository, written)
             for tip in tips.read(directory, record)
         )
     except (Refusal, OSError):
         return True
 
 
-def _waits(tip: tips.Tip, identity: str) -> bool:
+def _waits(tip: tips.Tip, places: tuple[str, ...] | None) -> bool:
     repository = tip.repository
     if tip.new is None and repository.base is not None:
         return True
@@ -50,6 +51,6 @@ def _waits(tip: tips.Tip, identity: str) -> bool:
     if not oids:
         return False
     git = Git(repository.git_dir)
-    places = ("refs/heads/", *(f"{place}/" for place in kept_places(identity)))
-    head = ref(git, "HEAD")
-    return not all(reached(git, oid, tips=(head,) if head else (), refs=places) for oid in oids)
+    own = ref(git, "HEAD" if places is not None else repository.branch or "HEAD")
+    others = ("refs/heads/", *(f"{place}/" for place in places)) if places is not None else ()
+    return not all(reached(git, oid, tips=(own,) if own else (), refs=others) for oid in oids)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from launcher.vcs.harvest import ending
+from launcher.vcs.harvest.outstanding import outstanding
 from launcher.vcs.harvest.parts import HarvestResult
 from launcher.vcs.quarantine import lock, record
 from policy.errors import Refusal
@@ -40,7 +41,7 @@ def lacking(directory: str | None) -> str:
             return "a session is still working there"
     finally:
         os.close(descriptor)
-    return "an agent has left work there that is not harvested" if ending.due(directory) else ""
+    return "an agent has left work there that is not harvested" if outstanding(directory, kept=False) else ""
 
 
 @contextmanager
@@ -81,7 +82,7 @@ def ended(root: str, private: Private, harvest: Harvest | None = None) -> Iterat
                 context="its branch and files are its own until it has ended",
                 hint="wait for its end, and merge again",
             )
-        if harvest is None and ending.due(directory):
+        if harvest is None and outstanding(directory, kept=False):
             raise Refusal(
                 "harvest-due",
                 f"an agent has left work in {root} that is not harvested",
