@@ -16,7 +16,7 @@ READS = "the command can read it, and send it wherever the network lets it"
 WRITES = "what is written there outlives the session, and programmes outside may use it"
 REACHES = "whatever the command can read can be sent there"
 TEMPORARY = "programmes that use $TMPDIR need no option: it names the session's own temporary directory"
-DIRECT = "for clients of the proxy alone: NO_PROXY, as most obey it, leads them to the jail's own loopback"
+DIRECT = "for clients of the proxy alone: those that obey NO_PROXY, as most do, do not ask it for the loopback"
 
 
 class Remedy(NamedTuple):

@@ -6,7 +6,7 @@ from launcher import cli
 from policy.host import Host
 from policy.verdict import Verdict
 
-ABSENT = "it does not exist, and only what exists can be granted: make it first"
+ABSENT = "make it first (it does not exist, and only what exists can be granted)"
 
 
 class Question(NamedTuple):

@@ -1,6 +1,8 @@
 """`paddock why` says what a jail really does, which layer does it, and what would change it."""
 
 import json
+import socket
+import threading
 from typing import Any
 
 import pytest
@@ -70,6 +72,28 @@ def test_hosts(paddock: Paddock, words: tuple[str, ...], allowed: bool, flag: st
     """A word that is no file, and can be a host, is one."""
     document = why(paddock, *words)
     assert (document["kind"], document["allowed"], document["allow"]["flag"]) == ("host", allowed, flag)
+
+
+@pytest.mark.parametrize("env", [{}, {"PADDOCK_NO_USERNS": "1"}], ids=["namespaces", "guard"])
+def test_the_option_for_the_loopback_leads_there(paddock: Paddock, env: dict[str, str]) -> None:
+    """Without it the service is out of reach; with it, its words come through."""
+    with socket.create_server(("127.0.0.1", 0)) as service:
+        service.settimeout(60)
+        port = service.getsockname()[1]
+        flag = why(paddock, f"127.0.0.1:{port}", env=env)["allow"]["flag"]
+        command = ("--", "bash", "-c", f"exec 3<>/dev/tcp/127.0.0.1/{port} && head -c5 <&3")
+        assert paddock.run(*command, env=env).returncode != 0
+
+        def serve() -> None:
+            client, _ = service.accept()
+            with client:
+                client.sendall(b"hello")
+
+        server = threading.Thread(target=serve)
+        server.start()
+        ended = paddock.run(*flag.split(), *command, env=env)
+        server.join()
+    assert (ended.returncode, ended.stdout) == (0, "hello"), ended.stderr
 
 
 def test_the_loopback_behind_the_proxy_is_not_for_everybody(paddock: Paddock) -> None:
