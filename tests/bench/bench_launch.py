@@ -5,6 +5,7 @@ beside it. The target for the warm launch without namespaces is a ratio of 2.5.
 """
 
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -42,13 +43,36 @@ def contestants(place: Path) -> list[Contestant]:
     return [*found, entry("paddock run, warm", *paddock), entry("paddock run, cold", *paddock, cold=True)]
 
 
+def resident(found: Contestant) -> tuple[int, int]:
+    """How many processes of Paddock's one live jail has, and their memory in KiB (Pss: shared pages by their share)."""
+    command = ["setpriv", f"--reuid={found.uid}", f"--regid={found.uid}", "--clear-groups"] if found.uid else []
+    words = [*command, *found.argv[:-1], "sh", "-c", "echo ready; exec sleep 600"]
+    with subprocess.Popen(words, cwd=found.cwd, env=dict(found.env or {}), stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            ours, pending = [], [process.pid]
+            while pending:
+                pid = pending.pop()
+                pending += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+                if b"paddock" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    ours.append(pid)
+            rolled = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in ours]
+            return len(ours), sum(int(text.split("Pss:")[1].split()[0]) for text in rolled)
+        finally:
+            process.kill()
+
+
 def main() -> None:
-    """Prints the table."""
+    """Prints the table, and the memory of one jail."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     with tempfile.TemporaryDirectory(prefix="bench-", dir=install.public_root()) as name:
         place = Path(name)
         place.chmod(0o755)
-        print(table(compare(contestants(place), rounds)))
+        found = contestants(place)
+        print(table(compare(found, rounds)))
+        count, memory = resident(next(item for item in found if item.name == "paddock run, warm"))
+        print(f"memory of our {count} processes in one jail: {memory / 1024:.1f} MiB")
 
 
 if __name__ == "__main__":
