@@ -129,8 +129,17 @@ def store(places: Places, key_bytes: bytes, recorded: tuple[inputs.Input, ...], 
 
 
 def _prune(directory: str) -> None:
-    """Removes the oldest entries (and torn temporary files) once there are too many."""
-    names = os.listdir(directory)
+    """Removes what a killed launch left half written, and the oldest entries once there are too many."""
+    names = []
+    for name in os.listdir(directory):
+        writer = name.partition(".")[2]
+        if writer.isdigit() and not os.path.lexists(f"/proc/{writer}"):
+            try:
+                os.unlink(f"{directory}/{name}")
+            except FileNotFoundError:
+                continue  # another launch was quicker
+        else:
+            names.append(name)
     if len(names) < _MOST_ENTRIES:
         return
     dated = []

@@ -100,6 +100,8 @@ def test_a_shell_inside_has_job_control(session: Session, console: Console) -> N
         console.expect("Stopped")
         console.type("jobs; fg\n")
         console.expect("Stopped")
+        console.type("again\n")
+        console.expect("again")  # from cat, for the terminal does not echo: it is in the foreground
         console.type(CTRL_C)
         console.expect("bash-")  # the key throws away what is typed ahead
         console.type("exit 5\n")
