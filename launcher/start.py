@@ -158,11 +158,16 @@ def write_bundle(names: list[str]) -> None:
         names: of modules of ours which have been imported, in the order in which that was finished.
     """
     path = bundle_path()
-    if not posix.access(path.rpartition("/")[0], posix.W_OK, effective_ids=True):
+    directory, _, own = path.rpartition("/")
+    if not posix.access(directory, posix.W_OK, effective_ids=True):
         return
     index, codes = [], []
     temporary = f"{path}.{posix.getpid()}"
     try:
+        for name in posix.listdir(directory):
+            beginning, _, writer = name.rpartition(".")
+            if beginning == own and writer.isdigit() and not posix.access(f"/proc/{writer}", posix.F_OK):
+                posix.unlink(f"{directory}/{name}")  # of a launch that was killed while it wrote
         for name in names:
             source = sys.modules[name].__file__
             assert source is not None

@@ -96,6 +96,21 @@ def test_another_file_in_its_place_is_left_aside(sources: Path) -> None:
         assert launch(sources) == expected
 
 
+def test_what_a_killed_launch_left_is_removed(sources: Path) -> None:
+    """The next one that writes removes it, and leaves what a living process may still be writing."""
+    launch(sources)
+    (bundle,) = bundles(sources)
+    bundle.unlink()
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    left = bundle.with_name(f"{bundle.name}.{gone.pid}")
+    kept = bundle.with_name(f"{bundle.name}.{os.getpid()}")
+    left.write_bytes(b"half")
+    kept.write_bytes(b"half")
+    launch(sources)
+    assert bundles(sources) == sorted([bundle, kept])
+
+
 def test_checks_stay_in_and_documentation_goes(sources: Path) -> None:
     """Docstrings are left out; assertions and line numbers are not."""
     launch(sources)
