@@ -159,8 +159,6 @@ def write_bundle(names: list[str]) -> None:
     """
     path = bundle_path()
     directory, _, own = path.rpartition("/")
-    if not posix.access(directory, posix.W_OK, effective_ids=True):
-        return
     index, codes = [], []
     temporary = f"{path}.{posix.getpid()}"
     try:
@@ -215,7 +213,8 @@ def start(argv: list[str]) -> "NoReturn":
         bundled = load_bundle()
         from launcher.__main__ import main
 
-        if not bundled and argv[1:2] == ["run"]:
+        # Whatever is asked for: where root installs for everybody, root may never launch anything.
+        if not bundled and posix.access(bundle_path().rpartition("/")[0], posix.W_OK, effective_ids=True):
             import launcher.verbs.run  # with it comes all that a plain launch needs
 
             ours = {name for name in sys.modules if name.partition(".")[0] in _TOP_LEVEL}

@@ -138,6 +138,8 @@ def _build(prefix: Path, python: Path, contents: dict[Path, bytes], root: Path) 
     (wheel,) = prefix.glob("*.whl")
     pip = [sys.executable, "-I", "-m", "pip", "--python", str(prefix / "bin/python3")]
     _call([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)])
+    # Whoever installs looks whether it works, and it keeps what every launch loads in one file from then on.
+    _call([str(prefix / "bin/paddock"), "--version"])
 
 
 def libraries(*wanted: str) -> Path:

@@ -62,14 +62,17 @@ def test_what_git_refuses_or_no_terminal_shows_is_no_branch(name: str) -> None:
 
 
 def test_links_fifos_and_files_without_end_are_not_read(tree: Path, tmp_path: Path) -> None:
-    """Each counts as absent, or is refused, at once; a plain file in its place is read."""
+    """Each is refused at once, for it hides what was committed; a directory is none, and counts as absent."""
     secret = tmp_path / "secret"
     secret.write_text(f"{TWO}\n")
     (tree / "refs/heads/link").symlink_to(secret)
     (tree / "refs/heads/linked").symlink_to(tmp_path)
     os.mkfifo(tree / "refs/heads/fifo")
     with AgentRefs(str(tree), "", 40) as refs:
-        for name in ("link", "linked/secret", "fifo", "deep", "../../../secret"):
+        for name in ("link", "linked/secret", "fifo", "../../../secret"):
+            with pytest.raises(Refusal, match="cannot be read"):
+                refs.branch(f"refs/heads/{name}")
+        for name in ("deep", "one/deeper", "none"):
             assert refs.branch(f"refs/heads/{name}") is None
         assert set(refs.loose()) == {"refs/heads/one", "refs/heads/deep/er"}
     os.truncate(tree / "packed-refs", agent_refs.MOST_PACKED + 1)

@@ -61,6 +61,13 @@ def test_the_first_launch_makes_it_and_the_next_uses_it(sources: Path) -> None:
     assert "EXAMPLES" in first.upper()
 
 
+def test_any_verb_makes_it(sources: Path) -> None:
+    """Where root installs for everybody, root may never launch anything."""
+    for _ in range(2):  # the first time has the modules compiled
+        python(sources, "from launcher.start import start; start(['paddock', '--version'])")
+    assert loaded(sources)
+
+
 def test_a_changed_source_counts_at_once(sources: Path) -> None:
     """The bundle is left aside and made anew."""
     launch(sources)
