@@ -20,14 +20,17 @@ if TYPE_CHECKING:
     from types import CodeType, ModuleType
     from typing import Any, NoReturn
 
-_ROOT = __file__.rpartition("/")[0].rpartition("/")[0]
-_TOP_LEVEL = ("launcher", "policy")
+    Kept = tuple[str, str, int, int, int, int]
+    """A module in the bundle: name, source, when that was changed (nanoseconds), its size, offset and length here."""
+
+ROOT = __file__.rpartition("/")[0].rpartition("/")[0]
+TOP_LEVEL = ("launcher", "policy")
 _NO_MEMORY = (
     b"paddock: there is not enough memory to start [memory-missing]\n"
     b"  why:  the interpreter could not go on; `ulimit -v` says what this shell allows\n"
     b"  hint: allow more, or free some\n"
 )
-_BUNDLE = b"paddock-bundle-1\n" + MAGIC_NUMBER
+BUNDLE = b"paddock-bundle-2\n" + MAGIC_NUMBER
 _HEADER = MAGIC_NUMBER + bytes(4)  # flags 0: checked against the source's time and size (PEP 552)
 
 
@@ -43,6 +46,15 @@ class CompiledModules:
     executed: "list[str]" = []  # noqa: RUF012  # shared on purpose
     """Names of the modules that were loaded, in the order in which that was finished."""
 
+    kept: "dict[str, tuple[list[Kept], int]]" = {}  # noqa: RUF012  # shared on purpose
+    """What the bundle has of modules that only some launches need: by name, the group and the place in it."""
+
+    bundle = 0
+    """When the bundle was written that says so, in nanoseconds."""
+
+    codes = 0
+    """Where the code begins in it."""
+
     def __init__(self, code: "CodeType | None" = None) -> None:
         """Without `code` a finder; with it the loader of one module."""
         self.code = code
@@ -51,9 +63,12 @@ class CompiledModules:
     def find_spec(cls, name: str, path: object = None, target: object = None) -> "ModuleSpec | None":
         """The spec of a module whose compiled form is up to date, else None."""
         del path, target
-        if name.partition(".")[0] not in _TOP_LEVEL:
+        if name.partition(".")[0] not in TOP_LEVEL:
             return None
-        base = f"{_ROOT}/{name.replace('.', '/')}"
+        if name in cls.kept and (code := _from_bundle(name)) is not None:
+            source = cls.kept[name][0][cls.kept[name][1]][1]
+            return _spec(name, cls(code), source, source.endswith("/__init__.py"))
+        base = f"{ROOT}/{name.replace('.', '/')}"
         source, package = base + ".py", False
         try:
             found = posix.stat(source)
@@ -79,13 +94,7 @@ class CompiledModules:
             posix.close(descriptor)
         if content[:16] != expected or len(content) >= 1 << 20:
             return None
-        loader: Any = cls(marshal.loads(memoryview(content)[16:]))
-        spec = ModuleSpec(name, loader, origin=source, is_package=package)
-        spec.has_location = True
-        spec.cached = cached
-        if package:
-            spec.submodule_search_locations = [base]
-        return spec
+        return _spec(name, cls(marshal.loads(memoryview(content)[16:])), source, package)
 
     @staticmethod
     def create_module(spec: "ModuleSpec") -> None:
@@ -99,9 +108,18 @@ class CompiledModules:
         self.executed.append(module.__name__)
 
 
+def _spec(name: str, found: CompiledModules, source: str, package: bool) -> ModuleSpec:
+    loader: Any = found
+    spec = ModuleSpec(name, loader, origin=source, is_package=package)
+    spec.has_location = True
+    if package:
+        spec.submodule_search_locations = [source.rpartition("/")[0]]
+    return spec
+
+
 def bundle_path() -> str:
     """Where the modules of a plain launch are kept together, beside the other compiled forms."""
-    return f"{_ROOT}/launcher/__pycache__/launch.{sys.implementation.cache_tag}.bundle"
+    return f"{ROOT}/launcher/__pycache__/launch.{sys.implementation.cache_tag}.bundle"
 
 
 def load_bundle() -> bool:
@@ -116,17 +134,17 @@ def load_bundle() -> bool:
         return False
     try:
         # The kernel hands out memory by the page, which costs more than reading: small pieces use the same pages again.
-        head = posix.read(descriptor, len(_BUNDLE) + 4)
-        if not head.startswith(_BUNDLE):
+        head = posix.read(descriptor, len(BUNDLE) + 4)
+        if not head.startswith(BUNDLE):
             return False
-        root, modules = marshal.loads(posix.read(descriptor, int.from_bytes(head[len(_BUNDLE) :], "little")))
-        if root != _ROOT:
+        written = posix.fstat(descriptor).st_mtime_ns
+        root, modules, groups = marshal.loads(posix.read(descriptor, int.from_bytes(head[len(BUNDLE) :], "little")))
+        if root != ROOT:
             return False
-        for _, source, changed, size, _ in modules:
-            found = posix.stat(source)
-            if found.st_mtime_ns != changed or found.st_size != size:
+        for module in modules:
+            if _changed(module):
                 return False
-        for name, source, _, _, length in modules:
+        for name, source, _, _, _, length in modules:
             content = posix.read(descriptor, length)
             if name not in sys.modules:
                 _execute(name, source, marshal.loads(content))
@@ -134,7 +152,48 @@ def load_bundle() -> bool:
         return False
     finally:
         posix.close(descriptor)
+    CompiledModules.bundle, CompiledModules.codes = written, len(head) + int.from_bytes(head[len(BUNDLE) :], "little")
+    for group in groups:
+        for at, module in enumerate(group):
+            CompiledModules.kept[module[0]] = (group, at)
     return True
+
+
+def _changed(module: "Kept") -> bool:
+    """Whether a source is not the one any more from which the bundle was made."""
+    found = posix.stat(module[1])
+    return found.st_mtime_ns != module[2] or found.st_size != module[3]
+
+
+def _from_bundle(name: str) -> "CodeType | None":
+    """The code of a module that is kept for launches that need it. What it imports itself is executed before that.
+
+    One import of many modules, where each by itself takes longer than its execution. None: it is not up to date.
+    """
+    group, last = CompiledModules.kept[name]
+    code = None
+    try:
+        descriptor = posix.open(bundle_path(), posix.O_RDONLY | posix.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if posix.fstat(descriptor).st_mtime_ns != CompiledModules.bundle:
+            return None  # another one by now
+        for module in group[: last + 1]:
+            member, source, _, _, offset, length = module
+            if member in sys.modules and member != name:
+                continue
+            if _changed(module):
+                return None
+            code = marshal.loads(posix.pread(descriptor, length, CompiledModules.codes + offset))
+            if member != name:
+                __import__(member.rpartition(".")[0])
+                _execute(member, source, code)
+    except OSError:
+        return None
+    finally:
+        posix.close(descriptor)
+    return code
 
 
 def _execute(name: str, source: str, code: "CodeType") -> None:
@@ -151,56 +210,6 @@ def _execute(name: str, source: str, code: "CodeType") -> None:
         setattr(sys.modules[parent], own, module)
 
 
-def write_bundle(names: list[str]) -> None:
-    """Keeps the compiled forms of these modules together, atomically; where that is not possible, does nothing.
-
-    Args:
-        names: of modules of ours which have been imported, in the order in which that was finished.
-    """
-    path = bundle_path()
-    directory, _, own = path.rpartition("/")
-    index, codes = [], []
-    temporary = f"{path}.{posix.getpid()}"
-    try:
-        for name in posix.listdir(directory):
-            beginning, _, writer = name.rpartition(".")
-            if beginning == own and writer.isdigit() and not posix.access(f"/proc/{writer}", posix.F_OK):
-                posix.unlink(f"{directory}/{name}")  # of a launch that was killed while it wrote
-        for name in names:
-            source = sys.modules[name].__file__
-            assert source is not None
-            found = posix.stat(source)
-            code = marshal.dumps(_without_documentation(source))
-            index.append((name, source, found.st_mtime_ns, found.st_size, len(code)))
-            codes.append(code)
-        head = marshal.dumps((_ROOT, index))
-        content = b"".join((_BUNDLE, len(head).to_bytes(4, "little"), head, *codes))
-        descriptor = posix.open(temporary, posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC, 0o644)
-        try:
-            whole = posix.write(descriptor, content) == len(content)
-        finally:
-            posix.close(descriptor)
-        if whole:
-            posix.replace(temporary, path)
-        else:
-            posix.unlink(temporary)
-    except OSError:
-        return
-
-
-def _without_documentation(source: str) -> "CodeType":
-    """The code of a source file without its docstrings, a fifth of it that no launch ever looks at."""
-    import ast
-
-    with open(source, "rb") as file:
-        tree = ast.parse(file.read(), source)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node, clean=False):
-            node.body[:1] = [] if len(node.body) > 1 else [ast.copy_location(ast.Pass(), node.body[0])]
-    code: CodeType = compile(tree, source, "exec", dont_inherit=True, optimize=sys.flags.optimize)
-    return code
-
-
 def start(argv: list[str]) -> "NoReturn":
     """Runs one command line with `launcher.__main__.main` and ends the process with its exit status.
 
@@ -215,11 +224,9 @@ def start(argv: list[str]) -> "NoReturn":
 
         # Whatever is asked for: where root installs for everybody, root may never launch anything.
         if not bundled and posix.access(bundle_path().rpartition("/")[0], posix.W_OK, effective_ids=True):
-            import launcher.verbs.run  # with it comes all that a plain launch needs
+            from launcher import bundle
 
-            ours = {name for name in sys.modules if name.partition(".")[0] in _TOP_LEVEL}
-            if ours == {launcher.__name__, __name__, *CompiledModules.executed}:  # else some were compiled just now
-                write_bundle([launcher.__name__, *CompiledModules.executed])
+            bundle.write()
         status = main(argv)
         if sys.stdout is not None:
             sys.stdout.flush()  # `main` has done it, and said what went wrong

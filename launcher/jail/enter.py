@@ -10,6 +10,7 @@ Launch path: see launcher/jail/syscalls.py.
 import errno
 
 from launcher.jail import capabilities, filtering, hygiene, landlock, syscalls
+from launcher.jail.namespaces import layout
 from launcher.lean import os
 from policy import promises
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal
@@ -107,11 +108,12 @@ def enter(
 def _landlock(plan: Plan, held: set[str]) -> tuple[tuple[str, str, str], set[str]]:
     """Applies Landlock, on top of what is held already; returns the ledger's line and the rows that this adds."""
     abi = landlock.abi()
-    # A root of our own shows only what is granted, so `ls /` tells nothing else.
-    shown = (("/", "l", "the jail's own root"),) if promises.has_mounts(plan.backend) else ()
-    elsewhere = tuple((path, access, source) for source, path, access in plan.binds)
+    grants = (*plan.grants, *((path, access, source) for source, path, access in plan.binds))
+    if promises.has_mounts(plan.backend):
+        # A root of our own shows only what is granted, so `ls /` tells nothing else.
+        grants = layout.gathered((*grants, ("/", "l", "the jail's own root")))
     network = plan.net == "open" or "network" in held
-    enforced = landlock.restrict((*plan.grants, *elsewhere, *shown), abi=abi, network=network, log=True)
+    enforced = landlock.restrict(grants, abi=abi, network=network, log=True)
     _, rules, handled_fs, handled_net, scopes, skipped = enforced
     if plan.worktree in skipped:
         raise Refusal("worktree-missing", f"{plan.worktree} has disappeared", hint="was it removed meanwhile?")

@@ -42,7 +42,11 @@ def remove_tree(path: str) -> list[str]:
                     try:
                         os.unlink(entry, dir_fd=directory)
                     except (IsADirectoryError, PermissionError):
-                        serial += 1
+                        try:
+                            os.rmdir(entry, dir_fd=directory)  # most are empty
+                            continue
+                        except OSError:
+                            serial += 1
                         moved = f"{mark}-{serial}"
                         if _moved(entry, directory, moved, top, failures):
                             pending.append(moved)

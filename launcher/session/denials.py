@@ -4,9 +4,9 @@ Loaded only where there is something to hear: with the right to read the kernel'
 On the launch path then: what is costly is imported with the first record.
 """
 
-import os
 import time
 
+from launcher.lean import os
 from policy.errors import Refusal, printable
 from policy.plan import Plan
 

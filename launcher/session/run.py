@@ -5,7 +5,7 @@ Launch path: see launcher/jail/syscalls.py.
 
 from launcher.jail import hygiene, syscalls
 from launcher.lean import os
-from launcher.session import cache, handoff, messages, private_git, state, terminal
+from launcher.session import cache, handoff, messages, state, terminal
 from launcher.session.places import Places
 from launcher.session.worker import Worker
 from policy import promises
@@ -87,6 +87,8 @@ def run(
             egress = start.Egress(plan, session.directory, _packages)
             session.slots.update(egress.slots)
         if plan.git == "private":
+            from launcher.session import private_git
+
             git = private_git.take(places, plan, session.slots)
         bound = plan.bind(session.slots)
         if verbose:
@@ -135,6 +137,8 @@ def run(
         failures += session.close()
         changes = watch.changes(thorough=strict or target is not None)
         if git is not None:
+            from launcher.session import private_git
+
             finished = private_git.finish(git, plan, strict=strict, hold=strict and bool(changes))
             ended += finished.lines
             harvested, refused = finished.data, finished.refusal

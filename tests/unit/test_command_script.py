@@ -70,9 +70,9 @@ def make(prefix: Path, *, stand_in: bool = True) -> Environment:
 
 def install_stand_in(packages: Path) -> None:
     """Puts a package `launcher` whose main reports what it got into `packages`."""
-    (packages / "launcher/verbs").mkdir(parents=True)
-    for name in ("__init__", "verbs/__init__", "verbs/run"):
-        (packages / f"launcher/{name}.py").write_text("")
+    (packages / "launcher").mkdir(parents=True)
+    (packages / "launcher/__init__.py").write_text("")
+    (packages / "launcher/bundle.py").write_text("def write() -> None: ...\n")
     (packages / "launcher/__main__.py").write_text(STAND_IN)
     shutil.copy(ROOT / "launcher/start.py", packages / "launcher")
 

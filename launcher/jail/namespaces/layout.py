@@ -35,6 +35,9 @@ _OWN_DEVICES = (
     "stderr",
 )
 
+_MANY = 4
+"""Neighbours from which on one rule is less work."""
+
 # What lies at a path, for what comes below it.
 _OURS = "ours"  # the jail's tmpfs: mount points are made as needed
 _READ_ONLY = "ro"
@@ -132,7 +135,7 @@ def prepare(
         return "/", _OURS
 
     def add(operation: Operation, region: str) -> None:
-        above, kind = nearest(operation.path)
+        above, kind = found
         operation.nested = above in disk
         operation.makes = kind in (_OURS, _MASKED)
         operations.append(operation)
@@ -161,7 +164,8 @@ def prepare(
         add(Operation(PROTECT, path, text=why), _READ_ONLY)
 
     for path in sorted({*grants, *protected, *denied, *binds, *PRIVATE_DIRECTORIES}):
-        _, around = nearest(path)
+        found = nearest(path)
+        around = found[1]
         if path in binds:
             if around == _WRITABLE:
                 pin(path)
@@ -188,11 +192,38 @@ def prepare(
     return (*operations, *_links(plan, nearest, regions, disk))
 
 
+def gathered(grants: "tuple[Grant, ...]") -> "tuple[Grant, ...]":
+    """The grants with neighbours put together on their directory where the view shows nothing but them there.
+
+    Of /etc, it shows some sixty granted entries on a tmpfs. One rule of Landlock on the tmpfs says the same as sixty,
+    for what is mounted there (and for nothing that is in the outer /etc): a tenth of a millisecond for each ten.
+
+    Args:
+        grants: (canonical path, access, source), all that the view shows.
+    """
+    neighbours: dict[str, int] = {}
+    for path, access, _ in grants:
+        parent = path.rpartition("/")[0]
+        if "w" not in access:
+            neighbours[parent] = neighbours.get(parent, 0) + 1
+    found = grants
+    for parent, count in neighbours.items():
+        if count < _MANY or not parent or any(beneath(parent, own) for own in (*PRIVATE_DIRECTORIES, "/proc")):
+            continue
+        below = {access for path, access, _ in found if beneath(path, parent)}
+        shown = any(beneath(parent, path) for path, access, _ in found if access != "l")
+        if len(below) == 1 and not shown:
+            rest = tuple(grant for grant in found if not beneath(grant[0], parent))
+            found = (*rest, (parent, below.pop(), "all that is shown there"))
+    return found
+
+
 def _effective(plan: Plan, exempt: tuple[str, ...]) -> dict[str, bool]:
     """Granted path -> writable, without what is denied or the jail's own."""
     grants: dict[str, bool] = {}
-    denied = [path for path, _ in plan.denied]
-    read_only = [path for path, _ in plan.read_only]
+    exempt = _roots(exempt)
+    denied = _roots(path for path, _ in plan.denied)
+    read_only = _roots(path for path, _ in plan.read_only)
     for path, access, _ in plan.grants:
         if path in PRIVATE_DIRECTORIES or _is_own(path):
             continue
@@ -203,16 +234,26 @@ def _effective(plan: Plan, exempt: tuple[str, ...]) -> dict[str, bool]:
                 "the whole file system cannot be granted for writing",
                 hint="name the directories that are needed, each with --rw",
             )
-        if not any(beneath(path, root) for root in exempt):
-            if any(beneath(path, root) for root in denied):
+        directory = f"{path}/"
+        if not directory.startswith(exempt):
+            if directory.startswith(denied):
                 continue
-            writable = writable and not any(beneath(path, root) for root in read_only)
+            writable = writable and not directory.startswith(read_only)
         grants[path] = grants.get(path, False) or writable
     return grants
 
 
+def _roots(paths: "Iterable[str]") -> tuple[str, ...]:
+    """For `startswith`: what begins with one of them, a slash behind it, is at or below one of the paths."""
+    return tuple(path.rstrip("/") + "/" for path in paths)
+
+
 def _is_own(path: str) -> bool:
-    return beneath(path, "/proc") or (path.startswith("/dev/") and path[5:].partition("/")[0] in _OWN_DEVICES)
+    return (
+        path == "/proc"
+        or path.startswith("/proc/")
+        or (path.startswith("/dev/") and path[5:].partition("/")[0] in _OWN_DEVICES)
+    )
 
 
 def _protected(plan: Plan, grants: dict[str, bool]) -> dict[str, str]:
@@ -234,4 +275,6 @@ def _links(
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+
+    Grant = tuple[str, str, str]

@@ -30,7 +30,10 @@ _MASK_FILE = f"{SCRATCH}/mask-file"
 _READ_ONLY = syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID
 _WRITABLE = syscalls.MOUNT_ATTR_NOSUID
 _HERE = syscalls.AT_EMPTY_PATH | syscalls.AT_RECURSIVE
+# Recursive always: mounts below are locked to it in this namespace, a copy without them is refused.
+_CLONE = syscalls.OPEN_TREE_CLONE | syscalls.OPEN_TREE_CLOEXEC | syscalls.AT_RECURSIVE
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_THIS = syscalls.AT_SYMLINK_NOFOLLOW | syscalls.AT_NO_AUTOMOUNT
 
 # A path that is not there any more, or not as the canonical path that was decided about, or that this user cannot
 # reach (then the command cannot either).
@@ -54,6 +57,7 @@ class View:
         self.skipped: list[tuple[str, str]] = []
         self.fresh_proc = False
         self._masks: list[int] = []
+        self._outer: dict[str, int] = {}  # directories outside that hold sources, by path
         self._whole: int | None = None
         syscalls.mount("", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
         self._outer_root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -108,7 +112,7 @@ class View:
         syscalls.pivot_root(".", ".")
         syscalls.umount2(".", syscalls.MNT_DETACH)
         os.chdir("/")
-        for fd in {self._outer_root, *self._directories.values(), *self._masks}:
+        for fd in {self._outer_root, *self._outer.values(), *self._directories.values(), *self._masks}:
             os.close(fd)
 
     def _make_root(self) -> None:
@@ -291,14 +295,16 @@ class View:
 
     def _source(self, path: str) -> tuple[int, bool]:
         """A detached copy of the tree at the outer `path`, and whether it is a directory."""
-        source = self._open(self._outer_root, path)
-        try:
-            mode = os.fstat(source).st_mode
-            if S_ISLNK(mode):
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-            return self._clone(source), S_ISDIR(mode)
-        finally:
-            os.close(source)
+        parent, _, name = path.rpartition("/")
+        directory = self._outer.get(parent)  # dozens of sources are neighbours, in /etc
+        if directory is None:
+            directory = self._outer[parent] = self._open(self._outer_root, parent or "/", os.O_DIRECTORY)
+        tree = syscalls.open_tree(directory, name or ".", _CLONE | _THIS)
+        mode = os.fstat(tree).st_mode
+        if S_ISLNK(mode):
+            os.close(tree)
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        return tree, S_ISDIR(mode)
 
     def _mount_point(self, path: str, *, is_directory: bool) -> tuple[int, str]:
         """Makes a mount point on a tmpfs of ours: (descriptor of its directory, name)."""
@@ -343,14 +349,11 @@ class View:
 
     @staticmethod
     def _clone(fd: int) -> int:
-        # Recursive always: mounts below are locked to it in this namespace, a copy without them is refused.
-        flags = syscalls.OPEN_TREE_CLONE | syscalls.OPEN_TREE_CLOEXEC | syscalls.AT_RECURSIVE
-        return syscalls.open_tree(fd, "", flags | syscalls.AT_EMPTY_PATH)
+        return syscalls.open_tree(fd, "", _CLONE | syscalls.AT_EMPTY_PATH)
 
     @staticmethod
     def _clone_path(path: str) -> int:
-        flags = syscalls.OPEN_TREE_CLONE | syscalls.OPEN_TREE_CLOEXEC | syscalls.AT_RECURSIVE
-        return syscalls.open_tree(syscalls.AT_FDCWD, path, flags)
+        return syscalls.open_tree(syscalls.AT_FDCWD, path, _CLONE)
 
 
 def _make_directory(name: str, directory: int) -> None:
