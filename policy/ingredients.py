@@ -130,8 +130,10 @@ def program_grants(command: Command, grants: Iterable[Grant], host: Host, root: 
     Not when a link inside the worktree leads to it: an agent may have put it there, and the next run would open
     what it chose.
     """
+    before, marker, _ = command.program.partition("/node_modules/")
+    whole = before + "/node_modules" if marker else command.program
     shown = [grant for grant in grants if grant[2] != PRIVATE_TEMP]  # the jail's own /tmp does not show the machine's
-    if any(beneath(command.program, path) and "x" in access for path, access, _ in shown):
+    if any(beneath(whole, path) and "x" in access for path, access, _ in shown):
         return []
     if led_by(root, command.path, host):
         raise Refusal(
@@ -141,11 +143,9 @@ def program_grants(command: Command, grants: Iterable[Grant], host: Host, root: 
             hint=f"name the programme itself, {shlex.quote(command.program)}, or grant its directory with --ro",
             exit_code=EXIT_NOT_EXECUTABLE,
         )
-    before, marker, _ = command.program.partition("/node_modules/")
-    path = before + "/node_modules" if marker else command.program
-    if host.resolve(path) != path:
+    if host.resolve(whole) != whole:
         raise Refusal("command-moved", f"{command.program} changed while it was looked at", exit_code=EXIT_NOT_FOUND)
-    return [(path, READ, "the command's own programme")]
+    return [(whole, READ, "the command's own programme")]
 
 
 def handoff(root: str, rules: Rules, host: Host, exceptions: dict[str, str], git: Git) -> tuple[tuple[str, str], ...]:

@@ -107,6 +107,9 @@ def test_a_programme_outside_all_grants_is_granted_alone() -> None:
     node = Command("n", "/srv/n/node_modules/n/cli.js", "/srv/n/node_modules/n/cli.js", ROOT)
     packaged = plan(command=node, more={node.path: "file", "/srv/n/node_modules/m/x.js": "file"})
     assert access(packaged, "/srv/n/node_modules/m/x.js") == "rx"
+    on_path = NO_TOOLCHAINS._replace(grants=((node.path, "rx", "PATH"),))
+    reached = plan(command=node, more={node.path: "file", "/srv/n/node_modules/m/x.js": "file"}, toolchains=on_path)
+    assert access(reached, "/srv/n/node_modules/m/x.js") == "rx", "a link in PATH grants no more than what it leads to"
 
 
 def test_a_plan_holds_names_of_variables_and_no_callers_value() -> None:
