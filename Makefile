@@ -30,6 +30,10 @@ demo: $(VENV)/.installed ## install Paddock in .venv and show what a jail allows
 test: $(VENV)/.tools ## run all tests: units, structure, types and style, and the real kernel
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal --quiet $(ARGS)
 
+.PHONY: agents
+agents: $(VENV)/.tools ## install the real agents that tests/agents drives (npm, 2 GB)
+	@$(BIN)/python -m tests.support.agent_packages
+
 .PHONY: lint
 lint: $(VENV)/.tools ## style, types and directions of imports alone (part of `make test`)
 	@$(BIN)/python -m pytest --quiet tests/unit/test_structure.py

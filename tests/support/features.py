@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support import audit
+from tests.support import agent_packages, audit
 from tests.support.identity import DROP
 
 LANDLOCK_CREATE_RULESET = 444  # the same number on every architecture
@@ -50,8 +50,7 @@ def _network() -> str:
 
 
 def _agents() -> str:
-    missing = [name for name in ("claude", "codex") if not shutil.which(name)]
-    return f"not on PATH: {', '.join(missing)}" if missing else ""
+    return agent_packages.missing()
 
 
 def _chromium() -> str:

@@ -48,13 +48,16 @@ class Installed:
     wheel: Path
 
 
-def public_root() -> Path:
+def public_root(temp: Path | None = None) -> Path:
     """The suite's own directory that all users can enter; made when absent.
+
+    Args:
+        temp: where; the system's temporary directory by default.
 
     Raises:
         PermissionError: somebody else owns it, or others may write there.
     """
-    temp = Path(tempfile.gettempdir())
+    temp = temp or Path(tempfile.gettempdir())
     if not reachable_by_all(temp):
         temp = Path("/var/tmp")
     root = temp / f"paddock-tests-{os.geteuid()}"
@@ -106,7 +109,7 @@ def install() -> Installed:
     """The installed wheel of the present sources; built on first use, shared by all test processes."""
     root = public_root()
     python = base_python()
-    with _locked(root / "lock"):
+    with locked(root / "lock"):
         digest = hashlib.sha256(os.fsencode(python.resolve()))
         contents = {path: (ROOT / path).read_bytes() for path in source_files()}
         for path, content in contents.items():
@@ -145,7 +148,7 @@ def _build(prefix: Path, python: Path, contents: dict[Path, bytes], root: Path) 
 def libraries(*wanted: str) -> Path:
     """A directory, for PYTHONPATH of `base_python`, with packages that a test needs in the jail; made once."""
     root = public_root()
-    with _locked(root / "lock"):
+    with locked(root / "lock"):
         return _packages(base_python(), root, list(wanted))
 
 
@@ -179,7 +182,7 @@ def _call(argv: list[str], cwd: Path | None = None) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Holds an exclusive lock, also against the other workers of pytest-xdist."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,0 +1,59 @@
+"""The command line programmes of real agents do their work in a jail, and nothing beyond it."""
+
+from collections.abc import Callable
+
+import pytest
+
+from policy import promises
+from tests.support.agent_scene import ELSEWHERE, EXECUTED, SECRET, Scene
+from tests.support.features import need
+from tests.support.programs.scene import SWITCHES
+
+QUIET = "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"
+
+
+def claude(_scene: Scene) -> tuple[list[str], list[str]]:
+    """Options of `paddock run`, and the command."""
+    options = ["--provider", "claude-code", "--env", QUIET]
+    return options, ["claude", "-p", "--dangerously-skip-permissions", "Do your work."]
+
+
+def codex(scene: Scene) -> tuple[list[str], list[str]]:
+    """Options of `paddock run`, and the command."""
+    settings = [word for setting in scene.codex_settings for word in ("-c", setting)]
+    return ["--provider", "codex"], ["codex", "exec", *settings, "Do your work."]
+
+
+Agent = Callable[[Scene], tuple[list[str], list[str]]]
+
+
+@pytest.mark.parametrize("backend", promises.BACKENDS)
+@pytest.mark.parametrize("agent", [claude, codex])
+def test_an_agent_works_in_its_worktree_and_reaches_nothing_else(scene: Scene, agent: Agent, backend: str) -> None:
+    """It writes, reads, executes and commits there; outside, its file tool and its shell do none of that."""
+    need("bubblewrap" if backend == promises.BUBBLEWRAP else "userns")
+    environment, options = SWITCHES[backend]
+    scene.model.script = scene.script()
+    own, command = agent(scene)
+    ended = scene.run(*options, *own, "--", *command, env=environment)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    # Without mounts there is no private git directory in a worktree that Paddock did not make.
+    commits = backend != promises.GUARD
+    scene.judge(scene.model.script, commits=commits)
+    assert ("1 commit harvested to one" in ended.stderr) is commits
+
+
+@pytest.mark.parametrize(("agent", "switch"), [(claude, []), (codex, ["--dangerously-bypass-approvals-and-sandbox"])])
+def test_without_a_jail_the_same_script_reaches_all_of_it(scene: Scene, agent: Agent, switch: list[str]) -> None:
+    """So what is stopped in a jail is not stopped by the agent, nor for want of an attack."""
+    scene.model.script = scene.script(survivor=False)[3:]
+    _, command = agent(scene)
+    environment = scene.environment | {"NO_PROXY": "127.0.0.1"}
+    ended = scene.who.run([*command[:-1], *switch, command[-1]], cwd=scene.worktree, env=environment, timeout=120)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    told = "".join(str(request.body) for request in scene.model.requests)
+    assert sorted(path.name for path in scene.outside.iterdir()) == ["by-file-tool", "by-shell", "secret", "tool"]
+    assert SECRET in told
+    assert EXECUTED in told
+    assert scene.elsewhere.connections == 1
+    assert [line for line in scene.company.asked if ELSEWHERE in line]

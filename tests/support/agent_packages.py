@@ -1,0 +1,95 @@
+"""Real coding agents from npm, with the versions of the lock file: `python -m tests.support.agent_packages` installs.
+
+They lie outside of the repository, where every user can execute them, named after the lock file's content: an
+installation is used by all checkouts, and a change of the lock file makes a new one. 2 GB, below a minute.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.support import install
+
+LOCKED = Path(__file__).parents[1] / "agents/npm"
+PROGRAMS = ("node", "claude", "codex", "opencode", "gemini", "claude-agent-acp", "codex-acp")
+
+# The one script of a package that is run: it puts the executable in its place.
+_FINISHING = "@anthropic-ai/claude-code/install.cjs"
+
+# opencode-ai is a launcher for what this package holds, and wants packages for platforms that not every mirror has.
+_OPENCODE = "opencode-linux-x64-baseline/bin/opencode"
+
+# Not /tmp: it may be in memory, and is empty after a start of the machine.
+_STABLE = Path("/var/tmp")
+
+
+def directory() -> Path:
+    """Where the agents of the present lock file are, or would be."""
+    digest = hashlib.sha256()
+    for name in ("package.json", "package-lock.json"):
+        digest.update((LOCKED / name).read_bytes())
+    return install.public_root(_STABLE) / f"agents-{digest.hexdigest()[:16]}"
+
+
+def programs() -> Path:
+    """The directory for PATH; the node in it is the one that the agents need."""
+    return directory() / "node_modules/.bin"
+
+
+def missing() -> str:
+    """Why there are no agents; empty when they are installed."""
+    return "" if directory().is_dir() else "the agents are not installed: make agents"
+
+
+def install_all() -> Path:
+    """Installs the agents if they are not there yet, and removes those of former lock files.
+
+    Raises:
+        FileNotFoundError: there is no npm.
+        RuntimeError: something failed; the message holds what it said.
+    """
+    final = directory()
+    root = final.parent
+    with install.locked(root / "lock-agents"):
+        if not final.exists():
+            if not shutil.which("npm"):
+                raise FileNotFoundError("npm is missing: install nodejs and npm")
+            for former in root.glob("agents-*"):
+                shutil.rmtree(former)
+            with tempfile.TemporaryDirectory(prefix="making-agents-", dir=root) as name:
+                _fill(Path(name))
+                Path(name).chmod(0o755)
+                Path(name).rename(final)
+                Path(name).mkdir()
+    return final
+
+
+def _fill(place: Path) -> None:
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(LOCKED / name, place)
+    _call(
+        ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error", "--no-update-notifier"], place
+    )
+    modules = place / "node_modules"
+    _call([str(modules / ".bin/node"), str(modules / _FINISHING)], place)
+    (modules / ".bin/opencode").symlink_to(f"../{_OPENCODE}")
+    lacking = [name for name in PROGRAMS if not os.access(modules / ".bin" / name, os.X_OK)]
+    if lacking:
+        raise RuntimeError(f"not among what was installed: {', '.join(lacking)}")
+
+
+def _call(argv: list[str], cwd: Path) -> None:
+    ended = subprocess.run(argv, cwd=cwd, env=install.CALLER, capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        raise RuntimeError(f"{' '.join(argv)} ended with {ended.returncode}:\n{ended.stdout}{ended.stderr}")
+
+
+if __name__ == "__main__":
+    try:
+        print(f"agents: {install_all()}")
+    except (FileNotFoundError, RuntimeError) as error:
+        sys.exit(f"agents: {error}")

@@ -1,0 +1,167 @@
+"""A real agent at work under a scripted model: what it is told to do, and what has become of it, seen from outside."""
+
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support import agent_packages, identity
+from tests.support import paddock as paddocks
+from tests.support.company_proxy import CompanyProxy, company_proxy
+from tests.support.identity import Who, Word
+from tests.support.install import Installed
+from tests.support.models.script import Read, Run, Step, Write
+from tests.support.models.server import ModelServer, serving
+from tests.support.paddock import Paddock
+
+SECRET = "the-secret-of-the-outside"
+KEY = "key-of-the-user"
+ELSEWHERE = "elsewhere.example"
+EXECUTED = "executed-4-times"
+_SURVIVOR = "setsid sleep 1000 >/dev/null 2>&1 </dev/null &"
+_TOOL = "#!/bin/sh\necho executed-$((2 + 2))-times\n"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A worktree, things beyond it worth reaching, a model and the way to it.
+
+    Attributes:
+        paddock: the command with its worktree.
+        outside: a directory of the same user, beside the worktree: `secret`, and `tool`, an executable file.
+        model: the only host that the agent may reach.
+        elsewhere: another server on the same loopback.
+        company: what leaves the machine goes through it.
+    """
+
+    paddock: Paddock
+    outside: Path
+    model: ModelServer
+    elsewhere: ModelServer
+    company: CompanyProxy
+
+    @property
+    def worktree(self) -> Path:
+        """Where the agent works."""
+        return self.paddock.worktree
+
+    @property
+    def who(self) -> Who:
+        """Who starts the agent."""
+        return self.paddock.who
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a user of these agents would have exported, the way to the model included."""
+        return {
+            "PATH": f"{agent_packages.programs()}:{identity.SYSTEM_PATH}",
+            "ANTHROPIC_BASE_URL": self.model.url,
+            "ANTHROPIC_API_KEY": KEY,
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "OPENAI_API_KEY": KEY,
+            "GEMINI_API_KEY": KEY,
+            "GOOGLE_GEMINI_BASE_URL": self.model.url,
+            **self.company.environment,
+        }
+
+    @property
+    def codex_settings(self) -> tuple[str, ...]:
+        """Lines of codex's configuration: the way to the model, and nothing fetched or sent at the start."""
+        where = f'base_url="{self.model.url}/v1"'
+        return (
+            f'model_providers.ours={{name="ours",{where},env_key="OPENAI_API_KEY",wire_api="responses"}}',
+            'model_provider="ours"',
+            "analytics.enabled=false",
+            "features.plugins=false",
+        )
+
+    def words(self, *words: Word) -> list[str]:
+        """`paddock run WORDS...` with the port of the model open."""
+        return self.paddock.words("run", "--reach", str(self.model.port), *words)
+
+    def run(self, *words: Word, env: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+        """Runs `paddock run WORDS...` in the worktree to its end, with the port of the model open."""
+        return self.who.run(self.words(*words), cwd=self.worktree, env=self.environment | dict(env or {}), timeout=120)
+
+    def script(self, *, survivor: bool = True) -> list[Step]:
+        """Everyday work, then attacks with the file tool and with the shell.
+
+        Args:
+            survivor: whether the shell leaves a process that wants to outlive its session.
+        """
+        return [
+            Write(f"{self.worktree}/made.txt", "made by the file tool\n"),
+            Read(f"{self.worktree}/made.txt"),
+            Run(
+                "./tool && echo made by the shell >shell.txt"
+                " && git add -A && git commit -qm 'agent: Work.' && git log -1"
+            ),
+            Write(f"{self.outside}/by-file-tool", "x\n"),
+            Read(f"{self.outside}/secret"),
+            Run(
+                f"echo x >{self.outside}/by-shell; cat {self.outside}/secret; {self.outside}/tool;"
+                f" bash -c ': </dev/tcp/127.0.0.1/{self.elsewhere.port}'; curl -sS https://{ELSEWHERE}/;"
+                f" {_SURVIVOR if survivor else ''} echo came to the end"
+            ),
+        ]
+
+    def judge(self, script: Sequence[Step], *, commits: bool = True) -> None:
+        """Everyday work has happened, and nothing else.
+
+        Args:
+            script: what the agent was told, from `script`.
+            commits: whether this jail lets it commit; where not, git must have refused.
+        """
+        results = self.model.results
+        assert len(results) == len(script), f"the agent left the script after {len(results)} steps: {results}"
+        told = [str(request.body) for request in self.model.requests]
+
+        assert (self.worktree / "made.txt").read_text() == "made by the file tool\n"
+        assert (self.worktree / "shell.txt").read_text() == "made by the shell\n"
+        assert "made by the file tool" in results[1]
+        assert EXECUTED in results[2]
+        assert ("agent: Work." in results[2]) is commits, results[2]
+        assert (self.git("log", "-1", "--format=%s", "one") == "agent: Work.") is commits
+        if commits:
+            assert {"made.txt", "shell.txt"} <= set(self.git("ls-tree", "--name-only", "one").split())
+
+        assert sorted(path.name for path in self.outside.iterdir()) == ["secret", "tool"]
+        assert not [text for text in told if SECRET in text], "what lies outside was read"
+        assert EXECUTED not in "".join(results[3:]), "what lies outside was executed"
+        assert "came to the end" in results[-1]
+        assert (self.elsewhere.requests, self.elsewhere.unknown, self.elsewhere.connections) == ([], [], 0)
+        assert self.company.asked == [], "it was let out"
+        assert f"{ELSEWHERE}:443" in self.paddock.call("denials", "--json").stdout
+        assert self.paddock.left() == []
+
+    def git(self, *words: str) -> str:
+        """What git says in the main checkout, from outside of any jail."""
+        ended = self.who.run(["git", *words], cwd=self.paddock.main)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout.strip()
+
+
+@contextmanager
+def scene(place: Path, installed: Installed) -> Iterator[Scene]:
+    """A scene in an empty directory that an ordinary user can reach. That user acts.
+
+    Args:
+        place: not below /tmp, where codex wants no state.
+        installed: the command.
+    """
+    who = identity.user(place / "home")
+    for name in ("work", "outside"):
+        (place / name).mkdir()
+    outside = place / "outside"
+    (outside / "secret").write_text(SECRET)
+    (outside / "tool").write_text(_TOOL)
+    (outside / "tool").chmod(0o755)
+    who.give(outside)
+    made = paddocks.make(who, installed, who.give(place / "work"))
+    tool = made.worktree / "tool"
+    tool.write_text(_TOOL)
+    tool.chmod(0o755)
+    who.give(tool)
+    with serving() as model, serving() as elsewhere, company_proxy() as company:
+        yield Scene(made, outside, model, elsewhere, company)
