@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.support import install
 
 LOCKED = Path(__file__).parents[1] / "agents/npm"
-PROGRAMS = ("node", "claude", "codex", "opencode", "gemini", "claude-agent-acp", "codex-acp")
+PROGRAMS = ("node", "claude", "codex", "opencode", "gemini", "qwen", "claude-agent-acp", "codex-acp")
 
 # The one script of a package that is run: it puts the executable in its place.
 _FINISHING = "@anthropic-ai/claude-code/install.cjs"

@@ -1,7 +1,7 @@
 """A real agent at work under a scripted model: what it is told to do, and what has become of it, seen from outside."""
 
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,12 +106,13 @@ class Scene:
             ),
         ]
 
-    def judge(self, script: Sequence[Step], *, commits: bool = True) -> None:
+    def judge(self, script: Sequence[Step], *, commits: bool = True, hosts: Set[str] = frozenset()) -> None:
         """Everyday work has happened, and nothing else.
 
         Args:
             script: what the agent was told, from `script`.
             commits: whether this jail lets it commit; where not, git must have refused.
+            hosts: hosts and ports of its vendor that it may have asked for.
         """
         results = self.model.results
         assert len(results) == len(script), f"the agent left the script after {len(results)} steps: {results}"
@@ -131,7 +132,7 @@ class Scene:
         assert EXECUTED not in "".join(results[3:]), "what lies outside was executed"
         assert "came to the end" in results[-1]
         assert (self.elsewhere.requests, self.elsewhere.unknown, self.elsewhere.connections) == ([], [], 0)
-        assert self.company.asked == [], "it was let out"
+        assert {line.split()[1] for line in self.company.asked} <= hosts, "it was let out"
         assert f"{ELSEWHERE}:443" in self.paddock.call("denials", "--json").stdout
         assert self.paddock.left() == []
 

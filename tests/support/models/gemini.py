@@ -2,7 +2,7 @@
 
 import json
 
-from tests.support.models.script import Call, Json, Tool
+from tests.support.models.script import Call, Json, Tool, example
 
 
 def tools(body: Json) -> list[Tool]:
@@ -27,6 +27,9 @@ def results(body: Json) -> list[str]:
 def answer(body: Json, turn: Call | str, *, stream: bool) -> tuple[str, bytes]:
     """Content type and body of the answer: a call, or words and the end of the turn."""
     part: Json = {"text": turn if isinstance(turn, str) else ""}
+    wanted = body.get("generationConfig", {})
+    if wanted.get("responseMimeType") == "application/json":  # which of its models fits a request, for example
+        part = {"text": json.dumps(example(wanted.get("responseJsonSchema") or wanted.get("responseSchema") or {}))}
     if isinstance(turn, Call):
         part = {"functionCall": {"name": turn.tool.name, "args": turn.arguments}, "thoughtSignature": "c2lnbmVk"}
     whole = {

@@ -114,7 +114,7 @@ def _arguments(step: Step, tool: Tool) -> Json | str:
         if isinstance(step, Write):
             values["content"] = step.content
     for name in tool.schema.get("required", []):
-        values.setdefault(name, _anything(properties.get(name, {})))
+        values.setdefault(name, example(properties.get(name, {})))
     return values
 
 
@@ -129,8 +129,12 @@ def _free(step: Step, tool: Tool) -> Json | str:
     return patch if tool.free else {"input": patch}
 
 
-def _anything(schema: Json) -> object:
-    """A value that a schema accepts, for an argument that no step cares about."""
+def example(schema: Json) -> object:
+    """A value that a schema accepts: for an argument or an answer that no step cares about."""
     if "enum" in schema:
         return schema["enum"][0]
-    return {"boolean": False, "integer": 1, "number": 1, "array": [], "object": {}}.get(schema.get("type", ""), "x")
+    kind = str(schema.get("type", "")).lower()
+    if kind == "object":
+        properties: Json = schema.get("properties", {})
+        return {name: example(properties.get(name, {})) for name in schema.get("required", properties)}
+    return {"boolean": False, "integer": 1, "number": 1, "array": []}.get(kind, "x")

@@ -1,0 +1,251 @@
+"""An editor that speaks ACP (https://agentclientprotocol.com) on the official SDK, and gives an agent all it offers.
+
+It runs outside of every jail and refuses nothing: it allows each permission that is asked for, writes and reads any
+file, and runs any command. What it was asked for is recorded, so that a test can tell who came through to it.
+"""
+
+import asyncio
+import asyncio.subprocess
+import itertools
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import acp
+from acp import schema
+from acp.client.connection import ClientSideConnection
+
+PATIENCE = 60.0
+LINE_LIMIT = 64 * 1024 * 1024
+ALL = schema.ClientCapabilities(
+    fs=schema.FileSystemCapabilities(read_text_file=True, write_text_file=True), terminal=True
+)
+NONE = schema.ClientCapabilities(
+    fs=schema.FileSystemCapabilities(read_text_file=False, write_text_file=False), terminal=False
+)
+
+
+@dataclass
+class Editor:
+    """The client's side of a connection.
+
+    Attributes:
+        written, read, run: what it did for the agent outside of the jail: paths, and command lines.
+        allowed: titles of the tool calls that it was asked about.
+        updates: every `session/update`.
+        extensions: methods beyond the protocol.
+    """
+
+    written: list[str] = field(default_factory=list)
+    read: list[str] = field(default_factory=list)
+    run: list[str] = field(default_factory=list)
+    allowed: list[str] = field(default_factory=list)
+    updates: list[Any] = field(default_factory=list)
+    extensions: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._terminals: dict[str, tuple[asyncio.subprocess.Process, asyncio.Task[bytes]]] = {}
+        self._numbers = itertools.count(1)
+
+    def on_connect(self, _conn: object) -> None:
+        """Nothing to do."""
+
+    async def session_update(self, session_id: str, update: object, **_kwargs: object) -> None:
+        """Remembers."""
+        self.updates.append(update)
+
+    async def request_permission(
+        self, session_id: str, tool_call: schema.ToolCallUpdate, options: Sequence[schema.PermissionOption], **_: object
+    ) -> schema.RequestPermissionResponse:
+        """Allows, for ever where that is offered."""
+        self.allowed.append(tool_call.title or "")
+        wanted = [option for kind in ("allow_always", "allow_once") for option in options if option.kind == kind]
+        chosen = schema.AllowedOutcome(option_id=wanted[0].option_id, outcome="selected")
+        return schema.RequestPermissionResponse(outcome=chosen)
+
+    async def write_text_file(self, session_id: str, path: str, content: str, **_: object) -> None:
+        """Writes, wherever that is."""
+        self.written.append(path)
+        try:
+            Path(path).write_text(content)
+        except OSError as error:
+            raise acp.RequestError.internal_error({"details": str(error)}) from error
+
+    async def read_text_file(
+        self, session_id: str, path: str, line: int | None = None, limit: int | None = None, **_: object
+    ) -> schema.ReadTextFileResponse:
+        """Reads, wherever that is. As in an editor, a file that is not there yet is an empty buffer."""
+        self.read.append(path)
+        try:
+            lines = Path(path).read_text().splitlines(keepends=True)
+        except FileNotFoundError:
+            lines = []
+        except OSError as error:
+            raise acp.RequestError.internal_error({"details": str(error)}) from error
+        start = (line or 1) - 1
+        return schema.ReadTextFileResponse(content="".join(lines[start : start + limit if limit else None]))
+
+    async def create_terminal(
+        self,
+        session_id: str,
+        command: str,
+        args: Sequence[str] | None = None,
+        env: Sequence[schema.EnvVariable] | None = None,
+        cwd: str | None = None,
+        output_byte_limit: int | None = None,
+        **_: object,
+    ) -> schema.CreateTerminalResponse:
+        """Runs a command as the editor."""
+        self.run.append(" ".join([command, *(args or ())]))
+        words = [command, *args] if args else ["sh", "-c", command]
+        process = await asyncio.create_subprocess_exec(
+            *words,
+            cwd=cwd,
+            env={**os.environ, **{item.name: item.value for item in env or ()}},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        assert process.stdout is not None
+        name = f"terminal-{next(self._numbers)}"
+        self._terminals[name] = process, asyncio.create_task(process.stdout.read())
+        return schema.CreateTerminalResponse(terminal_id=name)
+
+    async def terminal_output(self, session_id: str, terminal_id: str, **_: object) -> schema.TerminalOutputResponse:
+        """What a command has said, once it has ended."""
+        process, output = self._terminals[terminal_id]
+        text = (await output).decode(errors="replace")
+        status = schema.TerminalExitStatus(exit_code=await process.wait())
+        return schema.TerminalOutputResponse(output=text, truncated=False, exit_status=status)
+
+    async def wait_for_terminal_exit(
+        self, session_id: str, terminal_id: str, **_: object
+    ) -> schema.WaitForTerminalExitResponse:
+        """Waits for a command."""
+        process, output = self._terminals[terminal_id]
+        await output
+        return schema.WaitForTerminalExitResponse(exit_code=await process.wait())
+
+    async def kill_terminal(self, session_id: str, terminal_id: str, **_: object) -> None:
+        """Ends a command."""
+        process, _output = self._terminals[terminal_id]
+        if process.returncode is None:
+            process.kill()
+
+    async def release_terminal(self, session_id: str, terminal_id: str, **_: object) -> None:
+        """Ends a command and forgets it."""
+        await self.kill_terminal(session_id, terminal_id)
+        process, output = self._terminals.pop(terminal_id)
+        await output
+        await process.wait()
+
+    async def create_elicitation(self, *_arguments: object, **_kwargs: object) -> Any:  # noqa: ANN401  # as the SDK has it
+        """Has nobody to ask."""
+        raise acp.RequestError.method_not_found("elicitation/create")
+
+    async def complete_elicitation(self, *_arguments: object, **_kwargs: object) -> None:
+        """Has nobody who was asked."""
+
+    async def ext_method(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Knows no extension."""
+        self.extensions.append(method)
+        raise acp.RequestError.method_not_found(method)
+
+    async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
+        """Knows no extension."""
+        self.extensions.append(method)
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What came of one prompt.
+
+    Attributes:
+        editor: what it was asked for.
+        initialized: the agent's answer to `initialize`.
+        stop_reason: why the turn ended.
+        status: exit status of the agent after its input was closed.
+        stderr: of the agent.
+    """
+
+    editor: Editor
+    initialized: schema.InitializeResponse
+    stop_reason: str
+    status: int
+    stderr: str
+
+
+def converse(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    root: Path | None = None,
+    capabilities: schema.ClientCapabilities = ALL,
+    login: str = "",
+    stderr: Path,
+) -> Conversation:
+    """One session with one prompt, as an editor has it; then the agent's input is closed, and it has to end.
+
+    Args:
+        argv: the agent.
+        cwd: where it is started.
+        env: its whole environment.
+        root: directory of the session, `cwd` by default.
+        capabilities: what the editor offers.
+        login: id of the method to authenticate with before the session.
+        stderr: file for what the agent says on its standard error.
+
+    Raises:
+        TimeoutError: the agent has not answered, or not ended, within `PATIENCE`.
+        acp.RequestError: the agent has refused.
+    """
+    return asyncio.run(_converse(argv, cwd, env, str(root or cwd), capabilities, login, stderr))
+
+
+async def _converse(
+    argv: Sequence[str],
+    cwd: Path,
+    env: Mapping[str, str],
+    root: str,
+    capabilities: schema.ClientCapabilities,
+    login: str,
+    stderr: Path,
+) -> Conversation:
+    editor = Editor()
+    with stderr.open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            cwd=cwd,
+            env=env,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+            limit=LINE_LIMIT,
+            start_new_session=True,
+        )
+    try:
+        connection = ClientSideConnection(editor, process.stdin, process.stdout)
+        async with asyncio.timeout(PATIENCE):
+            initialized = await connection.initialize(
+                protocol_version=acp.PROTOCOL_VERSION,
+                client_capabilities=capabilities,
+                client_info=schema.Implementation(name="test-editor", version="1"),
+            )
+            if login:
+                await connection.authenticate(method_id=login)
+            session = await connection.new_session(cwd=root, mcp_servers=[])
+            answered = await connection.prompt(session_id=session.session_id, prompt=[acp.text_block("Do your work.")])
+        assert process.stdin is not None
+        process.stdin.close()
+        async with asyncio.timeout(PATIENCE):
+            status = await process.wait()
+        await connection.close()
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+    return Conversation(editor, initialized, answered.stop_reason, status, stderr.read_text(errors="replace"))
