@@ -1,0 +1,47 @@
+"""Codex has a sandbox of its own, which cannot start in another one: in a jail it has to be off."""
+
+from pathlib import Path
+
+from tests.support import acp_agents
+from tests.support.agent_scene import EXECUTED, Scene
+from tests.support.features import need
+
+BROKEN = "bwrap: No permissions to create new namespace"
+
+
+def command(scene: Scene, *switches: str) -> list[str]:
+    settings = [word for setting in scene.codex_settings for word in ("-c", setting)]
+    return ["codex", "exec", *switches, *settings, "Do your work."]
+
+
+def test_the_translation_switches_it_off_and_codex_says_so(scene: Scene) -> None:
+    """Its banner names no sandbox, and its shell and file tool work."""
+    need("userns")
+    scene.model.script = scene.script()[:3]
+    ended = scene.run("--provider", "codex", "--", *command(scene))
+    assert "sandbox: danger-full-access" in ended.stderr
+    assert EXECUTED in scene.model.results[2]
+    assert (scene.worktree / "made.txt").exists()
+
+
+def test_without_the_translation_no_command_runs_and_codex_ends_well(scene: Scene) -> None:
+    """What users of a plain sandbox see: status 0, and nothing done."""
+    need("userns")
+    scene.model.script = scene.script()[:3]
+    words = command(scene, "--sandbox", "workspace-write")
+    ended = scene.run("--net", "proxy", "--env", "OPENAI_API_KEY", "--", *words)
+    assert ended.returncode == 0
+    assert [BROKEN in result for result in scene.model.results] == [False, True, True]
+    assert sorted(path.name for path in scene.worktree.iterdir()) == [".git", "file", "tool"]
+
+
+def test_without_the_translation_the_adapter_reports_the_end_of_a_turn(scene: Scene, tmp_path: Path) -> None:
+    """Over ACP an editor is told that all went well."""
+    need("userns")
+    agent = acp_agents.codex(scene)
+    options = ("--net", "proxy", "--env", "OPENAI_API_KEY", "--env", "CODEX_CONFIG")
+    untold = acp_agents.Agent(options, agent.command, agent.environment | {"INITIAL_AGENT_MODE": "agent"})
+    told = acp_agents.talk(scene, untold, scene.script()[2:3], tmp_path / "stderr")
+    assert told.stop_reason == "end_turn"
+    assert BROKEN in scene.model.results[0]
+    assert not (scene.worktree / "shell.txt").exists()
