@@ -16,6 +16,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "denials": ("launcher.verbs.denials", "show what a session was refused, and what would allow it"),
     "worktree": ("launcher.verbs.worktree", "make, look at, harvest and remove worktrees for agents"),
     "doctor": ("launcher.verbs.doctor", "prove what this machine can enforce"),
+    "providers": ("launcher.verbs.providers", "list the known agents, and explain one"),
     "init": ("launcher.verbs.init", "write a commented .paddock.toml"),
     "trust": ("launcher.verbs.trust", "let one exact .paddock.toml loosen the rules"),
 }
@@ -27,8 +28,9 @@ FLAG = "flag"  # takes none
 OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     # name, kind, metavar, help
     ("--worktree", ONE, "DIR", "root of the git worktree (default: the one that holds the current directory)"),
-    ("--provider", ONE, "NAME", "translate the worktree into this agent's own flags and environment"),
+    ("--provider", ONE, "auto|none|NAME", "translate the worktree into this agent's own flags and environment"),
     ("--dialect", ONE, "native|contract", "flags the real agent accepts, or exactly the specification's"),
+    ("--keep-prompts", FLAG, "", "leave the agent's own permission prompts on (off by default: the jail holds it)"),
     ("--rw", MANY, "PATH", "grant reading, writing and executing below PATH"),
     ("--ro", MANY, "PATH", "grant reading and executing below PATH"),
     ("--deny", MANY, "PATH", "deny everything below PATH, whatever else is granted"),
@@ -198,7 +200,7 @@ def overview() -> str:
         "",
         "examples:",
         "  paddock run -- bash                       a shell that cannot leave this worktree",
-        "  paddock run --provider claude-code -- claude",
+        "  paddock run -- claude                     a known agent, told its limits in its own flags",
         "  paddock explain ~/.ssh/id_ed25519         why it cannot be read, and what would allow it",
         "  paddock doctor                            what this machine can enforce",
         "",

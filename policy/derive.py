@@ -32,7 +32,7 @@ from policy.ingredients import (
     program_grants,
     socket_warning,
 )
-from policy.launch import Command, Git, Support, Translation
+from policy.launch import Command, Git, Support, Translation, led_by
 from policy.plan import VERSION, Bind, Grant, Plan, beneath
 from policy.toolchains import Toolchains
 from policy.worktree import WorktreeSandboxContext
@@ -119,6 +119,9 @@ def derive(
         if host.kind(granted) == "socket":
             warnings.append(socket_warning(granted, source))
     grants += program_grants(command, grants, host, root)
+    if provider.program is not None and not led_by(root, provider.program.path, host):
+        grants += program_grants(provider.program, grants, host, root)
+        links.update(host.links(provider.program.path))
     links.update(host.links(command.path))
 
     denied = {path: not_granted(name) for name, path in _ungranted(context)} | covered
@@ -198,10 +201,12 @@ def derive(
         worktree_id=context.main_worktree_id,
         cwd=command.cwd,
         provider=provider.provider,
+        provider_source=provider.source,
         dialect=provider.dialect,
         program=command.path,
         command=command.name,
         arguments=provider.arguments,
+        arguments_unless=provider.arguments_unless,
         arguments_at=provider.arguments_at,
         grants=(*merged(grants), *nested),  # not merged: a grant above covers them by name, but is hidden there
         links=tuple(sorted(links.items())),

@@ -3,7 +3,7 @@
 from typing import NamedTuple, Protocol
 
 from policy.host import Host
-from policy.plan import Repository, beneath
+from policy.plan import Conditional, Repository, beneath
 
 
 class Support(Protocol):
@@ -66,16 +66,24 @@ class Command(NamedTuple):
 
 
 class Translation(NamedTuple):
-    """What a provider's strategy made of the worktree. All empty for a plain command."""
+    """What a provider's strategy made of the worktree. All empty for a plain command.
+
+    Attributes:
+        source: why it is this provider, or none.
+        program: the provider's programme, where a runner is what starts it and a path names it.
+    """
 
     provider: str = ""
+    source: str = "--provider none"
     dialect: str = "native"
     environment: tuple[tuple[str, str], ...] = ()
     arguments: tuple[str, ...] = ()
+    arguments_unless: tuple[Conditional, ...] = ()
     arguments_at: int = -1
     credentials: tuple[str, ...] = ()
     domains: tuple[tuple[str, str], ...] = ()
     reach: tuple[tuple[str, str], ...] = ()
+    program: Command | None = None
 
 
 def led_by(worktree: str, path: str, host: Host) -> bool:

@@ -18,15 +18,15 @@ Grant
     grant comes from (``default``, a file name with its key, ``--rw`` ...), for `paddock explain`.
 """
 
-VERSION = 2
+VERSION = 3
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin"
 """Where programmes are looked for that Paddock itself runs, outside of every jail. Never the caller's PATH: it may lead
 into a worktree (an active virtual environment does), and whoever works there would choose what runs."""
 
-SLOTS = ("home", "tmp", "git", "run", "proxy", "proxy_port", "proxy_token")
-"""home and git belong to the worktree, tmp and run to the session (DESIGN section 2). The last three are no paths:
-where the session's proxy is, as ``USER:TOKEN@HOST:PORT``, and two parts of that."""
+SLOTS = ("home", "tmp", "git", "run", "proxy", "proxy_port", "proxy_token", "secret")
+"""home and git belong to the worktree, tmp and run to the session (DESIGN section 2). The others are no paths: where
+the session's proxy is, as ``USER:TOKEN@HOST:PORT``, two parts of that, and a random password for its servers."""
 
 Grant = tuple[str, str, str]
 
@@ -37,6 +37,11 @@ Repository = tuple[str, str, str, str, str, str, tuple[str, ...]]
 """A repository that gets a private git directory: the submodule's name ("" for the worktree's own), the root of its
 working tree, its git directory, its common directory, the private one's place ("" or ``modules/...``), its object
 format (``sha1`` or ``sha256``), and the object directories it borrows from, its own first."""
+
+
+Conditional = tuple[tuple[str, ...], tuple[str, ...]]
+"""``(arguments, words)``: they are left out where the caller gives one of the words: a flag anywhere, or a sub-command
+as the first word behind the programme."""
 
 
 class Plan:
@@ -52,10 +57,12 @@ class Plan:
         "worktree_id",  # str: stable id of the worktree, names its private directories
         "cwd",  # str: directory to start in, inside the worktree
         "provider",  # str: provider's name, "" for a plain command
+        "provider_source",  # str: why that one
         "dialect",  # str: "native" or "contract"
         "program",  # str: canonical path of what is executed
         "command",  # str: the command's name as the caller gave it, argv[0]
         "arguments",  # tuple[str, ...]: the provider's flags
+        "arguments_unless",  # tuple[Conditional, ...]: more of them, behind those
         "arguments_at",  # int: index in the whole command line where they go; -1 is its end
         "grants",  # tuple[Grant, ...]
         "links",  # tuple[tuple[str, str], ...]: symbolic links (path, target) that lead to grants
@@ -86,10 +93,12 @@ class Plan:
     worktree_id: str
     cwd: str
     provider: str
+    provider_source: str
     dialect: str
     program: str
     command: str
     arguments: tuple[str, ...]
+    arguments_unless: tuple[Conditional, ...]
     arguments_at: int
     grants: tuple[Grant, ...]
     links: tuple[tuple[str, str], ...]
@@ -157,14 +166,20 @@ class Plan:
         """The argument vector: the command, the caller's `arguments`, and the provider's in their place."""
         words = [self.command, *arguments]
         at = len(words) if self.arguments_at < 0 else self.arguments_at
-        return [*words[:at], *self.arguments, *words[at:]]
+        given = words[1 : words.index("--")] if "--" in words else words[1:]
+        flags = {word.partition("=")[0] for word in given if word.startswith("-")}
+        flags.update(words[at : at + 1])
+        more = [word for added, unless in self.arguments_unless if flags.isdisjoint(unless) for word in added]
+        return [*words[:at], *self.arguments, *more, *words[at:]]
 
     def describe(self) -> list[str]:
         """The plan in words, one fact per line, for `paddock explain --plan`."""
         lines = [
             f"worktree  {self.worktree}",
             f"command   {' '.join(self.argv(('ARGUMENTS...',)))}  ({self.program})",
-            f"provider  {self.provider or 'none'}" + (f", {self.dialect} dialect" if self.provider else ""),
+            f"provider  {self.provider}, {self.dialect} dialect  [{self.provider_source}]"
+            if self.provider
+            else f"provider  none  [{self.provider_source}]",
             f"backend   {self.backend}",
             f"git       {self.git}",
             f"network   {self.net}",

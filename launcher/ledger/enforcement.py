@@ -54,6 +54,7 @@ def document(
         "worktree": plan.worktree,
         "program": plan.program,
         "provider": plan.provider,
+        "provider_source": plan.provider_source,
         "network": plan.net,
         "git": plan.git,
         "status": status,

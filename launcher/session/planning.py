@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.jail import probe, seccomp
-from launcher.session import cache, configuration, endpoints, implied, repositories, state
+from launcher.session import cache, configuration, implied, providers, repositories, state
 from launcher.session.machine import Machine
 from launcher.session.places import Places, made
 from launcher.session.private_home import make_private_home
@@ -17,12 +17,8 @@ from launcher.vcs.worktrees.naming import worktree_id as worktree_id
 from policy import derive, promises, toolchain_table, toolchains
 from policy.config import flags
 from policy.config import rules as config_rules
-from policy.config.settings import Settings
 from policy.errors import Refusal
-from policy.launch import Translation
 from policy.plan import Plan, beneath
-from policy.providers import registry, strategy
-from policy.providers.model import ArgumentsPosition, DialectName
 from policy.worktree import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 
 Options = dict[str, str | list[str] | bool]
@@ -55,10 +51,8 @@ def entry(options: Options, command: list[str], cwd: str, places: Places, *, key
     prepare(planned, places)
     plan = planned.plan
     result = cache.Entry(plan, planned.support.to_data(), filter_program(plan, planned.support, planned.machine))
-    # Behind a runner (npx, env ...) the place of the provider's flags depends on arguments that the key leaves out.
-    if not (plan.arguments and plan.arguments_at > 1):
-        _depend_on_code(planned.machine)
-        cache.store(places, key, implied.grouped(planned.machine.recorded()), result)
+    _depend_on_code(planned.machine)
+    cache.store(places, key, implied.grouped(planned.machine.recorded()), result)
     return result
 
 
@@ -112,9 +106,13 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         support,
         machine,
         toolchains=tools,
-        provider=_translated(settings, context, command, places, machine),
+        provider=providers.translated(
+            providers.choose(settings, command, directory, places, machine), settings, context, command, machine
+        ),
         own=places.own(),
     )
+    allowed = tuple(entry.value for entry in settings.allow_domains)
+    plan = plan.replace(warnings=(*plan.warnings, *providers.warnings(command, plan.net, allowed)))
     return Planned(plan, context_for_tools(plan, context), support, machine, found.common_dir, tools.seeds)
 
 
@@ -239,45 +237,6 @@ def _try_bubblewrap(support: probe.Support, machine: Machine, writable: tuple[st
             machine.resolve(f"{directory}/bwrap")
     path, works, why = probe.bubblewrap(tuple(filter(None, map(machine.resolve, writable))))
     support.bubblewrap, support.bubblewrap_why = path if works else "", why
-
-
-def _translated(
-    settings: Settings, context: WorktreeSandboxContext, command: list[str], places: Places, machine: Machine
-) -> Translation:
-    if not settings.provider.value:
-        return Translation()
-    for directory in (str(registry.BUILTIN_DIRECTORY), f"{places.config}/providers"):
-        for name in machine.listing(directory) or ():
-            machine.depends_on_content(f"{directory}/{name}")
-    for directory in sys.path:  # plug-ins come and go there with their packages
-        machine.depends_on_content(directory)
-    dialect = DialectName(settings.dialect.value)
-    known = registry.load_registry(dialect, Path(places.config, "providers"), entry_points=True)
-    chosen = known.require(settings.provider.value)
-    words = strategy.translate(chosen, context)
-    at: int | None = -1
-    if isinstance(chosen, strategy.DeclaredStrategy):
-        position = chosen.spec.dialect(dialect).arguments_position
-        if position is ArgumentsPosition.AFTER_PROGRAM:
-            at = strategy.program_index(command, chosen.spec.commands)
-    arguments = () if at is None else tuple(words.arguments)
-    credentials: tuple[str, ...] = ()
-    domains: tuple[tuple[str, str], ...] = ()
-    reach: tuple[tuple[str, str], ...] = ()
-    if isinstance(chosen, strategy.DeclaredStrategy):
-        spec = chosen.spec
-        credentials = (*spec.credentials.environment, *spec.settings)
-        domains, reach = endpoints.of(spec, chosen.provider_name, machine, os.environ)
-    return Translation(
-        provider=chosen.provider_name,
-        dialect=dialect.value,
-        environment=tuple(words.environment.items()),
-        arguments=arguments,
-        arguments_at=-1 if at in (None, -1) else at + 1,
-        credentials=credentials,
-        domains=domains,
-        reach=reach,
-    )
 
 
 def _depend_on_code(machine: Machine) -> None:

@@ -90,8 +90,10 @@ def run(
             from launcher.session import private_git
 
             git = private_git.take(places, plan, session.slots)
+        session.slots["secret"] = os.urandom(24).hex()
         bound = plan.bind(session.slots)
         if verbose:
+            messages.say(f"paddock: provider {plan.provider or 'none'} ({printable(plan.provider_source)})")
             messages.say(f"paddock: session {session.name}, {plan.backend}, worktree {printable(plan.worktree)}")
         if _costly(plan):
             from launcher.session import limits as session_limits

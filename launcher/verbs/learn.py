@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
         raise cli.usage("there is no command to run", "learn")
     written = options.get("--write")
     target = report_file.Target(written) if isinstance(written, str) else None
-    _, given = runs.key_words(options, command[0])
+    _, given = runs.key_words(options, command)
     where = places.places(os.environ)
     own_options = {name for name, *_ in EXTRA} | set(cli.UNUSED)
     launch = {name: value for name, value in options.items() if name not in own_options}

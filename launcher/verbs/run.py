@@ -10,14 +10,18 @@ from policy.errors import Refusal, printable
 SYNOPSIS = "[options] -- COMMAND [ARGUMENT]..."
 EXAMPLES = (
     ("paddock run -- bash", "a shell that cannot leave this worktree"),
-    ("paddock run --provider claude-code -- claude", "an agent, told its limits in its own flags"),
+    ("paddock run -- claude", "an agent, told its limits in its own flags"),
+    ("paddock run --keep-prompts -- npx -y @openai/codex", "another one, which goes on asking before it acts"),
     ("paddock run --ro ~/datasets --net open -- python train.py", "one more tree to read, and the network"),
     ("paddock run --worktree ../agent-1 --submodule lib -- make test", "another worktree, one submodule of it"),
     ("paddock run --report report.json -- true", "what was really enforced, as JSON"),
 )
 
-ALIASES = {"claude": "claude-code", "codex": "codex", "goose": "goose"}
-"""Provider by the name that Paddock was called under; other names run without a translation."""
+
+RUNNERS = frozenset(
+    "env nice nohup setsid stdbuf timeout node npx pnpx bunx npm pnpm yarn bun deno uvx uv pipx".split()  # noqa: SIM905
+)
+"""The keys of `policy.runners.TABLE`, which is imported only for them."""
 
 
 def main(argv: list[str]) -> int:
@@ -34,7 +38,7 @@ def main(argv: list[str]) -> int:
 def launch(options: cli.Parsed, command: list[str]) -> int:
     """One launch from parsed options: the cached Plan if it still holds, else a new one."""
     where = places.places(os.environ)
-    words, given = key_words(options, command[0])
+    words, given = key_words(options, command)
     cwd = places.current_directory()
     # Its own directories are denied by the plan, so a plan belongs to them.
     key = cache.key((*words, where.home, *where.own()), cwd)
@@ -63,10 +67,11 @@ def launch(options: cli.Parsed, command: list[str]) -> int:
     )
 
 
-def key_words(options: cli.Parsed, command: str) -> tuple[tuple[object, ...], dict[str, str]]:
+def key_words(options: cli.Parsed, command: list[str]) -> tuple[tuple[object, ...], dict[str, str]]:
     """What a cached Plan is found by, and the values given with `--env NAME=VALUE`.
 
-    The values stay out of the key, because the key is written to the cache.
+    The values stay out of the key, because the key is written to the cache. So do the command's arguments, but for the
+    one that says what a runner (`env`, `npx` ...) starts: the provider may depend on it.
     """
     given: dict[str, str] = {}
     names = []
@@ -76,7 +81,12 @@ def key_words(options: cli.Parsed, command: str) -> tuple[tuple[object, ...], di
         names.append(name + equals)
         if equals:
             given[name] = value
-    words: list[object] = [command, tuple(names)]
+    started = 0
+    if command[0].rpartition("/")[2] in RUNNERS:
+        from policy import runners
+
+        started = runners.started(command)
+    words: list[object] = [command[0], (started, command[started]) if started else 0, tuple(names)]
     for name in sorted(options):
         if name not in ("--env", "--session", "--report", "--dry-run", "--verbose", "--quiet", "--strict-handoff"):
             choice = options[name]
@@ -105,10 +115,7 @@ def under_another_name(called: str, words: list[str]) -> int:
             hint=f"install {name}, or call paddock by its own name: paddock run -- COMMAND",
             exit_code=127,
         )
-    options: cli.Parsed = {}
-    if name in ALIASES:
-        options["--provider"] = ALIASES[name]
-    return launch(options, [real, *words])
+    return launch({"--provider": "auto"}, [real, *words])
 
 
 def _next_in_path(name: str) -> str | None:

@@ -27,6 +27,7 @@ FLAG_OF = {
     "backend.choice": "--backend",
     "provider.name": "--provider",
     "provider.dialect": "--dialect",
+    "provider.keep_prompts": "--keep-prompts",
 }
 """The option that says the same as a key (`git.submodules` is no key: only the option exists)."""
 

@@ -85,6 +85,8 @@ def loosening(below: Settings, layer: Layer) -> list[str]:
     changed("backend", content.backend.choice)
     changed("provider", content.provider.name)
     changed("dialect", content.provider.dialect)
+    if content.provider.keep_prompts is False and below.keep_prompts.value:
+        found.append("provider.keep_prompts: false instead of true")
     protected = {entry.value for entry in below.handoff_protect}
     found += [f"handoff.report: {name} is protected" for name in content.handoff.report if name in protected]
     if content.system.model_fields_set:  # `layer.parse` refuses it already; here too, so that this stands alone
@@ -98,10 +100,11 @@ def _source(layer: Layer, key: str) -> Source:
 
 def _merged(layers: Sequence[Layer]) -> Settings:
     lists: dict[str, dict[str, Sourced[str]]] = {}
-    scalars: dict[str, Sourced[str]] = {"provider": Sourced("", Source(Kind.DEFAULT, "", "provider.name"))}
+    scalars: dict[str, Sourced[str]] = {}
     tables: dict[str, dict[str, Sourced[tuple[str, str]]]] = {"env_set": {}, "devices": {}}
     limits: dict[str, Sourced[tuple[str, int]]] = {}
     freeze_root = Sourced(False, Source(Kind.DEFAULT, "", "filesystem.freeze_root"))
+    keep_prompts = Sourced(False, Source(Kind.DEFAULT, "", "provider.keep_prompts"))
     handoff: dict[str, tuple[str, Sourced[str]]] = {}
     for layer in layers:
         content = layer.content
@@ -134,6 +137,8 @@ def _merged(layers: Sequence[Layer]) -> Settings:
                 scalars[attribute] = Sourced(scalar, _source(layer, KEYS[attribute]))
         if content.filesystem.freeze_root is not None:
             freeze_root = Sourced(content.filesystem.freeze_root, _source(layer, KEYS["freeze_root"]))
+        if content.provider.keep_prompts is not None:
+            keep_prompts = Sourced(content.provider.keep_prompts, _source(layer, KEYS["keep_prompts"]))
         for attribute, table in (("env_set", content.environment.set_), ("devices", content.system.devices)):
             for name, value in table.items():
                 tables[attribute][name] = Sourced((name, value), _source(layer, f"{KEYS[attribute]}.{name}"))
@@ -146,7 +151,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
             for pattern in patterns:  # the last layer that names a pattern decides its mode
                 if handoff.get(pattern, ("",))[0] != mode:
                     handoff[pattern] = (mode, Sourced(pattern, _source(layer, f"handoff.{mode}")))
-    missing = {"network_mode", "server_name", "git_mode", "backend", "dialect"} - scalars.keys()
+    missing = {"network_mode", "server_name", "git_mode", "backend", "provider", "dialect"} - scalars.keys()
     if missing:
         raise ValueError(f"the shipped default sets no {', '.join(sorted(missing))}")
     accumulated: dict[str, Strings] = {name: tuple(entries.values()) for name, entries in lists.items()}
@@ -171,6 +176,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
         backend=scalars["backend"],
         provider=scalars["provider"],
         dialect=scalars["dialect"],
+        keep_prompts=keep_prompts,
         read_trees=accumulated["read_trees"],
         etc_files=accumulated["etc_files"],
         kernel_files=accumulated["kernel_files"],

@@ -116,6 +116,7 @@ class Provider(Part):
 
     name: Annotated[str, _checked(values.text)] | None = None
     dialect: Literal["native", "contract"] | None = None
+    keep_prompts: Boolean | None = None
 
 
 class Handoff(Part):

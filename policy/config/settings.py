@@ -64,6 +64,7 @@ class Settings:
     backend: Sourced[str]
     provider: Sourced[str]
     dialect: Sourced[str]
+    keep_prompts: Sourced[bool]
     handoff_protect: Strings
     handoff_report: Strings
     read_trees: Strings
@@ -128,6 +129,7 @@ KEYS = {
     "backend": "backend.choice",
     "provider": "provider.name",
     "dialect": "provider.dialect",
+    "keep_prompts": "provider.keep_prompts",
     "handoff_protect": "handoff.protect",
     "handoff_report": "handoff.report",
     "read_trees": "system.read_trees",
@@ -138,7 +140,17 @@ KEYS = {
 """Attribute of `Settings` -> dotted key."""
 
 _SCALARS = {
-    KEYS[name] for name in ("freeze_root", "network_mode", "server_name", "git_mode", "backend", "provider", "dialect")
+    KEYS[name]
+    for name in (
+        "freeze_root",
+        "network_mode",
+        "server_name",
+        "git_mode",
+        "backend",
+        "provider",
+        "dialect",
+        "keep_prompts",
+    )
 }
 
 

@@ -5,13 +5,15 @@ A file looks like this (all keys except ``schema``, ``name``, ``title``, ``nativ
     schema = 1                          # version of this format
     name = "claude-code"                # lower case, digits and dashes
     title = "Claude Code"
-    commands = ["claude"]               # base names of the command line programme
-    adapters = ["claude-agent-acp"]     # base names of ACP adapters: they take no flags of ours
+    commands = ["claude"]               # its command line programme: base names, npm packages with their scope
+    adapters = ["claude-agent-acp"]     # ACP adapters, in the same way: they take no flags of ours
+    acp = "claude-agent-acp"            # how its ACP server is started, for people
     supports_sandbox = true             # false: neither variables nor flags are given
     override = false                    # true, in a user's file only: replaces the built-in of the same name
     domains = ["api.anthropic.com"]     # hosts it needs, HOST or *.HOST, optionally :PORT
     settings = ["ANTHROPIC_MODEL"]      # names of plain (not secret) variables that pass through
     endpoints = ["ANTHROPIC_BASE_URL"]  # those of them that hold the URL of a host it must reach
+    session_secrets = ["X_PASSWORD"]    # variables that get a value of their own in each session
     notes = ["..."]                     # what bites, for people
 
     [state]                             # see `State`
@@ -19,7 +21,12 @@ A file looks like this (all keys except ``schema``, ``name``, ``title``, ``nativ
     [temp]                              # see `Temp`
     [quiet]                             # variables that switch telemetry and self-updates off
     [native]                            # see `Dialect`: what the real programme accepts
+    [native.sandbox_off]                # see `Switch`: turns off its own sandbox, where Paddock's jail holds it
+    [native.prompts_off]                # see `Switch`: the same for its own questions, unless --keep-prompts
     [contract]                          # see `Dialect`: exactly the specification, contracts.md section 2a
+
+A user's own file lies in ``$XDG_CONFIG_HOME/paddock/providers/``; a plug-in gives a `ProviderSpec` or a strategy object
+through the entry point group ``paddock.providers`` (`policy.providers.registry`).
 """
 
 import difflib
@@ -34,7 +41,14 @@ from policy.errors import Refusal
 
 SCHEMA = 1
 
+RESERVED = ("auto", "none")
+"""What `--provider` takes besides the names of providers."""
+
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+
+
+def _home_or_below(path: str) -> str:
+    return path if path == "~" else _home_relative(path)
 
 
 def _home_relative(path: str) -> str:
@@ -49,11 +63,31 @@ def _base_name(name: str) -> str:
     return name
 
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+def _programme(name: str) -> str:
+    """A base name, or an npm package with its scope."""
+    scope, slash, rest = name.partition("/")
+    if scope.startswith("@") and slash:
+        if len(scope) == 1:
+            raise ValueError("must name a scope behind the @")
+        _base_name(rest)
+        return name
+    return _base_name(name)
+
+
+def _no_reserved(name: str) -> str:
+    if name in RESERVED:
+        raise ValueError(f"must be none of {', '.join(RESERVED)}")
+    return name
+
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$"), AfterValidator(_no_reserved)]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Domain = Annotated[str, Field(pattern=r"^(\*\.)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?$")]
 HomePath = Annotated[str, AfterValidator(_home_relative)]
-BaseName = Annotated[str, AfterValidator(_base_name)]
+HomeOrBelow = Annotated[str, AfterValidator(_home_or_below)]
+Programme = Annotated[str, AfterValidator(_programme)]
+Word = Annotated[str, Field(pattern=r"^[a-z]")]
+Flag = Annotated[str, Field(pattern=r"^--?[A-Za-z]")]
 
 
 class DialectName(StrEnum):
@@ -86,9 +120,16 @@ class State(_Frozen):
     files: list[HomePath] = []
     """Single files below the home directory, outside those directories."""
     variable: Variable | None = None
-    """Environment variable that moves the state elsewhere."""
+    """Environment variable that moves the state elsewhere. In the jail it always does: into the private home."""
+    root: HomeOrBelow | None = None
+    """Where that variable leads in the private home; left out: to the first of `directories`."""
     executable: bool = False
     """Whether programmes are run from the state directory (no `noexec` there, and not below /tmp)."""
+
+    @property
+    def home(self) -> str | None:
+        """Where `variable` leads in the private home, as a path below ``~``; None without a place."""
+        return self.root or next(iter(self.directories), None)
 
 
 class Credentials(_Frozen):
@@ -109,6 +150,24 @@ class Temp(_Frozen):
     """Whether programmes are unpacked and run there."""
 
 
+class Switch(_Frozen):
+    """What turns off a precaution of the provider's own that the jail around it makes pointless, or breaks."""
+
+    environment: dict[Variable, str] = {}
+    """Variable -> value."""
+    arguments: list[str] = []
+    """Given where the dialect's arguments go, behind them."""
+    unless: list[Flag] = []
+    """Flags of the caller that stand in the place of `arguments`, which are left out then."""
+
+    @model_validator(mode="after")
+    def _no_nul(self) -> Self:
+        for text in (*self.environment.values(), *self.arguments):
+            if "\0" in text:
+                raise ValueError(f"NUL in {text!r}")
+        return self
+
+
 class Dialect(_Frozen):
     """Variables and flags that tell the provider about its sandbox.
 
@@ -123,6 +182,12 @@ class Dialect(_Frozen):
     """Given once for every granted submodule; ``{worktree}`` and ``{submodule}`` may be used."""
     arguments_position: ArgumentsPosition = Field(default=ArgumentsPosition.APPEND, strict=False)
     """Where both kinds of arguments go."""
+    unknown_to: list[Word] = []
+    """Sub-commands that do not know the arguments and would end with an error: there they are left out."""
+    sandbox_off: Switch = Switch()
+    """Turns off its own sandbox. Only ever used where Paddock's jail holds the process."""
+    prompts_off: Switch = Switch()
+    """Turns off its own questions. Only ever used where Paddock's jail holds the process, and not to be kept."""
 
     @model_validator(mode="after")
     def _placeholders_are_known(self) -> Self:
@@ -149,10 +214,12 @@ class ProviderSpec(_Frozen):
     """What `--provider` takes."""
     title: str = Field(min_length=1)
     """The name that people know."""
-    commands: list[BaseName] = []
-    """Base names of its command line programme; they take the dialect's arguments."""
-    adapters: list[BaseName] = []
-    """Base names of ACP adapters. They ignore unknown arguments silently, so `native` gives them none."""
+    commands: list[Programme] = []
+    """Its command line programme, which takes the dialect's arguments: base names, npm packages with their scope."""
+    adapters: list[Programme] = []
+    """ACP adapters, in the same way. They ignore unknown arguments silently, so `native` gives them none."""
+    acp: str = ""
+    """How its ACP server is started, for people."""
     supports_sandbox: bool = True
     """False: the provider has no idea of a sandbox, and nothing is translated."""
     override: bool = False
@@ -163,6 +230,8 @@ class ProviderSpec(_Frozen):
     """Names of variables without secrets that pass through: model, base URL."""
     endpoints: list[Variable] = []
     """Those of `settings` whose value is a URL: with `--net proxy` its host may be reached too."""
+    session_secrets: list[Variable] = []
+    """Variables that get a random value in each session: passwords of servers that it opens on the loopback."""
     notes: list[str] = []
     """What people should know."""
     state: State = State()
@@ -215,6 +284,8 @@ _TABLES: dict[str, type[BaseModel]] = {
     "temp": Temp,
     "native": Dialect,
     "contract": Dialect,
+    "sandbox_off": Switch,
+    "prompts_off": Switch,
 }
 
 
@@ -222,7 +293,7 @@ def _problem(location: list[str], message: str, kind: str) -> str:
     where = ".".join(location) or "file"
     if kind != "extra_forbidden":
         return f"{where}: {message}"
-    owner = ProviderSpec if len(location) == 1 else _TABLES.get(location[0], ProviderSpec)
+    owner = ProviderSpec if len(location) == 1 else _TABLES.get(location[-2], ProviderSpec)
     known = [field.alias or name for name, field in owner.model_fields.items()]
     near = difflib.get_close_matches(location[-1], known, n=1)
     return f"{where}: unknown key" + (f", did you mean {near[0]}?" if near else "")

@@ -3,13 +3,33 @@
 import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from policy import runners
 from policy.errors import Refusal
+from policy.providers import plugins
 from policy.providers.model import DialectName, ProviderSpec, parse_spec
 from policy.providers.strategy import DeclaredStrategy, SandboxTranslationStrategy, program_index
 
 BUILTIN_DIRECTORY = Path(__file__).with_name("builtin")
-ENTRY_POINT_GROUP = "paddock.providers"
+
+
+class Detected(NamedTuple):
+    """A provider that was found in a command line.
+
+    Attributes:
+        name: the provider's.
+        at: where its programme or package stands.
+        adapter: whether that is an ACP adapter rather than its command line programme.
+    """
+
+    name: str
+    at: int
+    adapter: bool
+
+    def told(self, argv: Sequence[str]) -> str:
+        """Why it was chosen, for people."""
+        return f"auto: {argv[self.at]} is its {'ACP adapter' if self.adapter else 'command'}"
 
 
 class SandboxTranslationRegistry:
@@ -58,13 +78,15 @@ class SandboxTranslationRegistry:
         strategy = self._strategies.get(name)
         return strategy.spec if isinstance(strategy, DeclaredStrategy) else None
 
-    def detect(self, argv: Sequence[str]) -> str | None:
+    def detect(self, argv: Sequence[str]) -> Detected | None:
         """The provider whose command or ACP adapter `argv` starts; None when it is none or not clear which one."""
-        found = []
-        for name in self.names():
-            spec = self.spec(name)
-            if spec is not None and program_index(argv, [*spec.commands, *spec.adapters]) is not None:
-                found.append(name)
+        found = [
+            Detected(name, at, adapter=adapter)
+            for name in self.names()
+            if (spec := self.spec(name)) is not None
+            for adapter, programmes in ((False, spec.commands), (True, spec.adapters))
+            if (at := program_index(argv, programmes)) is not None
+        ]
         return found[0] if len(found) == 1 else None
 
 
@@ -73,11 +95,14 @@ def load_registry(
     user_directory: Path | None = None,
     *,
     entry_points: bool = False,
+    about: Sequence[str] | None = None,
 ) -> SandboxTranslationRegistry:
     """Built-in providers, those of the user's directory, and on request those of installed plug-ins.
 
     Args:
         dialect: the words that declared strategies use.
+        about: a command line; built-ins whose files do not hold the name of what it starts are left out. Reading
+            eight files to learn that `true` is no agent would be a good part of making a plan.
         user_directory: its ``*.toml`` files are read; it need not exist. A file whose provider is built in must
             say ``override = true``.
         entry_points: whether to import the plug-ins of the entry point group ``paddock.providers``. Each gives a
@@ -88,7 +113,8 @@ def load_registry(
     """
     strategies: dict[str, SandboxTranslationStrategy] = {}
     for path in sorted(BUILTIN_DIRECTORY.glob("*.toml")):
-        _add(strategies, _read(path, dialect, f"built-in {path.name}"))
+        if about is None or _holds(path, about):
+            _add(strategies, _read(path, dialect, f"built-in {path.name}"))
     own: dict[str, SandboxTranslationStrategy] = {}
     for path in _files_of(user_directory):
         strategy = _read(path, dialect, str(path))
@@ -100,6 +126,11 @@ def load_registry(
         for plugin in _plugins(dialect):
             _add(strategies, plugin)
     return SandboxTranslationRegistry(strategies.values())
+
+
+def _holds(path: Path, argv: Sequence[str]) -> bool:
+    at = runners.started(list(argv))
+    return at < len(argv) and f'"{runners.name_of(argv[at])}"'.encode("utf-8", "surrogateescape") in path.read_bytes()
 
 
 def _add(known: dict[str, SandboxTranslationStrategy], strategy: SandboxTranslationStrategy) -> None:
@@ -144,7 +175,7 @@ def _plugins(dialect: DialectName) -> list[SandboxTranslationStrategy]:
     from importlib.metadata import entry_points  # 40 ms, and it runs other people's code: only when asked
 
     strategies = []
-    for entry in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: entry.name):
+    for entry in sorted(entry_points(group=plugins.GROUP), key=lambda entry: entry.name):
         source = f"plug-in {entry.name} ({entry.value})"
         try:
             strategies.append(_strategy_of(entry.load(), dialect, source))

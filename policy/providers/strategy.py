@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from policy.providers.model import ArgumentsPosition, DialectName, ProviderSpec, filled
-
-RUNNERS = frozenset({"env", "npx", "pnpx", "bunx", "uvx", "pipx", "node", "bun", "deno", "npm", "pnpm", "yarn", "nice"})
-"""Programmes that start another one named among their arguments."""
+from policy import runners
+from policy.providers.model import ArgumentsPosition, DialectName, ProviderSpec, Switch, filled
 
 
 class HasWorktreePaths(Protocol):
@@ -90,13 +88,22 @@ class DeclaredStrategy:
             ]
         return arguments
 
+    def switches(self, *, keep_prompts: bool) -> tuple[Switch, ...]:
+        """What turns off the provider's own sandbox and questions. Only for a process that the jail holds.
+
+        Args:
+            keep_prompts: leave its questions on.
+        """
+        words = self.spec.dialect(self.dialect)
+        return (words.sandbox_off,) if keep_prompts else (words.sandbox_off, words.prompts_off)
+
     def place(self, argv: Sequence[str], arguments: Sequence[str]) -> list[str]:
         """`argv` with `arguments` where this dialect wants them.
 
         ``append`` puts them last, whatever the command is. ``after-program`` looks for one of the spec's commands:
-        the programme itself, or what a runner of `RUNNERS` is asked to start. Where there is none (an ACP adapter,
-        a shell line) the command stays as it is: a flag in a wrong place breaks the command, while a missing one
-        costs nothing but politeness, for the kernel holds the process either way.
+        the programme itself, or what a runner of `policy.runners` is asked to start. Where there is none (an ACP
+        adapter, a shell line) the command stays as it is: a flag in a wrong place breaks the command, while a missing
+        one costs nothing but politeness, for the kernel holds the process either way.
         """
         if self.spec.dialect(self.dialect).arguments_position is ArgumentsPosition.APPEND:
             return [*argv, *arguments]
@@ -120,23 +127,6 @@ def command_line(strategy: SandboxTranslationStrategy, argv: Sequence[str], cont
 
 
 def program_index(argv: Sequence[str], names: Sequence[str]) -> int | None:
-    """Where in `argv` one of the programmes `names` stands, or None.
-
-    Looks at the first word; behind a runner (`env A=1 claude`, `npx @openai/codex`, `node .../codex.js`) also at the
-    words that follow.
-    """
-    for index, word in enumerate(argv):
-        if index and base_name(argv[0]) not in RUNNERS:
-            return None
-        if base_name(word) in names:
-            return index
-    return None
-
-
-def base_name(word: str) -> str:
-    """A programme's name without directory, npm scope and version, and JavaScript suffix."""
-    name = word.rpartition("/")[2]
-    name = name[:1] + name[1:].partition("@")[0]
-    for suffix in (".js", ".mjs", ".cjs"):
-        name = name.removesuffix(suffix)
-    return name
+    """Where in `argv` one of the programmes `names` is started: first of all, or behind a runner; None for neither."""
+    at = runners.started(list(argv))
+    return at if at < len(argv) and runners.name_of(argv[at]) in names else None

@@ -38,7 +38,7 @@ class Bench:
         return places.places(os.environ)
 
     def key(self) -> bytes:
-        words, _ = run.key_words(self.options, self.command[0])
+        words, _ = run.key_words(self.options, self.command)
         return cache.key(words, str(self.root))
 
     def plan(self) -> cache.Entry:

@@ -11,6 +11,7 @@ from launcher.verbs import denials, doctor, explain, merge, run, why, worktree
 from launcher.verbs import exec as further
 from policy import promises
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED
+from policy.providers.registry import load_registry
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -47,7 +48,25 @@ def verb_table() -> str:
                      + [f"| `paddock {name}` | {summary} |" for name, (_, summary) in cli.VERBS.items()])  # fmt: skip
 
 
-SECTIONS = {"promises": promise_table, "options": option_table, "verbs": verb_table}
+def provider_table() -> str:
+    """The built-in providers as a Markdown table."""
+    lines = ["| provider | agent | recognised by | own sandbox, own questions |", "|---|---|---|---|"]
+    known = load_registry()
+    for name in known.names():
+        spec = known.spec(name)
+        assert spec is not None
+        words = ", ".join(f"`{word}`" for word in (*spec.commands, *spec.adapters) if not word.startswith("@"))
+        off = [
+            " ".join((*(f"`{key}={value}`" for key, value in switch.environment.items()),
+                      *((f"`{' '.join(switch.arguments)}`",) if switch.arguments else ())))
+            or "none"
+            for switch in (spec.native.sandbox_off, spec.native.prompts_off)
+        ]  # fmt: skip
+        lines.append(f"| `{name}` | {spec.title} | {words} | {'; '.join(off)} |")
+    return "\n".join(lines)
+
+
+SECTIONS = {"promises": promise_table, "options": option_table, "verbs": verb_table, "providers": provider_table}
 
 
 def readme(text: str) -> str:

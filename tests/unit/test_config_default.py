@@ -63,7 +63,8 @@ def test_the_safest_modes_are_the_default() -> None:
     """Nothing is granted, opened or passed that nobody asked for."""
     assert (DEFAULT.network_mode.value, DEFAULT.git_mode.value) == ("auto", "auto")
     assert DEFAULT.server_name.value == "match"
-    assert (DEFAULT.backend.value, DEFAULT.provider.value, DEFAULT.dialect.value) == ("auto", "", "native")
+    assert (DEFAULT.backend.value, DEFAULT.provider.value, DEFAULT.dialect.value) == ("auto", "auto", "native")
+    assert not DEFAULT.keep_prompts.value
     assert not DEFAULT.read + DEFAULT.write + DEFAULT.deny + DEFAULT.allow_domains + DEFAULT.submodules
     assert not DEFAULT.reach + DEFAULT.deny_domains
     assert DEFAULT.freeze_root.value is False

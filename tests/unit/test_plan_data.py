@@ -19,10 +19,12 @@ FIELDS: dict[str, object] = {
     "worktree_id": "tree-1",
     "cwd": "/srv/tree/src",
     "provider": "",
+    "provider_source": "",
     "dialect": "native",
     "program": "/usr/bin/true",
     "command": "true",
     "arguments": ("--flag",),
+    "arguments_unless": (),
     "arguments_at": 1,
     "grants": (("/srv/tree", "rwx", "worktree"), ("@home", "rwx", "home"), ("@tmp/x", "rw", "temp")),
     "links": (("/bin", "usr/bin"),),
@@ -229,3 +231,22 @@ def test_an_unknown_row_is_an_error() -> None:
     """A misspelt id cannot pass for a promise that is kept."""
     with pytest.raises(KeyError):
         promises.verdict("raeds", promises.GUARD)
+
+
+def test_arguments_are_left_out_where_the_caller_gives_what_stands_for_them() -> None:
+    """A flag of the caller's anywhere in front of `--`, with a value or without; a sub-command behind the programme."""
+    made = plan().replace(
+        command="agent",
+        arguments=("-a",),
+        arguments_unless=((("--mode=x",), ("--mode", "-y")), (("-d", "dir"), ("mcp",))),
+        arguments_at=1,
+    )
+    all_of_them = ["agent", "-a", "--mode=x", "-d", "dir"]
+    for caller in ((), ("hi",), ("hi", "mcp"), ("--modern",), ("--", "--mode", "z"), ("hi", "y")):
+        assert made.argv(caller) == [*all_of_them, *caller]
+    for caller in (("--mode", "z"), ("p", "--mode=z"), ("-y",)):
+        assert made.argv(caller) == ["agent", "-a", "-d", "dir", *caller]
+    assert made.argv(("mcp", "list")) == ["agent", "-a", "--mode=x", "mcp", "list"]
+    assert made.replace(arguments_at=3).argv(("-u", "env", "mcp")) == [
+        "agent", "-u", "env", "-a", "--mode=x", "mcp",
+    ]  # fmt: skip

@@ -11,7 +11,6 @@ from policy.providers.registry import load_registry
 from policy.providers.strategy import (
     DeclaredStrategy,
     SandboxTranslationStrategy,
-    base_name,
     command_line,
     program_index,
     translate,
@@ -79,16 +78,38 @@ def test_claude_gets_its_flags_before_a_prompt_and_each_as_one_word() -> None:
     assert line == ["/opt/bin/claude", "--add-dir=/w", "--add-dir=/w/libs/a", "--add-dir=/w/libs/b", "-p", "hi"]
 
 
-def test_codex_gets_its_flags_before_the_subcommand_and_its_sandbox_off() -> None:
-    """Under Landlock codex's own sandbox cannot start; approvals stay as they are."""
+def test_codex_gets_its_flags_before_the_subcommand() -> None:
+    """They are global ones, which its sub-commands inherit."""
+    line = command_line(strategy("codex", DialectName.NATIVE), ["codex", "exec", "hi"], WITH_SUBMODULES)
+    assert line[:2] == ["codex", "--add-dir=/w"]
+    assert line[-4:] == ["--add-dir=/w/libs/a", "--add-dir=/w/libs/b", "exec", "hi"]
+
+
+@pytest.mark.parametrize("name", load_registry().names())
+def test_a_translation_alone_switches_no_precaution_off(name: str) -> None:
+    """Whoever asks for the specification's words may start the command without a jail."""
+    translator = strategy(name, DialectName.NATIVE)
+    words = translate(translator, WITH_SUBMODULES)
+    for switch in translator.switches(keep_prompts=False):
+        assert not switch.environment.items() & words.environment.items()
+        assert not {text for text in switch.arguments if text != "-c"} & {*words.arguments}
+
+
+def test_codex_in_a_jail_has_its_sandbox_off_with_prompts_kept_or_not() -> None:
+    """Under Landlock codex's own sandbox cannot start, and every command of it fails."""
     translator = strategy("codex", DialectName.NATIVE)
-    line = command_line(translator, ["codex", "exec", "hi"], WITH_SUBMODULES)
-    assert line == [
-        "codex", "--add-dir=/w", "-c", "sandbox_mode=danger-full-access", "--add-dir=/w/libs/a", "--add-dir=/w/libs/b",
-        "exec", "hi",
-    ]  # fmt: skip
-    assert translator.to_environment_variables(PLAIN)["INITIAL_AGENT_MODE"] == "agent-full-access"
-    assert not any("approval" in text for text in line)
+    kept, all_off = translator.switches(keep_prompts=True), translator.switches(keep_prompts=False)
+    assert [text for switch in kept for text in switch.arguments] == ["-c", "sandbox_mode=danger-full-access"]
+    assert kept[0].environment == {"INITIAL_AGENT_MODE": "agent-full-access"}
+    assert all_off[0] == kept[0]
+    assert all_off[1].arguments == ["-c", "approval_policy=never"]
+
+
+def test_the_contract_dialect_switches_nothing_off() -> None:
+    """It is exactly the specification."""
+    for name in load_registry().names():
+        for switch in strategy(name, DialectName.CONTRACT).switches(keep_prompts=False):
+            assert (switch.environment, switch.arguments) == ({}, [])
 
 
 def test_goose_native_takes_no_flags() -> None:
@@ -119,16 +140,7 @@ def test_native_flags_stay_away_from_what_is_not_the_programme(argv: list[str]) 
 )
 def test_the_programme_is_found_behind_a_runner(argv: list[str], index: int | None) -> None:
     """env, npx and node start what one of their arguments names."""
-    assert program_index(argv, ["codex"]) == index
-
-
-@pytest.mark.parametrize(
-    ("word", "name"),
-    [("@openai/codex", "codex"), ("codex@0.1", "codex"), ("/a/codex.js", "codex"), ("@x", "@x"), ("", "")],
-)
-def test_a_base_name_loses_scope_version_and_suffix(word: str, name: str) -> None:
-    """npm's ways of naming a package."""
-    assert base_name(word) == name
+    assert program_index(argv, ["codex", "@openai/codex"]) == index
 
 
 def test_braces_in_a_path_stay_what_they_are() -> None:
@@ -183,6 +195,12 @@ def test_a_minimal_file_is_enough() -> None:
         (("[native]", '[native]\narguments = ["{root}"]'), "unknown placeholder {root}"),
         (("[native]", '[native]\narguments = ["{submodule}"]'), "unknown placeholder {submodule}"),
         (("[native]", '[native]\narguments_position = "front"'), "after-program"),
+        (("[native]", '[native.prompts_off]\nargument = ["-x"]\n[native]'), "did you mean arguments?"),
+        (("[native]", '[native.sandbox_off]\nunless = ["yolo"]\n[native]'), "sandbox_off.unless"),
+        (("[native]", '[native.prompts_off]\nenvironment = {A = "a\\u0000"}\n[native]'), "NUL"),
+        (('name = "mine"', 'name = "auto"'), "none of auto, none"),
+        (('title = "Mine"', 'title = "Mine"\ncommands = ["@/x"]'), "scope"),
+        (('title = "Mine"', 'title = "Mine"\ncommands = ["@a/b/c"]'), "base name"),
         (("[native]", '[native.environment]\n"A=B" = "x"'), "native.environment"),
         (("[native]", '[state]\ndirectories = ["/etc"]\n[native]'), "must start with ~/"),
         (("[native]", '[state]\ndirectories = ["~/a/../.."]\n[native]'), "hold no .."),
@@ -204,7 +222,7 @@ def test_a_wrong_file_is_refused_with_its_name_and_the_key(change: tuple[str, st
     assert words in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["claude-code", "codex", "goose"])
+@pytest.mark.parametrize("name", load_registry().names())
 def test_built_ins_name_commands_state_and_credentials(name: str) -> None:
     """Detection, private state and credential passing all have what they need."""
     spec: ProviderSpec = strategy(name, DialectName.NATIVE).spec

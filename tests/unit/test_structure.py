@@ -18,6 +18,7 @@ LAUNCH_PATH = (
     "policy/plan.py",
     "policy/errors.py",
     "policy/promises.py",
+    "policy/runners.py",
     "launcher/start.py",
     "launcher/lean.py",
     "launcher/__main__.py",

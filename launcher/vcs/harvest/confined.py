@@ -88,7 +88,7 @@ def _plan(spec: Spec, backend: str) -> Plan:
     grants += [(path, "rw", "device") for path in _DEVICES]
     grants += [(path, "r", "objects") for path in readable]
     fields: dict[str, object] = dict.fromkeys(Plan.FIELDS, ())
-    fields |= dict.fromkeys(("provider", "dialect", "worktree_id", "git", "server_name"), "")
+    fields |= dict.fromkeys(("provider", "provider_source", "dialect", "worktree_id", "git", "server_name"), "")
     fields |= {
         "version": VERSION,
         "worktree": cwd,

@@ -1,0 +1,187 @@
+"""Which provider a command is, and what it is told: from settings and command line to a `policy.launch.Translation`.
+
+Not on the warm launch path: a cached Plan knows its provider.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.session import endpoints
+from launcher.session.machine import Machine
+from launcher.session.places import Places
+from policy import runners
+from policy.config.settings import Settings
+from policy.launch import Command, Translation
+from policy.plan import Conditional
+from policy.providers import plugins, registry, strategy
+from policy.providers.model import ArgumentsPosition, DialectName, ProviderSpec
+from policy.worktree import WorktreeSandboxContext
+
+FETCHES = (
+    "{runner} asks its package registry, none of whose hosts may be reached: what it has not kept is not found. "
+    "--allow-domain {bundle} allows it (a registry can be written to as well), or start the installed programme"
+)
+_BUNDLES = {"uvx": "@python", "uv": "@python", "pipx": "@python"}
+
+
+class Chosen(NamedTuple):
+    """The provider of a launch.
+
+    Attributes:
+        strategy: None for none.
+        source: why that one.
+        program: its programme, where a runner starts it and a path names it.
+    """
+
+    strategy: strategy.SandboxTranslationStrategy | None
+    source: str
+    program: Command | None = None
+
+
+def own_directory(places: Places) -> Path:
+    """Where the user's own providers lie, one TOML file each."""
+    return Path(places.config, "providers")
+
+
+def load(places: Places, dialect: DialectName = DialectName.NATIVE) -> registry.SandboxTranslationRegistry:
+    """All known providers, plug-ins included.
+
+    Raises:
+        Refusal: one of them is wrong.
+    """
+    return registry.load_registry(dialect, own_directory(places), entry_points=True)
+
+
+def choose(settings: Settings, command: list[str], directory: str, places: Places, machine: Machine) -> Chosen:
+    """The provider that is asked for, or the one that the command line starts.
+
+    Args:
+        settings: name and dialect.
+        command: the command's words.
+        directory: where it starts.
+        places: the user's own providers lie in its configuration.
+        machine: the Plan depends on what is looked at.
+
+    Raises:
+        Refusal: provider-unknown, or one of the provider files is wrong.
+    """
+    wanted, source = settings.provider.value, str(settings.provider.source)
+    if wanted in ("none", ""):
+        return Chosen(None, source)
+    for place in (str(registry.BUILTIN_DIRECTORY), str(own_directory(places))):
+        for name in machine.listing(place) or ():
+            machine.depends_on_content(f"{place}/{name}")
+    for place in sys.path:  # plug-ins come and go there with their packages
+        machine.depends_on_content(place)
+    dialect = DialectName(settings.dialect.value)
+    if wanted != "auto":
+        return Chosen(load(places, dialect).require(wanted), source)
+    known = registry.load_registry(
+        dialect, own_directory(places), entry_points=plugins.installed(sys.path), about=command
+    )
+    found = known.detect(command)
+    if found is None:
+        return Chosen(None, "auto: the command is no known agent")
+    return Chosen(known.require(found.name), found.told(command), _behind_runner(command, found.at, directory, machine))
+
+
+def _behind_runner(command: list[str], at: int, directory: str, machine: Machine) -> Command | None:
+    """The file that a runner is told to start, when it is named by a path."""
+    word = command[at]
+    if at == 0 or "/" not in word or word.startswith(("@", "npm:")):
+        return None
+    path = os.path.join(directory, word)
+    canonical = machine.resolve(path)
+    if canonical is None or machine.kind(canonical) != "file":
+        return None
+    return Command(word, path, canonical, directory)
+
+
+def translated(
+    chosen: Chosen, settings: Settings, context: WorktreeSandboxContext, command: list[str], machine: Machine
+) -> Translation:
+    """What the provider is told, and what it needs.
+
+    Its own sandbox, and its questions unless they are to be kept, are turned off: whatever has a Plan runs in a jail.
+
+    Args:
+        chosen: from `choose`.
+        settings: the dialect, and whether its questions are kept.
+        context: the worktree.
+        command: the command's words.
+        machine: the Plan depends on what is looked at.
+    """
+    if chosen.strategy is None:
+        return Translation(source=chosen.source)
+    words = strategy.translate(chosen.strategy, context)
+    name = chosen.strategy.provider_name
+    if not isinstance(chosen.strategy, strategy.DeclaredStrategy):
+        return Translation(
+            provider=name,
+            source=chosen.source,
+            dialect=settings.dialect.value,
+            environment=tuple(words.environment.items()),
+            arguments=tuple(words.arguments),
+        )
+    spec = chosen.strategy.spec
+    switches = chosen.strategy.switches(keep_prompts=settings.keep_prompts.value) if spec.supports_sandbox else ()
+    environment = words.environment | {key: value for switch in switches for key, value in switch.environment.items()}
+    arguments: tuple[str, ...] = tuple(words.arguments)
+    more: tuple[Conditional, ...] = tuple(
+        (tuple(switch.arguments), tuple(switch.unless)) for switch in switches if switch.arguments
+    )
+    at = -1
+    dialect = spec.dialect(chosen.strategy.dialect)
+    if dialect.arguments_position is ArgumentsPosition.AFTER_PROGRAM:
+        index = strategy.program_index(command, spec.commands)
+        if index is None:
+            arguments, more = (), ()
+        else:
+            at = index + 1
+    if dialect.unknown_to:
+        more = (((arguments, ()), *more)) if arguments else more
+        more = tuple((added, (*unless, *dialect.unknown_to)) for added, unless in more)
+        arguments = ()
+    domains, reach = endpoints.of(spec, name, machine, os.environ)
+    return Translation(
+        provider=name,
+        source=chosen.source,
+        dialect=settings.dialect.value,
+        environment=tuple((_places_of(spec) | spec.quiet | environment).items()),
+        arguments=arguments,
+        arguments_unless=more,
+        arguments_at=at,
+        credentials=(*spec.credentials.environment, *spec.settings),
+        domains=domains,
+        reach=reach,
+        program=chosen.program,
+    )
+
+
+def _places_of(spec: ProviderSpec) -> dict[str, str]:
+    """The variables that lead a provider into its worktree's private home and temp directory, and its passwords."""
+    found = dict.fromkeys(spec.session_secrets, "${secret}")
+    root = spec.state.home
+    if spec.state.variable is not None and root is not None:
+        found[spec.state.variable] = "${home}" + root[1:]
+    if spec.temp.variable is not None:
+        found[spec.temp.variable] = "${tmp}"
+    return found
+
+
+def warnings(command: list[str], net: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    """What the user should know of a command that is fetched before it is started.
+
+    Args:
+        command: its words.
+        net: the Plan's network.
+        allowed: the hosts that may be reached, with bundles by their names.
+    """
+    runner = command[0].rpartition("/")[2]
+    at = runners.started(command)
+    bundle = _BUNDLES.get(runner, "@node")
+    if net != "proxy" or not at or runner not in runners.FETCHING or bundle in allowed:
+        return ()
+    return (FETCHES.format(runner=runner, bundle=bundle),)

@@ -1,0 +1,85 @@
+"""What is known about a provider, in words and as plain data, for `paddock providers`."""
+
+import textwrap
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from policy.providers.model import Dialect, Switch
+from policy.providers.strategy import DeclaredStrategy, SandboxTranslationStrategy
+
+_WIDTH = 100
+_MARGIN = 14
+
+
+class _Example(NamedTuple):
+    worktree_path: Path = Path("WORKTREE")
+    submodule_paths: tuple[Path, ...] = ()
+
+
+def document(strategy: SandboxTranslationStrategy) -> dict[str, Any]:
+    """A provider as plain data: its file's keys, and where it comes from. Of a plug-in's own strategy, what it says."""
+    if isinstance(strategy, DeclaredStrategy):
+        return {"source": strategy.source} | strategy.spec.model_dump(mode="json", by_alias=True)
+    return {
+        "source": f"{type(strategy).__module__}.{type(strategy).__qualname__}",
+        "name": strategy.provider_name,
+        "supports_sandbox": strategy.supports_sandbox,
+    }
+
+
+def paragraphs(strategy: SandboxTranslationStrategy) -> list[str]:
+    """A provider explained, one line per fact."""
+    if not isinstance(strategy, DeclaredStrategy):
+        told = strategy.to_environment_variables(_Example())
+        arguments = strategy.to_command_line_args(_Example())
+        return [
+            f"{strategy.provider_name}  (a plug-in's own strategy: {type(strategy).__module__})",
+            *_lines("told", [*(f"{name}={value}" for name, value in told.items()), " ".join(arguments)]),
+        ]
+    spec = strategy.spec
+    native = spec.native
+    credentials = spec.credentials
+    place = [f"{spec.state.variable} leads there"] if spec.state.variable else []
+    temp = [f"{spec.temp.variable} names the session's own"] if spec.temp.variable else []
+    temp += ["programmes are unpacked and run there"] if spec.temp.executable else []
+    return [
+        f"{spec.name}  {spec.title}  ({strategy.source})",
+        *_lines("command", [", ".join(spec.commands)]),
+        *_lines("ACP adapter", [", ".join(spec.adapters)]),
+        *_lines("ACP start", [spec.acp]),
+        *_lines("told", _dialect(native)),
+        *_lines("sandbox off", _switch(native.sandbox_off)),
+        *_lines("prompts off", _switch(native.prompts_off)),
+        *_lines("contract", _dialect(spec.contract)),
+        *_lines("quiet", [f"{name}={value}" for name, value in spec.quiet.items()]),
+        *_lines("hosts", [", ".join(spec.domains)]),
+        *_lines("and those of", [", ".join(spec.endpoints)]),
+        *_lines(
+            "state", [", ".join((*spec.state.directories, *spec.state.files)) + ": private to the worktree", *place]
+        ),
+        *_lines("temp", temp),
+        *_lines("passed on", [", ".join((*credentials.environment, *spec.settings))]),
+        *_lines("per session", [f"{name}: a random value" for name in spec.session_secrets]),
+        *_lines("note", spec.notes),
+    ]
+
+
+def _dialect(dialect: Dialect) -> list[str]:
+    words = " ".join(dialect.arguments).replace("{worktree}", "WORKTREE")
+    more = " ".join(dialect.submodule_arguments).replace("{worktree}", "WORKTREE").replace("{submodule}", "SUBMODULE")
+    lines = [f"{name}={value}".replace("{worktree}", "WORKTREE") for name, value in dialect.environment.items()]
+    return [*lines, words, *([f"{more}  for each submodule"] if more else [])]
+
+
+def _switch(switch: Switch) -> list[str]:
+    lines = [f"{name}={value}" for name, value in switch.environment.items()]
+    words = " ".join(switch.arguments)
+    return [*lines, f"{words}  unless you give {', '.join(switch.unless)}" if switch.unless else words]
+
+
+def _lines(label: str, texts: list[str]) -> list[str]:
+    lines: list[str] = []
+    for text in texts:
+        for line in textwrap.wrap(text, _WIDTH - _MARGIN, break_long_words=False, break_on_hyphens=False):
+            lines.append(f"  {'' if lines else label:<{_MARGIN - 2}}{line}")
+    return lines

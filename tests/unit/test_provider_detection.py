@@ -1,0 +1,191 @@
+"""What a command line starts, and which provider that is."""
+
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+
+from launcher.verbs.run import RUNNERS
+from policy import runners
+from policy.providers import plugins
+from policy.providers.registry import BUILTIN_DIRECTORY, load_registry
+
+REGISTRY = load_registry()
+MODULES = "/home/u/.npm-global/lib/node_modules"
+
+ADAPTERS = [
+    ("claude-code", "@agentclientprotocol/claude-agent-acp", "claude-agent-acp"),
+    ("codex", "@agentclientprotocol/codex-acp", "codex-acp"),
+]
+PROGRAMMES = [
+    ("claude-code", "@anthropic-ai/claude-code", "claude"),
+    ("codex", "@openai/codex", "codex"),
+    ("copilot", "@github/copilot", "copilot"),
+    ("gemini", "@google/gemini-cli", "gemini"),
+    ("opencode", "opencode-ai", "opencode"),
+    ("qwen", "@qwen-code/qwen-code", "qwen"),
+]
+
+
+@pytest.mark.parametrize(("provider", "package", "command"), [*ADAPTERS, *PROGRAMMES])
+def test_every_usual_way_to_start_a_provider_is_recognised(provider: str, package: str, command: str) -> None:
+    """By name, by path, behind env, through npm's runners, and as a script of node."""
+    adapter = (provider, package, command) in ADAPTERS
+    for argv in (
+        [command],
+        [f"/opt/agents/bin/{command}", "--acp"],
+        ["env", "A=1", "-u", "B", command],
+        ["npx", package],
+        ["npx", "-y", f"{package}@1.2.3", "--acp"],
+        ["npx", "--yes", "-p", package, command],
+        ["npx", f"--package={package}", "--", command],
+        ["npm", "exec", "--yes", package, "--", "--acp"],
+        ["npm", "x", "--", f"{package}@latest"],
+        ["bunx", package],
+        ["bun", "x", package],
+        ["pnpm", "dlx", package],
+        ["/usr/bin/node", f"{MODULES}/{package}/dist/index.js"],
+        ["node", "--import", "x", f"{MODULES}/{package}/cli.mjs", "-p", "hi"],
+        ["node", f"{MODULES}/.bin/{command}"],
+        ["node", f"node_modules/{package}/dist/index.js"],
+        [f"{MODULES}/{package}/dist/index.js"],
+        ["nice", "-n", "5", "env", "A=1", "npx", "-y", package],
+        ["timeout", "-k", "1", "60", command],
+    ):
+        found = REGISTRY.detect(argv)
+        assert found is not None, argv
+        assert (found.name, found.adapter) == (provider, adapter), argv
+        assert argv[found.at] in found.told(argv)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["goose", "acp"],
+        ["/usr/local/bin/goose", "run"],
+        ["env", "GOOSE_MODE=auto", "goose"],
+    ],
+)
+def test_goose_is_recognised(argv: list[str]) -> None:
+    """It comes as a binary only."""
+    found = REGISTRY.detect(argv)
+    assert found is not None
+    assert found.name == "goose"
+
+
+@pytest.mark.parametrize(
+    ("argv", "adapter"),
+    [
+        (["vibe"], False),
+        (["/home/u/.local/bin/vibe-acp"], True),
+        (["uvx", "mistral-vibe"], False),
+        (["uvx", "--from", "mistral-vibe==3.0.2", "vibe-acp"], True),
+        (["uv", "tool", "run", "--from", "mistral-vibe", "vibe-acp"], True),
+        (["pipx", "run", "--spec", "mistral-vibe", "vibe-acp"], True),
+    ],
+)
+def test_vibe_is_recognised(argv: list[str], adapter: bool) -> None:
+    """It comes from PyPI."""
+    found = REGISTRY.detect(argv)
+    assert found is not None
+    assert (found.name, found.adapter) == ("mistral-vibe", adapter)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["true"],
+        [],
+        ["vim", "goose"],
+        ["sh", "-c", "claude -p hi"],
+        ["grep", "claude", "file"],
+        ["npx", "@evil/codex"],
+        ["node", f"{MODULES}/@evil/codex/codex.js"],
+        ["npx", "-c", "claude"],
+        ["env", "-S", "claude -p"],
+        ["node", "-e", "claude"],
+        ["node", "claude.js"],
+        ["node", "./src/claude.js"],
+        ["npm", "run", "claude"],
+        ["npm", "test"],
+        ["npm", "--", "claude"],
+        ["env"],
+        ["env", "claude=1"],
+        ["timeout", "claude"],
+        ["uvx", "--from", "vibe", "other"],
+        ["uv", "pip", "vibe"],
+        ["env", "--", "--"],
+        ["env"] * 40 + ["claude"],
+    ],
+)
+def test_nothing_else_is_taken_for_a_provider(argv: list[str]) -> None:
+    """Another scope is another publisher; a project's own script, a shell line and a mere argument are no agents."""
+    assert REGISTRY.detect(argv) is None
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("@openai/codex", "@openai/codex"),
+        ("@openai/codex@0.1", "@openai/codex"),
+        ("npm:@openai/codex@0.1", "@openai/codex"),
+        ("codex@0.1", "codex"),
+        ("vibe[x]==1", "vibe"),
+        ("/a/codex.js", "codex"),
+        ("/a/@openai/codex/bin/codex.cjs", "codex"),
+        ("/a/node_modules/x/node_modules/@o/c/d.js", "@o/c"),
+        ("/a/node_modules/.bin/codex", "codex"),
+        ("@x", "@x"),
+        ("", ""),
+    ],
+)
+def test_a_name_keeps_its_scope_and_loses_place_version_and_suffix(word: str, name: str) -> None:
+    """npm's and PyPI's ways of naming a package."""
+    assert runners.name_of(word) == name
+
+
+def test_the_launch_path_knows_the_runners() -> None:
+    """A plan is found by what a runner starts, so none may be missing there."""
+    assert set(runners.TABLE) == RUNNERS
+    assert set(runners.TABLE) >= runners.FETCHING
+
+
+@pytest.mark.parametrize("argv", [["claude"], ["npx", "-y", "@github/copilot"], ["true"], ["env", "A=1", "vibe-acp"]])
+def test_files_that_do_not_name_the_command_need_not_be_read(argv: list[str]) -> None:
+    """The answer is the same as with all of them."""
+    few = load_registry(about=argv)
+    assert few.detect(argv) == REGISTRY.detect(argv)
+    assert len(few.names()) < len(REGISTRY.names())
+
+
+def test_a_users_own_provider_is_detected_and_two_that_claim_a_command_are_not(tmp_path: Path) -> None:
+    """Which one was meant is nobody's guess; --provider says it."""
+    text = 'schema = 1\nname = "{}"\ntitle = "T"\ncommands = ["{}"]\n[native]\n[contract]\n'
+    (tmp_path / "mine.toml").write_text(text.format("mine", "my-agent"))
+    found = load_registry(user_directory=tmp_path, about=["my-agent"]).detect(["my-agent"])
+    assert found is not None
+    assert found.name == "mine"
+    (tmp_path / "other.toml").write_text(text.format("other", "my-agent"))
+    assert load_registry(user_directory=tmp_path).detect(["my-agent"]) is None
+
+
+def test_an_override_of_a_built_in_counts_in_detection(tmp_path: Path) -> None:
+    """It may answer to other commands than the one it replaces."""
+    text = 'schema = 1\nname = "codex"\ntitle = "T"\noverride = true\ncommands = ["my-codex"]\n[native]\n[contract]\n'
+    (tmp_path / "codex.toml").write_text(text)
+    for argv, name in ((["my-codex"], "codex"), (["codex"], None)):
+        found = load_registry(user_directory=tmp_path, about=argv).detect(argv)
+        assert (found and found.name) == name
+
+
+def test_plug_ins_are_noticed_without_importing_what_would_load_them(tmp_path: Path) -> None:
+    """The entry point group's name stands in a package's entry_points.txt."""
+    info = tmp_path / "agent-1.0.dist-info"
+    info.mkdir()
+    assert not plugins.installed([str(tmp_path), str(tmp_path / "missing"), str(BUILTIN_DIRECTORY)])
+    (info / "entry_points.txt").write_text("[console_scripts]\na = b:c\n")
+    assert not plugins.installed([str(tmp_path)])
+    (info / "entry_points.txt").write_text("[paddock.providers]\na = b:c\n")
+    assert plugins.installed([str(tmp_path)])
+    found = importlib.metadata.distributions(path=[str(tmp_path)])
+    assert [entry.value for one in found for entry in one.entry_points] == ["b:c"]
