@@ -129,15 +129,9 @@ IDS = {
 }
 
 OPEN = {
-    "US5.2": "file tools",
     "FR-004d": "file tools and the ACP bridge",
     "FR-004e": "the ACP bridge",
-    "FR-015": "file tools",
-    "FR-016": "file tools",
-    "FR-019": "file tools",
     "SC-003": "file tools",
-    "CONTRACT-5": "file tools",
-    "CONTRACT-6": "file tools",
     "CONTRACT-COMPATIBLE": "file tools",
 }
 """Ids that wait for a part of Paddock which is not built yet, and which one. A test of it takes the id out of here."""

@@ -1,0 +1,153 @@
+"""Where a session's work is done: in its live jail, or in one of its own that is made for its worktree.
+
+A worker of ours runs there, and so do the shell tool's commands. Each is one process of `paddock run` or
+`paddock exec`, so it is held by exactly what holds every other command.
+"""
+
+import os
+import secrets
+import sys
+from collections.abc import Callable
+
+import launcher
+import policy
+from launcher.bridges.files import worker
+from launcher.bridges.files.process import WorkerFailed, WorkerProcess
+from launcher.bridges.files.scope import Scope
+from launcher.session import planning
+from launcher.session.places import Places
+from launcher.workflow.confinement import run_options
+from policy.plan import beneath
+from policy.worktree import WorktreeSandboxContext
+
+PADDOCK = (sys.executable, "-I", "-m", "launcher")
+WORKER = (sys.executable, "-I", "-m", worker.__name__)
+
+
+class Jail:
+    """A jail that lives, with a worker in it.
+
+    Args:
+        name: of its session.
+        process: the worker.
+        root: the worktree.
+    """
+
+    def __init__(self, name: str, process: WorkerProcess, root: str) -> None:
+        self.name = name
+        self.process = process
+        self.root = root
+        self.identity = identity(root)
+
+    def command(self, line: str, directory: str) -> list[str]:
+        """The words that run a line of sh(1) there."""
+        return [*PADDOCK, "exec", self.name, "--cwd", directory, "--", "sh", "-c", line]
+
+    @property
+    def usable(self) -> bool:
+        """Whether the worker lives and the worktree's root is still the directory that it was."""
+        return not self.process.ended and self.identity is not None and identity(self.root) == self.identity
+
+
+class Outside:
+    """The legacy behaviour of the mode `compatible`: a worker and commands without a jail.
+
+    Args:
+        base: where relative paths start.
+    """
+
+    def __init__(self, base: str) -> None:
+        self.process = WorkerProcess(list(WORKER), Scope(context=None, base=base), base)
+
+    def command(self, line: str, directory: str) -> list[str]:
+        """The words that run a line of sh(1) in `directory`."""
+        return ["env", "-C", directory, "--", "sh", "-c", line]
+
+    @property
+    def usable(self) -> bool:
+        """Whether the worker lives."""
+        return not self.process.ended
+
+
+class Jails:
+    """Finds or makes jails.
+
+    Args:
+        places: Paddock's own directories.
+        options: launch options for jails that are made, as `launcher.cli.parse` gives them.
+        live: the name of the running `paddock run --session NAME` that an id stands for, None for an id whose jail is
+            to be made here.
+    """
+
+    def __init__(
+        self, places: Places, options: planning.Options, live: Callable[[str], str | None] = lambda session_id: None
+    ) -> None:
+        self._places = places
+        self._options = options
+        self._live = live
+
+    def enter(self, session_id: str, context: WorktreeSandboxContext) -> Jail:
+        """A worker in the session's live jail where it has one, else in a new one.
+
+        A live jail that has no room for the worker (its view lacks this interpreter) is not replaced by another one,
+        which might allow more.
+
+        Raises:
+            WorkerFailed: it did not start.
+            Refusal: the worktree cannot be planned for.
+        """
+        options = self._options_for(context)
+        root = str(context.worktree_path)
+        planned = planning.make(options, list(WORKER), root, self._places)
+        scope = Scope(context=planned.context, handoff=planned.plan.handoff_patterns)
+        name = self._live(session_id)
+        if name is not None:
+            argv = [*PADDOCK, "exec", name, "--cwd", root, "--", *WORKER]
+            try:
+                return Jail(name, WorkerProcess(argv, scope, root), root)
+            except WorkerFailed as failed:
+                hint = f"session {name} must be able to run {sys.executable}: start it with --ro {sys.prefix}"
+                raise WorkerFailed(hint, str(failed)) from None
+        own = f"files-{secrets.token_hex(8)}"
+        argv = [*PADDOCK, "run", "--quiet", "--session", own, *_words(options), "--", *WORKER]
+        return Jail(own, WorkerProcess(argv, scope, root), root)
+
+    def _options_for(self, context: WorktreeSandboxContext) -> planning.Options:
+        """The launch options for a session: the server's own, its boundaries, and Paddock's code to read."""
+        found: planning.Options = dict(self._options)
+        words = iter([*run_options(context), *(word for path in _code() for word in ("--ro", path))])
+        for name in words:
+            if name == "--freeze-root":
+                found[name] = True
+            elif name == "--worktree":
+                found[name] = next(words)
+            else:
+                before = found.get(name, [])
+                found[name] = [*(before if isinstance(before, list) else []), next(words)]
+        return found
+
+
+def identity(path: str) -> tuple[int, int] | None:
+    """What tells a directory from another one that takes its name; None when there is none."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _words(options: planning.Options) -> list[str]:
+    """Launch options as `launcher.cli.parse` would read them back."""
+    found: list[str] = []
+    for name, value in options.items():
+        if isinstance(value, list):
+            found += [f"{name}={item}" for item in value]
+        else:
+            found.append(name if value is True else f"{name}={value}")
+    return found
+
+
+def _code() -> list[str]:
+    """Paddock's own packages, where they do not lie in the interpreter's environment, which the jail has anyway."""
+    found = [os.path.dirname(os.path.realpath(module.__file__ or "")) for module in (launcher, policy)]
+    return [path for path in found if not beneath(path, os.path.realpath(sys.prefix))]

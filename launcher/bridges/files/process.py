@@ -1,0 +1,214 @@
+"""A worker as the router has it: a process, two pipes, and no trust in what comes back."""
+
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+
+from pydantic import ValidationError
+
+from launcher.bridges.files import frames
+from launcher.bridges.files.answers import Answer
+from launcher.bridges.files.calls import Call
+from launcher.bridges.files.scope import Scope
+
+START_PATIENCE = 60.0
+"""Seconds until a worker must have said its first words: a jail is made, modules are loaded."""
+
+CALL_PATIENCE = 60.0
+"""Seconds for one call. Searches end after ten by themselves."""
+
+END_PATIENCE = 15.0
+"""Seconds for a worker, its jail and its harvest to come to an end."""
+
+_BLOCK = 1 << 16
+_MOST_SAID = 4000
+
+
+class WorkerFailed(Exception):
+    """A worker that did not start, has ended, was too slow, or said what no worker of ours says.
+
+    Args:
+        why: in words.
+        said: the end of what was written to standard error.
+    """
+
+    def __init__(self, why: str, said: str = "") -> None:
+        super().__init__(f"{why}: {said}" if said else why)
+
+
+class WorkerProcess:
+    """One worker. Calls come one after the other; safe to share between threads.
+
+    Args:
+        argv: what starts it.
+        scope: its boundaries.
+        cwd: directory to start in.
+    """
+
+    def __init__(self, argv: list[str], scope: Scope, cwd: str) -> None:
+        """Starts it and waits for its first words.
+
+        Raises:
+            WorkerFailed: it did not start.
+        """
+        self._lock = threading.Lock()
+        self._number = 0
+        self._said = b""
+        try:
+            self._process = subprocess.Popen(
+                argv,
+                cwd=cwd,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,  # no terminal, and no signal of one
+            )
+        except OSError as error:
+            raise WorkerFailed(f"it cannot be started: {error.strerror}") from None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._input = self._process.stdin.fileno()
+        self._output = self._process.stdout.fileno()
+        self._errors = self._process.stderr.fileno()
+        for fd in (self._input, self._output, self._errors):
+            os.set_blocking(fd, False)
+        try:
+            data = self._exchange(frames.packed(scope), START_PATIENCE)
+            frames.Hello.model_validate_json(data)
+        except ValidationError:
+            self.kill()
+            raise WorkerFailed("it does not begin as a worker does", self.said) from None
+        except WorkerFailed:
+            self.kill()
+            raise
+
+    @property
+    def said(self) -> str:
+        """The end of what was written to standard error so far."""
+        return self._said.decode(errors="backslashreplace").strip()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it runs no more."""
+        return self._process.poll() is not None
+
+    def call(self, call: Call, *, sweep: bool = False) -> Answer:
+        """Has one call done.
+
+        Raises:
+            WorkerFailed: it was not, or not wholly. The worker has ended then.
+        """
+        with self._lock:
+            self._number += 1
+            request = frames.Request(
+                number=self._number, tool=call.tool, arguments=call.model_dump(mode="json"), sweep=sweep
+            )
+            try:
+                reply = frames.Reply.model_validate_json(self._exchange(frames.packed(request), CALL_PATIENCE))
+            except ValidationError:
+                self.kill()
+                raise WorkerFailed("it answers what no worker would") from None
+            except WorkerFailed:
+                self.kill()
+                raise
+            if reply.number != self._number:
+                self.kill()
+                raise WorkerFailed("it answers another question")
+            return reply.answer
+
+    def close(self) -> None:
+        """Lets it end by itself, with its jail; after `END_PATIENCE` it is ended."""
+        with self._lock:
+            self._close_pipes()
+            try:
+                self._process.wait(END_PATIENCE)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def kill(self) -> None:
+        """Ends it: the launcher first, so that it can clean up, and by force when that takes too long."""
+        self._close_pipes()
+        for sent in (signal.SIGTERM, signal.SIGKILL):
+            if self._process.poll() is None:
+                os.killpg(self._process.pid, sent)
+            try:
+                self._process.wait(END_PATIENCE)
+                return
+            except subprocess.TimeoutExpired:
+                continue
+
+    def _close_pipes(self) -> None:
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+
+    def _exchange(self, data: bytes, patience: float) -> bytes:
+        """Sends one message and returns the next one that comes."""
+        rest = memoryview(data)
+        came = bytearray()
+        deadline = time.monotonic() + patience
+        poll = select.poll()
+        poll.register(self._output, select.POLLIN)
+        poll.register(self._errors, select.POLLIN)
+        if rest:
+            poll.register(self._input, select.POLLOUT)
+        while True:
+            left = deadline - time.monotonic()
+            ready = poll.poll(max(0.0, left) * 1000)
+            if not ready:
+                raise WorkerFailed(f"it has not answered within {patience:g} seconds", self.said)
+            for fd, _ in ready:
+                if fd == self._input:
+                    rest = self._sent(rest)
+                    if not rest:
+                        poll.unregister(self._input)
+                elif fd == self._errors:
+                    if not self._overheard():
+                        poll.unregister(self._errors)
+                else:
+                    came += self._read()
+            if len(came) >= frames.HEADER:
+                size = int.from_bytes(came[: frames.HEADER], "little")
+                if size > frames.MOST_REPLY or len(came) > frames.HEADER + size:
+                    raise WorkerFailed("it says more than a worker would")
+                if len(came) == frames.HEADER + size:
+                    return bytes(came[frames.HEADER :])
+
+    def _sent(self, rest: memoryview) -> memoryview:
+        try:
+            return rest[os.write(self._input, rest) :]
+        except BlockingIOError:
+            return rest
+        except OSError:
+            raise WorkerFailed("it has ended", self._last_words()) from None
+
+    def _read(self) -> bytes:
+        try:
+            data = os.read(self._output, _BLOCK)
+        except BlockingIOError:
+            return b""
+        if not data:
+            raise WorkerFailed("it has ended", self._last_words())
+        return data
+
+    def _overheard(self) -> bool:
+        """Takes what was written to standard error; False at its end."""
+        try:
+            data = os.read(self._errors, _BLOCK)
+        except BlockingIOError:
+            return True
+        self._said = (self._said + data)[-_MOST_SAID:]
+        return bool(data)
+
+    def _last_words(self) -> str:
+        try:
+            self._process.wait(1)
+        except subprocess.TimeoutExpired:
+            pass
+        self._overheard()
+        return self.said

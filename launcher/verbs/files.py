@@ -1,0 +1,92 @@
+"""`paddock files`: parse, call. File tools for agents and editors, over MCP."""
+
+import os
+
+from launcher import cli
+from launcher.session import inputs, places
+from launcher.vcs import checkout
+
+SYNOPSIS = "[--stdio | --http ADDRESS] [--mode strict|compatible] [--session ID[=DIR]]... [options]"
+EXTRA = (
+    ("--stdio", cli.FLAG, "", "serve one client on standard input and output (default)"),
+    ("--http", cli.ONE, "HOST:PORT|unix:PATH", "serve streamable HTTP on the loopback, or on a unix socket"),
+    ("--mode", cli.ONE, "strict|compatible", "without a known session: an error (default), or no boundaries at all"),
+    ("--session", cli.MANY, "ID[=DIR]", "serve the live session ID, or the worktree DIR under this id"),
+)
+EXAMPLES = (
+    ("paddock files", "an MCP server on standard streams for this worktree"),
+    ("paddock files --session review", "for the session that `paddock run --session review` has started, in its jail"),
+    ("paddock files --http 127.0.0.1:0 --session one=../one --session two=../two", "for two agents, each confined"),
+    ("paddock files --http unix:/run/user/1000/files --session one=../one", "on a socket that only its owner can use"),
+    ("claude mcp add files -- paddock files --worktree ~/agent-1", "as an agent's only tools for files"),
+)
+NOTES = """The tools: read, write, edit, list, glob, grep, shell. Each session's work is done by a worker in its jail,
+and the path validator answers before the kernel has to: as JSON, with error, errorType, attemptedPath,
+sandboxRoot, operation and message. git's own files and protected hand-off files cannot be written.
+
+Over HTTP a request names its session in the header X-Paddock-Session and proves it by X-Paddock-Token. The
+server prints one line of JSON with its URL and each session's token when it is ready. It listens on the
+loopback only. Over standard streams the session is fixed: --session, else --worktree or the current one.
+
+--mode compatible serves calls without a session, or with an unknown one, without any boundaries and outside of
+any jail (over HTTP they need the token of the session ""). Never offer it to an agent that is to be confined."""
+STATUSES = (
+    "exit status: 0 when the client has left or a signal ended the server; 125 when paddock refused or failed.",
+)
+
+
+def main(argv: list[str]) -> int:
+    """Serves until the client leaves, or a signal comes; returns the exit status."""
+    options, rest = cli.parse(argv, verb="files", options=(*EXTRA, *cli.without_unused()))
+    if "--help" in options:
+        own = "\n".join(f"  {f'{name} {metavar}'.rstrip():<28} {text}" for name, _, metavar, text in EXTRA)
+        extra = f"{NOTES}\n\nThe options of `paddock run` that decide how a jail is made, and:\n{own}"
+        print(cli.help_text("files", SYNOPSIS, EXAMPLES, extra, options=cli.without_unused(), statuses=STATUSES))
+        return 0
+    if rest:
+        raise cli.usage(f"there is nothing to do with {rest[0]}", "files")
+    from launcher.bridges.files import serve
+    from launcher.bridges.files.sessions import Mode
+
+    mode = options.get("--mode", "strict")
+    if mode not in list(Mode):
+        raise cli.usage(f"--mode is strict or compatible, not {mode}", "files")
+    address = options.get("--http")
+    if address is not None and "--stdio" in options:
+        raise cli.usage("--stdio and --http exclude each other", "files")
+    cwd = places.current_directory()
+    named = options.get("--session", [])
+    directories = _directories(named if isinstance(named, list) else [], cwd)
+    launch = {name: value for name, value in options.items() if name not in {name for name, *_ in EXTRA}}
+    where = places.places(os.environ)
+    session_id = next(iter(directories), None)
+    if not directories and ("--worktree" in options or mode == Mode.STRICT):
+        session_id = "worktree"
+        directories[session_id] = _worktree(options, cwd)
+    service = serve.Service(where, launch, directories, mode=Mode(mode), base=cwd)
+    if isinstance(address, str):
+        return serve.over_http(service, address)
+    if len(directories) > 1:
+        raise cli.usage("standard streams serve one session", "files")
+    return serve.over_stdio(service, session_id)
+
+
+def _directories(named: list[str], cwd: str) -> dict[str, str]:
+    """Worktrees by session id; "" for the id of a live session."""
+    found: dict[str, str] = {}
+    for item in named:
+        name, equals, directory = item.partition("=")
+        if not name or name in found or bool(equals) is not bool(directory):
+            raise cli.usage(f"--session {item} does not name one more session: ID or ID=DIR", "files")
+        path = os.path.join(cwd, directory) if directory else ""
+        found[name] = path and (inputs.resolved(path) or os.path.normpath(path))
+    return found
+
+
+def _worktree(options: cli.Parsed, cwd: str) -> str:
+    """Root of the worktree that was named, or that holds the current directory."""
+    from launcher.session.machine import Machine
+
+    named = options.get("--worktree")
+    start = os.path.join(cwd, named) if isinstance(named, str) else cwd
+    return checkout.find(start, Machine(os.environ), exact=isinstance(named, str)).root
