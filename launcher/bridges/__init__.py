@@ -1,1 +1,1 @@
-"""Where agents and editors speak their own protocols with Paddock: ACP, and MCP tools."""
+"""What stands between an agent in its jail and programmes that are not in it."""

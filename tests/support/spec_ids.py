@@ -129,9 +129,7 @@ IDS = {
 }
 
 OPEN = {
-    "FR-004d": "file tools and the ACP bridge",
     "FR-004e": "the ACP bridge",
     "SC-003": "file tools",
-    "CONTRACT-COMPATIBLE": "file tools",
 }
 """Ids that wait for a part of Paddock which is not built yet, and which one. A test of it takes the id out of here."""

@@ -5,14 +5,24 @@ The models are strict: a number in quotation marks is a mistake of the caller's 
 
 from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from policy.violation import Operation
 
 MOST_CONTENT = 8 << 20
 """Bytes of a file that is written or edited."""
 
-PathText = Annotated[str, StringConstraints(max_length=8192)]
+
+def _writable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the text cannot be written as UTF-8: {error.reason}") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_writable)]
+PathText = Annotated[Text, StringConstraints(max_length=8192)]
 
 
 class Call(BaseModel):
@@ -60,7 +70,7 @@ class Write(Call):
     reads_only: ClassVar[bool] = False
 
     file_path: PathText = Field(description="File to create or replace.")
-    content: str = Field(description="Its whole new content.")
+    content: Text = Field(description="Its whole new content.")
 
     @property
     def path(self) -> str:
@@ -76,8 +86,8 @@ class Edit(Call):
     reads_only: ClassVar[bool] = False
 
     file_path: PathText = Field(description="File to change.")
-    old_string: str = Field(min_length=1, description="The text to replace, exactly, line ends and indentation too.")
-    new_string: str = Field(description="What stands there afterwards.")
+    old_string: Text = Field(min_length=1, description="The text to replace, exactly, line ends and indentation too.")
+    new_string: Text = Field(description="What stands there afterwards.")
     replace_all: bool = Field(default=False, description="Replace every occurrence; else there must be exactly one.")
 
     @property
@@ -106,7 +116,7 @@ class Glob(Call):
     tool: ClassVar[str] = "glob"
     operation: ClassVar[Operation] = Operation.LIST
 
-    pattern: Annotated[str, StringConstraints(min_length=1, max_length=1024)] = Field(
+    pattern: Annotated[Text, StringConstraints(min_length=1, max_length=1024)] = Field(
         description="Pattern of the path below the directory, such as src/**/*.py."
     )
     directory: PathText = Field(default=".", description="Directory to search (default: the worktree's root).")
@@ -123,11 +133,11 @@ class Grep(Call):
     tool: ClassVar[str] = "grep"
     operation: ClassVar[Operation] = Operation.READ
 
-    pattern: Annotated[str, StringConstraints(min_length=1, max_length=4096)] = Field(
+    pattern: Annotated[Text, StringConstraints(min_length=1, max_length=4096)] = Field(
         description="Regular expression, matched against each line."
     )
     target: PathText = Field(default=".", description="File or directory to search (default: the worktree's root).")
-    glob: Annotated[str, StringConstraints(max_length=1024)] | None = Field(
+    glob: Annotated[Text, StringConstraints(max_length=1024)] | None = Field(
         default=None, description="Search only files whose path below the directory, or name, matches this pattern."
     )
     ignore_case: bool = Field(default=False, description="Take capital and small letters for the same.")
@@ -146,7 +156,7 @@ class Shell(Call):
     operation: ClassVar[Operation] = Operation.EXECUTE
     reads_only: ClassVar[bool] = False
 
-    command: Annotated[str, StringConstraints(min_length=1, max_length=128 << 10)] = Field(
+    command: Annotated[Text, StringConstraints(min_length=1, max_length=128 << 10)] = Field(
         description="What sh -c is given."
     )
     directory: PathText = Field(default=".", description="Directory to start in (default: the worktree's root).")

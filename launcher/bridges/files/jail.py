@@ -11,10 +11,12 @@ from collections.abc import Callable
 
 import launcher
 import policy
-from launcher.bridges.files import worker
+from launcher.bridges.files import begin, worker
+from launcher.bridges.files.answers import ErrorType, ToolFailed
+from launcher.bridges.files.begin import Task
 from launcher.bridges.files.process import WorkerFailed, WorkerProcess
 from launcher.bridges.files.scope import Scope
-from launcher.session import planning
+from launcher.session import exec_client, planning
 from launcher.session.places import Places
 from launcher.workflow.confinement import run_options
 from policy.plan import beneath
@@ -22,6 +24,7 @@ from policy.worktree import WorktreeSandboxContext
 
 PADDOCK = (sys.executable, "-I", "-m", "launcher")
 WORKER = (sys.executable, "-I", "-m", worker.__name__)
+BEGIN = (sys.executable, "-I", "-m", begin.__name__)
 
 
 class Jail:
@@ -93,24 +96,29 @@ class Jails:
         which might allow more.
 
         Raises:
-            WorkerFailed: it did not start.
-            Refusal: the worktree cannot be planned for.
+            WorkerFailed: it did not start, or its jail is refused.
+            ToolFailed: the live session has just ended.
         """
         options = self._options_for(context)
         root = str(context.worktree_path)
-        planned = planning.make(options, list(WORKER), root, self._places)
-        scope = Scope(context=planned.context, handoff=planned.plan.handoff_patterns)
         name = self._live(session_id)
-        if name is not None:
-            argv = [*PADDOCK, "exec", name, "--cwd", root, "--", *WORKER]
-            try:
-                return Jail(name, WorkerProcess(argv, scope, root), root)
-            except WorkerFailed as failed:
-                hint = f"session {name} must be able to run {sys.executable}: start it with --ro {sys.prefix}"
-                raise WorkerFailed(hint, str(failed)) from None
-        own = f"files-{secrets.token_hex(8)}"
-        argv = [*PADDOCK, "run", "--quiet", "--session", own, *_words(options), "--", *WORKER]
-        return Jail(own, WorkerProcess(argv, scope, root), root)
+        if name is None:
+            own = f"files-{secrets.token_hex(8)}"
+            return Jail(own, self._begun(options, root, ["run", "--quiet", "--session", own, *_words(options)]), root)
+        try:
+            return Jail(name, self._begun(options, root, ["exec", name, "--cwd", root]), root)
+        except WorkerFailed as failed:
+            if exec_client.about(self._places, name) is None:
+                why = f"the worktree of session {name} could not be resolved: it has ended"
+                raise ToolFailed(ErrorType.WORKTREE_UNRESOLVED, why) from None
+            hint = f"session {name} must be able to run {sys.executable}: start it with --ro {sys.prefix}"
+            raise WorkerFailed(hint, str(failed)) from None
+
+    def _begun(self, options: planning.Options, root: str, words: list[str]) -> WorkerProcess:
+        """A worker in the jail that `paddock WORDS... -- WORKER` makes or enters."""
+        argv = [*PADDOCK, *words, "--", *WORKER]
+        task = Task(options=options, root=root, worker=list(WORKER), argv=argv)
+        return WorkerProcess([*BEGIN, task.model_dump_json()], None, root)
 
     def _options_for(self, context: WorktreeSandboxContext) -> planning.Options:
         """The launch options for a session: the server's own, its boundaries, and Paddock's code to read."""

@@ -44,11 +44,11 @@ class WorkerProcess:
 
     Args:
         argv: what starts it.
-        scope: its boundaries.
+        scope: its boundaries. None: what is started says them, before it becomes the worker (`begin`).
         cwd: directory to start in.
     """
 
-    def __init__(self, argv: list[str], scope: Scope, cwd: str) -> None:
+    def __init__(self, argv: list[str], scope: Scope | None, cwd: str) -> None:
         """Starts it and waits for its first words.
 
         Raises:
@@ -78,8 +78,9 @@ class WorkerProcess:
         for fd in (self._input, self._output, self._errors):
             os.set_blocking(fd, False)
         try:
-            data = self._exchange(frames.packed(scope), START_PATIENCE)
-            frames.Hello.model_validate_json(data)
+            if scope is None:
+                scope = Scope.model_validate_json(self._exchange(b"", START_PATIENCE))
+            frames.Hello.model_validate_json(self._exchange(frames.packed(scope), START_PATIENCE))
         except ValidationError:
             self.kill()
             raise WorkerFailed("it does not begin as a worker does", self.said) from None

@@ -185,8 +185,9 @@ def _replace(folder: int, name: str, data: bytes, before: os.stat_result | None)
             except FileExistsError:  # somebody else was quicker; the later one counts
                 _standing(folder, name)
         if not temporary:
-            temporary = f"{PREFIX}{secrets.token_hex(8)}"
-            _link(fd, folder, temporary)
+            name_for_now = f"{PREFIX}{secrets.token_hex(8)}"
+            _link(fd, folder, name_for_now)
+            temporary = name_for_now
         if before is not None and not _same(before, _standing(folder, name)):
             raise ToolFailed(ErrorType.CHANGED, "somebody else changed the file meanwhile; read it again")
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)

@@ -1,0 +1,99 @@
+"""File tools for a live session: the worker and the shell run in the jail that `paddock run --session` has made."""
+
+import anyio
+import pytest
+
+from tests.support.file_tools import Caller, Server, over_stdio
+from tests.support.paddock import Paddock
+from tests.support.session import Session
+
+
+def seen(paddock: Paddock) -> tuple[str, ...]:
+    """Options that let a jail see the interpreter that the worker needs."""
+    return ("--ro", str(paddock.installed.prefix))
+
+
+def test_the_worker_runs_in_the_live_jail(paddock: Paddock, backend: dict[str, str]) -> None:
+    """Commands of the shell tool see the session's own processes and temp files; paths are denied as ever."""
+    command = ("sh", "-c", "echo here >$TMPDIR/mark; echo ready; exec cat")
+
+    async def ask(session: Session) -> None:
+        async with over_stdio(paddock, "--session", session.name, env=backend) as call:
+            assert (await call("read", file_path="file")).text == "content\n"
+            assert not (await call("write", file_path="new", content="x")).failed
+            assert (await call("shell", command="cat $TMPDIR/mark")).text == "exit status 0\nhere\n"
+            said = await call("read", file_path=str(paddock.main / ".git/HEAD"))
+            assert said.error == "SANDBOX_VIOLATION"
+            assert len(list((paddock.state / "sessions").iterdir())) == 1  # no jail was made besides
+
+    with Session(paddock, backend, command, seen(paddock)) as session:
+        anyio.run(ask, session)
+    assert (paddock.worktree / "new").read_text() == "x"
+
+
+@pytest.mark.spec("US5.2", "EDGE-1", "EDGE-5")
+def test_a_session_is_served_while_it_lives(user_paddock: Paddock) -> None:
+    """Before it starts and after it has ended its calls are errors; in between they are served, from one server."""
+    paddock = user_paddock
+
+    async def ask() -> None:
+        async with over_stdio(paddock, "--session", "later") as call:
+            assert (await call("read", file_path="file")).error == "WORKTREE_UNRESOLVED"
+            words = paddock.words("run", "--session", "later", *seen(paddock), "--", "sh", "-c", "echo ready; exec cat")
+            process = paddock.who.start(words, cwd=paddock.worktree)
+            assert process.stdout is not None
+            assert process.stdin is not None
+            assert process.stderr is not None
+            assert process.stdout.readline() == b"ready\n"
+            await _until(call, "")
+            process.stdin.close()
+            assert process.wait(60) == 0
+            process.stdout.close()
+            process.stderr.close()
+            await _until(call, "WORKTREE_UNRESOLVED")
+            assert (await call("write", file_path="file", content="x")).error == "WORKTREE_UNRESOLVED"
+
+    anyio.run(ask)
+    assert (paddock.worktree / "file").read_text() == "content\n"
+
+
+async def _until(call: Caller, error: str) -> None:
+    with anyio.fail_after(60):
+        while (await call("read", file_path="file")).error != error:
+            await anyio.sleep(0.1)
+
+
+def test_a_live_jail_without_room_for_the_worker_is_not_left(user_paddock: Paddock) -> None:
+    """Another jail might allow more: what its own jail denies by an option stays denied, whatever the server knows."""
+    paddock = user_paddock
+    (paddock.worktree / "hidden").mkdir()
+    (paddock.worktree / "hidden/file").write_text("secret")
+    paddock.who.give(paddock.worktree)
+
+    async def ask(session: Session, expected: str) -> None:
+        async with over_stdio(paddock, "--session", session.name) as call:
+            said = await call("read", file_path="hidden/file")
+            assert said.error == expected
+            assert "secret" not in said.text
+
+    with Session(paddock, options=("--deny", "hidden", *seen(paddock))) as session:
+        anyio.run(ask, session, "SANDBOX_VIOLATION")
+    with Session(paddock, options=("--deny", "hidden", "--deny", str(paddock.installed.prefix))) as session:
+        anyio.run(ask, session, "WORKER_FAILED")
+
+
+@pytest.mark.spec("EDGE-3")
+def test_two_sessions_may_share_a_worktree(user_paddock: Paddock) -> None:
+    """Both see what the other writes, each with its own token and worker."""
+    paddock = user_paddock
+
+    async def ask(server: Server) -> None:
+        async with server.client(server.headers("a")) as one, server.client(server.headers("b")) as two:
+            assert not (await one("write", file_path="shared", content="1")).failed
+            assert (await two("read", file_path="shared")).text == "1"
+            assert not (await two("edit", file_path="shared", old_string="1", new_string="2")).failed
+            assert (await one("read", file_path="shared")).text == "2"
+
+    words = [f"--session={name}={paddock.worktree}" for name in "ab"]
+    with Server(paddock, *words) as server:
+        anyio.run(ask, server)
