@@ -22,7 +22,7 @@ from pathlib import Path
 from tests.support.identity import DROP, reachable_by_all
 
 ROOT = Path(__file__).resolve().parents[2]
-INPUTS = ("pyproject.toml", "README.md", "LICENSE", "launcher", "policy")
+INPUTS = ("pyproject.toml", "README.md", "LICENSE", "launcher", "policy", "systemd")
 KEEP_SECONDS = 24 * 3600
 
 # Read at import: pip needs the caller's configuration, and tests run in a scrubbed environment.

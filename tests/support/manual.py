@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from launcher import cli
-from launcher.verbs import denials, doctor, explain, merge, run, why, worktree
+from launcher.verbs import denials, doctor, explain, merge, run, service, why, worktree
 from launcher.verbs import exec as further
 from policy import promises
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED
@@ -113,6 +113,9 @@ def man_page() -> str:
     out += [".SH SUBCOMMANDS OF WORKTREE"]
     for name, (_, _, summary) in worktree.SUBCOMMANDS.items():
         out += [".TP", f".B {name}", _roff(summary[0].upper() + summary[1:] + ".")]
+    out += [".SH SUBCOMMANDS OF SERVICE"]
+    for name, (_, _, summary) in service.SUBCOMMANDS.items():
+        out += [".TP", f".B {name}", _roff(summary[0].upper() + summary[1:] + ".")]
     for verbs, options in (("RUN AND EXPLAIN", cli.OPTIONS), ("EXEC", further.OPTIONS)):
         out += [f".SH OPTIONS OF {verbs}"]
         for name, kind, metavar, text in options:
@@ -136,7 +139,8 @@ def man_page() -> str:
         out += [".TP", f".B {status}", meaning]
     out += [".SH EXAMPLES"]
     for command, meaning in (*run.EXAMPLES, *further.EXAMPLES, *explain.EXAMPLES, *why.EXAMPLES,
-                             *denials.EXAMPLES, *worktree.EXAMPLES, *merge.EXAMPLES, *doctor.EXAMPLES):  # fmt: skip
+                             *denials.EXAMPLES, *worktree.EXAMPLES, *merge.EXAMPLES, *service.EXAMPLES,
+                             *doctor.EXAMPLES):  # fmt: skip
         out += [".TP", f".B {_roff(command)}", _roff(meaning[0].upper() + meaning[1:] + ".")]
     out += [
         ".SH FILES",

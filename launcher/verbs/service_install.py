@@ -1,0 +1,196 @@
+"""`paddock service install` and `paddock service uninstall`."""
+
+import os
+import pwd
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from launcher.service.units import files, trusted
+from launcher.service.units.files import File, State
+from launcher.service.units.manager import Manager
+from launcher.service.units.place import Place, command, edit_line, place_for, scope_of
+from launcher.service.units.templates import Scope, render
+from launcher.verbs import typer_verb
+from policy.errors import Refusal, printable
+
+EXAMPLES = (
+    ("paddock service install --user --now", "your own supervisor; its socket listens from now on"),
+    ("sudo paddock service install --system --for alice --now", "alice's supervisor, which hears the kernel's audit"),
+    ("paddock service install --system --dry-run", "print the units; nothing is changed"),
+    ("paddock service install --system --root image", "into the file system of an image"),
+)
+UNINSTALL_EXAMPLES = (
+    ("paddock service uninstall --user", "end your supervisor and remove its units"),
+    ("sudo paddock service uninstall --system", "for all users"),
+)
+
+System = Annotated[bool, typer.Option("--system", help="For the machine's service manager (as root).")]
+User = Annotated[bool, typer.Option("--user", help="For your own service manager.")]
+Root = Annotated[str | None, typer.Option("--root", metavar="DIR", help="Below DIR; no service manager is told.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+
+
+def install(argv: list[str]) -> int:
+    """Exit status 0 when everything is in place."""
+    return typer_verb.run("service install", _install, argv, examples=EXAMPLES)
+
+
+def uninstall(argv: list[str]) -> int:
+    """Exit status 0 when nothing of ours is left, 1 when edited files were kept."""
+    return typer_verb.run("service uninstall", _uninstall, argv, examples=UNINSTALL_EXAMPLES)
+
+
+def _install(
+    system: System = False,
+    user: User = False,
+    names: Annotated[
+        list[str] | None, typer.Option("--for", metavar="USER", help="With --system: enable this user's socket.")
+    ] = None,
+    now: Annotated[bool, typer.Option("--now", help="Enable the socket, and listen from now on.")] = False,
+    root: Root = None,
+    dry_run: DryRun = False,
+) -> int:
+    """Puts the systemd units in place. Doing it again changes nothing.
+
+    Files that you have edited are kept, and nothing is written then: changes belong in drop-ins (systemctl edit).
+    """
+    scope = scope_of(system=system, user=user)
+    place = place_for(scope, root)
+    sockets = _sockets(scope, names or [], now=now)
+    own = command()
+    found = files.look(render(scope, own, place.units, place.temporary_files))
+    if dry_run:
+        return _show(found)
+    files.refuse_kept(found, edit_line(scope))
+    if scope is Scope.SYSTEM and root is None:
+        _be_root()
+    if scope is Scope.SYSTEM:
+        trusted.check(own)
+    for file in found:
+        if file.state is not State.CURRENT:
+            files.write(file)
+        print(f"{'unchanged' if file.state is State.CURRENT else 'written'}  {printable(str(file.path))}")
+    sys.stdout.flush()
+    if root is not None:
+        return 0
+    _tell(place, sockets, changed=any(file.state is not State.CURRENT for file in found))
+    return 0
+
+
+def _tell(place: Place, sockets: list[str], *, changed: bool) -> None:
+    manager = Manager(place.scope, os.environ)
+    user = " --user" if place.scope is Scope.USER else ""
+    if not manager.runs():
+        if sockets:
+            raise Refusal(
+                "service-manager",
+                "the units are in place, but no service manager runs here that could enable them",
+                context="there is no systemd, or no session of it for this user (XDG_RUNTIME_DIR)",
+                hint=f"systemctl{user} enable --now {' '.join(sockets)}",
+            )
+        print("no service manager runs here; it will find the units when it starts")
+        return
+    if changed:
+        manager.call("daemon-reload")
+    if place.scope is Scope.SYSTEM:
+        manager.make_directories(str(place.temporary_files / "paddock.conf"))
+        manager.call("enable", "--now", "paddock-audit.service")
+    if sockets:
+        manager.call("enable", "--now", *sockets)
+        print(f"enabled    {' '.join(sockets)}")
+    else:
+        example = "paddock.socket" if user else "paddock@USER.socket"
+        print(f"next: systemctl{user} enable --now {example}")
+
+
+def _uninstall(system: System = False, user: User = False, root: Root = None, dry_run: DryRun = False) -> int:
+    """Stops the services, which end their sessions in order, and removes the units. Edited files are kept."""
+    scope = scope_of(system=system, user=user)
+    place = place_for(scope, root)
+    found = files.look(render(scope, command(), place.units, place.temporary_files))
+    if dry_run:
+        for file in found:
+            print(f"{_fate(file)}  {printable(str(file.path))}")
+        return 0
+    if scope is Scope.SYSTEM and root is None:
+        _be_root()
+    manager = Manager(scope, os.environ)
+    live = root is None and manager.runs()
+    if live:
+        _stop(manager)
+    for file in found:
+        if file.state not in (*files.KEPT, State.MISSING):
+            files.remove(file)
+        print(f"{_fate(file, done=True)}  {printable(str(file.path))}")
+    if live:
+        manager.call("daemon-reload")
+    return 1 if any(file.state in files.KEPT for file in found) else 0
+
+
+def _stop(manager: Manager) -> None:
+    """Sockets first, or a client would start the service again."""
+    patterns = ("paddock@*", "paddock-audit.service") if manager.scope is Scope.SYSTEM else ("paddock.*",)
+    running = sorted(manager.units(*patterns), key=lambda name: not name.endswith(".socket"))
+    for name in running:
+        manager.call("disable", "--now", name)
+    if manager.scope is Scope.SYSTEM and "paddock.slice" in manager.units("paddock.slice"):
+        manager.call("stop", "paddock.slice")
+
+
+def _fate(file: File, *, done: bool = False) -> str:
+    if file.state is State.MISSING:
+        return "missing"
+    if file.state in files.KEPT:
+        return f"kept ({file.state.value})"
+    return "removed" if done else "would be removed"
+
+
+def _show(found: list[File]) -> int:
+    for file in found:
+        print(f"### {printable(str(file.path))}: {file.state.value}")
+        print(file.rendered.content)
+    return 0
+
+
+def _sockets(scope: Scope, names: list[str], *, now: bool) -> list[str]:
+    """The socket units to be enabled."""
+    if scope is Scope.USER:
+        if names:
+            raise Refusal("usage", "--for goes with --system", hint="paddock service install --user --now")
+        return ["paddock.socket"] if now else []
+    if now != bool(names):
+        raise Refusal(
+            "usage",
+            "--now and --for USER go together: the system has one service per user",
+            hint="paddock service install --system --for USER --now",
+        )
+    for name in names:
+        _known(name)
+    return [f"paddock@{name}.socket" for name in names]
+
+
+def _known(name: str) -> None:
+    try:
+        uid = pwd.getpwnam(name).pw_uid
+    except KeyError:
+        raise Refusal("service-user", f"there is no user {name}", hint="paddock service install --help") from None
+    if uid == 0:
+        raise Refusal(
+            "service-user",
+            "no service runs agents as root",
+            context="the unit has one capability, and jails of root take others",
+            hint="give agents to an ordinary user: --for USER",
+        )
+
+
+def _be_root() -> None:
+    if os.geteuid() != 0:
+        raise Refusal(
+            "service-needs-root",
+            "only root installs units for the system's service manager",
+            context=f"you are user {os.geteuid()}",
+            hint=f"sudo {Path(sys.executable).parent / 'paddock'} service install --system, or --user without root",
+        )
