@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support import agent_packages, audit
+from tests.support import agent_packages, audit, booted
 from tests.support.identity import DROP
 
 LANDLOCK_CREATE_RULESET = 444  # the same number on every architecture
@@ -77,6 +77,7 @@ FEATURES: dict[str, Callable[[], str]] = {
     "chromium": _chromium,
     "qemu": _qemu,
     "audit": _audit,
+    "systemd": booted.missing,
 }
 
 
