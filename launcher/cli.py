@@ -10,6 +10,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "run": ("launcher.verbs.run", "run a command in a jail around its git worktree"),
     "exec": ("launcher.verbs.exec", "run a further command inside a live session"),
     "files": ("launcher.verbs.files", "serve file tools over MCP, each session's in its own jail"),
+    "acp": ("launcher.verbs.acp", "run an agent in its jail behind an editor's Agent Client Protocol"),
     "merge": ("launcher.verbs.merge", "merge agents' branches into the trunk, submodules first"),
     "explain": ("launcher.verbs.explain", "show what a jail would allow, and by which rule"),
     "learn": ("launcher.verbs.learn", "run a command in its jail, and propose the grants that it lacks"),

@@ -8,8 +8,9 @@ GUARD = "guard"
 VIEW = "view"
 PROXY = "proxy"
 VALIDATOR = "validator"
+BRIDGE = "bridge"
 
-LAYERS = (LANDLOCK, SECCOMP, GUARD, VIEW, PROXY, VALIDATOR)
+LAYERS = (LANDLOCK, SECCOMP, GUARD, VIEW, PROXY, VALIDATOR, BRIDGE)
 
 
 class Process(NamedTuple):

@@ -13,7 +13,7 @@ import time
 
 from launcher.lean import os
 from launcher.ledger import store
-from launcher.ledger.denial import PROXY, SECCOMP, Denial
+from launcher.ledger.denial import BRIDGE, PROXY, SECCOMP, Denial
 from policy.plan import Plan
 from policy.remedy import REACHES, Remedy, remedy, remedy_by_rule, remedy_for_host
 
@@ -93,31 +93,63 @@ class Ledger:
 
     def _write(self, content: dict[str, object]) -> None:
         if self._fd == -1:
-            self._fd = store.create(self.path)
-            first = {"kind": "session", "version": store.VERSION, "time": stamp(time.time()), **self.facts}
-            _put(self._fd, first)
+            self._fd = _opened(self.path, self.facts)
         _put(self._fd, content)
 
 
-def append(path: str, plan: Plan, denial: Denial) -> None:
+def facts_of(session: str, plan: Plan) -> dict[str, object]:
+    """What the first line of a ledger says of its session; the calling process is the session's launcher."""
+    return {"session": session, "worktree": plan.worktree, "command": plan.command,
+            "backend": plan.backend, "net": plan.net, "pid": os.getpid()}  # fmt: skip
+
+
+def append(path: str, plan: Plan, denial: Denial, facts: dict[str, object] | None = None) -> None:
     """Adds one denial to the ledger of a live session, from another process than the session's own launcher.
 
     Args:
         path: from `store.path_of`; made when it is missing.
         plan: of the session; says what would allow the denial.
         denial: what was refused.
+        facts: of the session, for the first line of a ledger that is made here.
 
     Raises:
         OSError: the ledger cannot be written.
     """
+    note(path, facts, line(denial, answer(denial, plan)))
+
+
+def note(path: str, facts: dict[str, object] | None, content: dict[str, object]) -> None:
+    """Adds one line to the ledger of a live session, as `append` does.
+
+    Args:
+        path: of the ledger; made when it is missing.
+        facts: of the session, for the first line of a ledger that is made here.
+        content: the line, with its ``kind``.
+
+    Raises:
+        OSError: the ledger cannot be written.
+    """
+    fd = _opened(path, facts)
     try:
-        fd = os.open(path, _FLAGS)
-    except FileNotFoundError:
-        fd = store.create(path)
-    try:
-        _put(fd, line(denial, answer(denial, plan)))
+        _put(fd, content)
     finally:
         os.close(fd)
+
+
+def _opened(path: str, facts: dict[str, object] | None) -> int:
+    """A ledger for appending, made when it is missing: whoever in a session is first to refuse something makes it."""
+    for _ in range(2):
+        try:
+            return os.open(path, _FLAGS)
+        except FileNotFoundError:
+            try:
+                fd = store.create(path)
+            except FileExistsError:
+                continue  # another process of the session was quicker
+        if facts is not None:
+            _put(fd, {"kind": "session", "version": store.VERSION, "time": stamp(time.time()), **facts})
+        return fd
+    return os.open(path, _FLAGS)
 
 
 def line(denial: Denial, found: Remedy) -> dict[str, object]:
@@ -141,6 +173,8 @@ def line(denial: Denial, found: Remedy) -> dict[str, object]:
 
 def answer(denial: Denial, plan: Plan) -> Remedy:
     """What would allow it. The decision's own code says so (`policy.remedy`)."""
+    if denial.layer == BRIDGE and denial.hint:
+        return Remedy(note=denial.hint)
     if denial.path.startswith("/"):
         return remedy(plan, denial.path, denial.wanted)
     if denial.host:

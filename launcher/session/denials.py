@@ -27,7 +27,7 @@ class Denials:
     """Of one session. To be made before the jail is started; `close` ends it."""
 
     def __init__(self, state: str, session: str, directory: str, plan: Plan, audit_fd: int,
-                 wants: "Wants | None" = None) -> None:  # fmt: skip
+                 wants: "Wants | None" = None, started: int = 0) -> None:  # fmt: skip
         """Prepares; nothing is written before something was refused.
 
         Args:
@@ -37,6 +37,7 @@ class Denials:
             plan: bound.
             audit_fd: from `launcher.ledger.audit_socket.listening`, owned by this object from now on; -1 for none.
             wants: told what the command wants, in a session that is watched.
+            started: nanoseconds since the epoch that name the ledger; 0 for now.
         """
         self._wants = wants
         if wants is not None:
@@ -45,7 +46,7 @@ class Denials:
         self._session = session
         self._directory = directory
         self._plan = plan
-        self._started = time.time_ns()
+        self._started = started or time.time_ns()
         self._init = 0
         self._reader: Reader | None = None
         self._ledger: Ledger | None = None
@@ -92,10 +93,8 @@ class Denials:
         if self._ledger is None:
             from launcher.ledger import record, store
 
-            plan = self._plan
-            facts = {"session": self._session, "worktree": plan.worktree, "command": plan.command,
-                     "backend": plan.backend, "net": plan.net, "pid": os.getpid()}  # fmt: skip
-            self._ledger = record.Ledger(store.path_for(self._state, self._session, self._started), plan, facts)
+            facts = record.facts_of(self._session, self._plan)
+            self._ledger = record.Ledger(store.path_for(self._state, self._session, self._started), self._plan, facts)
         return self._ledger
 
     def close(self) -> list[str]:

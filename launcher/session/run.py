@@ -14,6 +14,7 @@ from policy.plan import Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from launcher.egress.start import Egress
@@ -37,6 +38,8 @@ def run(
     quiet: bool = False,
     strict: bool = False,
     wants: "Wants | None" = None,
+    started: int = 0,
+    on_start: "Callable[[int], None] | None" = None,
 ) -> int:
     """Runs the planned command to its end.
 
@@ -51,6 +54,8 @@ def run(
         quiet: no summary of what was refused.
         strict: refuse when hand-off files have changed, and harvest nothing then.
         wants: told what the command wants; `entry.filter` was made for watching then.
+        started: nanoseconds since the epoch that name the session's ledger; 0 for now.
+        on_start: told the process id of the jail's init, with which everything in the jail ends.
 
     Returns:
         The exit status: the command's own, or 128+N when signal N ended it.
@@ -112,7 +117,7 @@ def run(
             entry.support,
             egress,
         )
-        denials = _denials(places.state, session, bound, wants)
+        denials = _denials(places.state, session, bound, wants, started)
         if wants is not None:
             worker.watch()
         if denials is not None and denials.fd != -1:
@@ -125,6 +130,7 @@ def run(
             handed_over=(listener, *(egress.handed_over if egress is not None else ())),
             watch=limits.watch if limits is not None else None,
             denials=denials,
+            on_start=on_start,
         )
     finally:
         failures: list[str] = []
@@ -174,7 +180,9 @@ def _packages() -> None:
     packages.enable()
 
 
-def _denials(state_directory: str, session: state.Session, plan: Plan, wants: "Wants | None") -> "Denials | None":
+def _denials(
+    state_directory: str, session: state.Session, plan: Plan, wants: "Wants | None", started: int
+) -> "Denials | None":
     """What gathers the session's denials; None where nobody could tell of any."""
     audit = -1
     if syscalls.capget()[0] >> _CAP_AUDIT_READ & 1 and plan.backend != promises.BUBBLEWRAP:
@@ -185,7 +193,7 @@ def _denials(state_directory: str, session: state.Session, plan: Plan, wants: "W
         return None
     from launcher.session import denials
 
-    return denials.Denials(state_directory, session.name, session.directory, plan, audit, wants)
+    return denials.Denials(state_directory, session.name, session.directory, plan, audit, wants, started)
 
 
 def _costly(plan: Plan) -> bool:

@@ -38,6 +38,26 @@ def main(argv: list[str]) -> int:
 def launch(options: cli.Parsed, command: list[str]) -> int:
     """One launch from parsed options: the cached Plan if it still holds, else a new one."""
     where = places.places(os.environ)
+    entry, given = planned(options, command, where)
+    if entry is None:
+        return 0
+    return run.run(
+        entry,
+        tuple(command[1:]),
+        where,
+        given=given,
+        name=_text(options, "--session"),
+        report=_text(options, "--report"),
+        verbose="--verbose" in options,
+        quiet="--quiet" in options,
+        strict="--strict-handoff" in options,
+    )
+
+
+def planned(
+    options: cli.Parsed, command: list[str], where: places.Places
+) -> "tuple[cache.Entry | None, dict[str, str]]":
+    """The Plan, and the values given with `--env`; None when it was only to be shown (`--dry-run`), and was."""
     words, given = key_words(options, command)
     cwd = places.current_directory()
     # Its own directories are denied by the plan, so a plan belongs to them.
@@ -52,19 +72,9 @@ def launch(options: cli.Parsed, command: list[str]) -> int:
         if "--dry-run" in options:
             lines = planning.make(options, command, cwd, where).plan.describe()
             messages.show("\n".join(printable(line) for line in lines))
-            return 0
+            return None, given
         entry = planning.entry(options, command, cwd, where, key=key)
-    return run.run(
-        entry,
-        tuple(command[1:]),
-        where,
-        given=given,
-        name=_text(options, "--session"),
-        report=_text(options, "--report"),
-        verbose="--verbose" in options,
-        quiet="--quiet" in options,
-        strict="--strict-handoff" in options,
-    )
+    return entry, given
 
 
 def key_words(options: cli.Parsed, command: list[str]) -> tuple[tuple[object, ...], dict[str, str]]:

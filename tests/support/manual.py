@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from launcher import cli
-from launcher.verbs import denials, doctor, explain, merge, run, service, why, worktree
+from launcher.verbs import acp, denials, doctor, explain, merge, run, service, why, worktree
 from launcher.verbs import exec as further
 from policy import promises
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED
@@ -95,7 +95,8 @@ def man_page() -> str:
         "paddock \\- hold a command to its git worktree",
         ".SH SYNOPSIS",
     ]
-    shown = {"run": run.SYNOPSIS, "exec": further.SYNOPSIS, "explain": explain.SYNOPSIS, "why": why.SYNOPSIS,
+    shown = {"run": run.SYNOPSIS, "exec": further.SYNOPSIS, "acp": acp.SYNOPSIS,
+             "explain": explain.SYNOPSIS, "why": why.SYNOPSIS,
              "denials": "[SESSION] [--follow] [--json] | --list"}  # fmt: skip
     for verb, synopsis in shown.items():
         out += [f".B paddock {verb}", _roff(synopsis), ".br"]
@@ -116,12 +117,12 @@ def man_page() -> str:
     out += [".SH SUBCOMMANDS OF SERVICE"]
     for name, (_, _, summary) in service.SUBCOMMANDS.items():
         out += [".TP", f".B {name}", _roff(summary[0].upper() + summary[1:] + ".")]
-    for verbs, options in (("RUN AND EXPLAIN", cli.OPTIONS), ("EXEC", further.OPTIONS)):
+    for verbs, options in (("RUN AND EXPLAIN", cli.OPTIONS), ("ACP", acp.EXTRA), ("EXEC", further.OPTIONS)):
         out += [f".SH OPTIONS OF {verbs}"]
         for name, kind, metavar, text in options:
             value = f" \\fI{_roff(metavar)}\\fR" if metavar else ""
             out += [".TP", f"\\fB{_roff(name)}\\fR{value}" + (" ..." if kind == cli.MANY else ""), _roff(text + ".")]
-    out += [_roff(further.NOTES)]
+    out += [_roff(further.NOTES), ".SH EDITORS", _roff(acp.NOTES)]
     out += [".SH PROMISES"]
     for name, promise, _ in promises.ROWS:
         out += [".TP", f".B {_roff(name)}", _roff(promise + ".")]
@@ -138,7 +139,7 @@ def man_page() -> str:
     ):
         out += [".TP", f".B {status}", meaning]
     out += [".SH EXAMPLES"]
-    for command, meaning in (*run.EXAMPLES, *further.EXAMPLES, *explain.EXAMPLES, *why.EXAMPLES,
+    for command, meaning in (*run.EXAMPLES, *further.EXAMPLES, *acp.EXAMPLES, *explain.EXAMPLES, *why.EXAMPLES,
                              *denials.EXAMPLES, *worktree.EXAMPLES, *merge.EXAMPLES, *service.EXAMPLES,
                              *doctor.EXAMPLES):  # fmt: skip
         out += [".TP", f".B {_roff(command)}", _roff(meaning[0].upper() + meaning[1:] + ".")]

@@ -1,0 +1,274 @@
+"""`paddock acp` from start to end: the provider in its jail, the relay in front of it, the ending.
+
+Two processes. The child is the launcher of an ordinary session (`launcher.session.run`), with pipes for its standard
+input and output; this one, which the client knows, carries the lines and judges them. The child dies with this process,
+and its jail with the child, so that a SIGKILL here leaves nothing.
+
+When the client closes its side, or a signal asks this process to end, the provider gets the end of its input (and the
+signal), then a grace period, then SIGTERM, then the whole jail is ended; the launcher finishes the session as always.
+"""
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from launcher.bridges.acp import scan, to_agent, to_client
+from launcher.bridges.acp.audit import Audit
+from launcher.bridges.acp.outcome import Outcome
+from launcher.bridges.acp.places import Place
+from launcher.bridges.acp.relay import Relay
+from launcher.bridges.acp.rules import Choices, Rules
+from launcher.bridges.acp.way import Way
+from launcher.jail import hygiene, init, processes
+from launcher.ledger import record, store
+from launcher.session import cache, messages, run
+from launcher.session.places import Places
+from policy.errors import EXIT_REFUSED, Refusal
+
+GRACE = 5.0
+"""Seconds for a provider to end by itself when the client has left."""
+
+_AFTER_TERM = 2.0
+"""Seconds between SIGTERM and the end of the jail."""
+
+_FINISHING = 60.0
+"""Seconds for the launcher to finish a session (harvest, ledger) whose jail was ended."""
+
+_LAST_WORDS = 1.0
+"""Seconds for a client to read the provider's last words, when this process was asked to end."""
+
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+def serve(
+    entry: cache.Entry,
+    arguments: tuple[str, ...],
+    places: Places,
+    *,
+    given: dict[str, str],
+    name: str | None,
+    report: str | None,
+    verbose: bool,
+    quiet: bool,
+    strict: bool,
+    choices: Choices,
+    grace: float = GRACE,
+) -> int:
+    """Runs the planned provider between this process's standard input and output, to its end.
+
+    To be called once, in a process without other threads.
+
+    Args:
+        entry: the Plan with what goes with it.
+        arguments: the caller's arguments for the provider.
+        places: Paddock's own directories.
+        given: see `run.run`, as for `report`, `verbose`, `quiet` and `strict`.
+        name: the session's name, None for a random one.
+        report: file for the enforcement report.
+        verbose: say on stderr what is done.
+        quiet: no summary of what was refused.
+        strict: refuse when hand-off files have changed.
+        choices: what the bridge does with what the client offers.
+        grace: seconds for the provider to end by itself when the client has left.
+
+    Returns:
+        The provider's exit status, 128+N when signal N ended it; 125 when Paddock refused, which it has said then.
+    """
+    hygiene.fill_standard_fds()
+    session, started = name or os.urandom(5).hex(), time.time_ns()
+    to_provider, from_provider, notice = os.pipe(), os.pipe(), os.pipe()
+    own = os.getpid()
+    init.block_signals()
+    child = os.fork()
+    if child == 0:
+        _launch(own, to_provider, from_provider, notice, lambda tell: run.run(
+            entry, arguments, places, given=given, name=session, report=report, verbose=verbose, quiet=quiet,
+            strict=strict, started=started, on_start=tell,
+        ))  # fmt: skip
+    for fd in (to_provider[0], from_provider[1], notice[1]):
+        os.close(fd)
+    audit = Audit(store.path_for(places.state, session, started), entry.plan, record.facts_of(session, entry.plan))
+    # What requests are checked with takes a while to load: meanwhile the provider starts.
+    threading.Thread(target=_load).start()
+    return _Bridge(child, notice[0], Rules(entry.plan, choices, audit), grace).serve(to_provider[1], from_provider[0])
+
+
+def _load() -> None:
+    import acp.schema
+
+    import policy.sandbox
+
+    assert acp.schema is not None
+    assert policy.sandbox is not None
+
+
+def _launch(parent: int, to_provider: tuple[int, int], from_provider: tuple[int, int], notice: tuple[int, int],
+            session: Callable[[Callable[[int], None]], int]) -> NoReturn:  # fmt: skip
+    """The child: the launcher of the session. Nothing may escape from here."""
+    status = EXIT_REFUSED
+    try:
+        processes.tie_to_parent(parent)
+        init.unblock_signals()
+        os.dup2(to_provider[0], 0)
+        os.dup2(from_provider[1], 1)
+        for fd in (*to_provider, *from_provider, notice[0]):
+            os.close(fd)
+
+        def tell(pid: int) -> None:
+            os.write(notice[1], pid.to_bytes(8, "little"))
+            os.close(notice[1])
+
+        status = session(tell)
+    except Refusal as refusal:
+        messages.say(str(refusal))
+        status = refusal.exit_code
+    except BaseException as error:
+        messages.say(str(init.failure("paddock could not go on", error)))
+    finally:
+        os._exit(status)
+
+
+class _Bridge:
+    """The loop."""
+
+    def __init__(self, child: int, notice: int, rules: Rules, grace: float) -> None:
+        self._child = child
+        self._notice = notice
+        self._grace = grace
+        self._status: int | None = None
+        self._init = 0
+        self._deadline: float | None = None
+        self._step = 0
+        self._hurry = False
+        found = scan.ToClient()
+        self._scan = found
+        self._to_client = to_client.ToClient(rules, terminals=None, found=self._found)
+        self._to_agent = to_agent.ToAgent(rules, self._to_client.awaits, terminals=False)
+
+    def serve(self, to_provider: int, from_provider: int) -> int:
+        """Carries lines until the launcher has ended and the client has got everything."""
+        for fd in (to_provider, from_provider):
+            os.set_blocking(fd, False)
+        poll = select.poll()
+        signals = init.open_signals()
+        poll.register(signals, select.POLLIN)
+        poll.register(self._notice, select.POLLIN)
+        down = Way(scan.ToAgent(), self._to_agent, None)
+        up = Way(self._scan, self._judged, self._to_client.unreadable)
+        client = (os.dup(0), os.dup(1))
+        _close_standard()
+        relay = Relay(poll, client, (from_provider, to_provider), down, up)
+        try:
+            while self._status is None or not (relay.agent_ended or self._is_late()):
+                for fd, events in poll.poll(self._patience()):
+                    if fd == signals:
+                        self._on_signals(signals, relay)
+                    elif fd == self._notice:
+                        self._on_notice(poll)
+                    elif fd in relay.descriptors:
+                        relay.serve(fd, events)
+                if relay.client_ended and self._deadline is None and self._status is None:
+                    self._deadline = time.monotonic() + self._grace
+                if self._status is None and self._is_late():
+                    self._next_step(relay)
+        finally:
+            relay.close()
+        code = os.waitstatus_to_exitcode(self._status)
+        return code if code >= 0 else 128 - code
+
+    def _judged(self, line: bytes) -> Outcome:
+        outcome = self._to_client(line)
+        self._scan.awaited = bool(self._to_client.words)
+        return outcome
+
+    def _found(self, session: str, place: Place) -> None:
+        """A session of the protocol has begun."""
+
+    def _patience(self) -> float | None:
+        """Milliseconds until something is due."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic()) * 1000 + 1
+
+    def _is_late(self) -> bool:
+        """Whether what is awaited has taken too long: the provider's end, or that its last words are read."""
+        return self._deadline is not None and time.monotonic() >= self._deadline
+
+    def _on_signals(self, signals: int, relay: Relay) -> None:
+        for number, code, _ in init.read_signals(signals):
+            if number == signal.SIGCHLD:
+                self._reap()
+            elif number in (*init.FORWARDED, signal.SIGCONT):
+                if code != init.SI_KERNEL:
+                    self._tell(number)
+                if number in _ENDING:
+                    self._end(relay)
+
+    def _end(self, relay: Relay) -> None:
+        """This process was asked to end."""
+        relay.end_agent_input()
+        self._hurry = True
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self._grace
+
+    def _next_step(self, relay: Relay) -> None:
+        """The grace period is over, or the time after SIGTERM is."""
+        relay.end_agent_input()
+        self._step += 1
+        if self._step == 1:
+            self._tell(signal.SIGCONT)
+            self._tell(signal.SIGTERM)
+            self._deadline = time.monotonic() + _AFTER_TERM
+            return
+        self._hurry = True
+        self._deadline = time.monotonic() + _FINISHING
+        if self._step == 2 and self._init:
+            self._kill_init()
+        else:
+            os.kill(self._child, signal.SIGKILL)
+
+    def _kill_init(self) -> None:
+        """Ends the jail by its init, so that the launcher is there to finish the session."""
+        try:
+            pidfd = os.pidfd_open(self._init)
+        except ProcessLookupError:
+            return
+        try:
+            # Its number may be somebody else's by now; a child of the launcher is the init.
+            if self._init in processes.children(self._child):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        finally:
+            os.close(pidfd)
+
+    def _tell(self, number: int) -> None:
+        if self._status is None:
+            os.kill(self._child, number)
+
+    def _reap(self) -> None:
+        while self._status is None:
+            pid, status = os.waitpid(self._child, os.WNOHANG | os.WUNTRACED)
+            if pid == 0:
+                return
+            if not os.WIFSTOPPED(status):
+                self._status = status
+                self._deadline = time.monotonic() + _LAST_WORDS if self._hurry else None
+
+    def _on_notice(self, poll: select.poll) -> None:
+        data = os.read(self._notice, 8)
+        if len(data) == 8:
+            self._init = int.from_bytes(data, "little")
+        else:
+            poll.unregister(self._notice)
+            os.close(self._notice)
+
+
+def _close_standard() -> None:
+    """Leaves nobody but the relay at the client's ends."""
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.close(null)

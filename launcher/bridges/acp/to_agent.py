@@ -1,0 +1,100 @@
+"""From the client to the agent: where sessions start, which MCP servers they get, what the client offers.
+
+The client acts for the user and is trusted; what is changed here would not work in the jail, or not as it says. So a
+line that cannot be read passes as it is, unless it begins what is checked here.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from launcher.bridges.acp import capabilities, rpc, servers, strict
+from launcher.bridges.acp.outcome import Outcome
+from launcher.bridges.acp.places import Place
+from launcher.bridges.acp.rules import EDITOR, Rules
+
+_CHECKED = re.compile(rb'"method"\s*:\s*"(?:initialize|session\\?/(?:new|load|resume|fork|list))"')
+_ELSEWHERE = "start the client in the worktree, or let `paddock acp --cwd map` move its sessions there"
+_NO_SERVER = "--mcp jail, and servers that the agent can start or reach itself"
+_STARTING = ("session/new", "session/load", "session/resume", "session/fork")
+
+
+class ToAgent:
+    """The client's lines that are not passed unread."""
+
+    def __init__(self, rules: Rules, awaits: Callable[[rpc.Id, Place], None], *, terminals: bool) -> None:
+        """Takes what decides.
+
+        Args:
+            rules: of the bridge.
+            awaits: told that the reply to the request with this id will name a new session in this place.
+            terminals: the bridge serves them.
+        """
+        self._rules = rules
+        self._awaits = awaits
+        self._terminals = terminals
+
+    def __call__(self, line: bytes) -> Outcome:
+        """Judges one line."""
+        try:
+            message = strict.parse(line)
+        except strict.Ambiguous as error:
+            if _CHECKED.search(line) is None:
+                return Outcome(line)
+            return Outcome(back=rpc.error(None, rpc.PARSE_ERROR, f"paddock cannot check this request: {error}"))
+        if not isinstance(message, dict) or not isinstance(params := message.get("params"), dict):
+            return Outcome(line)
+        method = message.get("method")
+        if method == "initialize":
+            files = self._rules.choices.files == EDITOR
+            adjusted = capabilities.for_agent(params, files=files, terminals=self._terminals)
+            return Outcome(strict.encode({**message, "params": adjusted}))
+        if method in _STARTING:
+            return self._start(str(method), message, params)
+        if method == "session/list" and params.get("cwd") is not None:
+            place = self._rules.places.root(params["cwd"])
+            return self._sent(message, params, place, {"cwd": place.path})
+        return Outcome(line)
+
+    def _start(self, method: str, message: dict[str, Any], params: dict[str, Any]) -> Outcome:
+        """A session begins, or is taken up again."""
+        places, audit = self._rules.places, self._rules.audit
+        place = places.root(params.get("cwd"))
+        if not place.path:
+            return self._sent(message, params, place, {})
+        changes: dict[str, Any] = {"cwd": place.path}
+        further = params.get("additionalDirectories")
+        if further is not None:
+            found = [places.further(path) for path in (further if isinstance(further, list) else [further])]
+            refused = [each for each in found if not each.path]
+            for each in refused:
+                audit.refused(method, "read", path=each.spelled, target=each.why)
+            if refused and self._rules.choices.cwd == "check":
+                return self._sent(message, params, refused[0], {})
+            changes["additionalDirectories"] = [each.path for each in found if each.path]
+        kept, dropped = servers.chosen(params.get("mcpServers"), self._rules.plan, self._rules.choices.mcp)
+        for server in dropped:
+            what = f"use the MCP server {server.name}"
+            hint = "" if server.host else _NO_SERVER
+            audit.refused(method, what, host=server.host, port=server.port, target=server.why, hint=hint)
+        if "mcpServers" in params:
+            changes["mcpServers"] = kept
+        outcome = self._sent(message, params, place, changes)
+        number = rpc.usable_id(message)
+        if method in ("session/new", "session/fork") and number is not None:
+            self._awaits(number, place)
+        elif isinstance(params.get("sessionId"), str):
+            places.remember(params["sessionId"], place)
+        return outcome
+
+    def _sent(self, message: dict[str, Any], params: dict[str, Any], place: Place, changes: dict[str, Any]) -> Outcome:
+        """The request with changes in its parameters, or the refusal of its place."""
+        method = str(message["method"])
+        if not place.path or not changes:
+            self._rules.audit.refused(method, "start in", target=place.spelled, hint=_ELSEWHERE)
+            data = {"attemptedPath": place.spelled, "sandboxRoot": self._rules.plan.worktree, "hint": _ELSEWHERE}
+            text = f"paddock: {place.why}"
+            return Outcome(back=rpc.error(rpc.usable_id(message), rpc.INVALID_PARAMS, text, data))
+        moved = f"at {place.path}" if place.path != place.spelled else ""
+        self._rules.audit.allowed(method, place.spelled, moved)
+        return Outcome(strict.encode({**message, "params": {**params, **changes}}))

@@ -1,0 +1,124 @@
+"""From the agent to the client: requests that the client would carry out outside of the jail.
+
+The agent may be hostile, and the client acts on its own reading of a line. So what is policed must be unmistakable, and
+goes on in the bridge's own words: only the protocol's own fields, with the canonical path.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from launcher.bridges.acp import capabilities, rpc, strict
+from launcher.bridges.acp.judge import READ, WRITE
+from launcher.bridges.acp.outcome import Outcome
+from launcher.bridges.acp.places import Place
+from launcher.bridges.acp.rules import EDITOR, Rules
+
+_ROOMS = ("fs/", "terminal/", "mcp/")
+"""Methods of the client's that act outside of the jail: on its files, its processes, its MCP servers."""
+
+_MOST_AWAITED = 1000
+
+Terminals = Callable[[rpc.Id, str, dict[str, Any]], bytes]
+"""Serves a `terminal/` request: its id, method and parameters; returns the reply, or b"" when that comes later."""
+
+
+class ToClient:
+    """The agent's lines that are not passed unread."""
+
+    def __init__(self, rules: Rules, *, terminals: Terminals | None, found: Callable[[str, Place], None]) -> None:
+        """Takes what decides.
+
+        Args:
+            rules: of the bridge.
+            terminals: serves them; None: there are none.
+            found: told of each new session, and where it works.
+        """
+        self._rules = rules
+        self._terminals = terminals
+        self._found = found
+        self._awaited: dict[rpc.Id, Place] = {}
+
+    def awaits(self, number: rpc.Id, place: Place) -> None:
+        """The agent was asked for a new session in this place."""
+        if len(self._awaited) < _MOST_AWAITED:
+            self._awaited[number] = place
+
+    @property
+    def words(self) -> tuple[bytes, ...]:
+        """What replies that are awaited contain (`scan.is_suspicious_to_client`)."""
+        return (b'"result"', b'"error"') if self._awaited else ()
+
+    def __call__(self, line: bytes) -> Outcome:
+        """Judges one line."""
+        try:
+            message = strict.parse(line)
+        except strict.Ambiguous as error:
+            return self.unreadable(str(error))
+        if not isinstance(message, dict):
+            return self.unreadable("a batch, which the protocol does not have")
+        if not rpc.is_plain(message):
+            return self.unreadable("a member that could be taken for another one")
+        method = message.get("method", "")
+        if not isinstance(method, str):
+            return self.unreadable("a method that is no string")
+        if method.strip().casefold().startswith(_ROOMS):
+            return self._policed(method, message)
+        self._look_for_session(message)
+        other, changed = capabilities.for_client(message)
+        if changed:
+            why = "the client would run it outside of the jail"
+            self._rules.audit.refused("initialize", "offer a login in a terminal", target=why)
+            return Outcome(strict.encode(other))
+        return Outcome(strict.unmistakable(line))
+
+    def unreadable(self, why: str) -> Outcome:
+        """The answer to a line that might ask for something, and cannot be read for certain."""
+        self._rules.audit.refused("", "send an ambiguous message", target=why)
+        return Outcome(back=rpc.error(None, rpc.PARSE_ERROR, f"paddock does not pass this on: {why}"))
+
+    def _look_for_session(self, message: dict[str, Any]) -> None:
+        number = rpc.usable_id(message)
+        if "method" in message or number is None:
+            return
+        place = self._awaited.pop(number, None)
+        result = message.get("result")
+        if place is not None and isinstance(result, dict) and isinstance(result.get("sessionId"), str):
+            self._rules.places.remember(result["sessionId"], place)
+            self._found(result["sessionId"], place)
+
+    def _policed(self, method: str, message: dict[str, Any]) -> Outcome:
+        number, params = rpc.usable_id(message), message.get("params")
+        if number is None:
+            self._rules.audit.refused(method, "send a request without a usable id", target=method)
+            text = f"{method} needs an id that is a string or an integer below 2**53"
+            return Outcome(back=rpc.error(None, rpc.INVALID_REQUEST, text))
+        if not isinstance(params, dict):
+            return Outcome(back=rpc.error(number, rpc.INVALID_PARAMS, f"{method} needs an object of parameters"))
+        if method.startswith("terminal/") and self._terminals is not None:
+            return Outcome(back=self._terminals(number, method, params))
+        if method in ("fs/read_text_file", "fs/write_text_file") and self._rules.choices.files == EDITOR:
+            return self._file(number, method, params)
+        self._rules.audit.refused(method, "call a method of the client", target=method)
+        text = f"paddock does not pass {method} on: it would act outside of the agent's jail"
+        return Outcome(back=rpc.error(number, rpc.METHOD_NOT_FOUND, text, {"method": method}))
+
+    def _file(self, number: rpc.Id, method: str, params: dict[str, Any]) -> Outcome:
+        from acp.schema import ReadTextFileRequest, WriteTextFileRequest
+        from pydantic import ValidationError
+
+        write = method == "fs/write_text_file"
+        model: type[ReadTextFileRequest | WriteTextFileRequest] = WriteTextFileRequest if write else ReadTextFileRequest
+        try:
+            wanted = model.model_validate(params)
+        except ValidationError as error:
+            why = [{"field": ".".join(map(str, each["loc"])), "why": each["msg"]} for each in error.errors()]
+            return Outcome(back=rpc.error(number, rpc.INVALID_PARAMS, f"{method}: parameters are not valid", why))
+        ruling = self._rules.judge.file(wanted.path, WRITE if write else READ)
+        if not ruling.allowed:
+            self._rules.audit.refused(method, "write" if write else "read", path=ruling.seen, hint=ruling.hint)
+            return Outcome(back=rpc.error(number, rpc.DENIED, ruling.message, ruling.data))
+        path = self._rules.places.spelled(wanted.session_id, ruling.path)
+        self._rules.audit.allowed(method, ruling.path, f"as {path}" if path != wanted.path else "")
+        fields = wanted.model_dump(by_alias=True, exclude_none=True)
+        request = {"jsonrpc": "2.0", "id": number, "method": method, "params": {**fields, "path": path}}
+        return Outcome(strict.encode(request))

@@ -1,0 +1,80 @@
+"""`paddock acp`: an agent in its jail, behind a bridge that holds the Agent Client Protocol to the jail too."""
+
+import os
+
+from launcher import cli
+from launcher.session import places
+from launcher.verbs import run as runs
+
+SYNOPSIS = "[options] -- PROVIDER [ARGUMENT]..."
+EXTRA: tuple[tuple[str, str, str, str], ...] = (
+    ("--cwd", cli.ONE, "check|map", "sessions outside the worktree: refused (default), or moved into it"),
+    ("--fs", cli.ONE, "editor|strip", "the agent reads and writes through the editor, by the plan (default), or not"),
+    ("--mcp", cli.ONE, "jail|refuse", "the editor's MCP servers: those that can run in the jail (default), or none"),
+    ("--grace", cli.ONE, "SECONDS", "for the agent to end by itself when the editor has left (default: 5)"),
+)
+CHOICES = {"--cwd": ("check", "map"), "--fs": ("editor", "strip"), "--mcp": ("jail", "refuse")}
+EXAMPLES = (
+    ("paddock acp -- claude-agent-acp", "what an editor starts in place of `claude-agent-acp`"),
+    ("paddock acp --provider codex -- npx @agentclientprotocol/codex-acp", "told its limits in its own words"),
+    ("paddock acp --worktree ~/agents/one --cwd map -- opencode acp", "the editor stands in the main checkout"),
+    ("paddock acp --fs strip --mcp refuse -- gemini --acp", "an agent that gets nothing from the editor"),
+)
+NOTES = """Standard input and output are the editor's. Sessions start inside the worktree. What the agent asks the
+editor to read or write is judged by the plan of the jail, symbolic links resolved. Terminals of the editor are not
+offered, because they would run outside. Everything else passes as it is; `paddock denials` shows what was refused."""
+
+_MOST_GRACE = 3600.0
+
+
+def main(argv: list[str]) -> int:
+    """Runs a provider behind the bridge; returns its exit status."""
+    options, command = cli.parse(argv, EXTRA, verb="acp")
+    if "--help" in options:
+        print(cli.help_text("acp", SYNOPSIS, EXAMPLES, NOTES, options=(*EXTRA, *cli.OPTIONS)))
+        return 0
+    if not command:
+        raise cli.usage("there is no provider to run", "acp")
+    chosen = {name: _choice(options, name) for name in CHOICES}
+    grace = _grace(options)
+    own = {name for name, *_ in EXTRA}
+    launch = {name: value for name, value in options.items() if name not in own}
+    where = places.places(os.environ)
+    entry, given = runs.planned(launch, command, where)
+    if entry is None:
+        return 0
+    from launcher.bridges.acp import bridge, rules
+
+    name, report = launch.get("--session"), launch.get("--report")
+    return bridge.serve(
+        entry,
+        tuple(command[1:]),
+        where,
+        given=given,
+        name=name if isinstance(name, str) else None,
+        report=report if isinstance(report, str) else None,
+        verbose="--verbose" in launch,
+        quiet="--quiet" in launch,
+        strict="--strict-handoff" in launch,
+        choices=rules.Choices(cwd=chosen["--cwd"], mcp=chosen["--mcp"], files=chosen["--fs"]),
+        grace=grace,
+    )
+
+
+def _choice(options: cli.Parsed, name: str) -> str:
+    known = CHOICES[name]
+    value = options.get(name, known[0])
+    if value not in known:
+        raise cli.usage(f"{name} is one of {', '.join(known)}, not {value}", "acp")
+    return str(value)
+
+
+def _grace(options: cli.Parsed) -> float:
+    text = str(options.get("--grace", "5"))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= _MOST_GRACE:
+        raise cli.usage(f"--grace takes seconds from 0 to {_MOST_GRACE:.0f}, not {text}", "acp")
+    return seconds

@@ -1,0 +1,224 @@
+"""`paddock acp`: what an agent asks its editor for is held to the jail; everything else passes."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.acp import PATIENCE, Editor, request
+from tests.support.paddock import Paddock
+
+
+def outside(paddock: Paddock, text: str = "secret") -> Path:
+    """A file beside the worktree, which the editor may read and write and the jail may not."""
+    path = paddock.place / "outside"
+    path.write_text(text)
+    paddock.who.give(path)
+    return path
+
+
+def test_the_editor_writes_no_file_outside(paddock: Paddock, backend: dict[str, str]) -> None:
+    """fs/write_text_file for a path outside is refused with the specification's error; the same inside is written."""
+    beside, inside = outside(paddock), paddock.worktree / "new"
+    with Editor(paddock, env=backend) as editor:
+        refused = editor.answer(request("fs/write_text_file", sessionId="s", path=str(beside), content="gone"))
+        written = editor.answer(request("fs/write_text_file", 2, sessionId="s", path=str(inside), content="kept"))
+    assert beside.read_text() == "secret"
+    assert inside.read_text() == "kept"
+    assert written["result"] == {}
+    assert refused["error"]["data"] == {
+        "error": True,
+        "errorType": "SANDBOX_VIOLATION",
+        "attemptedPath": str(beside),
+        "sandboxRoot": str(paddock.worktree),
+        "operation": "WRITE",
+        "message": "Access denied: path is outside worktree sandbox",
+    }
+
+
+def test_the_editor_reads_no_file_outside(paddock: Paddock) -> None:
+    """fs/read_text_file tells the agent nothing of a file outside, by name, by `..` or by a link; inside it does."""
+    beside = outside(paddock)
+    (paddock.worktree / "link").symlink_to(beside)
+    with Editor(paddock) as editor:
+        for path in (beside, paddock.worktree / "link", f"{paddock.worktree}/../outside", "/etc/shadow"):
+            told = editor.answer(request("fs/read_text_file", sessionId="s", path=str(path)))
+            assert "secret" not in json.dumps(told)
+            assert told["error"]["data"]["errorType"] == "SANDBOX_VIOLATION", path
+        told = editor.answer(request("fs/read_text_file", sessionId="s", path=str(paddock.worktree / "file")))
+    assert told["result"] == {"content": "content\n"}
+
+
+def test_a_link_is_not_written_through(paddock: Paddock) -> None:
+    """A symbolic link that leads out is refused, whoever made it; one that stays inside is resolved."""
+    beside = outside(paddock)
+    with Editor(paddock) as editor:
+        editor.send(request("_run", argv=["ln", "-s", str(beside), "out"]))
+        assert editor.read()["result"]["status"] == 0
+        editor.send(request("_run", argv=["ln", "-s", "file", "in"]))
+        assert editor.read()["result"]["status"] == 0
+        for name, allowed in (("out", False), ("in", True)):
+            path = str(paddock.worktree / name)
+            told = editor.answer(request("fs/write_text_file", sessionId="s", path=path, content="new"))
+            assert ("result" in told) is allowed
+    assert beside.read_text() == "secret"
+    assert (paddock.worktree / "file").read_text() == "new"
+
+
+def test_the_pointer_to_the_repository_is_not_written(paddock: Paddock, backend: dict[str, str]) -> None:
+    """`.git` of the worktree, which host tools obey, is out of the editor's reach for the agent."""
+    pointer = (paddock.worktree / ".git").read_text()
+    with Editor(paddock, env=backend) as editor:
+        path = str(paddock.worktree / ".git")
+        told = editor.answer(request("fs/write_text_file", sessionId="s", path=path, content="gitdir: /tmp/evil"))
+    assert "error" in told
+    assert (paddock.worktree / ".git").read_text() == pointer
+
+
+def test_a_protected_hand_off_file_is_not_written(paddock: Paddock, backend: dict[str, str]) -> None:
+    """A file that other tools execute is no more written through the editor than in the jail; one beside it is."""
+    envrc = paddock.worktree / ".envrc"
+    envrc.write_text("export A=1\n")
+    paddock.who.give(envrc)
+    with Editor(paddock, env=backend) as editor:
+        told = editor.answer(request("fs/write_text_file", sessionId="s", path=str(envrc), content="evil"))
+        assert "error" in told
+        path = str(paddock.worktree / "envrc")
+        assert "result" in editor.answer(request("fs/write_text_file", sessionId="s", path=path, content="fine"))
+    assert envrc.read_text() == "export A=1\n"
+
+
+def test_a_read_only_grant_is_read_and_not_written(paddock: Paddock) -> None:
+    """What `--ro` lets the jail read, the editor reads for the agent; it does not write there."""
+    beside = outside(paddock, "data")
+    with Editor(paddock, "--ro", beside) as editor:
+        told = editor.answer(request("fs/read_text_file", sessionId="s", path=str(beside)))
+        assert told["result"] == {"content": "data"}
+        told = editor.answer(request("fs/write_text_file", sessionId="s", path=str(beside), content="x"))
+        assert "error" in told
+    assert beside.read_text() == "data"
+
+
+def test_what_was_refused_is_in_the_ledger(paddock: Paddock) -> None:
+    """`paddock denials` names the method, the path, and what would allow it."""
+    beside = outside(paddock)
+    with Editor(paddock, "--session", "review") as editor:
+        editor.answer(request("fs/write_text_file", sessionId="s", path=str(beside), content="gone"))
+    lines = [json.loads(line) for line in paddock.call("denials", "review", "--json").stdout.splitlines()]
+    mine = [line for line in lines if line["layer"] == "bridge"]
+    assert [(line["rights"], line["path"]) for line in mine] == [(["fs/write_text_file"], str(beside))]
+    assert mine[0]["allow"]["flag"] == f"--rw {beside}"
+
+
+def test_a_terminal_of_the_editor_is_not_for_the_agent(paddock: Paddock) -> None:
+    """It is not offered, and a request for one never reaches the editor."""
+    with Editor(paddock) as editor:
+        editor.send(request("initialize", protocolVersion=1, clientCapabilities={"terminal": True, "fs": {}}))
+        assert json.loads(editor.got())["params"]["clientCapabilities"] == {"terminal": False, "fs": {}}
+        told = editor.answer(request("terminal/create", "t", sessionId="s", command="touch", args=["/tmp/x"]))
+    assert told["id"] == "t"
+    assert told["error"]["code"] == -32601
+
+
+def test_sessions_start_in_the_worktree(paddock: Paddock) -> None:
+    """A `cwd` outside is refused with a hint, or becomes the worktree with `--cwd map`; the worktree's own goes on."""
+    with Editor(paddock) as editor:
+        editor.send(request("session/new", cwd=str(paddock.main), mcpServers=[]))
+        refused = editor.read()
+        assert "--cwd map" in refused["error"]["data"]["hint"]
+        editor.send(request("session/new", cwd=str(paddock.worktree), mcpServers=[]))
+        assert json.loads(editor.got())["params"]["cwd"] == str(paddock.worktree)
+    with Editor(paddock, "--cwd", "map") as editor:
+        editor.send(request("session/new", cwd=str(paddock.main), mcpServers=[]))
+        assert json.loads(editor.got())["params"]["cwd"] == str(paddock.worktree)
+
+
+UNKNOWN = (
+    b'{"jsonrpc":"2.0","id":7,"method":"craft/drainMidTurnQueue","params":{ "a" : 1.0, "b":"\xe2\x82\xac" }}\n',
+    b'{"method":"_vendor/thing","jsonrpc":"2.0"}\r\n',
+    b"no JSON at all\n",
+    b"\n",
+    b'{"jsonrpc":"2.0","id":1,"id":2,"result":null}\n',
+)
+
+
+def test_what_is_unknown_passes_byte_for_byte(paddock: Paddock) -> None:
+    """Extensions, odd spacing and what is no JSON reach the other side as they were sent, in order."""
+    with Editor(paddock) as editor:
+        for line in UNKNOWN:
+            editor.send(line)
+            assert editor.got() == line
+        editor.say(*UNKNOWN)
+        assert [editor.line() for _ in UNKNOWN] == list(UNKNOWN)
+
+
+def test_a_slow_editor_holds_the_agent_back(paddock: Paddock) -> None:
+    """What nobody reads is not piled up, and not lost: 20 MB come when they are asked for."""
+    count, size = 200, 100_000
+    with Editor(paddock) as editor:
+        editor.send({"jsonrpc": "2.0", "method": "_fill", "params": {"count": count, "size": size}})
+        editor.line()  # it has begun
+        for _ in range(count - 1):
+            assert len(editor.line()) > size
+        assert editor.read()["method"] == "_filled"
+
+
+# Ends
+
+
+def test_the_status_is_the_providers(paddock: Paddock, backend: dict[str, str]) -> None:
+    """As with `paddock run`."""
+    with Editor(paddock, env=backend) as editor:
+        editor.send({"jsonrpc": "2.0", "method": "_exit", "params": {"status": 7}})
+        assert editor.line() == b""
+        assert editor.process.wait(PATIENCE) == 7
+
+
+def test_the_end_of_the_editor_is_the_end_of_the_input(paddock: Paddock) -> None:
+    """A provider that ends then ends by itself, after its last words."""
+    with Editor(paddock) as editor:
+        assert editor.process.stdin is not None
+        editor.process.stdin.close()
+        assert editor.read()["method"] == "_ended"
+        assert editor.end()[0] == 0
+
+
+def test_a_provider_that_does_not_end_is_ended(paddock: Paddock, backend: dict[str, str]) -> None:
+    """After the grace period, SIGTERM ignored, the whole jail ends; the report is written all the same."""
+    report = paddock.place / "report.json"
+    with Editor(paddock, "--grace", "0.2", "--report", report, env=backend, arguments=["deaf"]) as editor:
+        editor.say(b"ready\n")
+        assert editor.line() == b"ready\n"
+        assert editor.end()[0] == 137
+    assert json.loads(report.read_text())["status"] == 137
+
+
+def test_a_signal_ends_the_provider(paddock: Paddock) -> None:
+    """SIGTERM for the bridge is SIGTERM for the provider."""
+    with Editor(paddock) as editor:
+        editor.say(b"ready\n")
+        assert editor.line() == b"ready\n"
+        editor.process.send_signal(signal.SIGTERM)
+        assert editor.process.wait(PATIENCE) == 128 + signal.SIGTERM
+
+
+def test_nothing_survives_the_bridge(paddock: Paddock, backend: dict[str, str]) -> None:
+    """SIGKILL for the bridge ends the provider, however deaf; the fixtures look for what is left."""
+    with Editor(paddock, env=backend, arguments=["deaf"]) as editor:
+        editor.say(b"ready\n")
+        assert editor.line() == b"ready\n"
+        editor.process.kill()
+        assert editor.process.wait(PATIENCE) == -signal.SIGKILL
+    assert paddock.run("--", "true").returncode == 0  # what a killed session left is removed by the next that ends
+
+
+@pytest.mark.parametrize("words", [("--cwd", "no"), ("--fs", "jail?"), ("--mcp", "x"), ("--grace", "-1")])
+def test_a_choice_that_there_is_not_is_refused(user_paddock: Paddock, words: tuple[str, str]) -> None:
+    """One clear error, and nothing started."""
+    assert user_paddock.refused("acp", *words, "--", "true").reference == "usage"
+
+
+def test_a_provider_that_is_not_there(user_paddock: Paddock) -> None:
+    """The launcher's own error and status pass."""
+    assert user_paddock.refused("acp", "--", "nosuch", status=127).reference == "command-not-found"

@@ -1,0 +1,202 @@
+"""The bridge's codec: what passes unread, what is read in the strictest way, lines cut anywhere, lines without end."""
+
+import json
+import random
+
+import pytest
+
+from launcher.bridges.acp import scan, strict
+from launcher.bridges.acp.outcome import Outcome
+from launcher.bridges.acp.way import Way
+
+POLICED = b'{"jsonrpc":"2.0","id":1,"method":"fs/write_text_file","params":{}}'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        POLICED,
+        POLICED.replace(b"fs/", b"fs\\/"),
+        POLICED.replace(b"fs/", b"\\u0066s/"),
+        POLICED.replace(b"fs/", b"f\\u0073/"),
+        POLICED.replace(b"fs/", b"fs\\u002F"),
+        POLICED.replace(b"fs/", b"f\xffs/"),
+        POLICED.replace(b"fs/", b"f\0s/"),
+        POLICED.replace(b"fs/", b"\xc1\xa6s/"),
+        POLICED.replace(b"fs/write_text_file", b"terminal/create"),
+        POLICED.replace(b"fs/write_text_file", b"mcp/message"),
+        b'{"id":1,"result":{"authMethods":[]}}',
+        POLICED.decode().encode("utf-16"),
+    ],
+)
+def test_no_spelling_of_what_is_policed_passes_unread(line: bytes) -> None:
+    """Escapes, bytes that a sloppy decoder leaves out, other encodings: all are found."""
+    look = scan.ToClient()
+    assert look.has_word(line) or not look.is_sound(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"method":"session/update","params":{"text":"see fs/read_text_file \\u001b[0m \xe2\x82\xac"}}',
+        b"Starting up ...",
+        b'{"id":1,"result":{}}',
+    ],
+)
+def test_what_is_streamed_passes_unread(line: bytes) -> None:
+    """Text, escapes of control characters, replies that nobody awaits."""
+    look = scan.ToClient()
+    assert not look.has_word(line)
+    assert look.is_sound(line)
+
+
+def test_replies_are_read_while_one_is_awaited() -> None:
+    """And no longer."""
+    look = scan.ToClient()
+    look.awaited = True
+    assert look.has_word(b'{"id":1,"result":{}}')
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"method":"a","method":"fs/read_text_file"}',
+        b'{"a":{"b":1,"\\u0062":2}}',
+        b'\xef\xbb\xbf{"a":1}',
+        b'{"a":"\xff"}',
+        b'{"a":NaN}',
+        b'{"a":1e1}\r{"b":2}',
+        b'{"a":\r1}',
+        b'{"a":"\t"}',
+        b"[" * 100_000 + b"]" * 100_000,
+        b'{"a":' * 300 + b"1" + b"}" * 300,
+        b'{"a":1}{"b":2}',
+        b"{'a':1}",
+        b'{"a":1,}',
+        b'{"a":' + b"9" * 5000 + b"}",
+        b"",
+    ],
+)
+def test_what_two_parsers_could_read_differently_is_refused(line: bytes) -> None:
+    """Duplicate names, byte order marks, carriage returns, depth, what is no JSON."""
+    with pytest.raises(strict.Ambiguous):
+        strict.parse(line)
+
+
+def test_plain_json_is_read() -> None:
+    """With either line ending, with characters beyond ASCII."""
+    assert strict.parse('{"a":["\u20ac",1.5,null,true]}\r\n'.encode()) == {"a": ["\u20ac", 1.5, None, True]}
+
+
+def test_line_separators_of_other_readers_are_escaped() -> None:
+    """The value stays the same, and nobody ends the line early."""
+    value = {"text": "a\u2028b\u2029c\x85d\u20ac"}
+    line = json.dumps(value, ensure_ascii=False).encode() + b"\n"
+    other = strict.unmistakable(line)
+    assert json.loads(other) == value
+    assert len(other.decode().splitlines()) == 1
+    assert "\u20ac".encode() in other
+
+
+def test_what_is_encoded_is_one_ascii_line() -> None:
+    """Also with lone surrogates."""
+    assert strict.encode({"a": "\u2028\ud800"}) == b'{"a":"\\u2028\\ud800"}\n'
+
+
+# One direction
+
+
+class Log:
+    """A judge that takes notes, and answers what it is told to."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+        self.too_long = 0
+
+    def judge(self, line: bytes) -> Outcome:
+        self.lines.append(line)
+        return Outcome(on=b"judged\n")
+
+    def unreadable(self, why: str) -> Outcome:
+        assert why
+        self.too_long += 1
+        return Outcome(back=b"too long\n")
+
+
+def way(log: Log, most: int = 1000) -> Way:
+    return Way(scan.ToClient(), log.judge, log.unreadable, most)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lines_may_come_in_any_pieces(seed: int) -> None:
+    """The result does not depend on where reads end."""
+    chance = random.Random(seed)
+    plain = '{"text":"\u20ac"}\n'.encode()
+    data = (plain + POLICED + b"\n" + plain * 3 + POLICED + b"\n\n") * 3
+    log = Log()
+    one = way(log)
+    at = 0
+    while at < len(data):
+        step = chance.randint(1, 40)
+        one.feed(data[at : at + step])
+        at += step
+    one.end()
+    assert bytes(one.out) == (plain + b"judged\n" + plain * 3 + b"judged\n\n") * 3
+    assert log.lines == [POLICED + b"\n"] * 6
+
+
+def test_the_last_line_needs_no_newline() -> None:
+    """What the end cuts off is judged all the same."""
+    log = Log()
+    one = way(log)
+    one.feed(b"plain\n" + POLICED)
+    assert bytes(one.out) == b"plain\n"
+    one.end()
+    assert (bytes(one.out), log.lines) == (b"plain\njudged\n", [POLICED])
+
+
+@pytest.mark.parametrize("step", [1, 7, 100, 100_000])
+def test_a_line_without_end_passes_as_long_as_it_is_harmless(step: int) -> None:
+    """No more of it is kept than is needed to find a word across two pieces."""
+    log = Log()
+    one = way(log)
+    data = b'{"text":"' + "\u20acuro".encode() * 2000 + b'"}\n' + b"next\n"
+    out = bytearray()
+    for at in range(0, len(data), step):
+        one.feed(data[at : at + step])
+        out += one.out
+        one.written(len(one.out))
+    assert bytes(out) == data
+    assert log.too_long == 0
+
+
+@pytest.mark.parametrize("step", [1, 13, 100, 100_000])
+@pytest.mark.parametrize("bad", [POLICED, b"\xff", b"\\u0066s/", b'"fs\\/x"'])
+def test_a_line_without_end_is_cut_before_a_word(step: int, bad: bytes) -> None:
+    """What has left of it is a line of its own without the word; the rest never leaves; the next line does."""
+    log = Log()
+    one, other = way(log), way(Log())
+    one.replies_to(other)
+    data = b'{"text":"' + b"x" * 5000 + bad + b"y" * 5000 + bad + b'"}\nnext\n'
+    for at in range(0, len(data), step):
+        one.feed(data[at : at + step])
+    *cut, following, nothing = bytes(one.out).split(b"\n")
+    assert (following, nothing) == (b"next", b"")
+    look = scan.ToClient()
+    assert not any(look.has_word(line) or not look.is_sound(line) for line in cut)
+    assert len(b"".join(cut)) < 5100
+    assert bytes(other.out) == b"too long\n"
+    assert log.lines == []
+
+
+def test_replies_do_not_cut_a_line_in_two() -> None:
+    """What the bridge says itself waits for the end of a line that passes in pieces."""
+    one = way(Log())
+    one.feed(b"x" * 5000)
+    one.reply(b"reply\n")
+    assert b"reply" not in one.out
+    one.feed(b"y\n")
+    assert bytes(one.out) == b"x" * 5000 + b"y\nreply\n"
+    assert one.owed == 6
+    one.written(len(one.out))
+    assert one.owed == 0
