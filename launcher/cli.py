@@ -20,6 +20,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "service": ("launcher.verbs.service", "put the supervisor under systemd, and take it out again"),
     "doctor": ("launcher.verbs.doctor", "prove what this machine can enforce"),
     "providers": ("launcher.verbs.providers", "list the known agents, and explain one"),
+    "serve": ("launcher.verbs.serve", "run the service that sessions live in"),
+    "ps": ("launcher.verbs.ps", "list the service's sessions"),
+    "stop": ("launcher.verbs.stop", "end sessions of the service"),
+    "logs": ("launcher.verbs.logs", "show what a session of the service has written"),
     "init": ("launcher.verbs.init", "write a commented .paddock.toml"),
     "trust": ("launcher.verbs.trust", "let one exact .paddock.toml loosen the rules"),
 }

@@ -25,8 +25,8 @@ def follow(state: str, session: str, lives: Callable[[], bool], show: Callable[[
         lives: whether it runs.
         show: called with each denial's line.
     """
-    ledger: _Tail | None = None
-    log = _Tail(f"{state}/sessions/{session}/{egress.FILE}")
+    ledger: Tail | None = None
+    log = Tail(f"{state}/sessions/{session}/{egress.FILE}")
     started = time.time_ns()
     while True:
         # Asked before the files are read: what a session wrote before it ended is not missed.
@@ -34,10 +34,10 @@ def follow(state: str, session: str, lives: Callable[[], bool], show: Callable[[
         for content in log.new():
             denial = egress.of_decision(content)
             if denial is not None:
-                show(_proxied(denial))
+                show(proxied(denial))
         if ledger is None:
             path = _current(state, session, started)
-            ledger = _Tail(path) if path is not None else None
+            ledger = Tail(path) if path is not None else None
         for content in ledger.new() if ledger is not None else ():
             if content.pop("kind", "") == "denial" and not (log.at and content.get("layer") == PROXY):
                 show(content)
@@ -46,7 +46,7 @@ def follow(state: str, session: str, lives: Callable[[], bool], show: Callable[[
         time.sleep(_LOOK)
 
 
-def _proxied(denial: Denial) -> dict[str, Any]:
+def proxied(denial: Denial) -> dict[str, Any]:
     """A line as the ledger will have it, as far as the proxy's own words go."""
     option = denial.hint.startswith("--")
     content = line(denial, Remedy(flag=denial.hint if option else "", note="" if option else denial.hint))
@@ -65,10 +65,11 @@ def _current(state: str, session: str, now: int) -> str | None:
     return path if newer or (not contents.end and isinstance(pid, int) and os.path.exists(f"/proc/{pid}")) else None
 
 
-class _Tail:
+class Tail:
     """What is new in a file of JSON lines."""
 
     def __init__(self, path: str) -> None:
+        """Args: of the file, which need not be there yet."""
         self._path = path
         self.at = 0
         """Where the next line starts; 0 as long as there was none."""

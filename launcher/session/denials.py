@@ -88,6 +88,11 @@ class Denials:
         except OSError as error:
             self._trouble = self._trouble or f"the ledger cannot be written: {error.strerror}"
 
+    @property
+    def total(self) -> int:
+        """How many denials are known of, lost ones included."""
+        return self._lost + (self._ledger.total if self._ledger is not None else 0)
+
     def ledger(self) -> "Ledger":
         """The session's ledger."""
         if self._ledger is None:

@@ -6,21 +6,26 @@ Launch path: `os` only. No directory is made here; `made` does that, and checks 
 from launcher.lean import os
 from policy.errors import Refusal
 
+SYSTEM_RUNTIME = "/run/paddock"
+"""Where the sockets of services lie that the system's manager runs for users."""
+
 
 class Places:
-    """Absolute directories of one user: `home`, `config`, `state`, `cache`."""
+    """Absolute directories of one user: `home`, `config`, `state`, `cache`, and `runtime` for the service's socket."""
 
-    __slots__ = ("cache", "config", "home", "state")
+    __slots__ = ("cache", "config", "home", "runtime", "state")
 
-    def __init__(self, home: str, config: str, state: str, cache: str) -> None:
+    def __init__(self, home: str, config: str, state: str, cache: str, runtime: str = "") -> None:
         self.home = home
         self.config = config
         self.state = state
         self.cache = cache
+        self.runtime = runtime or state + "/run"
 
     def own(self) -> tuple[str, ...]:
         """The directories that no jail may reach, whatever else is granted."""
-        return (self.config, self.state, self.cache)
+        own = (self.config, self.state, self.cache, SYSTEM_RUNTIME)
+        return own if self.runtime == self.state + "/run" else (*own, self.runtime)
 
 
 def places(environ: "os._Environ[str] | dict[str, str]") -> Places:
@@ -54,6 +59,10 @@ def places(environ: "os._Environ[str] | dict[str, str]") -> Places:
         base("XDG_CONFIG_HOME", ".config"),
         base("XDG_STATE_HOME", ".local/state"),
         base("XDG_CACHE_HOME", ".cache"),
+        # Where nobody gives a runtime directory there is none to go with the login: the state directory holds it then.
+        os.path.normpath(runtime + "/paddock")
+        if (runtime := environ.get("XDG_RUNTIME_DIR", "")).startswith("/")
+        else "",
     )
 
 

@@ -40,6 +40,7 @@ def run(
     wants: "Wants | None" = None,
     started: int = 0,
     on_start: "Callable[[int], None] | None" = None,
+    observer: "Callable[[str, Any], None] | None" = None,
 ) -> int:
     """Runs the planned command to its end.
 
@@ -56,6 +57,8 @@ def run(
         wants: told what the command wants; `entry.filter` was made for watching then.
         started: nanoseconds since the epoch that name the session's ledger; 0 for now.
         on_start: told the process id of the jail's init, with which everything in the jail ends.
+        observer: told how far the run is, with plain data: "session" when it has its directory, "jail" with the
+            process id of the jail's first process, "started" right before the command is executed, "ended".
 
     Returns:
         The exit status: the command's own, or 128+N when signal N ended it.
@@ -83,6 +86,19 @@ def run(
     git: Lease | None = None
     harvested: dict[str, Any] | None = None
     refused: Refusal | None = None
+    told = observer if observer is not None else _nobody
+    told("session", (session.name, session.directory, plan.worktree, plan.worktree_id, plan.backend, plan.net))
+
+    def on_report(rows: "tuple[tuple[str, str, str], ...]") -> None:
+        facts.extend(rows)
+        if any(name == "seccomp" for name, _, _ in rows):  # the last one, see `launcher.jail.enter`
+            told("started", ())
+
+    def on_child(pid: int) -> None:
+        told("jail", pid)
+        if on_start is not None:
+            on_start(pid)
+
     watch = handoff.Watch(plan)
     changes: tuple[handoff.Change, ...] = ()
     try:
@@ -126,11 +142,11 @@ def run(
         status_code = terminal.supervise(
             worker,
             namespaces=worker.namespaces,
-            on_report=facts.extend,
+            on_report=facts.extend if observer is None else on_report,
+            on_child=on_child,
             handed_over=(listener, *(egress.handed_over if egress is not None else ())),
             watch=limits.watch if limits is not None else None,
             denials=denials,
-            on_start=on_start,
         )
     finally:
         failures: list[str] = []
@@ -150,6 +166,9 @@ def run(
             finished = private_git.finish(git, plan, strict=strict, hold=strict and bool(changes))
             ended += finished.lines
             harvested, refused = finished.data, finished.refusal
+        passed = limits.watch.ended if limits is not None and limits.watch is not None else ""
+        refusals = denials.total if denials is not None else 0
+        told("ended", (status_code, passed, refusals, harvested, changes, tuple(ended)))
         if target is not None:
             from launcher.ledger import enforcement
 
@@ -172,6 +191,10 @@ def run(
     if strict and (refused is not None or changes):
         raise refused or handoff.refused(changes)
     return status_code
+
+
+def _nobody(what: str, data: "Any") -> None:  # noqa: ANN401  # as `observer`
+    del what, data
 
 
 def _packages() -> None:

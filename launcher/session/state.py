@@ -155,6 +155,11 @@ def live_sessions(places: Places) -> list[str]:
     return sorted(name for name in names if not name.startswith(".") and _lives(f"{sessions}/{name}"))
 
 
+def sweep(places: Places) -> None:
+    """Removes what dead sessions have left behind, as the end of each session does."""
+    _sweep(f"{places.state}/sessions")
+
+
 def _lives(directory: str) -> bool:
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -198,13 +203,18 @@ def _canonical(path: str) -> str:
 
 def check_name(name: str) -> str:
     """`name` if it can be a session's name: 1 to 64 letters, digits, dots, dashes; no leading dot or dash."""
-    if not 0 < len(name) <= 64 or not _LETTERS.issuperset(name) or name[0] in ".-":
+    if not valid_name(name):
         raise Refusal(
             "session-name",
             f"{name!r} cannot name a session",
             hint="use 1 to 64 letters, digits, dots, dashes and underscores; not a dot or dash in front",
         )
     return name
+
+
+def valid_name(name: str) -> bool:
+    """Whether `name` can be a session's name; see `check_name`."""
+    return 0 < len(name) <= 64 and _LETTERS.issuperset(name) and name[0] not in ".-"
 
 
 def _take_name(fresh: str, final: str, name: str) -> None:

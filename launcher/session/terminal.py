@@ -39,7 +39,7 @@ def supervise(
     handed_over: tuple[int, ...] = (),
     watch: "Watchdog | None" = None,
     denials: "Denials | None" = None,
-    on_start: "Callable[[int], None] | None" = None,
+    on_child: "Callable[[int], None] | None" = None,
 ) -> int:
     """Runs `worker` in a child process and stays until it, and all that comes of it, has ended.
 
@@ -56,7 +56,7 @@ def supervise(
         handed_over: descriptors that are the child's from now on; here they are closed.
         watch: looks at what the jail uses, and may have it ended.
         denials: told what is refused in the jail.
-        on_start: told the child's process id.
+        on_child: told the child's process id.
 
     Returns:
         The command's exit status, 128+N when signal N ended it; 137 when `watch` had the jail ended.
@@ -80,11 +80,11 @@ def supervise(
             _work(worker, writer, pidfd, (reader, signals, terminal.fd), pid_namespace=pid_namespace)
         os.close(writer)
         writer = -1
-        if on_start is not None:
-            on_start(child)
         while handed_over:
             os.close(handed_over[0])
             handed_over = handed_over[1:]
+        if on_child is not None:
+            on_child(child)
         jail = _Jail(child, reader, signals, terminal, on_report, watch, denials)
         try:
             jail.serve(start_timeout)

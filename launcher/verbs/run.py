@@ -7,6 +7,11 @@ from launcher.lean import os
 from launcher.session import cache, messages, places, run
 from policy.errors import Refusal, printable
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
 SYNOPSIS = "[options] -- COMMAND [ARGUMENT]..."
 EXAMPLES = (
     ("paddock run -- bash", "a shell that cannot leave this worktree"),
@@ -35,8 +40,14 @@ def main(argv: list[str]) -> int:
     return launch(options, command)
 
 
-def launch(options: cli.Parsed, command: list[str]) -> int:
-    """One launch from parsed options: the cached Plan if it still holds, else a new one."""
+def launch(options: cli.Parsed, command: list[str], observer: "Callable[[str, Any], None] | None" = None) -> int:
+    """One launch from parsed options: the cached Plan if it still holds, else a new one.
+
+    Args:
+        options: as `cli.parse` gives them.
+        command: the command's words.
+        observer: see `launcher.session.run.run`.
+    """
     where = places.places(os.environ)
     entry, given = planned(options, command, where)
     if entry is None:
@@ -51,6 +62,7 @@ def launch(options: cli.Parsed, command: list[str]) -> int:
         verbose="--verbose" in options,
         quiet="--quiet" in options,
         strict="--strict-handoff" in options,
+        observer=observer,
     )
 
 
@@ -75,6 +87,12 @@ def planned(
             return None, given
         entry = planning.entry(options, command, cwd, where, key=key)
     return entry, given
+
+
+def supervised(words: list[str], observer: "Callable[[str, Any], None]") -> int:
+    """`paddock run WORDS...` in a helper of the service; see `launch`."""
+    options, command = cli.parse(words, verb="run")
+    return launch(options, command, observer)
 
 
 def key_words(options: cli.Parsed, command: list[str]) -> tuple[tuple[object, ...], dict[str, str]]:

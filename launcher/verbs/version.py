@@ -3,12 +3,16 @@
 from importlib.metadata import PackageNotFoundError, version
 
 
+def installed() -> str:
+    """The installed version."""
+    try:
+        return version("paddock-launcher")
+    except PackageNotFoundError:
+        return "unknown (not installed)"
+
+
 def main(argv: list[str]) -> int:
     """Prints the installed version."""
     del argv
-    try:
-        found = version("paddock-launcher")
-    except PackageNotFoundError:
-        found = "unknown (not installed)"
-    print(f"paddock {found}")
+    print(f"paddock {installed()}")
     return 0

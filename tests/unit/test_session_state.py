@@ -215,8 +215,12 @@ def test_a_tmp_that_others_rule_is_not_used(
 def test_where_things_are(tmp_path: Path) -> None:
     """After XDG; values that are relative or empty are ignored, slashes are tidied."""
     home = str(tmp_path)
-    assert places({"HOME": home}).own() == tuple(
-        f"{home}/{name}/paddock" for name in (".config", ".local/state", ".cache")
+    own = tuple(f"{home}/{name}/paddock" for name in (".config", ".local/state", ".cache"))
+    assert places({"HOME": home}).own() == (*own, "/run/paddock")
+    assert places({"HOME": home, "XDG_RUNTIME_DIR": "/run/user/7"}).own() == (
+        *own,
+        "/run/paddock",
+        "/run/user/7/paddock",
     )
     assert places({"HOME": home, "XDG_STATE_HOME": "x", "XDG_CACHE_HOME": ""}).own() == places({"HOME": home}).own()
     assert places({"HOME": home, "XDG_STATE_HOME": "/s/../t/"}).state == "/t/paddock"

@@ -1,0 +1,43 @@
+"""What the routes work with: put into the application by `build`, read from each request."""
+
+from dataclasses import dataclass
+from typing import cast
+
+from fastapi import Request
+
+from launcher.service.api.follow import Followers
+from launcher.service.peers import Peer
+from launcher.service.samples import Sampler
+from launcher.service.supervisor import Supervisor
+from launcher.session.places import Places
+
+
+@dataclass
+class Context:
+    """The service, as its API sees it.
+
+    Attributes:
+        supervisor: of sessions.
+        sampler: what sessions use.
+        places: of this user.
+        followers: answers that go on.
+        started: when the service was ready, in seconds since the epoch.
+        notes: what is out of the ordinary, for `paddock status`.
+    """
+
+    supervisor: Supervisor
+    sampler: Sampler
+    places: Places
+    followers: Followers
+    started: float
+    notes: list[str]
+
+
+def context_of(request: Request) -> Context:
+    """The service that a request came to."""
+    return cast(Context, request.app.state.context)
+
+
+def peer_of(request: Request) -> Peer:
+    """Who asks."""
+    return cast(Peer, request.scope["state"]["peer"])

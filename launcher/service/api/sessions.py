@@ -1,0 +1,213 @@
+"""Routes of sessions."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import Field
+
+from launcher.service import samples
+from launcher.service.api import follow
+from launcher.service.api.context import Context, context_of, peer_of
+from launcher.service.models import (
+    Error,
+    Frozen,
+    Session,
+    SessionDetails,
+    SessionName,
+    SessionRequest,
+)
+from launcher.service.running import SENDABLE
+from launcher.service.states import SessionState
+from launcher.service.store import session_of
+from policy.errors import Refusal
+
+JSON_LINES = "application/x-ndjson"
+_MOST_WAIT = 300.0
+
+router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
+
+_Responses = dict[int | str, dict[str, Any]]
+
+_KNOWN: _Responses = {404: {"model": Error, "description": "There is no such session."}}
+_STATE: _Responses = {409: {"model": Error, "description": "Its state does not allow that."}}
+_LINES: _Responses = {
+    200: {"content": {JSON_LINES: {"schema": {"type": "string"}}}, "description": "JSON objects, one a line."}
+}
+
+Seconds = Annotated[float, Field(ge=0, le=_MOST_WAIT)]
+Key = Annotated[str | None, Header(min_length=1, max_length=255, pattern=r"^[\x21-\x7e]+$")]
+
+
+class Stop(Frozen):
+    """How a session is to end.
+
+    Attributes:
+        term_seconds: patience between SIGTERM and the kill; the service's own when there is none.
+        wait: seconds for which the answer may wait for its end.
+        forget: forget it then, with its log.
+    """
+
+    term_seconds: float | None = Field(None, ge=0, le=3_600)
+    wait: Seconds = 0
+    forget: bool = False
+
+
+class Signal(Frozen):
+    """A signal for a session's command."""
+
+    signal: Annotated[str, Field(max_length=32, examples=["SIGTERM"])]
+
+
+class Sessions(Frozen):
+    """Several sessions, the newest first."""
+
+    sessions: list[Session]
+
+
+@router.post(
+    "",
+    status_code=201,
+    responses={
+        200: {"model": Session, "description": "The idempotency key is known: the session that was made then."},
+        409: {"model": Error, "description": "The name is taken, or the key came with another request."},
+        429: {"model": Error, "description": "There are as many sessions as may be."},
+    },
+)
+async def create(
+    body: SessionRequest,
+    request: Request,
+    response: Response,
+    wait: Annotated[Seconds, Query(description="seconds for which the answer may wait until the command runs")] = 0,
+    idempotency_key: Key = None,
+) -> Session:
+    """Accepts a session, which is started in its turn."""
+    supervisor = context_of(request).supervisor
+    session, new = supervisor.create(body, peer_of(request).uid, idempotency_key)
+    if not new:
+        response.status_code = 200
+    if wait:
+        return await supervisor.wait(session.name, frozenset({SessionState.RUNNING, SessionState.STOPPING}), wait)
+    return session
+
+
+@router.get("")
+async def list_sessions(
+    request: Request,
+    state: Annotated[list[SessionState], Query(max_length=10, description="of these states only")] = [],  # noqa: B006
+    live: Annotated[bool, Query(description="only those that are not over")] = False,
+    after: Annotated[float, Query(ge=0, description="made later than this, in seconds since the epoch")] = 0,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1_000,
+) -> Sessions:
+    """Lists sessions, the newest first."""
+    context = context_of(request)
+    rows = context.supervisor.store.listed(states=tuple(state), live=live, limit=limit, after=after)
+    return Sessions(sessions=[_with_life(context, session_of(row)) for row in rows])
+
+
+def _with_life(context: Context, session: Session) -> Session:
+    live = context.supervisor.live.get(session.name)
+    if live is None:
+        return session
+    return session.model_copy(
+        update={"attached": live.streams.attached, "usage": context.sampler.usage.get(session.name)}
+    )
+
+
+@router.get("/{name}", responses=_KNOWN)
+async def show(
+    name: SessionName,
+    request: Request,
+    wait: Annotated[Seconds, Query(description="seconds for which the answer may wait for the session's end")] = 0,
+) -> SessionDetails:
+    """Shows all about a session: its life, its processes, what it uses, how it ended."""
+    context = context_of(request)
+    supervisor = context.supervisor
+    if wait:
+        await supervisor.wait(name, frozenset(), wait)
+    session = _with_life(context, supervisor.session(name))
+    live = supervisor.live.get(name)
+    attempt = live.attempt if live is not None else None
+    return SessionDetails(
+        **dict(session),
+        transitions=supervisor.store.transitions(name),
+        processes=samples.tree(attempt.helper.pid) if attempt is not None else [],
+        log_note=live.streams.log.lost if live is not None else "",
+    )
+
+
+@router.delete("/{name}", status_code=204, responses=_KNOWN | _STATE)
+async def forget(name: SessionName, request: Request) -> None:
+    """Forgets a session that is over, and its log."""
+    context_of(request).supervisor.forget(name)
+
+
+@router.post("/{name}/stop", responses=_KNOWN)
+async def stop(name: SessionName, body: Stop, request: Request) -> Session:
+    """Ends a session in order: its input is closed, then SIGTERM, then it is killed. Its work is harvested."""
+    supervisor = context_of(request).supervisor
+    supervisor.stop(name, body.term_seconds)
+    session = await supervisor.wait(name, frozenset(), body.wait) if body.wait else supervisor.session(name)
+    if body.forget and session.state.final:
+        supervisor.forget(name)
+    return session
+
+
+@router.post("/{name}/signal", status_code=204, responses=_KNOWN | _STATE)
+async def send_signal(name: SessionName, body: Signal, request: Request) -> None:
+    """Sends a signal to a session's command."""
+    if body.signal not in SENDABLE:
+        raise Refusal("signal-unknown", f"{body.signal} cannot be sent to a session",
+                      hint=f"one of {', '.join(SENDABLE)}")  # fmt: skip
+    context_of(request).supervisor.signal(name, SENDABLE[body.signal])
+
+
+@router.get(
+    "/{name}/attach",
+    status_code=426,
+    responses=_KNOWN | {101: {"description": "The stream begins."}, 426: {"model": Error}},
+    response_model=None,
+)
+async def attach(name: SessionName, request: Request) -> None:
+    """Joins a session's standard streams: with the headers ``Connection: Upgrade`` and ``Upgrade: paddock-stream``.
+
+    Frames are described in `launcher/service/api/stream.py`.
+    """
+    context_of(request).supervisor.session(name)
+    raise Refusal("upgrade-needed", "this request needs the headers Connection: Upgrade and Upgrade: paddock-stream")
+
+
+@router.get("/{name}/logs", responses=_KNOWN | _LINES, response_class=StreamingResponse)
+async def read_log(
+    name: SessionName,
+    request: Request,
+    tail: Annotated[int | None, Query(ge=0, le=1_000_000, description="only so many of the last lines")] = None,
+    stream: Annotated[list[str], Query(max_length=3, description="stdout, stderr, paddock")] = [],  # noqa: B006
+    go_on: Annotated[bool, Query(alias="follow", description="go on until the session is over")] = False,
+) -> StreamingResponse:
+    """Tells what a session has written, line by line, without credentials."""
+    context = context_of(request)
+    context.supervisor.session(name)
+    if unknown := sorted(set(stream) - {"stdout", "stderr", "paddock"}):
+        raise Refusal("request-invalid", f"there is no stream {unknown[0]}", hint="stdout, stderr or paddock")
+    context.followers.check()
+    lines = follow.log_lines(context.supervisor, name, tail=tail, streams=frozenset(stream), follow=go_on)
+    return StreamingResponse(context.followers.counted(lines), media_type=JSON_LINES)
+
+
+@router.get("/{name}/denials", responses=_KNOWN | _LINES, response_class=StreamingResponse)
+async def read_denials(
+    name: SessionName,
+    request: Request,
+    go_on: Annotated[bool, Query(alias="follow", description="go on until the session is over")] = False,
+) -> StreamingResponse:
+    """Tells what a session was refused, and what would allow it."""
+    context = context_of(request)
+    context.supervisor.session(name)
+    context.followers.check()
+    state = context.places.state
+    if go_on and name in context.supervisor.live:
+        lines = follow.denial_lines(context.supervisor, state, name)
+        return StreamingResponse(context.followers.counted(lines), media_type=JSON_LINES)
+    found = [follow.json_line(line) for line in follow.denials_of(state, name)]
+    return StreamingResponse(iter(found), media_type=JSON_LINES)

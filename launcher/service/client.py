@@ -1,0 +1,217 @@
+"""The control API from the other side: what `paddock ps`, `stop` and the others ask the service."""
+
+import contextlib
+import http.client
+import json
+import os
+import pwd
+import socket
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from launcher.service import rooms
+from launcher.service.jobs import refusal_of
+from launcher.session.places import SYSTEM_RUNTIME, Places
+from policy.errors import Refusal
+
+_TIMEOUT = 330.0
+
+
+class Client:
+    """One service. Each call has a connection of its own, except those that follow."""
+
+    def __init__(self, places: Places) -> None:
+        """Args: of the user whose service is asked."""
+        self._candidates = candidates(places)
+
+    def connect(self) -> socket.socket:
+        """A connection to the control socket.
+
+        Raises:
+            Refusal: service-absent, service-stranger.
+        """
+        tried = []
+        for path in self._candidates:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.settimeout(_TIMEOUT)
+            try:
+                _connect(connection, path)
+            except OSError as error:
+                connection.close()
+                tried.append(f"{path}: {error.strerror or error}")
+                continue
+            except Refusal:
+                connection.close()
+                raise
+            return connection
+        raise Refusal(
+            "service-absent",
+            "no Paddock service answers",
+            context="\n".join(tried),
+            hint="paddock serve starts one here; paddock service install lets systemd do it",
+        )
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        query: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:  # noqa: ANN401  # whatever JSON the route answers with
+        """One request; its answer's JSON, None when it has none.
+
+        Raises:
+            Refusal: the service's own, or service-absent.
+        """
+        with contextlib.closing(self._request(method, path, body, query, headers)) as response:
+            content = _whole(response)
+        return json.loads(content) if content else None
+
+    def text(self, path: str) -> str:
+        """The answer of a route that speaks plain text.
+
+        Raises:
+            Refusal: see `call`.
+        """
+        with contextlib.closing(self._request("GET", path, None, None, None)) as response:
+            return _whole(response).decode()
+
+    def lines(self, path: str, query: Mapping[str, object]) -> Iterator[dict[str, Any]]:
+        """JSON lines, as they come.
+
+        Raises:
+            Refusal: see `call`.
+        """
+        with contextlib.closing(self._request("GET", path, None, query, None)) as response:
+            for line in response:
+                yield json.loads(line)
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        body: object,
+        query: Mapping[str, object] | None,
+        headers: Mapping[str, str] | None,
+    ) -> http.client.HTTPResponse:
+        words = {name: value for name, value in (query or {}).items() if value not in (None, [], False)}
+        target = path + ("?" + urlencode(words, doseq=True) if words else "")
+        connection = _Connection(self.connect())
+        content = None if body is None else json.dumps(body).encode()
+        try:
+            connection.request(method, target, content, {"Content-Type": "application/json", **(headers or {})})
+            response = connection.getresponse()
+            if response.status >= 400:
+                raise _refusal(response)
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise _gone(error) from None
+        except Refusal:
+            connection.close()
+            raise
+        return response
+
+    def upgrade(self, path: str, query: Mapping[str, object]) -> tuple[socket.socket, bytes]:
+        """A stream: the connection, and what has come of it already.
+
+        Raises:
+            Refusal: see `call`.
+        """
+        connection = self.connect()
+        words = {name: value for name, value in query.items() if value is not None}
+        request = f"GET {path}?{urlencode(words)} HTTP/1.1\r\nhost: paddock\r\nconnection: upgrade\r\n"
+        try:
+            connection.sendall(f"{request}upgrade: paddock-stream\r\n\r\n".encode())
+            head = b""
+            while b"\r\n\r\n" not in head:
+                piece = connection.recv(65_536)
+                if not piece:
+                    raise ConnectionResetError(104, "the service hung up")
+                head += piece
+            before, _, rest = head.partition(b"\r\n\r\n")
+            if before.split(None, 2)[1] != b"101":
+                while piece := connection.recv(65_536):
+                    rest += piece
+                raise refusal_of(json.loads(rest))
+        except (OSError, ValueError) as error:
+            connection.close()
+            raise _gone(error) from None
+        except Refusal:
+            connection.close()
+            raise
+        return connection, rest
+
+
+def session_path(name: str, what: str = "") -> str:
+    """The route of a session."""
+    return f"/v1/sessions/{quote(name, safe='')}" + (f"/{what}" if what else "")
+
+
+def candidates(places: Places) -> tuple[str, ...]:
+    """Where a service of this user may listen: his own, then one that the system's manager runs for him."""
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = str(os.geteuid())
+    return (f"{places.runtime}/{rooms.SOCKET}", f"{SYSTEM_RUNTIME}/{user}/{rooms.SOCKET}")
+
+
+def _connect(connection: socket.socket, path: str) -> None:
+    """Connects to exactly the socket at `path`, which must be one of this user's or root's.
+
+    Raises:
+        Refusal: service-stranger.
+        OSError: nobody answers there.
+    """
+    directory = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        name = os.path.basename(path)
+        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        if found.st_mode & 0o170000 != 0o140000:
+            raise Refusal("service-stranger", f"{path} is no socket",
+                          context="a control socket is never reached through a link",
+                          hint="look at it, and remove it")  # fmt: skip
+        connection.connect(rooms.short(directory, name))
+    finally:
+        os.close(directory)
+    from launcher.service import peers
+
+    # Whoever listens (unix(7): who called listen(2)) is told everything, the environment included.
+    answering = peers.of(connection)
+    if answering.uid not in (os.geteuid(), 0):
+        raise Refusal("service-stranger", f"{path} is answered by user {answering.uid}",
+                      hint="only a service of this user or of root is asked")  # fmt: skip
+
+
+class _Connection(http.client.HTTPConnection):
+    """HTTP over a socket that is connected already."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        super().__init__("paddock", timeout=_TIMEOUT)
+        self.sock = connected
+
+    def connect(self) -> None:
+        """It is."""
+
+
+def _whole(response: http.client.HTTPResponse) -> bytes:
+    try:
+        return response.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise _gone(error) from None
+
+
+def _refusal(response: http.client.HTTPResponse) -> Refusal:
+    content = response.read()
+    try:
+        return refusal_of(json.loads(content))
+    except (ValueError, KeyError, TypeError):
+        return Refusal("service-answer", f"the service answered with status {response.status}",
+                       context=content[:500].decode(errors="replace"))  # fmt: skip
+
+
+def _gone(error: Exception) -> Refusal:
+    return Refusal("service-gone", "the service did not answer to the end", context=str(error),
+                   hint="paddock status; its log says more")  # fmt: skip

@@ -1,0 +1,224 @@
+"""`paddock serve`: one process, one thread, from the lock to the last session's end."""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import resource
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+
+from launcher.service import collecting, notify, peers, recovery, settings
+from launcher.service.admission import Parse
+from launcher.service.api import app as application
+from launcher.service.api import stream
+from launcher.service.api.context import Context
+from launcher.service.api.follow import Followers
+from launcher.service.api.protocol import MOST_HEADERS, ControlProtocol, Door
+from launcher.service.database import Database
+from launcher.service.groups import Groups
+from launcher.service.listening import Listener
+from launcher.service.models import Reason
+from launcher.service.rooms import Rooms
+from launcher.service.samples import Sampler
+from launcher.service.store import SessionStore
+from launcher.service.supervisor import Supervisor
+from launcher.session.places import Places
+from policy.errors import Refusal
+
+log = logging.getLogger("paddock.service")
+
+_KEEP_ALIVE = 75
+_MOST_DESCRIPTORS = 65_536
+_STATUS_SECONDS = 5.0
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, without signal handlers: those are the service's."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves signals alone."""
+        yield
+
+
+async def serve(places: Places, version: str, parse: Parse, *, sockets: list[socket.socket] | None = None) -> int:
+    """Runs the service until it is asked to end (SIGTERM, SIGINT); SIGHUP reads the settings again.
+
+    Args:
+        places: of the user whom it serves.
+        version: of Paddock, for the API.
+        parse: understands the words of `paddock run`.
+        sockets: listening ones that somebody has made for it; None asks the service manager.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        Refusal: service-running, service-settings, service-socket, database-newer and the like; nothing runs then.
+    """
+    own = Rooms(places)
+    own.make()
+    lock = own.lock()
+    listener = database = None
+    try:
+        wanted = settings.load(places)
+        open_files = _raise_descriptors()
+        listener = Listener(own, notify.listen_sockets() if sockets is None else sockets)
+        database = Database(own.database)
+        service = Service(places, own, wanted, database, open_files, parse)
+        await service.run(listener.socket, version)
+    finally:
+        if database is not None:
+            database.close()
+        if listener is not None:
+            listener.close()
+        os.close(lock)
+    return 0
+
+
+class Service:
+    """The parts of a running service, put together."""
+
+    def __init__(
+        self, places: Places, own: Rooms, wanted: settings.Settings, database: Database, opened: int, parse: Parse
+    ) -> None:
+        """Args: where; its rooms, settings and record; the soft limit of descriptors that sessions get; see `serve`."""
+        self._places = places
+        label = hashlib.sha256(os.fsencode(places.state)).hexdigest()[:12]
+        self.groups = Groups(label)
+        self.store = SessionStore(database)
+        self.supervisor = Supervisor(
+            self.store, wanted, self.groups, log_directory=own.logs, environment=os.environ,
+            open_files=opened, parse=parse,
+            declared=collecting.declared_credentials(places),
+        )  # fmt: skip
+        self.sampler = Sampler()
+        self.collector = collecting.Collector(self.supervisor, places)
+        self.context = Context(self.supervisor, self.sampler, places, Followers(), time.time(), list(database.notes))
+        self._ending = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def run(self, listening: socket.socket, version: str) -> None:
+        """Serves until the end is asked for, and ends everything in order."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._ending.set)
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
+        found = recovery.recover(self.store, self.groups, self._places)
+        if found.lost:
+            self.context.notes.append(f"{len(found.lost)} sessions were lost when the service was killed")
+        server = self._server(version)
+        self.supervisor.start()
+        serving = loop.create_task(server.serve([listening]), name="api")
+        self._tasks = [
+            loop.create_task(self._sample(), name="samples"),
+            loop.create_task(self.collector.run(found), name="collector"),
+            loop.create_task(self._tell(), name="status"),
+        ]
+        ending = loop.create_task(self._ending.wait())
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.005)
+        notify.ready(self.status())
+        log.info("the service runs: process %d, user %d", os.getpid(), os.geteuid())
+        try:
+            await asyncio.wait([serving, ending], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            notify.stopping()
+            log.info("the service ends: %d sessions live", len(self.supervisor.live))
+            await self.supervisor.close(Reason.SERVICE_STOPPED)
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self.collector.close()
+            server.should_exit = True
+            await serving
+            ending.cancel()
+            self.groups.close()
+
+    def _server(self, version: str) -> Server:
+        app = application.build(self.context, version)
+        door = Door(self._admit, self._upgrade, lambda: self.supervisor.settings.request_seconds)
+        bounded = application.Bounded(app, lambda: self.supervisor.settings.request_bytes)
+        config = uvicorn.Config(
+            door.application(bounded),
+            http=ControlProtocol,
+            ws="none",
+            lifespan="off",
+            loop="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE,
+            timeout_graceful_shutdown=2,
+            h11_max_incomplete_event_size=MOST_HEADERS,
+        )
+        return Server(config)
+
+    def _admit(self, connection: Any, number: int) -> peers.Peer:  # noqa: ANN401  # asyncio's view of a socket
+        peer = peers.of(connection)
+        peers.check(peer, peers.owner(), self.supervisor.launchers)
+        if number > self.supervisor.settings.most_connections:
+            raise Refusal("connections-exhausted", "the service has as many connections as it may",
+                          context=f"{self.supervisor.settings.most_connections} at the same time")  # fmt: skip
+        return peer
+
+    def _upgrade(self, peer: peers.Peer, path: str, query: str, transport: asyncio.Transport) -> asyncio.Protocol:
+        del peer, transport
+        before, _, rest = path.partition("/v1/sessions/")
+        name, slash, what = rest.partition("/")
+        if before or not slash or what != "attach":
+            raise Refusal("route-unknown", f"there is no stream {path}", hint="/v1/sessions/NAME/attach")
+        return stream.attach(self.supervisor, name, query)
+
+    def reload(self) -> None:
+        """Reads the settings again. Wrong ones change nothing."""
+        notify.reloading()
+        try:
+            self.supervisor.reload(settings.load(self._places))
+            log.info("settings were read again")
+        except Refusal as refusal:
+            log.error("settings stay as they were: %s (%s)", refusal.message, refusal.context)
+        notify.ready(self.status())
+
+    def status(self) -> str:
+        """One line for the service manager."""
+        live = len(self.supervisor.live)
+        return f"{live} session{'' if live == 1 else 's'} live, {len(self.supervisor.pool)} helpers ready"
+
+    async def _tell(self) -> None:
+        """Keeps the manager informed, and its watchdog quiet: from this loop, so that a stuck one is noticed."""
+        watchdog = notify.watchdog_seconds()
+        pause = _STATUS_SECONDS if watchdog is None else min(_STATUS_SECONDS, watchdog / 3)
+        told = ""
+        while True:
+            notify.ping()
+            if (line := self.status()) != told:
+                notify.status(line)
+                told = line
+            await asyncio.sleep(pause)
+
+    async def _sample(self) -> None:
+        """Looks at what sessions use, on a thread: it reads some hundred files."""
+        while True:
+            await asyncio.sleep(self.supervisor.settings.sample_seconds)
+            launchers = self.supervisor.launchers_by_name()
+            if launchers:
+                usage = await asyncio.to_thread(self.sampler.look, launchers)
+                self.sampler.usage = {name: found for name, found in usage.items() if name in self.supervisor.live}
+            else:
+                self.sampler.usage = {}
+
+
+def _raise_descriptors() -> int:
+    """Allows this process as many descriptors as it may have; returns the soft limit that was in force."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+    return soft

@@ -1,0 +1,194 @@
+"""Logs of sessions: what they wrote, line by line with its time, without credentials, rotated.
+
+``<logs>/<session>/log.jsonl``: one JSON object a line, ``{"time", "stream", "text"}``; older parts end in ``.1``
+and so on. Bytes that are no UTF-8 are kept as surrogate escapes (``\\udcff``).
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from launcher.jail.remove import remove_tree
+from launcher.service.redaction import Redactor
+from launcher.session.places import made
+
+NAME = "log.jsonl"
+MOST_LINE = 64 << 10
+"""Bytes of a line; a longer one is cut into several."""
+
+
+class LogWriter:
+    """The log of one session. Its file is made with the first line."""
+
+    def __init__(self, directory: str, redact: Redactor, *, most_bytes: int, files: int) -> None:
+        """Prepares.
+
+        Args:
+            directory: of the session's log.
+            redact: takes credentials out.
+            most_bytes: size at which the file is rotated.
+            files: how many older files are kept.
+        """
+        self._directory = directory
+        self._redact = redact
+        self._most = most_bytes
+        self._files = files
+        self._fd = -1
+        self._size = 0
+        self._partial: dict[str, bytes] = {}
+        self.lost = ""
+
+    def write(self, stream: str, data: bytes) -> None:
+        """Takes what came over `stream`. Lines are written when they are whole."""
+        lines = (self._partial.pop(stream, b"") + data).split(b"\n")
+        rest = lines.pop()
+        while len(rest) > MOST_LINE + self._redact.longest:
+            # Redacted before it is cut, and not cut through what may be the beginning of a credential.
+            rest = self._redact(rest)
+            if len(rest) <= MOST_LINE + self._redact.longest:
+                break
+            lines.append(rest[:MOST_LINE])
+            rest = rest[MOST_LINE:]
+        if rest:
+            self._partial[stream] = rest
+        for line in lines:
+            self._line(stream, line)
+
+    def flush(self) -> None:
+        """Writes lines that will not become whole any more."""
+        for stream, line in self._partial.items():
+            self._line(stream, line)
+        self._partial = {}
+
+    def note(self, text: str) -> None:
+        """Writes a line of the service's own."""
+        self._line("paddock", text.encode(errors="surrogateescape"))
+
+    def close(self) -> None:
+        """Writes what is left and closes the file."""
+        self.flush()
+        if self._fd != -1:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _line(self, stream: str, line: bytes) -> None:
+        text = self._redact(line).decode(errors="surrogateescape")
+        content = json.dumps({"time": round(time.time(), 3), "stream": stream, "text": text}) + "\n"
+        try:
+            self._open()
+            self._size += os.write(self._fd, content.encode())
+            if self._size >= self._most:
+                self._rotate()
+        except OSError as error:  # a session does not end because its log cannot be written; `show` tells
+            self.lost = self.lost or f"{error.strerror}: the log is not complete"
+
+    def _open(self) -> None:
+        if self._fd == -1:
+            made(self._directory)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._fd = os.open(f"{self._directory}/{NAME}", flags, 0o600)
+            self._size = os.fstat(self._fd).st_size
+
+    def _rotate(self) -> None:
+        os.close(self._fd)
+        self._fd = -1
+        path = f"{self._directory}/{NAME}"
+        if not self._files:
+            os.unlink(path)
+            return
+        for number in range(self._files, 0, -1):
+            older = path if number == 1 else f"{path}.{number - 1}"
+            if os.path.lexists(older):
+                os.replace(older, f"{path}.{number}")
+
+
+def read(directory: str, tail: int | None = None) -> Iterator[dict[str, Any]]:
+    """The lines of a log, the oldest first; none when there is no log.
+
+    Args:
+        directory: of the session's log.
+        tail: only so many of the last ones.
+    """
+    lines: list[str] = []
+    for path in parts(directory):
+        try:
+            with open(path, encoding="utf-8") as file:
+                lines += file
+        except FileNotFoundError:
+            continue  # rotated away meanwhile
+    for line in lines if tail is None else lines[max(0, len(lines) - tail) :]:
+        content = decoded(line)
+        if content is not None:
+            yield content
+
+
+def parts(directory: str) -> list[str]:
+    """The files of a log, the oldest first."""
+    try:
+        names = [name for name in os.listdir(directory) if name.startswith(NAME)]
+    except FileNotFoundError:
+        return []
+    return [f"{directory}/{name}" for name in sorted(names, key=lambda name: -int(name[len(NAME) + 1 :] or 0))]
+
+
+def decoded(line: str) -> dict[str, Any] | None:
+    """One line; None for one that is just being written."""
+    if not line.endswith("\n"):
+        return None
+    try:
+        content = json.loads(line)
+    except ValueError:
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def forget(directory: str) -> list[str]:
+    """Removes a log; returns what could not be removed."""
+    return remove_tree(directory)
+
+
+class Tail:
+    """What is new in a log while its session writes it, over rotations."""
+
+    def __init__(self, directory: str) -> None:
+        """Begins at the present end."""
+        self._path = f"{directory}/{NAME}"
+        self._inode, self._at = self._stat()
+
+    def _stat(self) -> tuple[int, int]:
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError:
+            return 0, 0
+        return found.st_ino, found.st_size
+
+    def new(self) -> list[dict[str, Any]]:
+        """The whole lines since the last call."""
+        inode, size = self._stat()
+        found: list[dict[str, Any]] = []
+        if inode != self._inode:
+            if self._inode:
+                found += self._from(f"{self._path}.1", self._inode)
+            self._inode, self._at = inode, 0
+        if inode and size > self._at:
+            found += self._from(self._path, inode)
+        return found
+
+    def _from(self, path: str, inode: int) -> list[dict[str, Any]]:
+        found = []
+        try:
+            with open(path, "rb") as file:
+                if os.fstat(file.fileno()).st_ino != inode:
+                    return []
+                file.seek(self._at)
+                for line in file:
+                    content = decoded(line.decode())
+                    if content is None:
+                        break
+                    self._at += len(line)
+                    found.append(content)
+        except FileNotFoundError:
+            return found
+        return found

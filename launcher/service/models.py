@@ -1,0 +1,263 @@
+"""What goes over the control API. The OpenAPI document, the store's JSON and `--json` are made of it."""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from launcher.service.states import SessionState
+from launcher.session import state
+
+MOST_WORDS = 4_096
+MOST_TEXT = 128 << 10  # MAX_ARG_STRLEN (execve(2))
+
+
+def _no_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("there is a NUL in it, which no process can be given")
+    return text
+
+
+def _session_name(text: str) -> str:
+    if not state.valid_name(text):
+        raise ValueError("1 to 64 letters, digits, dots, dashes and underscores; not a dot or dash in front")
+    return text
+
+
+def _absolute(text: str) -> str:
+    if not text.startswith("/"):
+        raise ValueError("it is no absolute path")
+    return text
+
+
+def _variable(text: str) -> str:
+    if not text or "=" in text:
+        raise ValueError("the name of a variable is empty, or holds an equals sign")
+    return text
+
+
+Word = Annotated[str, Field(max_length=MOST_TEXT), AfterValidator(_no_nul)]
+SessionName = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_session_name)]
+Directory = Annotated[str, Field(min_length=1, max_length=4_096), AfterValidator(_no_nul), AfterValidator(_absolute)]
+Variable = Annotated[str, Field(min_length=1, max_length=1_024), AfterValidator(_no_nul), AfterValidator(_variable)]
+
+
+class Frozen(BaseModel):
+    """Immutable, strict about names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Input(StrEnum):
+    """What a session has for its standard input."""
+
+    NULL = "null"
+    """/dev/null."""
+    PIPE = "pipe"
+    """A pipe that stays open until a client or a stop closes it."""
+
+
+class RestartPolicy(StrEnum):
+    """When a session is started again."""
+
+    NEVER = "never"
+    ON_FAILURE = "on-failure"
+    """When its command ended with another status than 0, by a signal or a limit, and nobody had asked for that."""
+
+
+class Restart(Frozen):
+    """Attributes:
+    policy: when.
+    most: how often at most.
+    """
+
+    policy: RestartPolicy = RestartPolicy.NEVER
+    most: int = Field(5, ge=0, le=1_000_000)
+
+
+class SessionRequest(Frozen):
+    """A session that somebody wants.
+
+    Attributes:
+        command: its words.
+        options: of `paddock run`, as on its command line, without --session, --report, --dry-run and --help.
+        directory: the current directory, in the worktree.
+        name: its name; random when there is none.
+        environment: the launcher's whole environment, of which the plan lets some through; the service's own when
+            there is none. Its values are never written down.
+        stdin: what it has for its standard input.
+        umask: of the command, such as 18 for 0022.
+        restart: whether it is started again.
+        wait_for_client: it is started when the first client is attached, so that it misses no output.
+        labels: for who asks; they mean nothing here.
+    """
+
+    command: list[Word] = Field(min_length=1, max_length=MOST_WORDS)
+    options: list[Word] = Field(default_factory=list, max_length=MOST_WORDS)
+    directory: Directory
+    name: SessionName | None = None
+    environment: dict[Variable, Word] | None = Field(None, max_length=MOST_WORDS)
+    stdin: Input = Input.NULL
+    umask: int = Field(0o022, ge=0, le=0o777)
+    restart: Restart = Field(default_factory=lambda: Restart.model_validate({}))
+    wait_for_client: bool = False
+    labels: dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=1_024)]] = Field(
+        default_factory=dict, max_length=32
+    )
+
+
+class Reason(StrEnum):
+    """Why a session came to its end."""
+
+    EXITED = "exited"
+    SIGNALLED = "signalled"
+    LIMIT = "limit"
+    REFUSED = "refused"
+    STOPPED = "stopped"
+    """Somebody asked for it."""
+    SERVICE_STOPPED = "service-stopped"
+    LOST = "lost"
+
+
+class Outcome(Frozen):
+    """How a session, or one attempt at it, ended.
+
+    Attributes:
+        reason: why.
+        status: exit status as `paddock run` gives it: the command's own, 128+N after signal N, 125 when refused.
+        signal: name of the signal that ended the command.
+        limit: the limit that was passed.
+        denials: how often it was refused something, as far as was heard.
+        refusal: the Refusal, when it was refused.
+        harvest: what became of its commits.
+        handoff: (what happened, path, mode) of hand-off files that have changed.
+        notes: what the launcher had to tell at the end.
+    """
+
+    reason: Reason
+    status: int | None = None
+    signal: str | None = None
+    limit: str | None = None
+    denials: int = 0
+    refusal: dict[str, Any] | None = None
+    harvest: dict[str, Any] | None = None
+    handoff: tuple[tuple[str, str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Usage(Frozen):
+    """What a session used when somebody looked last.
+
+    Attributes:
+        time: when, in seconds since the epoch.
+        processes: how many, without Paddock's own.
+        threads: of those.
+        memory: bytes of resident memory, shared pages counted in each process.
+        cpu_seconds: processor time of the processes that live.
+        cpu_percent: of one processor, since the look before.
+        read_bytes: from storage.
+        written_bytes: to storage.
+    """
+
+    time: float
+    processes: int
+    threads: int
+    memory: int
+    cpu_seconds: float
+    cpu_percent: float
+    read_bytes: int
+    written_bytes: int
+
+
+class Transition(Frozen):
+    """One move of a session from state to state."""
+
+    time: float
+    before: SessionState
+    after: SessionState
+    attempt: int
+    why: str
+
+
+class Process(Frozen):
+    """One process of a session."""
+
+    pid: int
+    parent: int
+    name: str
+    status: str
+    memory: int
+    cpu_seconds: float
+
+
+class Session(Frozen):
+    """A session as the service knows it.
+
+    Attributes:
+        name: its name.
+        state: where it is.
+        attempt: how often it was started.
+        command: its words.
+        options: of `paddock run`; values of --env are left out.
+        directory: where it was asked for.
+        labels: as given.
+        client_uid: user id of who asked for it.
+        created: seconds since the epoch.
+        started: when its command ran first.
+        ended: when it was over.
+        worktree: root of its worktree, as soon as it is known.
+        worktree_id: id of that.
+        backend: what holds its jail.
+        network: none, proxy or open.
+        pid: of its launcher, while it lives.
+        spawn_seconds: from the hand-over to a helper to the execution of its command.
+        attached: clients that are attached.
+        usage: what it uses.
+        outcome: how it ended; of the last attempt when it is to be started again.
+    """
+
+    name: str
+    state: SessionState
+    attempt: int
+    command: list[str]
+    options: list[str]
+    directory: str
+    labels: dict[str, str]
+    client_uid: int
+    created: float
+    started: float | None
+    ended: float | None
+    worktree: str
+    worktree_id: str
+    backend: str
+    network: str
+    pid: int | None
+    spawn_seconds: float | None
+    attached: int = 0
+    usage: Usage | None = None
+    outcome: Outcome | None = None
+
+
+class SessionDetails(Session):
+    """All about one session.
+
+    Attributes:
+        transitions: its life.
+        processes: what runs in it.
+        log_note: what is wrong with its log.
+    """
+
+    transitions: list[Transition] = []
+    processes: list[Process] = []
+    log_note: str = ""
+
+
+class Error(BaseModel):
+    """The one shape of every refusal (`policy.errors.Refusal`)."""
+
+    error: bool = True
+    errorType: str = Field(description="stable identifier, kebab-case")
+    message: str
+    context: str
+    hint: str
+    exitCode: int

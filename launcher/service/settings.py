@@ -1,0 +1,112 @@
+"""What the service itself obeys: quotas, patience, sizes. Rules for jails are not among it.
+
+`/etc/paddock/service.toml`, then `$XDG_CONFIG_HOME/paddock/service.toml`; the second wins, key by key. Read at the
+start and at every reload (SIGHUP); sessions that live go on under what they were started with.
+"""
+
+import tomllib
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from launcher.session.places import Places
+from policy.errors import Refusal
+
+SYSTEM = Path("/etc/paddock/service.toml")
+NAME = "service.toml"
+_MOST_BYTES = 1 << 20
+
+
+class Settings(BaseModel):
+    """The service's settings.
+
+    Attributes:
+        helpers: warm helpers kept ready.
+        most_starting: sessions that may be starting at the same time.
+        most_sessions: live sessions in all.
+        most_sessions_of_client: live sessions that one client's user may have.
+        most_records: ended sessions that are remembered, with their logs; the oldest are forgotten first.
+        keep_seconds: how long they are remembered at most.
+        log_bytes: size at which a session's log is rotated.
+        log_files: how many rotated files are kept beside the present one.
+        replay_bytes: output kept in memory for clients that attach later.
+        stdin_seconds: patience between closing standard input and SIGTERM.
+        term_seconds: patience between SIGTERM and the kill.
+        end_seconds: patience for a killed session's ending (harvest), before its helper is killed too.
+        sample_seconds: time between two looks at what sessions use.
+        restart_seconds: the first pause before a restart; it doubles up to `most_restart_seconds`.
+        most_restart_seconds: the longest pause.
+        most_connections: to the control socket at the same time.
+        request_bytes: size of a request's body.
+        request_seconds: within which a request must have arrived.
+        collect_seconds: time between two collections of what is gone.
+        most_tickets: in one ticket run.
+        most_ticket_runs: at the same time.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    helpers: int = Field(4, ge=0, le=64)
+    most_starting: int = Field(8, ge=1, le=256)
+    most_sessions: int = Field(256, ge=1, le=10_000)
+    most_sessions_of_client: int = Field(256, ge=1, le=10_000)
+    most_records: int = Field(2_000, ge=0, le=1_000_000)
+    keep_seconds: float = Field(30 * 86_400.0, gt=0)
+    log_bytes: int = Field(8 << 20, ge=4_096, le=1 << 40)
+    log_files: int = Field(2, ge=0, le=100)
+    replay_bytes: int = Field(256 << 10, ge=0, le=64 << 20)
+    stdin_seconds: float = Field(1.0, ge=0, le=3_600)
+    term_seconds: float = Field(10.0, ge=0, le=3_600)
+    end_seconds: float = Field(120.0, gt=0, le=86_400)
+    sample_seconds: float = Field(5.0, ge=0.05, le=3_600)
+    restart_seconds: float = Field(1.0, ge=0.01, le=3_600)
+    most_restart_seconds: float = Field(60.0, ge=0.01, le=86_400)
+    most_connections: int = Field(512, ge=8, le=100_000)
+    request_bytes: int = Field(4 << 20, ge=4_096, le=1 << 30)
+    request_seconds: float = Field(15.0, gt=0, le=3_600)
+    collect_seconds: float = Field(3_600.0, gt=0)
+    most_tickets: int = Field(200, ge=1, le=10_000)
+    most_ticket_runs: int = Field(8, ge=1, le=1_000)
+
+
+def load(places: Places, system: Path = SYSTEM) -> Settings:
+    """The settings of both files.
+
+    Args:
+        places: of this user.
+        system: the machine's own file.
+
+    Raises:
+        Refusal: service-settings, with the file and the key.
+    """
+    values: dict[str, Any] = {}
+    origin: dict[str, Path] = {}
+    for path in (system, Path(places.config, NAME)):
+        found = _read(path)
+        values |= found
+        origin |= dict.fromkeys(found, path)
+    try:
+        return Settings.model_validate(values, strict=False)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        near = get_close_matches(key, Settings.model_fields, n=1)
+        unknown = first["type"] == "extra_forbidden"
+        raise Refusal(
+            "service-settings",
+            f"{origin[key]}: {key}: {'no such setting' if unknown else first['msg']}",
+            context=f"did you mean {near[0]}?" if unknown and near else "",
+            hint=f"known: {', '.join(Settings.model_fields)}" if unknown and not near else "",
+        ) from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            return tomllib.loads(file.read(_MOST_BYTES).decode())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise Refusal("service-settings", f"{path} cannot be read", context=str(error)) from None

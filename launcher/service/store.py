@@ -1,0 +1,234 @@
+"""Sessions in the database: rows, moves from state to state, idempotency keys."""
+
+import json
+import sqlite3
+import time
+from typing import Any
+
+from launcher.service.database import Database
+from launcher.service.models import Outcome, Session, SessionRequest, Transition
+from launcher.service.states import FINAL, SessionState, check
+from policy.errors import Refusal
+
+_FINAL = ", ".join(f"'{state}'" for state in sorted(FINAL))
+_COLUMNS = frozenset({
+    "started", "ended", "process", "process_started", "cgroup", "worktree", "worktree_id", "backend", "network",
+    "spawn_seconds", "outcome",
+})  # fmt: skip
+
+
+class SessionStore:
+    """Sessions that are remembered, live ones and others."""
+
+    def __init__(self, database: Database) -> None:
+        """Args: open."""
+        self.database = database
+
+    def create(self, request: SessionRequest, client_uid: int) -> None:
+        """Remembers a new session; `request.name` is set.
+
+        Raises:
+            Refusal: session-exists.
+        """
+        assert request.name is not None
+        try:
+            with self.database.transaction() as connection:
+                connection.execute(
+                    "INSERT INTO session (name, state, attempt, request, client_uid, created)"
+                    " VALUES (?, ?, 0, ?, ?, ?)",
+                    (request.name, SessionState.CREATED, _kept(request), client_uid, time.time()),
+                )
+        except Refusal as refusal:
+            if self.row(request.name) is None:
+                raise
+            raise exists(request.name) from refusal
+
+    def move(self, name: str, after: SessionState, why: str, *, attempt: int | None = None, **columns: Any) -> None:  # noqa: ANN401  # as the columns are
+        """Moves a session on, and sets columns of its row.
+
+        Raises:
+            Refusal: session-transition; session-unknown.
+        """
+        assert columns.keys() <= _COLUMNS
+        with self.database.transaction() as connection:
+            row = self.required(name)
+            before = SessionState(row["state"])
+            check(name, before, after)
+            number = row["attempt"] if attempt is None else attempt
+            values = {"state": after, "attempt": number, **columns}
+            assignments = ", ".join(f"{column} = ?" for column in values)
+            connection.execute(f"UPDATE session SET {assignments} WHERE name = ?", (*values.values(), name))
+            connection.execute(
+                "INSERT INTO transition VALUES (?, ?, ?, ?, ?, ?)", (name, time.time(), before, after, number, why)
+            )
+
+    def note(self, name: str, **columns: Any) -> None:  # noqa: ANN401  # as the columns are
+        """Sets columns of a session's row."""
+        assert columns.keys() <= _COLUMNS
+        assignments = ", ".join(f"{column} = ?" for column in columns)
+        with self.database.transaction() as connection:
+            connection.execute(f"UPDATE session SET {assignments} WHERE name = ?", (*columns.values(), name))
+
+    def row(self, name: str) -> sqlite3.Row | None:
+        """One session's row."""
+        found = self.database.rows("SELECT * FROM session WHERE name = ?", name)
+        return found[0] if found else None
+
+    def required(self, name: str) -> sqlite3.Row:
+        """The same.
+
+        Raises:
+            Refusal: session-unknown.
+        """
+        row = self.row(name)
+        if row is None:
+            raise Refusal(
+                "session-unknown",
+                f"the service knows no session {name}",
+                hint="paddock ps --all lists those that it knows",
+            )
+        return row
+
+    def listed(
+        self, *, states: tuple[SessionState, ...] = (), live: bool = False, limit: int = 1_000, after: float = 0.0
+    ) -> list[sqlite3.Row]:
+        """Sessions, the newest first.
+
+        Args:
+            states: of these states only; all when empty.
+            live: only those that are not over.
+            limit: so many at most.
+            after: created later than this, in seconds since the epoch.
+        """
+        where = ["created > ?"]
+        values: list[object] = [after]
+        if states:
+            where.append(f"state IN ({', '.join('?' * len(states))})")
+            values += states
+        if live:
+            where.append(f"state NOT IN ({_FINAL})")
+        query = f"SELECT * FROM session WHERE {' AND '.join(where)} ORDER BY created DESC, name LIMIT ?"
+        return self.database.rows(query, *values, limit)
+
+    def transitions(self, name: str) -> list[Transition]:
+        """The life of a session."""
+        rows = self.database.rows(
+            "SELECT time, before, after, attempt, why FROM transition WHERE session = ? ORDER BY rowid", name
+        )
+        return [Transition.model_validate(dict(row)) for row in rows]
+
+    def counts(self) -> dict[SessionState, int]:
+        """How many sessions there are of each state."""
+        rows = self.database.rows("SELECT state, count(*) AS number FROM session GROUP BY state")
+        return dict.fromkeys(SessionState, 0) | {SessionState(row["state"]): row["number"] for row in rows}
+
+    def live_count(self, client_uid: int | None = None) -> int:
+        """How many sessions are not over, of all clients or of one."""
+        query = f"SELECT count(*) FROM session WHERE state NOT IN ({_FINAL})"
+        if client_uid is None:
+            return int(self.database.rows(query)[0][0])
+        return int(self.database.rows(query + " AND client_uid = ?", client_uid)[0][0])
+
+    def forget(self, name: str) -> None:
+        """Forgets a session that is over.
+
+        Raises:
+            Refusal: session-live; session-unknown.
+        """
+        with self.database.transaction() as connection:
+            row = self.required(name)
+            if SessionState(row["state"]) not in FINAL:
+                raise Refusal("session-live", f"session {name} is {row['state']}", hint=f"paddock stop {name}")
+            connection.execute("DELETE FROM session WHERE name = ?", (name,))
+
+    def outdated(self, keep: int, before: float) -> list[str]:
+        """Names of sessions to be forgotten: over, and beyond the newest `keep`, or ended before `before`."""
+        rows = self.database.rows(
+            f"SELECT name, ended FROM session WHERE state IN ({_FINAL}) ORDER BY ended DESC, created DESC"
+        )
+        return [row["name"] for number, row in enumerate(rows) if number >= keep or (row["ended"] or 0.0) < before]
+
+    def remembered(self, key: str, client_uid: int, digest: str) -> str | None:
+        """The session that was made for an idempotency key; None when the key is new.
+
+        Raises:
+            Refusal: idempotency-mismatch: the key came with another request.
+        """
+        rows = self.database.rows(
+            "SELECT digest, session FROM idempotency WHERE key = ? AND client_uid = ?", key, client_uid
+        )
+        if not rows:
+            return None
+        if rows[0]["digest"] != digest:
+            raise Refusal(
+                "idempotency-mismatch",
+                f"the idempotency key {key} came with another request before",
+                hint="use a new key for each request that is not a repetition",
+            )
+        return str(rows[0]["session"])
+
+    def remember(self, key: str, client_uid: int, digest: str, name: str) -> None:
+        """Keeps what was made for an idempotency key."""
+        with self.database.transaction() as connection:
+            connection.execute(
+                "INSERT INTO idempotency VALUES (?, ?, ?, ?, ?)", (key, client_uid, digest, name, time.time())
+            )
+
+    def forget_keys(self, before: float) -> None:
+        """Forgets idempotency keys that are older."""
+        with self.database.transaction() as connection:
+            connection.execute("DELETE FROM idempotency WHERE created < ?", (before,))
+
+
+def exists(name: str) -> Refusal:
+    """The Refusal for a name that is taken."""
+    return Refusal(
+        "session-exists",
+        f"the service has a session {name} already",
+        hint=f"choose another name, or forget that one when it is over: paddock stop --forget {name}",
+    )
+
+
+def session_of(row: sqlite3.Row) -> Session:
+    """What clients see of a row."""
+    request = json.loads(row["request"])
+    return Session(
+        name=row["name"],
+        state=SessionState(row["state"]),
+        attempt=row["attempt"],
+        command=request["command"],
+        options=request["options"],
+        directory=request["directory"],
+        labels=request["labels"],
+        client_uid=row["client_uid"],
+        created=row["created"],
+        started=row["started"],
+        ended=row["ended"],
+        worktree=row["worktree"],
+        worktree_id=row["worktree_id"],
+        backend=row["backend"],
+        network=row["network"],
+        pid=row["process"],
+        spawn_seconds=row["spawn_seconds"],
+        outcome=None if row["outcome"] is None else Outcome.model_validate_json(row["outcome"]),
+    )
+
+
+def _kept(request: SessionRequest) -> str:
+    """A request as it is written down: names of variables, never their values."""
+    content = request.model_dump(mode="json")
+    content["environment"] = None if request.environment is None else sorted(request.environment)
+    content["options"] = without_values(request.options)
+    return json.dumps(content)
+
+
+def without_values(options: list[str]) -> list[str]:
+    """Options of `paddock run` without the values that ``--env NAME=VALUE`` gives."""
+    found: list[str] = []
+    for word in options:
+        if found and found[-1] == "--env":
+            word = word.partition("=")[0]
+        elif word.startswith("--env="):
+            word = "--env=" + word.removeprefix("--env=").partition("=")[0]
+        found.append(word)
+    return found

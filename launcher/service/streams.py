@@ -1,0 +1,249 @@
+"""The standard streams of a live session: read into its log and to whoever is attached, written by one of them.
+
+What was put out last is kept in memory, with offsets counted over both streams, so that a client that comes back can
+go on where it was. A client that does not read holds the session's output back, as a full pipe would, and is let go
+when it does so for too long.
+"""
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from launcher.service.logs import LogWriter
+
+STDOUT, STDERR = "stdout", "stderr"
+_PIECE = 64 << 10
+MOST_INPUT = 4 << 20
+"""Bytes for standard input that wait for the command to read them."""
+
+
+class Piece(NamedTuple):
+    """Output: where it begins, of which stream it is, what it is."""
+
+    offset: int
+    stream: str
+    data: bytes
+
+
+class Subscriber(Protocol):
+    """Who is attached."""
+
+    def output(self, piece: Piece) -> None:
+        """Takes a piece of output."""
+        ...
+
+    def over(self) -> None:
+        """There will be no more output."""
+        ...
+
+
+class Streams:
+    """Of one session, over all its attempts. `open` before each, `drained` after it, `close` at the end."""
+
+    def __init__(self, log: LogWriter, replay_bytes: int) -> None:
+        """Args: where output is logged; how much of it is kept for those who attach later."""
+        self.log = log
+        self._keep = replay_bytes
+        self._kept: deque[Piece] = deque()
+        self._kept_bytes = 0
+        self.offset = 0
+        self._subscribers: list[Subscriber] = []
+        self._readers: dict[int, str] = {}
+        self._stdin = -1
+        self._input = bytearray()
+        self._end_input = False
+        self._holders: set[object] = set()
+        self._drained = asyncio.Event()
+        self._drained.set()
+        self._over = False
+        self.writer: object | None = None
+
+    def open(self, *, stdin: bool) -> tuple[int, int, int]:
+        """Makes the pipes of one attempt; returns the ends for the session, which the caller closes.
+
+        Args:
+            stdin: whether it has a standard input; else it reads /dev/null.
+        """
+        fds: list[int] = []
+        try:
+            if stdin:
+                theirs, self._stdin = os.pipe()
+                os.set_blocking(self._stdin, False)
+            else:
+                theirs = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+            fds.append(theirs)
+            for stream in (STDOUT, STDERR):
+                ours, theirs = os.pipe()
+                os.set_blocking(ours, False)
+                self._readers[ours] = stream
+                fds.append(theirs)
+        except OSError:
+            for fd in fds:
+                os.close(fd)
+            self._close_all()
+            raise
+        self._drained.clear()
+        if not self._holders:
+            self._listen()
+        if self._stdin != -1 and (self._input or self._end_input):
+            self._push()
+        return fds[0], fds[1], fds[2]
+
+    # Output
+
+    @property
+    def first(self) -> int:
+        """Offset of the first output that is kept."""
+        return self._kept[0].offset if self._kept else self.offset
+
+    @property
+    def attached(self) -> int:
+        """How many are attached."""
+        return len(self._subscribers)
+
+    def subscribe(self, subscriber: Subscriber, offset: int | None) -> None:
+        """Attaches somebody, who gets the kept output from `offset` on (None: none of it) at once."""
+        begin = self.offset if offset is None else offset
+        for piece in self._kept:
+            end = piece.offset + len(piece.data)
+            if end > begin:
+                cut = max(0, begin - piece.offset)
+                subscriber.output(Piece(piece.offset + cut, piece.stream, piece.data[cut:]))
+        if self._over:
+            subscriber.over()
+        else:
+            self._subscribers.append(subscriber)
+
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """Lets go of somebody."""
+        if subscriber in self._subscribers:
+            self._subscribers.remove(subscriber)
+        self.hold(subscriber, held=False)
+        if self.writer is subscriber:
+            self.writer = None
+
+    def hold(self, who: object, *, held: bool) -> None:
+        """Stops reading the session's output while somebody cannot take more, so that none is lost."""
+        before = bool(self._holders)
+        (self._holders.add if held else self._holders.discard)(who)
+        if before != bool(self._holders):
+            (self._deafen if self._holders else self._listen)()
+
+    async def drained(self) -> None:
+        """Waits until both pipes of the present attempt have ended."""
+        await self._drained.wait()
+
+    def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        for fd in self._readers:
+            loop.add_reader(fd, self._read, fd)
+
+    def _deafen(self) -> None:
+        loop = asyncio.get_running_loop()
+        for fd in self._readers:
+            loop.remove_reader(fd)
+
+    def _read(self, fd: int) -> None:
+        try:
+            data = os.read(fd, _PIECE)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            asyncio.get_running_loop().remove_reader(fd)
+            del self._readers[fd]
+            os.close(fd)
+            if not self._readers:
+                self._drained.set()
+            return
+        self._take(Piece(self.offset, self._readers[fd], data))
+
+    def _take(self, piece: Piece) -> None:
+        self.offset += len(piece.data)
+        self.log.write(piece.stream, piece.data)
+        if self._keep:
+            self._kept.append(piece)
+            self._kept_bytes += len(piece.data)
+            while self._kept_bytes > self._keep and len(self._kept) > 1:
+                self._kept_bytes -= len(self._kept.popleft().data)
+        for subscriber in tuple(self._subscribers):
+            subscriber.output(piece)
+
+    # Input
+
+    @property
+    def waiting(self) -> int:
+        """Bytes of input that the command has not taken yet."""
+        return len(self._input)
+
+    @property
+    def has_input(self) -> bool:
+        """Whether the present attempt has a standard input that is open."""
+        return self._stdin != -1
+
+    def write(self, data: bytes) -> bool:
+        """Sends input; False when there is no open standard input, or too much is waiting already."""
+        if self._stdin == -1 or self._end_input or len(self._input) + len(data) > MOST_INPUT:
+            return False
+        self._input += data
+        self._push()
+        return True
+
+    def end_input(self) -> None:
+        """Closes standard input, behind what was sent."""
+        if self._stdin != -1:
+            self._end_input = True
+            self._push()
+
+    def _push(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._input:
+                del self._input[: os.write(self._stdin, self._input[:_PIECE])]
+        except BlockingIOError:
+            loop.add_writer(self._stdin, self._push)
+            return
+        except OSError:  # it has closed its end, or has ended
+            self._input.clear()
+            self._end_input = True
+        loop.remove_writer(self._stdin)
+        if self._end_input:
+            self._close_input()
+
+    def _close_input(self) -> None:
+        if self._stdin != -1:
+            asyncio.get_running_loop().remove_writer(self._stdin)
+            os.close(self._stdin)
+            self._stdin = -1
+        self._input.clear()
+        self._end_input = False
+
+    # Ends
+
+    def finish_attempt(self) -> None:
+        """Closes what one attempt has left open: a process that escaped with a pipe's end holds up nobody."""
+        self._close_all()
+
+    def close(self, tell: Callable[[Subscriber], None] | None = None) -> None:
+        """The session is over: everybody is told, the log is closed."""
+        self._close_all()
+        self.log.close()
+        self._over = True
+        subscribers, self._subscribers = self._subscribers, []
+        for subscriber in subscribers:
+            if tell is not None:
+                tell(subscriber)
+            subscriber.over()
+        self._holders.clear()
+
+    def _close_all(self) -> None:
+        self._close_input()
+        loop = asyncio.get_running_loop()
+        for fd in self._readers:
+            loop.remove_reader(fd)
+            os.close(fd)
+        self._readers = {}
+        self._drained.set()

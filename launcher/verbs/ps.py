@@ -1,0 +1,62 @@
+"""`paddock ps`: the service's sessions."""
+
+import shlex
+from typing import Annotated, Any
+
+import typer
+
+from launcher.session import messages
+from launcher.verbs import typer_verb
+from launcher.verbs.service_common import Json, ago, client, ending, show_json, size
+from policy.errors import printable
+
+EXAMPLES = (
+    ("paddock ps", "the sessions that live"),
+    ("paddock ps --all", "those that are over, too"),
+    ("paddock ps --all --json", "for programmes"),
+)
+_COMMAND = 48
+
+
+def main(argv: list[str]) -> int:
+    """Exit status 0."""
+    return typer_verb.run("ps", ps, argv, examples=EXAMPLES)
+
+
+def ps(
+    every: Annotated[bool, typer.Option("--all", "-a", help="Those that are over, too.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=10_000, help="At most.")] = 200,
+    as_json: Json = False,
+) -> int:
+    """Lists the service's sessions, the newest first."""
+    found = client().call("GET", "/v1/sessions", query={"live": not every, "limit": limit})["sessions"]
+    if as_json:
+        show_json(found)
+        return 0
+    if not found:
+        messages.show("no session lives; paddock run --supervised -- COMMAND starts one" if not every
+                      else "there were no sessions yet")  # fmt: skip
+        return 0
+    messages.show("\n".join(table(found)))
+    return 0
+
+
+def table(sessions: list[dict[str, Any]]) -> list[str]:
+    """Sessions as lines, a heading first."""
+    rows = [("SESSION", "STATE", "AGE", "CPU", "MEMORY", "ENDED BY", "COMMAND")]
+    for session in sessions:
+        usage = session["usage"]
+        rows.append((
+            session["name"],
+            session["state"],
+            ago(session["created"]),
+            f"{usage['cpu_percent']:.0f}%" if usage else "-",
+            size(usage["memory"]) if usage else "-",
+            ending(session) or "-",
+            printable(shlex.join(session["command"]))[:_COMMAND],
+        ))  # fmt: skip
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    return [
+        "  ".join([*(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,41 @@
+"""`paddock serve`: the service that sessions live in."""
+
+import asyncio
+import logging
+import os
+from typing import Annotated
+
+import typer
+
+from launcher import cli
+from launcher.session import places
+from launcher.verbs import typer_verb, version
+
+EXAMPLES = (
+    ("paddock serve", "in the foreground, until Ctrl-C or SIGTERM; sessions are ended in order then"),
+    ("paddock service install", "have systemd do it, at login or at boot"),
+    ("paddock ps", "what runs in it"),
+)
+
+
+def main(argv: list[str]) -> int:
+    """Exit status 0 when it was asked to end."""
+    return typer_verb.run("serve", serve, argv, examples=EXAMPLES)
+
+
+def serve(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
+) -> int:
+    """Starts the service of this user: it starts, watches and ends sessions, and answers on a socket of his own.
+
+    SIGHUP reads service.toml again. Sessions die with the service; when it is ended in order, so are they, and their
+    work is harvested.
+    """
+    from launcher.service import daemon, journal
+
+    where = places.places(os.environ)
+    handler = journal.handler(os.environ)
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)
+    for name in ("asyncio", "uvicorn"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    return asyncio.run(daemon.serve(where, version.installed(), lambda words: cli.parse(words, verb="run")))

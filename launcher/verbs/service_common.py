@@ -1,0 +1,56 @@
+"""What the verbs that ask the service share."""
+
+import json
+import os
+import time
+from typing import Annotated, Any
+
+import typer
+
+from launcher.service.client import Client
+from launcher.session import messages, places
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Name = Annotated[str, typer.Argument(metavar="SESSION", help="Its name.", show_default=False)]
+
+
+def client() -> Client:
+    """Asks the service of this user."""
+    return Client(places.places(os.environ))
+
+
+def show_json(content: object) -> None:
+    """Prints JSON."""
+    messages.show(json.dumps(content, indent=2))
+
+
+def ago(moment: float | None, now: float | None = None) -> str:
+    """How long ago a moment was, in one or two units: ``4m``, ``2h10``."""
+    if moment is None:
+        return "-"
+    seconds = max(0, int((time.time() if now is None else now) - moment))
+    for size, unit, below, divisor in ((86_400, "d", "h", 3_600), (3_600, "h", "", 60), (60, "m", "", 1)):
+        if seconds >= size:
+            rest = seconds % size // divisor
+            return f"{seconds // size}{unit}" + (f"{rest:02d}{below}" if rest else "")
+    return f"{seconds}s"
+
+
+def size(count: int) -> str:
+    """Bytes for people."""
+    for unit, name in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
+        if count >= unit:
+            return f"{count / unit:.1f}{name}"
+    return str(count)
+
+
+def ending(session: dict[str, Any]) -> str:
+    """Why a session ended, in few words."""
+    outcome = session.get("outcome")
+    if not outcome:
+        return ""
+    if outcome["refusal"]:
+        return f"refused: {outcome['refusal']['message']} [{outcome['refusal']['errorType']}]"
+    words = {"limit": f"limit: {outcome['limit']}", "signalled": f"signal {outcome['signal']}"}
+    text = words.get(outcome["reason"], str(outcome["reason"]))
+    return text if outcome["status"] is None else f"{text} ({outcome['status']})"

@@ -1,0 +1,153 @@
+"""Sessions of a service: started through warm helpers, watched, restarted, ended in order, remembered."""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import identity, install, paddock, served
+from tests.support.install import Installed
+from tests.support.served import Served, alive
+
+
+@pytest.fixture(scope="module", params=["root", "user"] if os.geteuid() == 0 else ["user"])
+def service(request: pytest.FixtureRequest, installed: Installed) -> Iterator[Served]:
+    """A service that all tests here share, once root's and once an ordinary user's."""
+    place = Path(tempfile.mkdtemp(prefix="t-", dir=install.public_root()))
+    place.chmod(0o755)
+    who = (identity.root if request.param == "root" else identity.user)(place / "home")
+    (place / "place").mkdir()
+    made = paddock.make(who, installed, who.give(place / "place"))
+    with served.serving(made, stdin_seconds=0.2, term_seconds=0.5, restart_seconds=0.05) as running:
+        yield running
+    shutil.rmtree(place)
+
+
+def test_a_session_runs_in_a_jail_and_is_remembered(service: Served) -> None:
+    """Its state, output, exit status and jail are told when it is over; the worktree has what it wrote there."""
+    found = service.create("sh", "-c", "echo out; echo err >&2; echo made > made; touch /etc/x; exit 3", name="first")
+    assert found["state"] in ("running", "failed")
+    over = service.over("first")
+    assert (over["state"], over["outcome"]["reason"], over["outcome"]["status"]) == ("failed", "exited", 3)
+    assert over["backend"] in ("landlock+namespaces", "landlock+guard", "bubblewrap")
+    assert [move["after"] for move in over["transitions"]] == ["starting", "running", "failed"]
+    log = service.log("first")
+    assert {"out", "err"} <= set(log)
+    assert any("/etc/x" in line for line in log)
+    assert (service.paddock.worktree / "made").read_text() == "made\n"
+    assert service.log("first", "?stream=stderr&tail=100")[0] != "out"
+
+
+def test_what_it_commits_is_harvested_at_its_end(service: Served) -> None:
+    """The branch of the worktree has the commit, and the record says so."""
+    script = "git -c user.name=A -c user.email=a@b.c commit -q --allow-empty -m 'agent: Work.'"
+    service.create("sh", "-c", script, name="commits")
+    over = service.over("commits")
+    assert over["state"] == "ended", over
+    assert over["outcome"]["harvest"]["state"] == "harvested", over
+    shown = service.paddock.who.run(["git", "log", "-1", "--format=%s"], cwd=service.paddock.worktree)
+    assert shown.stdout == "agent: Work.\n", shown.stderr
+
+
+def test_a_session_that_cannot_be_started_says_why(service: Served) -> None:
+    """The Refusal of the launcher is in its record; the command never ran."""
+    over = service.over(service.create("no-such-command-anywhere")["name"])
+    assert (over["state"], over["outcome"]["reason"]) == ("failed", "refused")
+    assert over["outcome"]["refusal"]["errorType"] == "command-not-found"
+    assert over["outcome"]["status"] == 127
+
+
+def test_stop_goes_step_by_step(service: Served) -> None:
+    """What waits for its input ends by itself; what ignores SIGTERM is killed, with all that it has started."""
+    service.create("cat", name="reads", stdin="pipe")
+    stopped = service.post("/v1/sessions/reads/stop", {"wait": 30}).json
+    assert (stopped["state"], stopped["outcome"]["reason"], stopped["outcome"]["status"]) == ("ended", "stopped", 0)
+
+    service.create("sh", "-c", "trap '' TERM; setsid sleep 1000 & echo ready; sleep 1000", name="stubborn")
+    tree = service.get("/v1/sessions/stubborn").json["processes"]
+    stopped = service.post("/v1/sessions/stubborn/stop", {"wait": 30}).json
+    assert (stopped["state"], stopped["outcome"]["signal"]) == ("ended", "SIGKILL")
+    assert tree
+    assert not [process for process in tree if alive(process["pid"])]
+
+
+def test_signals_reach_the_command(service: Served) -> None:
+    """And only those that are known."""
+    script = "trap 'echo got; exit 7' USR1; echo ready; while :; do sleep 0.05; done"
+    service.create("sh", "-c", script, name="traps")
+    deadline = time.monotonic() + served.PATIENCE
+    while "ready" not in service.log("traps") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert service.post("/v1/sessions/traps/signal", {"signal": "SIGUSR1"}).status == 204
+    assert service.over("traps")["outcome"]["status"] == 7
+    assert service.post("/v1/sessions/traps/signal", {"signal": "SIGUSR1"}).status == 409
+    assert service.post("/v1/sessions/traps/signal", {"signal": "SIGSTOP"}).json["errorType"] == "signal-unknown"
+
+
+def test_a_failing_session_is_started_again_so_often_and_no_more(service: Served, tmp_path: Path) -> None:
+    """Each attempt is written down; the last one's outcome stays."""
+    del tmp_path
+    script = "echo x >> tries; [ $(wc -l < tries) -ge 3 ]"
+    service.create("sh", "-c", script, name="again", restart={"policy": "on-failure", "most": 5})
+    over = service.over("again")
+    assert (over["state"], over["attempt"]) == ("ended", 3)
+    service.create("false", name="hopeless", restart={"policy": "on-failure", "most": 2})
+    over = service.over("hopeless")
+    assert (over["state"], over["attempt"]) == ("failed", 3)
+
+
+def test_a_name_is_taken_once_and_a_key_makes_one_session(service: Served) -> None:
+    """The same request with the same idempotency key is answered with the same session."""
+    body = {"command": ["true"], "directory": str(service.paddock.worktree)}
+    first = service.post("/v1/sessions", body, idempotency_key="k1")
+    second = service.post("/v1/sessions", body, idempotency_key="k1")
+    assert (first.status, second.status, first.json["name"]) == (201, 200, second.json["name"])
+    other = service.post("/v1/sessions", {**body, "command": ["false"]}, idempotency_key="k1")
+    assert (other.status, other.json["errorType"]) == (409, "idempotency-mismatch")
+    service.over(first.json["name"])
+    again = service.post("/v1/sessions", {**body, "name": first.json["name"]})
+    assert (again.status, again.json["errorType"]) == (409, "session-exists")
+
+
+def test_credentials_are_neither_logged_nor_written_down(service: Served) -> None:
+    """Not from the environment, not from --env, in no usual form; the command itself has what its plan lets through."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(service.paddock.who.home), "MY_API_KEY": "s3cret-of-mine"}
+    service.create(
+        "sh", "-c", "echo $MY_API_KEY $GIVEN; printf '%s' $MY_API_KEY | base64", name="secrets",
+        environment=environment, options=["--env", "MY_API_KEY", "--env", "GIVEN=other-secret"],
+    )  # fmt: skip
+    over = service.over("secrets")
+    assert service.log("secrets") == ["[redacted] [redacted]", "[redacted]"], over
+    assert over["options"] == ["--env", "MY_API_KEY", "--env", "GIVEN"]
+    state = service.paddock.state / "service"
+    for path in (path for path in state.rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        assert b"s3cret-of-mine" not in content, path
+        assert b"other-secret" not in content, path
+
+
+def test_the_command_line_shows_and_stops(service: Served) -> None:
+    """`paddock ps`, `logs` and `stop` say what the API says."""
+    service.create("sh", "-c", "echo hello; exec sleep 1000", name="shown")
+    assert "shown" in service.cli("ps").stdout
+    ended = service.cli("stop", "shown", "--now")
+    assert (ended.returncode, ended.stdout) == (0, "shown: ended, stopped (137)\n"), ended
+    assert service.cli("logs", "shown").stdout == "hello\n"
+    assert "shown" not in service.cli("ps").stdout
+    assert "shown" in service.cli("ps", "--all").stdout
+    assert service.cli("stop", "--forget", "shown").returncode == 0
+    assert service.get("/v1/sessions/shown").json["errorType"] == "session-unknown"
+
+
+def test_nothing_of_ended_sessions_is_left(service: Served) -> None:
+    """No directory of a session, no control group but the helpers', no process."""
+    service.over(service.create("true")["name"])
+    assert os.listdir(service.paddock.state / "sessions") == []
+    health = service.get("/v1/health").json
+    if health["groups"]:
+        assert len(os.listdir(health["groups"])) >= health["helpers"]
+        assert len([name for name in os.listdir(health["groups"]) if "-" in name]) <= health["helpers"] + 1

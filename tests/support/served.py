@@ -1,0 +1,191 @@
+"""A running service of the installed command, and a client that speaks to its socket by itself."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.paddock import Paddock
+
+PATIENCE = 60.0
+
+
+class Answer:
+    """One HTTP answer."""
+
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        self.status = response.status
+        self.headers = response.headers
+        self.raw = response.read()
+
+    @property
+    def json(self) -> Any:  # noqa: ANN401  # whatever the service says
+        """The body as JSON."""
+        return json.loads(self.raw)
+
+
+class Served:
+    """`paddock serve` of one user. `start` runs it; a context manager over its life is `serving`.
+
+    Args:
+        paddock: the command; `env` of it names the runtime directory.
+    """
+
+    def __init__(self, paddock: Paddock, runtime: Path) -> None:
+        self.paddock = paddock
+        self.runtime = runtime
+        self.env = {**paddock.env, "XDG_RUNTIME_DIR": str(runtime)}
+        self.process: subprocess.Popen[bytes] | None = None
+        self.said = runtime.parent / "serve.log"
+
+    @property
+    def address(self) -> Path:
+        """The control socket."""
+        return self.runtime / "paddock" / "control.sock"
+
+    @property
+    def pid(self) -> int:
+        """The service's process id."""
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self, env: Mapping[str, str] | None = None) -> None:
+        """Starts it and waits until it answers."""
+        with open(self.said, "ab") as log:
+            self.process = subprocess.Popen(
+                self.paddock.who.command(self.paddock.words("serve")),
+                cwd=self.paddock.place,
+                env=self.paddock.who.environment({**self.env, **(env or {})}),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self.said.read_text()
+            try:
+                if self.get("/v1/health").status == 200:
+                    return
+            except OSError:
+                time.sleep(0.02)
+        raise AssertionError(self.said.read_text())
+
+    def kill(self) -> None:
+        """SIGKILL; waits until it has ended."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+    def end(self) -> int:
+        """Asks it to end, as systemd does; returns its exit status."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(PATIENCE)
+        finally:
+            self.process.kill()
+            self.process.wait()
+
+    # The API
+
+    def connect(self) -> socket.socket:
+        """A connection to the control socket."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(PATIENCE)
+        try:
+            connection.connect(str(self.address))
+        except OSError:
+            connection.close()
+            raise
+        return connection
+
+    def call(self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None) -> Answer:
+        """One request with a JSON body."""
+        connection = http.client.HTTPConnection("paddock", timeout=PATIENCE)
+        connection.sock = self.connect()
+        try:
+            content = None if body is None else json.dumps(body)
+            connection.request(method, path, content, {"content-type": "application/json", **(headers or {})})
+            return Answer(connection.getresponse())
+        finally:
+            connection.close()
+
+    def get(self, path: str) -> Answer:
+        """GET."""
+        return self.call("GET", path)
+
+    def post(self, path: str, body: object, **headers: str) -> Answer:
+        """POST."""
+        return self.call("POST", path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+
+    def create(self, *command: str, wait: float = PATIENCE, **fields: Any) -> Any:  # noqa: ANN401  # see Answer.json
+        """Makes a session in the worktree, and waits until it runs or is over."""
+        body = {"command": list(command), "directory": str(self.paddock.worktree), **fields}
+        answer = self.post(f"/v1/sessions?wait={wait:g}", body)
+        assert answer.status == 201, answer.raw
+        return answer.json
+
+    def over(self, name: str) -> Any:  # noqa: ANN401  # see Answer.json
+        """A session, after its end."""
+        found = self.get(f"/v1/sessions/{name}?wait={PATIENCE:g}").json
+        assert found["state"] in ("ended", "failed", "lost"), found
+        return found
+
+    def log(self, name: str, query: str = "") -> list[str]:
+        """The lines of a session's log."""
+        answer = self.get(f"/v1/sessions/{name}/logs{query}")
+        assert answer.status == 200, answer.raw
+        return [json.loads(line)["text"] for line in answer.raw.splitlines()]
+
+    def cli(self, *words: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+        """Runs `paddock WORDS...` against this service."""
+        return self.paddock.call(*words, env=self.env, stdin=stdin)
+
+    def settings(self, **values: object) -> None:
+        """Writes service.toml; the service reads it at its start and at `reload`."""
+        path = self.paddock.who.home / ".config/paddock/service.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
+        self.paddock.who.give(self.paddock.who.home / ".config")
+
+
+def prepare(paddock: Paddock) -> Served:
+    """A service that does not run yet, with a runtime directory of its own."""
+    runtime = paddock.place / "runtime"
+    runtime.mkdir(mode=0o700)
+    paddock.who.give(runtime)
+    return Served(paddock, runtime)
+
+
+@contextmanager
+def serving(paddock: Paddock, **settings: object) -> Iterator[Served]:
+    """A service that runs, with these settings; ended in order afterwards."""
+    served = prepare(paddock)
+    served.settings(**settings)
+    served.start()
+    try:
+        yield served
+    finally:
+        served.end()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (one that only waits to be reaped does not)."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return text.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def descriptors(pid: int) -> int:
+    """How many descriptors a process has open."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
