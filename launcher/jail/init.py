@@ -343,12 +343,23 @@ class Init:
                 status.send(self._status_fd, status.CONTINUED)
             else:
                 self._end_all()
-                status.send(self._status_fd, status.EXITED, code.to_bytes(4, "little"))
+                alone = self._end is None and _childless()
+                status.send_exited(self._status_fd, code, alone=alone)
                 os._exit(0)
 
     def _end_all(self) -> None:
         if self._end is not None:  # else the kernel does it, when this process ends
             self._end()
+
+
+def _childless() -> bool:
+    """Whether no child is left. In the first process of a PID namespace: whether nothing else lives there."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return True
+    return False
 
 
 def _leave_streams() -> None:

@@ -223,7 +223,7 @@ class _Minder:
                 status.send(self._connection, status.CONTINUED)
             else:
                 self._command = 0
-                status.send(self._connection, status.EXITED, code.to_bytes(4, "little"))
+                status.send_exited(self._connection, code)
         return False
 
     def _on_message(self) -> bool:

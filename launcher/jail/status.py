@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 STARTING = b"B"  # the jail is built; the command's process takes its last steps
 STOPPED = b"S"  # the command has stopped; payload: the signal's number, one byte, and which stop it is, four bytes
 CONTINUED = b"C"  # the command runs again; no payload
-EXITED = b"X"  # everything inside has ended; payload: the wait status, four bytes
+EXITED = b"X"  # the command has ended; see `send_exited`
 REFUSED = b"E"  # a Refusal, to be raised again by the launcher; payload: marshal of its five parts
 DENIED = b"D"  # the guard has refused something; payload: marshal of what `launcher.jail.guard.attach` says of it
 WANTED = b"W"  # a watched command wants something; payload: marshal of `launcher.jail.watch.observer.Want`
@@ -45,6 +45,16 @@ def send_refusal(fd: int, refusal: Refusal) -> None:
 def send_report(fd: int, facts: "tuple[Any, ...]") -> None:
     """Sends facts about what is enforced. Only what `marshal` can write: tuples, strings, numbers."""
     send(fd, REPORT, marshal.dumps(facts))
+
+
+def send_exited(fd: int, code: int, *, alone: bool = False) -> None:
+    """Sends the command's wait status; `alone` when nothing else lives in the jail."""
+    send(fd, EXITED, code.to_bytes(4, "little") + bytes((alone,)))
+
+
+def exited(payload: bytes) -> tuple[int, bool]:
+    """The wait status that `send_exited` wrote, and whether nothing else lives in the jail."""
+    return int.from_bytes(payload[:4], "little"), payload[4] != 0
 
 
 def refusal(payload: bytes) -> Refusal:

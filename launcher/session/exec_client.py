@@ -246,7 +246,7 @@ class _Client:
             elif kind == status.REFUSED:
                 self._refusal = self._refusal or status.refusal(payload)
             elif kind == status.EXITED:
-                self._status = int.from_bytes(payload, "little")
+                self._status = status.exited(payload)[0]
             elif kind == status.STOPPED:
                 self._stop = payload[0]
             elif kind == status.CONTINUED:

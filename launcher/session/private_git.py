@@ -53,7 +53,15 @@ def take(places: Places, plan: Plan, slots: dict[str, str]) -> Lease:
     return taken
 
 
-def finish(taken: Lease, plan: Plan, *, strict: bool = False, hold: bool = False) -> Finished:
+def nothing_new(taken: Lease) -> bool:
+    """Whether the agent has committed nothing that a harvest would take. Starts no process; in doubt False."""
+    try:
+        return not ending.due(taken.directory)
+    except Refusal:
+        return False
+
+
+def finish(taken: Lease, plan: Plan, *, strict: bool = False, hold: bool = False, nothing: bool = False) -> Finished:
     """Ends the use of the private git directory; the last session in the worktree harvests. For after the jail's end.
 
     A harvest that is refused is no failure of the session: the work stays where it is.
@@ -63,9 +71,10 @@ def finish(taken: Lease, plan: Plan, *, strict: bool = False, hold: bool = False
         plan: of the session.
         strict: commits that change hand-off files are not taken over.
         hold: nothing is.
+        nothing: there is nothing to take over, as `nothing_new` said when the jail was empty.
     """
     taken.close()
-    if hold:
+    if hold or nothing:
         return NOTHING
     try:
         if not ending.due(taken.directory):

@@ -100,7 +100,7 @@ def run(
             on_start(pid)
 
     watch = handoff.Watch(plan)
-    changes: tuple[handoff.Change, ...] = ()
+    ending = _Ending(session, watch, thorough=strict or report is not None)
     try:
         if plan.net == "proxy":
             from launcher.egress import start
@@ -110,7 +110,7 @@ def run(
         if plan.git == "private":
             from launcher.session import private_git
 
-            git = private_git.take(places, plan, session.slots)
+            git = ending.git = private_git.take(places, plan, session.slots)
         session.slots["secret"] = os.urandom(24).hex()
         bound = plan.bind(session.slots)
         if verbose:
@@ -147,6 +147,8 @@ def run(
             handed_over=(listener, *(egress.handed_over if egress is not None else ())),
             watch=limits.watch if limits is not None else None,
             denials=denials,
+            # Nothing is in the way of the end then but the kernel, which takes the namespaces apart meanwhile.
+            when_empty=ending.come if limits is None and egress is None and denials is None else _not_yet,
         )
     finally:
         failures: list[str] = []
@@ -158,12 +160,15 @@ def run(
             ended.append(lost)
         if denials is not None:
             ended += denials.close()
-        failures += session.close()
-        changes = watch.changes(thorough=strict or target is not None)
+        ending.come()
+        failures += ending.failures
+        changes = ending.changes
         if git is not None:
             from launcher.session import private_git
 
-            finished = private_git.finish(git, plan, strict=strict, hold=strict and bool(changes))
+            finished = private_git.finish(
+                git, plan, strict=strict, hold=strict and bool(changes), nothing=ending.nothing_to_harvest
+            )
             ended += finished.lines
             harvested, refused = finished.data, finished.refusal
         passed = limits.watch.ended if limits is not None and limits.watch is not None else ""
@@ -195,6 +200,45 @@ def run(
 
 def _nobody(what: str, data: "Any") -> None:  # noqa: ANN401  # as `observer`
     del what, data
+
+
+class _Ending:
+    """What is done once the jail is empty: the session's directories go, the worktree is looked at.
+
+    Attributes:
+        git: the use of the private git directory, if there is one.
+        failures: what could not be removed.
+        changes: of hand-off files.
+        nothing_to_harvest: False also where nobody has looked.
+    """
+
+    __slots__ = ("_session", "_thorough", "_watch", "changes", "come_already", "failures", "git", "nothing_to_harvest")
+
+    def __init__(self, session: state.Session, watch: handoff.Watch, *, thorough: bool) -> None:
+        self._session = session
+        self._watch = watch
+        self._thorough = thorough
+        self.git: Lease | None = None
+        self.come_already = False
+        self.failures: list[str] = []
+        self.changes: tuple[handoff.Change, ...] = ()
+        self.nothing_to_harvest = False
+
+    def come(self) -> None:
+        """Does it, the first time."""
+        if self.come_already:
+            return
+        self.come_already = True
+        self.failures = self._session.close()
+        self.changes = self._watch.changes(thorough=self._thorough)
+        if self.git is not None:
+            from launcher.session import private_git
+
+            self.nothing_to_harvest = private_git.nothing_new(self.git)
+
+
+def _not_yet() -> None:
+    """Limits, the proxy and the ledger end first, and need the jail's end for that."""
 
 
 def _packages() -> None:

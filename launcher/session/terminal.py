@@ -40,6 +40,7 @@ def supervise(
     watch: "Watchdog | None" = None,
     denials: "Denials | None" = None,
     on_child: "Callable[[int], None] | None" = None,
+    when_empty: "Callable[[], None]" = lambda: None,
 ) -> int:
     """Runs `worker` in a child process and stays until it, and all that comes of it, has ended.
 
@@ -57,6 +58,8 @@ def supervise(
         watch: looks at what the jail uses, and may have it ended.
         denials: told what is refused in the jail.
         on_child: told the child's process id.
+        when_empty: called when nothing lives inside any more but the init, whose end then takes the kernel a while.
+            Not called at all where something was left behind, or nobody knows.
 
     Returns:
         The command's exit status, 128+N when signal N ended it; 137 when `watch` had the jail ended.
@@ -85,7 +88,7 @@ def supervise(
             handed_over = handed_over[1:]
         if on_child is not None:
             on_child(child)
-        jail = _Jail(child, reader, signals, terminal, on_report, watch, denials)
+        jail = _Jail(child, reader, signals, terminal, on_report, watch, denials, when_empty)
         try:
             jail.serve(start_timeout)
         finally:
@@ -143,7 +146,9 @@ class _Jail:
         on_report: "Callable[[tuple[Any, ...]], None] | None",
         watch: "Watchdog | None",
         denials: "Denials | None",
+        when_empty: "Callable[[], None]",
     ) -> None:
+        self._when_empty = when_empty
         self._denials = denials
         if denials is not None:
             denials.attach(child)
@@ -260,7 +265,9 @@ class _Jail:
             elif kind == status.REFUSED:
                 self._refusal = self._refusal or status.refusal(payload)
             elif kind == status.EXITED:
-                self._status = int.from_bytes(payload, "little")
+                self._status, alone = status.exited(payload)
+                if alone:
+                    self._when_empty()
             elif kind == status.CONTINUED:
                 self._stopped = (0, 0)
             elif kind == status.STOPPED:

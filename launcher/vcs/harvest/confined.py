@@ -190,7 +190,7 @@ def _followed(reader: int) -> int | None:
             if kind == status.REFUSED:
                 refusal = refusal or status.refusal(payload)
             elif kind == status.EXITED:
-                found = int.from_bytes(payload, "little")
+                found = status.exited(payload)[0]
     if refusal is not None:
         raise refusal
     return found
