@@ -70,6 +70,11 @@ class Reader:
         return bool(self._domains)
 
     @property
+    def whole(self) -> bool:
+        """Whether the kernel has told the number of denials of each domain that was heard of."""
+        return len(self._ended) == len(self._domains)
+
+    @property
     def lost(self) -> int:
         """Denials that the kernel has counted in domains that ended, and that did not arrive here."""
         return sum(max(0, count - self._domains.get(name, 0)) for name, count in self._ended.items())
@@ -126,7 +131,7 @@ class Reader:
         deadline = time.monotonic() + patience
         poll = select.poll()
         poll.register(self.fd, select.POLLIN)
-        while len(self._ended) < len(self._domains) and (left := deadline - time.monotonic()) > 0:
+        while not self.whole and (left := deadline - time.monotonic()) > 0:
             if poll.poll(left * 1000):
                 self.drain()
                 self._complete_all()

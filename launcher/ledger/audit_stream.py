@@ -9,11 +9,6 @@ Launch path: built-in modules only.
 
 import _socket
 
-from launcher.lean import os
-
-NAME = "audit.sock"
-"""In the service's runtime directory."""
-
 GREETING = b"paddock-audit 1"
 
 _BUFFER = 1 << 20
@@ -21,32 +16,27 @@ _SECONDS = 0.05
 """For a service that is busy to take the message."""
 
 
-def request(directories: tuple[str, ...]) -> int:
+def request(path: str) -> int:
     """A descriptor on which audit records of this process's descendants arrive from now on; -1 where nobody sends any.
 
     Args:
-        directories: runtime directories of services, the likeliest first.
+        path: of the service's socket.
 
     Returns:
         Non-blocking, close-on-exec, owned by the caller. Reading it never tells that the service has ended.
     """
-    for directory in directories:
-        path = f"{directory}/{NAME}"
-        if not os.access(path, os.W_OK):
-            continue
-        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_DGRAM)
-        asking = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
-        try:
-            theirs.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, _BUFFER)
-            asking.settimeout(_SECONDS)
-            passed = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, theirs.fileno().to_bytes(4, "little"))
-            asking.sendmsg([GREETING], [passed], 0, path)
-        except OSError:
-            ours.close()  # nobody serves it any more, or the path is longer than an address
-            continue
-        finally:
-            asking.close()
-            theirs.close()
-        ours.setblocking(False)
-        return ours.detach()
-    return -1
+    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+    asking = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+    try:
+        theirs.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, _BUFFER)
+        asking.settimeout(_SECONDS)
+        passed = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, theirs.fileno().to_bytes(4, "little"))
+        asking.sendmsg([GREETING], [passed], 0, path)
+    except OSError:
+        ours.close()  # nobody serves it any more, or the path is longer than an address
+        return -1
+    finally:
+        asking.close()
+        theirs.close()
+    ours.setblocking(False)
+    return ours.detach()

@@ -20,12 +20,18 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
+from launcher.jail import capabilities, hygiene, landlock, syscalls
 from launcher.ledger import audit_records as records
-from launcher.ledger.audit_stream import GREETING, NAME
+from launcher.ledger import audit_socket
+from launcher.ledger.audit_stream import GREETING
+from launcher.session.places import AUDIT_SOCKET
 from policy.errors import Refusal
 
 log = logging.getLogger("paddock.service.audit")
 
+_CAP_AUDIT_READ = 37
+_ABI_OF_SIGNALS = 6
+_PROOF_SECONDS = 5.0
 _HEADER = 16  # sizeof(struct nlmsghdr)
 _CREDENTIALS = struct.Struct("iII")
 _GENERATIONS = 1_000
@@ -68,8 +74,50 @@ class _Kept(NamedTuple):
     messages: list[bytes]
 
 
+def join() -> int:
+    """Joins the audit's multicast group, then gives up every capability, as a service under its unit must.
+
+    To be called before anything is started and while there is one thread. Root keeps what it has: its launchers hear
+    for themselves, and jails of root take other capabilities to be made.
+
+    Returns:
+        The socket, owned by the caller; -1 where this process may not read the audit.
+
+    Raises:
+        Refusal: capabilities-kept.
+    """
+    if os.geteuid() == 0:
+        return -1
+    listener = -1
+    if syscalls.capget()[0] >> _CAP_AUDIT_READ & 1:
+        listener = audit_socket.listening()
+    capabilities.drop_all()
+    return listener
+
+
+def provoke(abi: int) -> None:
+    """Lets a child be refused something by Landlock, as each new command is: its record proves that records arrive.
+
+    Args:
+        abi: of the kernel's Landlock; 6 at least, which knows signals.
+    """
+    child = os.fork()
+    if child == 0:
+        try:
+            hygiene.no_new_privs()
+            landlock.restrict((), abi=abi, network=False, log=True)
+            os.kill(os.getppid(), 0)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
 class Exchange:
-    """Hands on audit records. Everything happens on the loop's thread."""
+    """Hands on audit records. Everything happens on the loop's thread.
+
+    Attributes:
+        heard: set when the kernel's records of this very process have arrived; before, no launcher is listened to.
+    """
 
     def __init__(self, listener: int, parent: Callable[[int], int], owner: int) -> None:
         """Takes over `listener`.
@@ -82,6 +130,8 @@ class Exchange:
         self._listener = socket.socket(fileno=listener)
         self._parent = parent
         self._owner = owner
+        self._own = os.getpid()
+        self.heard = asyncio.Event()
         self._requests: socket.socket | None = None
         self._path = ""
         self._launchers: dict[int, _Launcher] = {}
@@ -92,20 +142,44 @@ class Exchange:
         self.overflows = 0
         self.handed_on = 0
 
-    def open(self, directory: str) -> None:
-        """Listens for launchers in the service's runtime directory, and to the kernel.
+    async def serve(self, directory: str) -> bool:
+        """Proves that records arrive, then listens for launchers.
+
+        Args:
+            directory: the service's runtime directory.
+
+        Returns:
+            Whether records arrive. They do not where audit is switched off, and in PID namespaces other than the
+            initial one, whose process ids are the ones that records have.
 
         Raises:
             Refusal: audit-socket.
         """
-        self._path = f"{directory}/{NAME}"
+        asyncio.get_running_loop().add_reader(self._listener.fileno(), self.drain)
+        abi = landlock.abi()
+        if abi >= _ABI_OF_SIGNALS:
+            provoke(abi)
+        try:
+            await asyncio.wait_for(self.heard.wait(), _PROOF_SECONDS)
+        except TimeoutError:
+            return False
+        self.listen(directory)
+        return True
+
+    def listen(self, directory: str) -> None:
+        """Listens for launchers in the service's runtime directory.
+
+        Raises:
+            Refusal: audit-socket.
+        """
+        self._path = f"{directory}/{AUDIT_SOCKET}"
         requests = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             requests.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             if os.path.lexists(self._path):
                 os.unlink(self._path)  # of a service that was killed: whoever holds the lock is the only one
-            requests.bind(f"/proc/self/fd/{fd}/{NAME}")
+            requests.bind(f"/proc/self/fd/{fd}/{AUDIT_SOCKET}")
             os.chmod(self._path, 0o600)
         except OSError as error:
             requests.close()
@@ -114,9 +188,7 @@ class Exchange:
         finally:
             os.close(fd)
         self._requests = requests
-        loop = asyncio.get_running_loop()
-        loop.add_reader(requests.fileno(), self._on_request)
-        loop.add_reader(self._listener.fileno(), self.drain)
+        asyncio.get_running_loop().add_reader(requests.fileno(), self._on_request)
 
     def close(self) -> None:
         """Hears nothing more."""
@@ -275,6 +347,8 @@ class Exchange:
             asked = access.get("opid", "")
             if not event.domains or not asked.isdigit() or event.syscall.get("ppid", asked) != asked:
                 continue
+            if int(asked) == self._own:
+                self.heard.set()
             owner = self._above(int(asked))
             if owner:
                 self._begin(access["domain"].encode(), owner)

@@ -21,11 +21,13 @@ from launcher.service.api import stream
 from launcher.service.api.context import Context
 from launcher.service.api.follow import Followers
 from launcher.service.api.protocol import MOST_HEADERS, ControlProtocol, Door
+from launcher.service.audit import Exchange as Audit
 from launcher.service.database import Database
 from launcher.service.groups import Groups
 from launcher.service.listening import Listener
 from launcher.service.models import Reason
 from launcher.service.rooms import Rooms
+from launcher.service.running import parent
 from launcher.service.samples import Sampler
 from launcher.service.store import SessionStore
 from launcher.service.supervisor import Supervisor
@@ -48,7 +50,9 @@ class Server(uvicorn.Server):
         yield
 
 
-async def serve(places: Places, version: str, parse: Parse, *, sockets: list[socket.socket] | None = None) -> int:
+async def serve(
+    places: Places, version: str, parse: Parse, *, sockets: list[socket.socket] | None = None, audit: int = -1
+) -> int:
     """Runs the service until it is asked to end (SIGTERM, SIGINT); SIGHUP reads the settings again.
 
     Args:
@@ -56,6 +60,7 @@ async def serve(places: Places, version: str, parse: Parse, *, sockets: list[soc
         version: of Paddock, for the API.
         parse: understands the words of `paddock run`.
         sockets: listening ones that somebody has made for it; None asks the service manager.
+        audit: a socket that hears the kernel's audit (`launcher.service.audit.join`), owned by this call; -1 for none.
 
     Returns:
         The exit status.
@@ -73,7 +78,7 @@ async def serve(places: Places, version: str, parse: Parse, *, sockets: list[soc
         listener = Listener(own, notify.listen_sockets() if sockets is None else sockets)
         database = Database(own.database)
         service = Service(places, own, wanted, database, open_files, parse)
-        await service.run(listener.socket, version)
+        await service.run(listener.socket, version, Audit(audit, parent, os.geteuid()) if audit != -1 else None)
     finally:
         if database is not None:
             database.close()
@@ -91,6 +96,7 @@ class Service:
     ) -> None:
         """Args: where; its rooms, settings and record; the soft limit of descriptors that sessions get; see `serve`."""
         self._places = places
+        self._runtime = own.runtime
         label = hashlib.sha256(os.fsencode(places.state)).hexdigest()[:12]
         self.groups = Groups(label)
         self.store = SessionStore(database)
@@ -105,7 +111,7 @@ class Service:
         self._ending = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def run(self, listening: socket.socket, version: str) -> None:
+    async def run(self, listening: socket.socket, version: str, audit: Audit | None) -> None:
         """Serves until the end is asked for, and ends everything in order."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -122,6 +128,8 @@ class Service:
             loop.create_task(self.collector.run(found), name="collector"),
             loop.create_task(self._tell(), name="status"),
         ]
+        if audit is not None:
+            self._tasks.append(loop.create_task(self._hear(audit), name="audit"))
         ending = loop.create_task(self._ending.wait())
         while not server.started and not serving.done():
             await asyncio.sleep(0.005)
@@ -140,6 +148,8 @@ class Service:
             server.should_exit = True
             await serving
             ending.cancel()
+            if audit is not None:
+                audit.close()
             self.groups.close()
 
     def _server(self, version: str) -> Server:
@@ -203,6 +213,19 @@ class Service:
                 notify.status(line)
                 told = line
             await asyncio.sleep(pause)
+
+    async def _hear(self, audit: Audit) -> None:
+        """Hands the kernel's audit on to sessions' launchers, once it is known that it is heard."""
+        try:
+            heard = await audit.serve(self._runtime)
+        except Refusal as refusal:
+            log.error("%s (%s)", refusal.message, refusal.context)
+            heard = False
+        if heard:
+            log.info("the kernel's audit is heard, and handed on to sessions")
+        else:
+            self.context.notes.append("the kernel's audit is not heard: ledgers lack what Landlock alone refuses")
+            log.warning("the kernel's audit is not heard: it is switched off, or this is another PID namespace")
 
     async def _sample(self) -> None:
         """Looks at what sessions use, on a thread: it reads some hundred files."""

@@ -99,6 +99,8 @@ class Handler(logging.Handler):
         super().__init__()
         self._identifier = identifier
         self._address = address
+        # `logging.basicConfig` gives one to handlers without: level and name are fields already.
+        self.setFormatter(logging.Formatter("%(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Sends one record; where the journal is away (it restarts), the line goes to stderr instead."""

@@ -27,7 +27,7 @@ class Denials:
     """Of one session. To be made before the jail is started; `close` ends it."""
 
     def __init__(self, state: str, session: str, directory: str, plan: Plan, audit_fd: int,
-                 wants: "Wants | None" = None, started: int = 0) -> None:  # fmt: skip
+                 wants: "Wants | None" = None, started: int = 0, *, handed_on: bool = False) -> None:  # fmt: skip
         """Prepares; nothing is written before something was refused.
 
         Args:
@@ -38,7 +38,9 @@ class Denials:
             audit_fd: from `launcher.ledger.audit_socket.listening`, owned by this object from now on; -1 for none.
             wants: told what the command wants, in a session that is watched.
             started: nanoseconds since the epoch that name the ledger; 0 for now.
+            handed_on: a service hands the audit on (`launcher.ledger.audit_stream`), so that records come later.
         """
+        self._handed_on = handed_on
         self._wants = wants
         if wants is not None:
             wants.plan = plan
@@ -129,7 +131,7 @@ class Denials:
 
     def _settle(self, reader: "Reader") -> None:
         reader.settle(_SETTLE)
-        if reader.overflows or self._ledger is not None:
+        if reader.overflows or self._ledger is not None or self._handed_on:
             # The kernel tells the number of all denials a moment after the last process has gone.
             reader.await_ends(_AWAIT_ENDS)
             self._lost += reader.lost
@@ -164,6 +166,8 @@ class Denials:
         notes = words.missing(self._plan.backend, heard=reader is not None and reader.heard)
         if reader is not None and reader.unknown:
             notes.append(f"{reader.unknown} refused system calls whose process had ended: perhaps this session's")
+        if reader is not None and self._handed_on and not reader.whole:
+            notes.append("the kernel's own count did not come: there may have been more denials")
         if reader is not None and reader.overflows:
             notes.append("the kernel's queue overflowed: there were too many records at once")
         return notes

@@ -9,6 +9,9 @@ from policy.errors import Refusal
 SYSTEM_RUNTIME = "/run/paddock"
 """Where the sockets of services lie that the system's manager runs for users."""
 
+AUDIT_SOCKET = "audit.sock"
+"""In a service's runtime directory: where launchers ask for audit records."""
+
 
 class Places:
     """Absolute directories of one user: `home`, `config`, `state`, `cache`, and `runtime` for the service's socket."""

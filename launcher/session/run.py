@@ -6,7 +6,7 @@ Launch path: see launcher/jail/syscalls.py.
 from launcher.jail import hygiene, syscalls
 from launcher.lean import os
 from launcher.session import cache, handoff, messages, state, terminal
-from launcher.session.places import Places
+from launcher.session.places import AUDIT_SOCKET, Places
 from launcher.session.worker import Worker
 from policy import promises
 from policy.errors import Refusal, printable
@@ -133,7 +133,7 @@ def run(
             entry.support,
             egress,
         )
-        denials = _denials(places.state, session, bound, wants, started)
+        denials = _denials(places, session, bound, wants, started)
         if wants is not None:
             worker.watch()
         if denials is not None and denials.fd != -1:
@@ -247,20 +247,32 @@ def _packages() -> None:
     packages.enable()
 
 
-def _denials(
-    state_directory: str, session: state.Session, plan: Plan, wants: "Wants | None", started: int
-) -> "Denials | None":
-    """What gathers the session's denials; None where nobody could tell of any."""
-    audit = -1
-    if syscalls.capget()[0] >> _CAP_AUDIT_READ & 1 and plan.backend != promises.BUBBLEWRAP:
+def _audit(places: Places) -> tuple[int, bool]:
+    """A socket that hears the kernel's audit (-1 for none), and whether a service of this user's hands it on."""
+    if syscalls.capget()[0] >> _CAP_AUDIT_READ & 1:
         from launcher.ledger import audit_socket
 
-        audit = audit_socket.listening()
+        return audit_socket.listening(), False
+    for directory in (places.runtime, f"{places.state}/run"):
+        if os.access(f"{directory}/{AUDIT_SOCKET}", os.W_OK):
+            from launcher.ledger import audit_stream
+
+            return audit_stream.request(f"{directory}/{AUDIT_SOCKET}"), True
+    return -1, False
+
+
+def _denials(
+    places: Places, session: state.Session, plan: Plan, wants: "Wants | None", started: int
+) -> "Denials | None":
+    """What gathers the session's denials; None where nobody could tell of any."""
+    audit, handed_on = (-1, False) if plan.backend == promises.BUBBLEWRAP else _audit(places)
     if audit == -1 and wants is None and plan.backend != promises.GUARD and plan.net != "proxy":
         return None
     from launcher.session import denials
 
-    return denials.Denials(state_directory, session.name, session.directory, plan, audit, wants, started)
+    return denials.Denials(
+        places.state, session.name, session.directory, plan, audit, wants, started, handed_on=handed_on
+    )
 
 
 def _costly(plan: Plan) -> bool:

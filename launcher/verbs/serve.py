@@ -31,11 +31,14 @@ def serve(
     SIGHUP reads service.toml again. Sessions die with the service; when it is ended in order, so are they, and their
     work is harvested.
     """
-    from launcher.service import daemon, journal
+    from launcher.service import audit, daemon, journal
 
+    listener = audit.join()  # first of all: nothing that is started later has the capability
     where = places.places(os.environ)
     handler = journal.handler(os.environ)
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)
     for name in ("asyncio", "uvicorn"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    return asyncio.run(daemon.serve(where, version.installed(), lambda words: cli.parse(words, verb="run")))
+    return asyncio.run(
+        daemon.serve(where, version.installed(), lambda words: cli.parse(words, verb="run"), audit=listener)
+    )

@@ -71,10 +71,12 @@ class Booted:
         pid: of its init, as the test sees it.
         shared: a directory that is the same inside and outside, owned by `ACCOUNT`.
         installed: the environment whose units are tested.
+        initial: it is a manager in the initial PID namespace (see `boot`).
     """
 
-    def __init__(self, pid: int, shared: Path, installed: Installed) -> None:
+    def __init__(self, pid: int, shared: Path, installed: Installed, *, initial: bool) -> None:
         self.pid = pid
+        self.initial = initial
         self.shared = shared
         self.installed = installed
 
@@ -104,6 +106,8 @@ class Booted:
     def command(self, *argv: Word, user: bool = False) -> list[str]:
         """The words that run `argv` inside."""
         enter = ["nsenter", f"--target={self.pid}", "--mount", "--pid", "--cgroup", "--uts", "--wd=/"]
+        if self.initial:
+            enter.remove("--pid")
         drop = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "--inh-caps=-all",
                 "--bounding-set=-all"] if user else []  # fmt: skip
         return [*enter, "--", *drop, *map(str, argv)]
@@ -113,6 +117,8 @@ class Booted:
         home = str(self.shared / "home") if user else "/root"
         units = "/etc/systemd/system:/run/systemd/system:/run/.keep/units"
         found = {"PATH": SYSTEM_PATH, "HOME": home, "LANG": "C.UTF-8", "SYSTEMD_UNIT_PATH": units}
+        if self.initial and not user:
+            found["XDG_RUNTIME_DIR"] = "/run/manager"
         if user:
             found |= {"USER": ACCOUNT, "LOGNAME": ACCOUNT}
             del found["SYSTEMD_UNIT_PATH"]
@@ -120,7 +126,8 @@ class Booted:
 
     def systemctl(self, *words: str) -> str:
         """Runs systemctl, which must succeed; what it prints."""
-        ended = self.run("systemctl", "--no-pager", *words)
+        own = ("--user",) if self.initial else ()
+        ended = self.run("systemctl", *own, "--no-pager", *words)
         assert ended.returncode == 0, f"systemctl {' '.join(words)}: {ended.stderr}\n{self.journal()}"
         return ended.stdout
 
@@ -129,12 +136,15 @@ class Booted:
         return self.systemctl("show", unit, f"--property={key}", "--value").strip()
 
     def journal(self, *words: str) -> str:
-        """What the journal has, the newest 200 lines."""
-        return self.run("journalctl", "--no-pager", "--lines=200", *words).stdout
+        """What the journal has of services and their manager, the newest 200 lines."""
+        own = ("_TRANSPORT=journal", "_TRANSPORT=stdout", "_TRANSPORT=syslog")  # not the kernel's audit
+        return self.run("journalctl", "--no-pager", "--lines=200", *own, *words).stdout
 
     def main_pid(self, unit: str) -> int:
         """A service's main process as the test sees it; 0 for none."""
         inside = int(self.show(unit, "MainPID"))
+        if self.initial:
+            return inside
         return self.outside(inside) if inside else 0
 
     def outside(self, inside: int) -> int:
@@ -166,12 +176,14 @@ class Booted:
 
 
 @contextmanager
-def boot(installed: Installed, shared: Path) -> Iterator[Booted]:
+def boot(installed: Installed, shared: Path, *, initial: bool = False) -> Iterator[Booted]:
     """Boots; ends everything afterwards.
 
     Args:
         installed: the environment to be tested.
         shared: an empty directory that all users can enter.
+        initial: not the system's manager with a PID namespace of its own, but one of root's (`systemd --user`, which
+            obeys User= and gives capabilities as the other does): audit knows processes by their initial numbers.
     """
     home = shared / "home"
     home.mkdir(mode=0o700)
@@ -182,35 +194,45 @@ def boot(installed: Installed, shared: Path) -> Iterator[Booted]:
     account = f"{ACCOUNT}:x:{UID}:{UID}::{home}:/bin/sh"
     with _group() as group:
         # The shell joins the group before it makes the namespace whose root that group then is.
-        script = 'echo $$ >"$0/cgroup.procs"; exec unshare --mount --pid --cgroup --uts --fork --kill-child "$@"'
+        namespaces = "--mount --cgroup --uts" if initial else "--mount --pid --cgroup --uts --fork --kill-child"
+        script = f'echo $$ >"$0/cgroup.procs"; exec unshare {namespaces} "$@"'
+        kind = "initial" if initial else "system"
         started = subprocess.Popen(
-            ["sh", "-c", script, str(group), str(BOOT), str(installed.prefix), str(shared), str(units), account],
+            ["sh", "-c", script, str(group), str(BOOT), str(installed.prefix), str(shared), str(units), account, kind],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             env={"PATH": SYSTEM_PATH, "LANG": "C.UTF-8"}, cwd="/", process_group=0,
         )  # fmt: skip
         try:
-            yield _when_up(started, shared, installed)
+            yield _when_up(started, shared, installed, initial=initial)
         finally:
             started.kill()
             started.communicate()
             shutil.rmtree(units)
 
 
-def _when_up(started: "subprocess.Popen[bytes]", shared: Path, installed: Installed) -> Booted:
+def _when_up(started: "subprocess.Popen[bytes]", shared: Path, installed: Installed, *, initial: bool) -> Booted:
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         assert started.poll() is None, (started.communicate()[0] or b"").decode()
-        children = Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()
-        if children:
-            booted = Booted(int(children[0]), shared, installed)
-            if Path(f"/proc/{children[0]}/comm").read_text().strip() == "systemd":
-                state = booted.run("systemctl", "is-system-running").stdout.strip()
-                if state in ("running", "degraded"):
-                    assert state == "running", booted.run("systemctl", "--failed").stdout + booted.journal()
-                    return booted
+        pid = started.pid if initial else _child(started.pid)
+        if pid and Path(f"/proc/{pid}/comm").read_text().strip() == "systemd":
+            booted = Booted(pid, shared, installed, initial=initial)
+            own = ("--user",) if initial else ()
+            state = booted.run("systemctl", *own, "is-system-running").stdout.strip()
+            if state in ("running", "degraded"):
+                assert state == "running", booted.systemctl("--failed") + booted.journal()
+                if initial:  # the system's manager lets other users notify it; a user's own has no need to
+                    booted.run("chmod", "a+rwx", "/run/manager/systemd", "/run/manager/systemd/notify")
+                return booted
         time.sleep(0.05)
     started.kill()
     raise AssertionError(f"systemd did not come up: {(started.communicate()[0] or b'').decode()}")
+
+
+def _child(pid: int) -> int:
+    """The one child of a process; 0 as long as there is none."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(children[0]) if children else 0
 
 
 def _take_units(directory: Path) -> None:

@@ -13,6 +13,7 @@ from launcher.ledger.audit import Reader
 from launcher.ledger.denial import Denial
 from launcher.service import audit
 from launcher.service.audit import Exchange
+from launcher.session.places import AUDIT_SOCKET
 
 HERE = os.getpid()
 INIT = 1_000_100
@@ -28,7 +29,8 @@ class Kernel:
         self.ours, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         there.setblocking(False)
         self.exchange = Exchange(there.detach(), lambda pid: PARENTS.get(pid, 0), os.getuid())
-        self.exchange.open(str(directory))
+        asyncio.get_running_loop().add_reader(self.exchange._listener.fileno(), self.exchange.drain)
+        self.exchange.listen(str(directory))
         self._serial = 0
 
     async def send(self, *lines: tuple[int, str]) -> None:
@@ -62,7 +64,7 @@ class Launcher:
 
     def __init__(self, directory: Path) -> None:
         self.found: list[Denial] = []
-        fd = audit_stream.request((str(directory / "nowhere"), str(directory)))
+        fd = audit_stream.request(str(directory / AUDIT_SOCKET))
         assert fd != -1
         self.reader = Reader(fd, lambda pid: INIT <= pid < INIT + 10, self.found.append)
 
@@ -144,6 +146,18 @@ def test_nobody_gets_another_ones_domain_by_signalling_his_init(tmp_path: Path) 
     run(tmp_path, act)
 
 
+def test_the_service_knows_that_it_hears_when_its_own_proof_arrives(tmp_path: Path) -> None:
+    """Another process's proof says nothing of that: its number could be of another namespace."""
+
+    async def act(kernel: Kernel) -> None:
+        await kernel.proof("cafe", FOREIGN)
+        assert not kernel.exchange.heard.is_set()
+        await kernel.proof("beef", HERE)
+        assert kernel.exchange.heard.is_set()
+
+    run(tmp_path, act)
+
+
 def test_refused_system_calls_go_to_the_launcher_above_the_process(tmp_path: Path) -> None:
     """Seccomp's records name no domain; the process that made the call leads to its launcher."""
 
@@ -169,7 +183,7 @@ def test_strangers_and_nonsense_get_nothing(tmp_path: Path) -> None:
             two = (socket.SOL_SOCKET, socket.SCM_RIGHTS, fd.to_bytes(4, "little") * 2)
             for words, passed in ((audit_stream.GREETING, []), (audit_stream.GREETING, [one]), (b"", [one]),
                                   (audit_stream.GREETING, [two]), (b"x" * 4096, [])):  # fmt: skip
-                asking.sendmsg([words], passed, 0, str(tmp_path / audit_stream.NAME))
+                asking.sendmsg([words], passed, 0, str(tmp_path / AUDIT_SOCKET))
         before = len(os.listdir("/proc/self/fd"))
         await settle()
         assert kernel.exchange.launchers == 0
@@ -180,14 +194,14 @@ def test_strangers_and_nonsense_get_nothing(tmp_path: Path) -> None:
 
 def test_the_socket_is_its_users_alone_and_goes_with_the_service(tmp_path: Path) -> None:
     """Mode 0600; a socket that a killed service has left is replaced; without a service nobody sends records."""
-    (tmp_path / audit_stream.NAME).write_text("left behind")
+    (tmp_path / AUDIT_SOCKET).write_text("left behind")
 
     async def act(kernel: Kernel) -> None:
-        assert (tmp_path / audit_stream.NAME).stat().st_mode & 0o777 == 0o600
+        assert (tmp_path / AUDIT_SOCKET).stat().st_mode & 0o777 == 0o600
 
     run(tmp_path, act)
-    assert not (tmp_path / audit_stream.NAME).exists()
-    assert audit_stream.request((str(tmp_path),)) == -1
+    assert not (tmp_path / AUDIT_SOCKET).exists()
+    assert audit_stream.request(str(tmp_path / AUDIT_SOCKET)) == -1
 
 
 def test_a_launcher_that_has_ended_is_forgotten(tmp_path: Path) -> None:
@@ -195,10 +209,11 @@ def test_a_launcher_that_has_ended_is_forgotten(tmp_path: Path) -> None:
 
     async def act(kernel: Kernel) -> None:
         program = (
-            "import sys; from launcher.ledger import audit_stream; fd = audit_stream.request((sys.argv[1],)); print(fd)"
+            "import sys; from launcher.ledger import audit_stream; fd = audit_stream.request(sys.argv[1]); print(fd)"
         )
-        child = subprocess.run(["python3", "-c", program, str(tmp_path)], capture_output=True, text=True, check=True,
-                               cwd=Path(audit.__file__).parents[2])  # fmt: skip
+        words = ["python3", "-c", program, str(tmp_path / AUDIT_SOCKET)]
+        root = Path(audit.__file__).parents[2]
+        child = subprocess.run(words, capture_output=True, text=True, check=True, cwd=root)
         assert int(child.stdout) > 2
         launcher = Launcher(tmp_path)
         for _ in range(100):
