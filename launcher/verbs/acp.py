@@ -9,11 +9,22 @@ from launcher.verbs import run as runs
 SYNOPSIS = "[options] -- PROVIDER [ARGUMENT]..."
 EXTRA: tuple[tuple[str, str, str, str], ...] = (
     ("--cwd", cli.ONE, "check|map", "sessions outside the worktree: refused (default), or moved into it"),
-    ("--fs", cli.ONE, "editor|strip", "the agent reads and writes through the editor, by the plan (default), or not"),
+    (
+        "--fs",
+        cli.ONE,
+        "editor|jail|strip",
+        "files for the agent: by the editor, as the plan says (default); in the jail; none",
+    ),
+    ("--terminals", cli.ONE, "jail|strip", "terminals for the agent: in the jail (default), or none"),
     ("--mcp", cli.ONE, "jail|refuse", "the editor's MCP servers: those that can run in the jail (default), or none"),
     ("--grace", cli.ONE, "SECONDS", "for the agent to end by itself when the editor has left (default: 5)"),
 )
-CHOICES = {"--cwd": ("check", "map"), "--fs": ("editor", "strip"), "--mcp": ("jail", "refuse")}
+CHOICES = {
+    "--cwd": ("check", "map"),
+    "--fs": ("editor", "jail", "strip"),
+    "--terminals": ("jail", "strip"),
+    "--mcp": ("jail", "refuse"),
+}
 EXAMPLES = (
     ("paddock acp -- claude-agent-acp", "what an editor starts in place of `claude-agent-acp`"),
     ("paddock acp --provider codex -- npx @agentclientprotocol/codex-acp", "told its limits in its own words"),
@@ -21,8 +32,8 @@ EXAMPLES = (
     ("paddock acp --fs strip --mcp refuse -- gemini --acp", "an agent that gets nothing from the editor"),
 )
 NOTES = """Standard input and output are the editor's. Sessions start inside the worktree. What the agent asks the
-editor to read or write is judged by the plan of the jail, symbolic links resolved. Terminals of the editor are not
-offered, because they would run outside. Everything else passes as it is; `paddock denials` shows what was refused."""
+editor to read or write is judged by the plan of the jail, symbolic links resolved; what it asks the editor to run runs
+in the jail. Everything else passes as it is. `paddock denials` shows what was refused."""
 
 _MOST_GRACE = 3600.0
 
@@ -56,7 +67,9 @@ def main(argv: list[str]) -> int:
         verbose="--verbose" in launch,
         quiet="--quiet" in launch,
         strict="--strict-handoff" in launch,
-        choices=rules.Choices(cwd=chosen["--cwd"], mcp=chosen["--mcp"], files=chosen["--fs"]),
+        choices=rules.Choices(
+            cwd=chosen["--cwd"], mcp=chosen["--mcp"], files=chosen["--fs"], terminals=chosen["--terminals"]
+        ),
         grace=grace,
     )
 

@@ -50,49 +50,49 @@ def test_the_editor_reads_no_file_outside(paddock: Paddock) -> None:
     assert told["result"] == {"content": "content\n"}
 
 
-def test_a_link_is_not_written_through(paddock: Paddock) -> None:
+def test_a_link_is_not_written_through(user_paddock: Paddock) -> None:
     """A symbolic link that leads out is refused, whoever made it; one that stays inside is resolved."""
-    beside = outside(paddock)
-    with Editor(paddock) as editor:
+    beside = outside(user_paddock)
+    with Editor(user_paddock) as editor:
         editor.send(request("_run", argv=["ln", "-s", str(beside), "out"]))
         assert editor.read()["result"]["status"] == 0
         editor.send(request("_run", argv=["ln", "-s", "file", "in"]))
         assert editor.read()["result"]["status"] == 0
         for name, allowed in (("out", False), ("in", True)):
-            path = str(paddock.worktree / name)
+            path = str(user_paddock.worktree / name)
             told = editor.answer(request("fs/write_text_file", sessionId="s", path=path, content="new"))
             assert ("result" in told) is allowed
     assert beside.read_text() == "secret"
-    assert (paddock.worktree / "file").read_text() == "new"
+    assert (user_paddock.worktree / "file").read_text() == "new"
 
 
-def test_the_pointer_to_the_repository_is_not_written(paddock: Paddock, backend: dict[str, str]) -> None:
+def test_the_pointer_to_the_repository_is_not_written(user_paddock: Paddock, backend: dict[str, str]) -> None:
     """`.git` of the worktree, which host tools obey, is out of the editor's reach for the agent."""
-    pointer = (paddock.worktree / ".git").read_text()
-    with Editor(paddock, env=backend) as editor:
-        path = str(paddock.worktree / ".git")
+    pointer = (user_paddock.worktree / ".git").read_text()
+    with Editor(user_paddock, env=backend) as editor:
+        path = str(user_paddock.worktree / ".git")
         told = editor.answer(request("fs/write_text_file", sessionId="s", path=path, content="gitdir: /tmp/evil"))
     assert "error" in told
-    assert (paddock.worktree / ".git").read_text() == pointer
+    assert (user_paddock.worktree / ".git").read_text() == pointer
 
 
-def test_a_protected_hand_off_file_is_not_written(paddock: Paddock, backend: dict[str, str]) -> None:
+def test_a_protected_hand_off_file_is_not_written(user_paddock: Paddock, backend: dict[str, str]) -> None:
     """A file that other tools execute is no more written through the editor than in the jail; one beside it is."""
-    envrc = paddock.worktree / ".envrc"
+    envrc = user_paddock.worktree / ".envrc"
     envrc.write_text("export A=1\n")
-    paddock.who.give(envrc)
-    with Editor(paddock, env=backend) as editor:
+    user_paddock.who.give(envrc)
+    with Editor(user_paddock, env=backend) as editor:
         told = editor.answer(request("fs/write_text_file", sessionId="s", path=str(envrc), content="evil"))
         assert "error" in told
-        path = str(paddock.worktree / "envrc")
+        path = str(user_paddock.worktree / "envrc")
         assert "result" in editor.answer(request("fs/write_text_file", sessionId="s", path=path, content="fine"))
     assert envrc.read_text() == "export A=1\n"
 
 
-def test_a_read_only_grant_is_read_and_not_written(paddock: Paddock) -> None:
+def test_a_read_only_grant_is_read_and_not_written(user_paddock: Paddock) -> None:
     """What `--ro` lets the jail read, the editor reads for the agent; it does not write there."""
-    beside = outside(paddock, "data")
-    with Editor(paddock, "--ro", beside) as editor:
+    beside = outside(user_paddock, "data")
+    with Editor(user_paddock, "--ro", beside) as editor:
         told = editor.answer(request("fs/read_text_file", sessionId="s", path=str(beside)))
         assert told["result"] == {"content": "data"}
         told = editor.answer(request("fs/write_text_file", sessionId="s", path=str(beside), content="x"))
@@ -100,20 +100,20 @@ def test_a_read_only_grant_is_read_and_not_written(paddock: Paddock) -> None:
     assert beside.read_text() == "data"
 
 
-def test_what_was_refused_is_in_the_ledger(paddock: Paddock) -> None:
+def test_what_was_refused_is_in_the_ledger(user_paddock: Paddock) -> None:
     """`paddock denials` names the method, the path, and what would allow it."""
-    beside = outside(paddock)
-    with Editor(paddock, "--session", "review") as editor:
+    beside = outside(user_paddock)
+    with Editor(user_paddock, "--session", "review") as editor:
         editor.answer(request("fs/write_text_file", sessionId="s", path=str(beside), content="gone"))
-    lines = [json.loads(line) for line in paddock.call("denials", "review", "--json").stdout.splitlines()]
+    lines = [json.loads(line) for line in user_paddock.call("denials", "review", "--json").stdout.splitlines()]
     mine = [line for line in lines if line["layer"] == "bridge"]
     assert [(line["rights"], line["path"]) for line in mine] == [(["fs/write_text_file"], str(beside))]
     assert mine[0]["allow"]["flag"] == f"--rw {beside}"
 
 
-def test_a_terminal_of_the_editor_is_not_for_the_agent(paddock: Paddock) -> None:
-    """It is not offered, and a request for one never reaches the editor."""
-    with Editor(paddock) as editor:
+def test_a_terminal_of_the_editor_is_not_for_the_agent(user_paddock: Paddock) -> None:
+    """With `--terminals strip` it is not offered, and a request for one never reaches the editor."""
+    with Editor(user_paddock, "--terminals", "strip") as editor:
         editor.send(request("initialize", protocolVersion=1, clientCapabilities={"terminal": True, "fs": {}}))
         assert json.loads(editor.got())["params"]["clientCapabilities"] == {"terminal": False, "fs": {}}
         told = editor.answer(request("terminal/create", "t", sessionId="s", command="touch", args=["/tmp/x"]))
@@ -121,17 +121,17 @@ def test_a_terminal_of_the_editor_is_not_for_the_agent(paddock: Paddock) -> None
     assert told["error"]["code"] == -32601
 
 
-def test_sessions_start_in_the_worktree(paddock: Paddock) -> None:
+def test_sessions_start_in_the_worktree(user_paddock: Paddock) -> None:
     """A `cwd` outside is refused with a hint, or becomes the worktree with `--cwd map`; the worktree's own goes on."""
-    with Editor(paddock) as editor:
-        editor.send(request("session/new", cwd=str(paddock.main), mcpServers=[]))
+    with Editor(user_paddock) as editor:
+        editor.send(request("session/new", cwd=str(user_paddock.main), mcpServers=[]))
         refused = editor.read()
         assert "--cwd map" in refused["error"]["data"]["hint"]
-        editor.send(request("session/new", cwd=str(paddock.worktree), mcpServers=[]))
-        assert json.loads(editor.got())["params"]["cwd"] == str(paddock.worktree)
-    with Editor(paddock, "--cwd", "map") as editor:
-        editor.send(request("session/new", cwd=str(paddock.main), mcpServers=[]))
-        assert json.loads(editor.got())["params"]["cwd"] == str(paddock.worktree)
+        editor.send(request("session/new", cwd=str(user_paddock.worktree), mcpServers=[]))
+        assert json.loads(editor.got())["params"]["cwd"] == str(user_paddock.worktree)
+    with Editor(user_paddock, "--cwd", "map") as editor:
+        editor.send(request("session/new", cwd=str(user_paddock.main), mcpServers=[]))
+        assert json.loads(editor.got())["params"]["cwd"] == str(user_paddock.worktree)
 
 
 UNKNOWN = (
@@ -143,9 +143,9 @@ UNKNOWN = (
 )
 
 
-def test_what_is_unknown_passes_byte_for_byte(paddock: Paddock) -> None:
+def test_what_is_unknown_passes_byte_for_byte(user_paddock: Paddock) -> None:
     """Extensions, odd spacing and what is no JSON reach the other side as they were sent, in order."""
-    with Editor(paddock) as editor:
+    with Editor(user_paddock) as editor:
         for line in UNKNOWN:
             editor.send(line)
             assert editor.got() == line
@@ -153,10 +153,10 @@ def test_what_is_unknown_passes_byte_for_byte(paddock: Paddock) -> None:
         assert [editor.line() for _ in UNKNOWN] == list(UNKNOWN)
 
 
-def test_a_slow_editor_holds_the_agent_back(paddock: Paddock) -> None:
+def test_a_slow_editor_holds_the_agent_back(user_paddock: Paddock) -> None:
     """What nobody reads is not piled up, and not lost: 20 MB come when they are asked for."""
     count, size = 200, 100_000
-    with Editor(paddock) as editor:
+    with Editor(user_paddock) as editor:
         editor.send({"jsonrpc": "2.0", "method": "_fill", "params": {"count": count, "size": size}})
         editor.line()  # it has begun
         for _ in range(count - 1):
@@ -167,36 +167,36 @@ def test_a_slow_editor_holds_the_agent_back(paddock: Paddock) -> None:
 # Ends
 
 
-def test_the_status_is_the_providers(paddock: Paddock, backend: dict[str, str]) -> None:
+def test_the_status_is_the_providers(user_paddock: Paddock) -> None:
     """As with `paddock run`."""
-    with Editor(paddock, env=backend) as editor:
+    with Editor(user_paddock) as editor:
         editor.send({"jsonrpc": "2.0", "method": "_exit", "params": {"status": 7}})
         assert editor.line() == b""
         assert editor.process.wait(PATIENCE) == 7
 
 
-def test_the_end_of_the_editor_is_the_end_of_the_input(paddock: Paddock) -> None:
+def test_the_end_of_the_editor_is_the_end_of_the_input(user_paddock: Paddock) -> None:
     """A provider that ends then ends by itself, after its last words."""
-    with Editor(paddock) as editor:
+    with Editor(user_paddock) as editor:
         assert editor.process.stdin is not None
         editor.process.stdin.close()
         assert editor.read()["method"] == "_ended"
         assert editor.end()[0] == 0
 
 
-def test_a_provider_that_does_not_end_is_ended(paddock: Paddock, backend: dict[str, str]) -> None:
+def test_a_provider_that_does_not_end_is_ended(user_paddock: Paddock, backend: dict[str, str]) -> None:
     """After the grace period, SIGTERM ignored, the whole jail ends; the report is written all the same."""
-    report = paddock.place / "report.json"
-    with Editor(paddock, "--grace", "0.2", "--report", report, env=backend, arguments=["deaf"]) as editor:
+    report = user_paddock.place / "report.json"
+    with Editor(user_paddock, "--grace", "0.2", "--report", report, env=backend, arguments=["deaf"]) as editor:
         editor.say(b"ready\n")
         assert editor.line() == b"ready\n"
         assert editor.end()[0] == 137
     assert json.loads(report.read_text())["status"] == 137
 
 
-def test_a_signal_ends_the_provider(paddock: Paddock) -> None:
+def test_a_signal_ends_the_provider(user_paddock: Paddock) -> None:
     """SIGTERM for the bridge is SIGTERM for the provider."""
-    with Editor(paddock) as editor:
+    with Editor(user_paddock) as editor:
         editor.say(b"ready\n")
         assert editor.line() == b"ready\n"
         editor.process.send_signal(signal.SIGTERM)

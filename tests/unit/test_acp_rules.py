@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from acp.schema import ReadTextFileRequest, WriteTextFileRequest
 
-from launcher.bridges.acp import places, rpc, servers, to_agent, to_client
+from launcher.bridges.acp import places, rpc, scan, servers, to_agent, to_client
 from launcher.bridges.acp.audit import Audit
 from launcher.bridges.acp.outcome import Outcome
 from launcher.bridges.acp.places import Place
@@ -42,8 +43,18 @@ class Bridge:
         self.ledger = ledger
         self.rules = Rules(plan, choices, Audit(ledger, plan, {"session": "s"}))
         self.sessions: list[tuple[str, Place]] = []
-        self.up = to_client.ToClient(self.rules, terminals=None, found=lambda name, place: self.found(name, place))
-        self.down = to_agent.ToAgent(self.rules, self.up.awaits, terminals=False)
+        self.look = scan.ToClient()
+        self.up = to_client.ToClient(self.rules, self.look, self, self.found)
+        self.down = to_agent.ToAgent(self.rules, self.up.awaits)
+
+    def terminal(self, number: rpc.Id, method: str, params: dict[str, Any]) -> bytes:
+        return rpc.result(number, {"terminal": method})
+
+    def file(self, number: rpc.Id, wanted: ReadTextFileRequest | WriteTextFileRequest, path: str) -> bytes:
+        return rpc.result(number, {"file": path})
+
+    def shown(self, message: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+        return message, False
 
     def found(self, name: str, place: Place) -> None:
         self.sessions.append((name, place))
@@ -144,7 +155,15 @@ def test_stripped_files_are_refused(root: Path, tmp_path: Path) -> None:
     assert refusal(bridge.ask("fs/read_text_file", sessionId="s", path=f"{root}/x"))["code"] == rpc.METHOD_NOT_FOUND
     told = bridge.down(line({"id": 1, "method": "initialize", "params": {"clientCapabilities": {"fs": {"x": 1}}}}))
     offered = json.loads(told.on)["params"]["clientCapabilities"]
-    assert offered == {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
+    assert offered == {"fs": {"readTextFile": False, "writeTextFile": False}}
+
+
+def test_files_of_the_jail_are_judged_too(root: Path, tmp_path: Path) -> None:
+    """With `--fs jail` what is refused never gets there, and nothing reaches the client."""
+    bridge = Bridge(plan(root), store.path_for(str(tmp_path), "s", 1), Choices(files="jail"))
+    assert refusal(bridge.ask("fs/read_text_file", sessionId="s", path="/etc/shadow"))["code"] == rpc.DENIED
+    told = bridge.ask("fs/read_text_file", sessionId="s", path=f"{root}/x")
+    assert (told.on, json.loads(told.back)["result"]) == (b"", {"file": f"{root}/x"})
 
 
 # Deceit
@@ -177,7 +196,7 @@ READ = '"params":{"sessionId":"s","path":"/etc/shadow"}'
         '\ufeff{"id":1,"method":"fs/read_text_file",' + READ + "}",
         '{"id":1,\r"method":"fs/read_text_file",' + READ + "}",
         '{"id":1,"method":"fs/delete","params":{}}',
-        '{"id":1,"method":"terminal/create","params":{"sessionId":"s","command":"id"}}',
+        '{"id":null,"method":"terminal/create","params":{"sessionId":"s","command":"id"}}',
         '{"id":1,"method":"mcp/message","params":{}}',
         '{"id":1,"method":"fs/read_text_file",' + READ,
     ],
@@ -218,12 +237,12 @@ def test_a_login_in_a_terminal_is_taken_out(bridge: Bridge) -> None:
 def test_a_session_is_found_by_its_reply(bridge: Bridge, root: Path) -> None:
     """The id that the agent gives; an error, or another id, is no session."""
     assert json.loads(bridge.start(cwd=str(root)).on)["params"]["cwd"] == str(root)
-    assert bridge.up.words
+    assert bridge.look.awaited
     bridge.up(line({"id": 6, "result": {"sessionId": "other"}}))
     bridge.up(line({"id": 5, "result": {"sessionId": "mine"}}))
     bridge.up(line({"id": 5, "result": {"sessionId": "again"}}))
     assert bridge.sessions == [("mine", Place(str(root), str(root)))]
-    assert not bridge.up.words
+    assert not bridge.look.awaited
 
 
 @pytest.mark.parametrize("method", ["session/new", "session/load", "session/resume", "session/fork", "session/list"])
@@ -294,8 +313,14 @@ def test_servers_that_can_run_in_the_jail_are_kept(root: Path) -> None:
     assert servers.chosen([stdio, good], rules, servers.REFUSE)[0] == []
 
 
-def test_offers_of_the_client_are_adjusted(bridge: Bridge) -> None:
-    """No terminals, no logins in them; files and whatever is unknown stay."""
+@pytest.mark.parametrize("terminals", ["jail", "strip"])
+def test_offers_of_the_client_are_adjusted(root: Path, tmp_path: Path, terminals: str) -> None:
+    """No logins in terminals, and those only where the bridge serves them; files and whatever is unknown stay."""
+    bridge = Bridge(plan(root), store.path_for(str(tmp_path), "s", 1), Choices(terminals=terminals))
+    there = terminals == "jail"
+    asked = bridge.ask("terminal/create", sessionId="s", command="id")
+    assert asked.on == b""
+    assert (json.loads(asked.back).get("result") == {"terminal": "terminal/create"}) is there
     offered = {"fs": {"readTextFile": True}, "terminal": True, "auth": {"terminal": True, "x": 1},
                "_meta": {"terminal-auth": True, "terminal_output": True}, "new": {"y": 2}}  # fmt: skip
     told = bridge.down(
@@ -303,7 +328,7 @@ def test_offers_of_the_client_are_adjusted(bridge: Bridge) -> None:
     )
     assert json.loads(told.on)["params"] == {
         "protocolVersion": 1,
-        "clientCapabilities": {"fs": {"readTextFile": True}, "terminal": False, "auth": {"terminal": False, "x": 1},
+        "clientCapabilities": {"fs": {"readTextFile": True}, "terminal": there, "auth": {"terminal": False, "x": 1},
                                "_meta": {"terminal_output": True}, "new": {"y": 2}},
     }  # fmt: skip
 

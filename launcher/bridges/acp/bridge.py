@@ -11,21 +11,20 @@ signal), then a grace period, then SIGTERM, then the whole jail is ended; the la
 import os
 import select
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from launcher.bridges.acp import scan, to_agent, to_client
 from launcher.bridges.acp.audit import Audit
-from launcher.bridges.acp.outcome import Outcome
+from launcher.bridges.acp.front import Front
 from launcher.bridges.acp.places import Place
 from launcher.bridges.acp.relay import Relay
 from launcher.bridges.acp.rules import Choices, Rules
-from launcher.bridges.acp.way import Way
 from launcher.jail import hygiene, init, processes
 from launcher.ledger import record, store
-from launcher.session import cache, messages, run
+from launcher.session import cache, exec_client, messages, run
 from launcher.session.places import Places
 from policy.errors import EXIT_REFUSED, Refusal
 
@@ -94,7 +93,13 @@ def serve(
     audit = Audit(store.path_for(places.state, session, started), entry.plan, record.facts_of(session, entry.plan))
     # What requests are checked with takes a while to load: meanwhile the provider starts.
     threading.Thread(target=_load).start()
-    return _Bridge(child, notice[0], Rules(entry.plan, choices, audit), grace).serve(to_provider[1], from_provider[0])
+    rules = Rules(entry.plan, choices, audit)
+    bridge = _Bridge(child, notice[0], grace)
+    return bridge.serve(to_provider[1], from_provider[0], rules, lambda: _connected(places, session))
+
+
+def _connected(places: Places, session: str) -> socket.socket:
+    return socket.socket(fileno=exec_client.connect(places, session).detach())
 
 
 def _load() -> None:
@@ -135,7 +140,7 @@ def _launch(parent: int, to_provider: tuple[int, int], from_provider: tuple[int,
 class _Bridge:
     """The loop."""
 
-    def __init__(self, child: int, notice: int, rules: Rules, grace: float) -> None:
+    def __init__(self, child: int, notice: int, grace: float) -> None:
         self._child = child
         self._notice = notice
         self._grace = grace
@@ -144,12 +149,8 @@ class _Bridge:
         self._deadline: float | None = None
         self._step = 0
         self._hurry = False
-        found = scan.ToClient()
-        self._scan = found
-        self._to_client = to_client.ToClient(rules, terminals=None, found=self._found)
-        self._to_agent = to_agent.ToAgent(rules, self._to_client.awaits, terminals=False)
 
-    def serve(self, to_provider: int, from_provider: int) -> int:
+    def serve(self, to_provider: int, from_provider: int, rules: Rules, connect: Callable[[], socket.socket]) -> int:
         """Carries lines until the launcher has ended and the client has got everything."""
         for fd in (to_provider, from_provider):
             os.set_blocking(fd, False)
@@ -157,11 +158,10 @@ class _Bridge:
         signals = init.open_signals()
         poll.register(signals, select.POLLIN)
         poll.register(self._notice, select.POLLIN)
-        down = Way(scan.ToAgent(), self._to_agent, None)
-        up = Way(self._scan, self._judged, self._to_client.unreadable)
         client = (os.dup(0), os.dup(1))
         _close_standard()
-        relay = Relay(poll, client, (from_provider, to_provider), down, up)
+        front = Front(poll, client, (from_provider, to_provider), rules, connect, self._found)
+        relay = front.relay
         try:
             while self._status is None or not (relay.agent_ended or self._is_late()):
                 for fd, events in poll.poll(self._patience()):
@@ -169,21 +169,16 @@ class _Bridge:
                         self._on_signals(signals, relay)
                     elif fd == self._notice:
                         self._on_notice(poll)
-                    elif fd in relay.descriptors:
-                        relay.serve(fd, events)
+                    else:
+                        front.serve(fd, events)
                 if relay.client_ended and self._deadline is None and self._status is None:
                     self._deadline = time.monotonic() + self._grace
                 if self._status is None and self._is_late():
                     self._next_step(relay)
         finally:
-            relay.close()
+            front.close()
         code = os.waitstatus_to_exitcode(self._status)
         return code if code >= 0 else 128 - code
-
-    def _judged(self, line: bytes) -> Outcome:
-        outcome = self._to_client(line)
-        self._scan.awaited = bool(self._to_client.words)
-        return outcome
 
     def _found(self, session: str, place: Place) -> None:
         """A session of the protocol has begun."""

@@ -15,13 +15,14 @@ def for_agent(params: dict[str, Any], *, files: bool, terminals: bool) -> dict[s
     Args:
         params: as the client gave them; not changed.
         files: the client's own offers of file access stand; else there are none.
-        terminals: commands run in terminals, whatever the client offers: the bridge serves them.
+        terminals: an offer of terminals stands, because the bridge serves them; else there are none.
     """
     given = params.get("clientCapabilities")
     offered: dict[str, Any] = dict(given) if isinstance(given, dict) else {}
     if not files:
         offered["fs"] = {"readTextFile": False, "writeTextFile": False}
-    offered["terminal"] = terminals
+    if not terminals:
+        offered["terminal"] = False
     if isinstance(offered.get("auth"), dict):
         offered["auth"] = {**offered["auth"], "terminal": False}
     if isinstance(offered.get("_meta"), dict):

@@ -101,6 +101,7 @@ class Relay:
         self._down = _Half(client[0], to_agent, agent[1])
         self._up = _Half(agent[0], to_client, client[1])
         self._masks: dict[int, int] = {}
+        self._busy = False
         self.client_ended = False
         self.agent_ended = False
         self._update()
@@ -112,6 +113,7 @@ class Relay:
 
     def serve(self, fd: int, events: int) -> None:
         """Handles what poll said of one of `descriptors`."""
+        self._busy = True
         for half in (self._down, self._up):
             if fd == half.source and events & ~select.POLLOUT:
                 half.read()
@@ -119,17 +121,20 @@ class Relay:
                 if events & (select.POLLERR | select.POLLHUP | select.POLLNVAL) and not events & select.POLLOUT:
                     half.broken = True
                 half.write()
+        self._busy = False
         self._settle()
 
     def reply_to_agent(self, data: bytes) -> None:
-        """Sends the agent a line of the bridge's own."""
+        """Sends the agent a line of the bridge's own. Also while one of its lines is being judged."""
         self._down.way.reply(data)
-        self._settle()
+        if not self._busy:
+            self._settle()
 
     def reply_to_client(self, data: bytes) -> None:
-        """Sends the client a line of the bridge's own."""
+        """Sends the client a line of the bridge's own. Also while one of the agent's lines is being judged."""
         self._up.way.reply(data)
-        self._settle()
+        if not self._busy:
+            self._settle()
 
     def end_agent_input(self) -> None:
         """Closes the agent's input once it has got what it was sent; nothing more is read from the client."""

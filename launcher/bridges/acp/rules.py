@@ -7,15 +7,24 @@ from launcher.bridges.acp.judge import Judge
 from launcher.bridges.acp.places import Places
 from policy.plan import Plan
 
-EDITOR, STRIP = "editor", "strip"
+EDITOR, JAIL, STRIP = "editor", "jail", "strip"
+"""Who carries out what an agent asks its client for: the client, the bridge in the jail, nobody."""
 
 
 class Choices(NamedTuple):
-    """Attributes: `cwd` (`places.CHECK`, `MAP`), `mcp` (`servers.JAIL`, `REFUSE`), `files` (`EDITOR`, `STRIP`)."""
+    """What a bridge does.
+
+    Attributes:
+        cwd: with sessions outside the worktree: `places.CHECK` or `MAP`.
+        mcp: with MCP servers of the client: `servers.JAIL` or `REFUSE`.
+        files: with requests for files: `EDITOR`, `JAIL` or `STRIP`.
+        terminals: with requests for terminals: `JAIL` or `STRIP`.
+    """
 
     cwd: str = "check"
     mcp: str = "jail"
     files: str = EDITOR
+    terminals: str = JAIL
 
 
 class Rules:

@@ -39,16 +39,20 @@ class ToClient:
 
     Attributes:
         awaited: also look for replies to requests: one of them is awaited.
+        terminals: also look for terminals that are named.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, terminals: bool = False) -> None:
         self.awaited = False
+        self.terminals = terminals
 
     def has_word(self, data: bytes | bytearray) -> bool:
         """See `Scan`."""
         for word in _TO_CLIENT:
             if word in data:
                 return True
+        if self.terminals and b'"terminalId"' in data:
+            return True
         if self.awaited and (b'"result"' in data or b'"error"' in data):
             return True
         return b"\\u00" in data and _ESCAPED_ASCII.search(data) is not None

@@ -11,7 +11,7 @@ from typing import Any
 from launcher.bridges.acp import capabilities, rpc, servers, strict
 from launcher.bridges.acp.outcome import Outcome
 from launcher.bridges.acp.places import Place
-from launcher.bridges.acp.rules import EDITOR, Rules
+from launcher.bridges.acp.rules import STRIP, Rules
 
 _CHECKED = re.compile(rb'"method"\s*:\s*"(?:initialize|session\\?/(?:new|load|resume|fork|list))"')
 _ELSEWHERE = "start the client in the worktree, or let `paddock acp --cwd map` move its sessions there"
@@ -22,17 +22,15 @@ _STARTING = ("session/new", "session/load", "session/resume", "session/fork")
 class ToAgent:
     """The client's lines that are not passed unread."""
 
-    def __init__(self, rules: Rules, awaits: Callable[[rpc.Id, Place], None], *, terminals: bool) -> None:
+    def __init__(self, rules: Rules, awaits: Callable[[rpc.Id, Place], None]) -> None:
         """Takes what decides.
 
         Args:
             rules: of the bridge.
             awaits: told that the reply to the request with this id will name a new session in this place.
-            terminals: the bridge serves them.
         """
         self._rules = rules
         self._awaits = awaits
-        self._terminals = terminals
 
     def __call__(self, line: bytes) -> Outcome:
         """Judges one line."""
@@ -46,8 +44,10 @@ class ToAgent:
             return Outcome(line)
         method = message.get("method")
         if method == "initialize":
-            files = self._rules.choices.files == EDITOR
-            adjusted = capabilities.for_agent(params, files=files, terminals=self._terminals)
+            choices = self._rules.choices
+            adjusted = capabilities.for_agent(
+                params, files=choices.files != STRIP, terminals=choices.terminals != STRIP
+            )
             return Outcome(strict.encode({**message, "params": adjusted}))
         if method in _STARTING:
             return self._start(str(method), message, params)

@@ -5,36 +5,54 @@ goes on in the bridge's own words: only the protocol's own fields, with the cano
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from launcher.bridges.acp import capabilities, rpc, strict
+from launcher.bridges.acp import capabilities, rpc, scan, strict
 from launcher.bridges.acp.judge import READ, WRITE
 from launcher.bridges.acp.outcome import Outcome
 from launcher.bridges.acp.places import Place
-from launcher.bridges.acp.rules import EDITOR, Rules
+from launcher.bridges.acp.rules import JAIL, STRIP, Rules
+
+if TYPE_CHECKING:
+    from acp.schema import ReadTextFileRequest, WriteTextFileRequest
 
 _ROOMS = ("fs/", "terminal/", "mcp/")
 """Methods of the client's that act outside of the jail: on its files, its processes, its MCP servers."""
 
 _MOST_AWAITED = 1000
 
-Terminals = Callable[[rpc.Id, str, dict[str, Any]], bytes]
-"""Serves a `terminal/` request: its id, method and parameters; returns the reply, or b"" when that comes later."""
+
+class Jail(Protocol):
+    """What answers requests in the client's place, in the jail. A reply b"" comes later."""
+
+    def terminal(self, number: rpc.Id, method: str, params: dict[str, Any]) -> bytes:
+        """Answers a `terminal/` request."""
+        ...
+
+    def file(self, number: rpc.Id, wanted: "ReadTextFileRequest | WriteTextFileRequest", path: str) -> bytes:
+        """Answers a request for the file at a canonical path."""
+        ...
+
+    def shown(self, message: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+        """A message with text for its terminals, and whether it is another one."""
+        ...
 
 
 class ToClient:
     """The agent's lines that are not passed unread."""
 
-    def __init__(self, rules: Rules, *, terminals: Terminals | None, found: Callable[[str, Place], None]) -> None:
+    def __init__(self, rules: Rules, look: scan.ToClient, jail: Jail, found: Callable[[str, Place], None]) -> None:
         """Takes what decides.
 
         Args:
             rules: of the bridge.
-            terminals: serves them; None: there are none.
+            look: chooses the lines that come here; told when a reply is awaited.
+            jail: serves what the rules have done there.
             found: told of each new session, and where it works.
         """
         self._rules = rules
-        self._terminals = terminals
+        self._look = look
+        self._jail = jail
         self._found = found
         self._awaited: dict[rpc.Id, Place] = {}
 
@@ -42,11 +60,7 @@ class ToClient:
         """The agent was asked for a new session in this place."""
         if len(self._awaited) < _MOST_AWAITED:
             self._awaited[number] = place
-
-    @property
-    def words(self) -> tuple[bytes, ...]:
-        """What replies that are awaited contain (`scan.is_suspicious_to_client`)."""
-        return (b'"result"', b'"error"') if self._awaited else ()
+            self._look.awaited = True
 
     def __call__(self, line: bytes) -> Outcome:
         """Judges one line."""
@@ -64,11 +78,14 @@ class ToClient:
         if method.strip().casefold().startswith(_ROOMS):
             return self._policed(method, message)
         self._look_for_session(message)
-        other, changed = capabilities.for_client(message)
+        other, changed = self._jail.shown(message)
+        if changed:
+            return Outcome(strict.encode(other))
+        login, changed = capabilities.for_client(message)
         if changed:
             why = "the client would run it outside of the jail"
             self._rules.audit.refused("initialize", "offer a login in a terminal", target=why)
-            return Outcome(strict.encode(other))
+            return Outcome(strict.encode(login))
         return Outcome(strict.unmistakable(line))
 
     def unreadable(self, why: str) -> Outcome:
@@ -81,6 +98,7 @@ class ToClient:
         if "method" in message or number is None:
             return
         place = self._awaited.pop(number, None)
+        self._look.awaited = bool(self._awaited)
         result = message.get("result")
         if place is not None and isinstance(result, dict) and isinstance(result.get("sessionId"), str):
             self._rules.places.remember(result["sessionId"], place)
@@ -94,9 +112,9 @@ class ToClient:
             return Outcome(back=rpc.error(None, rpc.INVALID_REQUEST, text))
         if not isinstance(params, dict):
             return Outcome(back=rpc.error(number, rpc.INVALID_PARAMS, f"{method} needs an object of parameters"))
-        if method.startswith("terminal/") and self._terminals is not None:
-            return Outcome(back=self._terminals(number, method, params))
-        if method in ("fs/read_text_file", "fs/write_text_file") and self._rules.choices.files == EDITOR:
+        if method.startswith("terminal/") and self._rules.choices.terminals == JAIL:
+            return Outcome(back=self._jail.terminal(number, method, params))
+        if method in ("fs/read_text_file", "fs/write_text_file") and self._rules.choices.files != STRIP:
             return self._file(number, method, params)
         self._rules.audit.refused(method, "call a method of the client", target=method)
         text = f"paddock does not pass {method} on: it would act outside of the agent's jail"
@@ -117,6 +135,9 @@ class ToClient:
         if not ruling.allowed:
             self._rules.audit.refused(method, "write" if write else "read", path=ruling.seen, hint=ruling.hint)
             return Outcome(back=rpc.error(number, rpc.DENIED, ruling.message, ruling.data))
+        if self._rules.choices.files == JAIL:
+            self._rules.audit.allowed(method, ruling.path, "in the jail")
+            return Outcome(back=self._jail.file(number, wanted, ruling.path))
         path = self._rules.places.spelled(wanted.session_id, ruling.path)
         self._rules.audit.allowed(method, ruling.path, f"as {path}" if path != wanted.path else "")
         fields = wanted.model_dump(by_alias=True, exclude_none=True)

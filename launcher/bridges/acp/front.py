@@ -1,0 +1,70 @@
+"""The bridge without any process: two byte streams, the rules between them, and what is answered in the jail.
+
+`launcher.bridges.acp.bridge` starts the provider itself; whoever has got the descriptors in another way uses this.
+"""
+
+import socket
+from collections.abc import Callable
+
+from launcher.bridges.acp import scan
+from launcher.bridges.acp.inside import Inside
+from launcher.bridges.acp.places import Place
+from launcher.bridges.acp.relay import Poll, Relay
+from launcher.bridges.acp.rules import STRIP, Rules
+from launcher.bridges.acp.to_agent import ToAgent
+from launcher.bridges.acp.to_client import ToClient
+from launcher.bridges.acp.way import Way
+
+
+class Front:
+    """Carries and judges what a client and an agent say to each other.
+
+    Attributes:
+        relay: says who has ended.
+    """
+
+    def __init__(
+        self,
+        poll: Poll,
+        client: tuple[int, int],
+        agent: tuple[int, int],
+        rules: Rules,
+        connect: Callable[[], socket.socket],
+        found: Callable[[str, Place], None],
+    ) -> None:
+        """Begins to carry.
+
+        Args:
+            poll: of the loop that hands events over.
+            client: descriptors to read what it says and to write to it: owned from now on, different numbers.
+            agent: the same of the agent, not blocking.
+            rules: what is judged, and how.
+            connect: makes a connection to the session's control socket (`exec_client.connect`).
+            found: told the id of each new session of the protocol, and where it works.
+        """
+        look = scan.ToClient(terminals=rules.choices.terminals != STRIP)
+        self._inside = Inside(poll, connect, rules, self._tell_agent, self._tell_client)
+        up = ToClient(rules, look, self._inside, found)
+        down = ToAgent(rules, up.awaits)
+        self.relay = Relay(poll, client, agent, Way(scan.ToAgent(), down, None), Way(look, up, up.unreadable))
+
+    def serve(self, fd: int, events: int) -> bool:
+        """Handles what poll said of a descriptor; False when it is none of this object's."""
+        if fd in self.relay.descriptors:
+            self.relay.serve(fd, events)
+        elif fd in self._inside.descriptors:
+            self._inside.serve(fd)
+        else:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Closes all descriptors, and ends what runs for the bridge in the jail."""
+        self._inside.close()
+        self.relay.close()
+
+    def _tell_agent(self, line: bytes) -> None:
+        self.relay.reply_to_agent(line)
+
+    def _tell_client(self, line: bytes) -> None:
+        self.relay.reply_to_client(line)
