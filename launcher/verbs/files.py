@@ -45,11 +45,8 @@ def main(argv: list[str]) -> int:
         return 0
     if rest:
         raise cli.usage(f"there is nothing to do with {rest[0]}", "files")
-    from launcher.bridges.files import serve
-    from launcher.bridges.files.sessions import Mode
-
     mode = options.get("--mode", "strict")
-    if mode not in list(Mode):
+    if mode not in ("strict", "compatible"):
         raise cli.usage(f"--mode is strict or compatible, not {mode}", "files")
     address = options.get("--http")
     if address is not None and "--stdio" in options:
@@ -58,16 +55,19 @@ def main(argv: list[str]) -> int:
     named = options.get("--session", [])
     directories = _directories(named if isinstance(named, list) else [], cwd)
     launch = {name: value for name, value in options.items() if name not in {name for name, *_ in EXTRA}}
+    if address is None and len(directories) > 1:
+        raise cli.usage("standard streams serve one session", "files")
     where = places.places(os.environ)
     session_id = next(iter(directories), None)
-    if not directories and ("--worktree" in options or mode == Mode.STRICT):
+    if not directories and ("--worktree" in options or mode == "strict"):
         session_id = "worktree"
         directories[session_id] = _worktree(options, cwd)
+    from launcher.bridges.files import serve
+    from launcher.bridges.files.sessions import Mode
+
     service = serve.Service(where, launch, directories, mode=Mode(mode), base=cwd)
     if isinstance(address, str):
         return serve.over_http(service, address)
-    if len(directories) > 1:
-        raise cli.usage("standard streams serve one session", "files")
     return serve.over_stdio(service, session_id)
 
 

@@ -16,7 +16,7 @@ from launcher.bridges.files.answers import Answer, ErrorType, ToolFailed
 from launcher.bridges.files.beneath import open_beneath
 from launcher.bridges.files.calls import Glob, Grep
 from launcher.bridges.files.listing import shown
-from launcher.bridges.files.reading import REGULAR, no_file
+from launcher.bridges.files.reading import REGULAR, open_regular
 from launcher.bridges.files.scope import Gate, Place
 from policy.violation import Operation
 
@@ -61,9 +61,16 @@ def grep(place: Place, call: Grep, gate: Gate) -> Answer:
 
     def found() -> Iterator[str]:
         matches = _matcher(call)
-        for parts, folder, name in _files(place, gate):
+        if not _is_directory(place):
+            yield from _lines_of_one(place, matches)
+            return
+        for parts, folder, name in _walk(place, gate):
             if wanted is None or _fits(parts, wanted) or _fits(parts[-1:], wanted):
-                yield from _lines(folder, name, shown("/".join(parts)), matches)
+                try:
+                    fd = os.open(name, REGULAR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+                except OSError:
+                    continue  # as in `_below`
+                yield from _lines(fd, shown("/".join(parts)), matches)
 
     lines, ended = bounded.lines_of(found, call.limit)
     return Answer("\n".join(lines), ended)
@@ -99,23 +106,18 @@ def _fits(parts: Parts, pattern: Parts) -> bool:
     return fits(0, 0)
 
 
-def _files(place: Place, gate: Gate) -> Iterator[tuple[Parts, int, str]]:
-    """Files to search: the one at `place`, or all below it."""
+def _is_directory(place: Place) -> bool:
     fd = open_beneath(place.root, place.path, os.O_PATH)
     try:
-        mode = os.fstat(fd).st_mode
+        return stat.S_ISDIR(os.fstat(fd).st_mode)
     finally:
         os.close(fd)
-    if stat.S_ISDIR(mode):
-        yield from _walk(place, gate)
-        return
-    if not stat.S_ISREG(mode):
-        raise no_file(mode)
-    folder = open_beneath(place.root, place.folder, os.O_PATH | os.O_DIRECTORY)
-    try:
-        yield (place.name,), folder, place.name
-    finally:
-        os.close(folder)
+
+
+def _lines_of_one(place: Place, matches: Callable[[str], object]) -> Iterator[str]:
+    """The matching lines of a single file, which must be one and be readable."""
+    fd, _ = open_regular(place)
+    yield from _lines(fd, shown(place.name), matches)
 
 
 def _walk(place: Place, gate: Gate) -> Iterator[tuple[Parts, int, str]]:
@@ -153,11 +155,8 @@ def _kind(entry: "os.DirEntry[str]") -> str:
     return "directory" if entry.is_dir(follow_symlinks=False) else ""
 
 
-def _lines(folder: int, name: str, title: str, matches: Callable[[str], object]) -> Iterator[str]:
-    try:
-        fd = os.open(name, REGULAR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-    except OSError:
-        return  # as in `_below`
+def _lines(fd: int, title: str, matches: Callable[[str], object]) -> Iterator[str]:
+    """The matching lines of an open file, which is closed at the end; none of what is no text."""
     with open(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode) or b"\0" in file.peek(_SNIFFED)[:_SNIFFED]:
             return

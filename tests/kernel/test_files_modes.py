@@ -1,0 +1,137 @@
+"""The two modes of the installed server, line by line of the specification's backward-compatibility table."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from launcher.bridges.files.headers import SESSION_HEADER, TOKEN_HEADER
+from tests.support.file_tools import Caller, Server, over_stdio
+from tests.support.paddock import Paddock
+
+
+async def uses_anything(call: Caller, outside: Path) -> None:
+    """Legacy behaviour: files anywhere, commands without a jail."""
+    assert (await call("read", file_path="file")).text == "content\n"
+    assert (await call("read", file_path=str(outside / "secret"))).text == "secret"
+    assert not (await call("write", file_path=str(outside / "new"), content="x")).failed
+    assert not (await call("edit", file_path=str(outside / "new"), old_string="x", new_string="y")).failed
+    assert (await call("shell", command=f"cat {outside}/new")).text == "exit status 0\ny"
+    (outside / "new").unlink()
+
+
+async def is_refused(call: Caller, outside: Path) -> None:
+    """An error for each, and nothing happens."""
+    for tool, arguments in (
+        ("read", {"file_path": str(outside / "secret")}),
+        ("read", {"file_path": "file"}),
+        ("write", {"file_path": str(outside / "new"), "content": "x"}),
+        ("shell", {"command": f"touch {outside}/new"}),
+    ):
+        assert (await call(tool, **arguments)).error == "WORKTREE_UNRESOLVED"
+    assert not (outside / "new").exists()
+
+
+@pytest.mark.spec("CONTRACT-COMPATIBLE", "US5.2", "CONTRACT-6")
+def test_calls_without_a_known_session_over_http(user_paddock: Paddock) -> None:
+    """Missing, empty and unknown ids: legacy in `compatible` with the server's own token, an error in `strict`."""
+    paddock = user_paddock
+    outside = paddock.place / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    paddock.who.give(outside)
+
+    async def ask(server: Server, mode: str) -> None:
+        token = server.ready["tokens"].get("", "none")
+        for headers in ({}, {SESSION_HEADER: ""}, {SESSION_HEADER: "stranger"}):
+            async with server.client(headers) as call:
+                await is_refused(call, outside)  # nobody is served without a token, in either mode
+            async with server.client({**headers, TOKEN_HEADER: token}) as call:
+                await (uses_anything if mode == "compatible" else is_refused)(call, outside)
+        async with server.client({SESSION_HEADER: "one", TOKEN_HEADER: token}) as call:
+            await is_refused(call, outside)  # a known session is not let out by the token of no session
+        async with server.client(server.headers("one")) as call:
+            assert (await call("read", file_path="file")).text == "content\n"
+            assert (await call("read", file_path=str(outside / "secret"))).error == "SANDBOX_VIOLATION"
+
+    for mode in ("strict", "compatible"):
+        with Server(paddock, "--mode", mode, f"--session=one={paddock.worktree}") as server:
+            assert set(server.ready["tokens"]) == ({"one"} if mode == "strict" else {"one", ""})
+            anyio.run(ask, server, mode)
+
+
+@pytest.mark.spec("CONTRACT-COMPATIBLE")
+def test_calls_without_a_session_over_standard_streams(user_paddock: Paddock) -> None:
+    """`compatible` alone has no boundaries; with a worktree it has; an unknown session is legacy or an error."""
+    paddock = user_paddock
+    outside = paddock.place / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    paddock.who.give(outside)
+
+    async def ask() -> None:
+        async with over_stdio(paddock, "--mode", "compatible") as call:
+            await uses_anything(call, outside)
+        async with over_stdio(paddock, "--mode", "compatible", "--session", "stranger") as call:
+            await uses_anything(call, outside)
+        async with over_stdio(paddock, "--mode", "strict", "--session", "stranger") as call:
+            await is_refused(call, outside)
+        async with over_stdio(paddock, "--mode", "compatible", "--worktree", ".") as call:
+            assert (await call("read", file_path=str(outside / "secret"))).error == "SANDBOX_VIOLATION"
+
+    anyio.run(ask)
+
+
+@pytest.mark.spec("EDGE-1", "EDGE-5")
+def test_a_worktree_that_is_not_there_is_never_legacy(user_paddock: Paddock) -> None:
+    """Before it is made and after it was deleted: an error in both modes; in between it is served."""
+    paddock = user_paddock
+    later = paddock.place / "later"
+
+    async def ask(server: Server, mode: str) -> None:
+        async with server.client(server.headers("one")) as call:
+            assert (await call("read", file_path="file")).error == "WORKTREE_UNRESOLVED"
+            assert (await call("write", file_path=str(paddock.place / "x"), content="")).error == "WORKTREE_UNRESOLVED"
+            words = ["git", "-C", str(paddock.main), "worktree", "add", "-q", "--force", "-B", mode, str(later)]
+            assert paddock.who.run(words).returncode == 0
+            assert not (await call("write", file_path="file", content="there")).failed
+            assert (await call("read", file_path="file")).text == "there"
+            paddock.who.run(["rm", "-rf", str(later)]).check_returncode()
+            for tool, arguments in (("read", {"file_path": "file"}), ("write", {"file_path": "file", "content": "x"})):
+                said = await call(tool, **arguments)
+                assert said.error == "SANDBOX_VIOLATION"
+                assert "no longer exists" in said.text
+        assert not later.exists()
+
+    for mode in ("strict", "compatible"):
+        with Server(paddock, "--mode", mode, f"--session=one={later}") as server:
+            anyio.run(ask, server, mode)
+
+
+@pytest.mark.parametrize(
+    ("words", "reference"),
+    [
+        (("--mode", "lax"), "usage"),
+        (("--stdio", "--http", "127.0.0.1:0"), "usage"),
+        (("--session", "a=."), "worktree"),
+        (("--session", "a=", "--session", "b"), "usage"),
+        (("--session", "a=.", "--session", "a=."), "usage"),
+        (("--session", "a=.", "--session", "b=."), "usage"),
+        (("--http", "0.0.0.0:0"), "http-not-loopback"),
+        (("--http", "nonsense"), "http-address"),
+        (("--http", "127.0.0.1:99999"), "http-address"),
+        (("--http", "unix:/nonexistent/socket"), "http-unusable"),
+        (("more",), "usage"),
+    ],
+)
+def test_bad_command_lines_are_refused(user_paddock: Paddock, words: tuple[str, ...], reference: str) -> None:
+    """One clear error each; a good one ends with its client, status 0."""
+    if reference == "worktree":
+        assert user_paddock.call("files", *words).returncode == 0
+    else:
+        assert user_paddock.refused("files", *words).reference == reference
+
+
+def test_outside_of_a_worktree_it_is_refused(user_paddock: Paddock) -> None:
+    """As every launch is."""
+    assert user_paddock.refused("files", cwd=user_paddock.place).reference == "not-a-worktree"
