@@ -38,6 +38,7 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--provider", ONE, "auto|none|NAME", "translate the worktree into this agent's own flags and environment"),
     ("--dialect", ONE, "native|contract", "flags the real agent accepts, or exactly the specification's"),
     ("--keep-prompts", FLAG, "", "leave the agent's own permission prompts on (off by default: the jail holds it)"),
+    ("--logins", ONE, "none|copy|exchange", "the agent's own login: kept out, copied in, or refreshed tokens back too"),
     ("--rw", MANY, "PATH", "grant reading, writing and executing below PATH"),
     ("--ro", MANY, "PATH", "grant reading and executing below PATH"),
     ("--deny", MANY, "PATH", "deny everything below PATH, whatever else is granted"),

@@ -148,6 +148,19 @@ def program_grants(command: Command, grants: Iterable[Grant], host: Host, root: 
     return [(whole, READ, "the command's own programme")]
 
 
+def closed_logins(logins: Iterable[tuple[object, ...]], grants: Iterable[Grant]) -> tuple[tuple[object, ...], ...]:
+    """Those of a provider's files whose place the jail cannot write: else what lies there is the agent's word.
+
+    Args:
+        logins: the fields of `policy.logins.Login`.
+        grants: of the Plan. The jail's own /tmp shows nothing of the machine's.
+    """
+    writable = [path for path, access, source in grants if "w" in access and source != PRIVATE_TEMP]
+    return tuple(
+        login for login in logins if not any(path.startswith("/") and beneath(str(login[0]), path) for path in writable)
+    )
+
+
 def handoff(root: str, rules: Rules, host: Host, exceptions: dict[str, str], git: Git) -> tuple[tuple[str, str], ...]:
     """Existing hand-off files in the worktree: (canonical path, mode). Names are relative to the root."""
     found: dict[str, str] = {}

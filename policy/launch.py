@@ -70,6 +70,7 @@ class Translation(NamedTuple):
 
     Attributes:
         source: why it is this provider, or none.
+        logins: the fields of a `policy.logins.Login` each, as plain tuples.
         program: the provider's programme, where a runner is what starts it and a path names it.
     """
 
@@ -84,6 +85,7 @@ class Translation(NamedTuple):
     domains: tuple[tuple[str, str], ...] = ()
     reach: tuple[tuple[str, str], ...] = ()
     program: Command | None = None
+    logins: tuple[tuple[object, ...], ...] = ()
 
 
 def led_by(worktree: str, path: str, host: Host) -> bool:

@@ -81,6 +81,7 @@ class Plan:
         "env_set",  # tuple[tuple[str, str], ...]: name and value; values may hold ${slot}
         "limits",  # tuple[tuple[str, int], ...]: name and value (bytes, seconds or a count)
         "git",  # str: "private", "readonly" or "shared"
+        "logins",  # tuple[tuple[object, ...], ...]: files copied between homes, as fields of policy.logins.Login
         "repositories",  # tuple[Repository, ...]: for git == "private", parents before nested ones
         "backend",  # str: "landlock+namespaces", "landlock+guard", "bubblewrap"
         "required",  # tuple[str, ...]: ids of rows of policy.promises that must hold
@@ -117,6 +118,7 @@ class Plan:
     env_set: tuple[tuple[str, str], ...]
     limits: tuple[tuple[str, int], ...]
     git: str
+    logins: tuple[tuple[object, ...], ...]
     repositories: tuple[Repository, ...]
     backend: str
     required: tuple[str, ...]
@@ -198,6 +200,8 @@ class Plan:
         lines.append(f"env       {' '.join(self.env_pass)}")
         lines += [f"env       {name}={value}" for name, value in self.env_set]
         lines += [f"limit     {name} {value}" for name, value in self.limits]
+        lines += [f"login     {host}  [copied in{'; refreshed tokens back' if rest[2] else ''}]"
+                  for host, _, *rest in self.logins if host]  # fmt: skip
         lines.append(f"required  {' '.join(self.required)}")
         lines += [f"warning   {text}" for text in self.warnings]
         return lines

@@ -14,14 +14,21 @@ from launcher.session.places import Places
 from policy import runners
 from policy.config.settings import Settings
 from policy.launch import Command, Translation
+from policy.logins import Login
 from policy.plan import Conditional
 from policy.providers import plugins, registry, strategy
+from policy.providers.files import ProviderFile
 from policy.providers.model import ArgumentsPosition, DialectName, ProviderSpec
 from policy.worktree import WorktreeSandboxContext
 
 FETCHES = (
     "{runner} asks its package registry, none of whose hosts may be reached: what it has not kept is not found. "
     "--allow-domain {bundle} allows it (a registry can be written to as well), or start the installed programme"
+)
+_XDG = (
+    ("~/.config/", "XDG_CONFIG_HOME"),
+    ("~/.local/share/", "XDG_DATA_HOME"),
+    ("~/.local/state/", "XDG_STATE_HOME"),
 )
 _BUNDLES = {"uvx": "@python", "uv": "@python", "pipx": "@python"}
 
@@ -157,6 +164,7 @@ def translated(
         domains=domains,
         reach=reach,
         program=chosen.program,
+        logins=files_of(spec, settings, machine, unattended=bool(switches) and not settings.keep_prompts.value),
     )
 
 
@@ -169,6 +177,66 @@ def _places_of(spec: ProviderSpec) -> dict[str, str]:
     if spec.temp.variable is not None:
         found[spec.temp.variable] = "${tmp}"
     return found
+
+
+def files_of(
+    spec: ProviderSpec, settings: Settings, machine: Machine, *, unattended: bool
+) -> tuple[tuple[object, ...], ...]:
+    """The provider's files that pass between the user's home and the private one, for the Plan.
+
+    Args:
+        spec: the provider.
+        settings: whether logins pass at all.
+        machine: the Plan depends on where they lie.
+        unattended: the provider's questions are off.
+    """
+    mode = settings.logins.value
+    found = []
+    for file in spec.files:
+        place = _of_user(file, spec, machine) if mode != "none" else None
+        directory, _, name = (place or "").rpartition("/")
+        canonical = machine.resolve(directory or "/") if place else None
+        switched = tuple(file.unattended.items()) if settings.dialect.value == DialectName.NATIVE else ()
+        put = (*file.put.items(), *(switched if unattended else ()))
+        drop = () if unattended else switched
+        if canonical is None and not put and not drop:
+            continue
+        login = Login(
+            host=f"{canonical.rstrip('/')}/{name}" if canonical else "",
+            inside=_inside(file, spec),
+            text=file.format == "text",
+            entry=file.entry,
+            refreshed=tuple(file.refreshed) if mode == "exchange" else (),
+            newer=file.newer or "",
+            account=tuple(file.account),
+            proofs=tuple((path, tuple(claims)) for path, claims in file.proofs.items()),
+            only=tuple(file.only),
+            put=put,
+            drop=drop,
+        )
+        found.append(tuple(login))
+    return tuple(found)
+
+
+def _of_user(file: ProviderFile, spec: ProviderSpec, machine: Machine) -> str:
+    """Where the user's own file lies: the provider's variable, or XDG's, may have moved it."""
+    if file.moved is not None and spec.state.variable is not None:
+        place = machine.env(spec.state.variable) or ""
+        if place.startswith("/"):
+            return f"{place.rstrip('/')}/{file.moved}"
+    for prefix, variable in _XDG if spec.state.xdg else ():
+        place = machine.env(variable) or ""
+        if file.path.startswith(prefix) and place.startswith("/"):
+            return f"{place.rstrip('/')}/{file.path[len(prefix) :]}"
+    return machine.home.rstrip("/") + file.path[1:]
+
+
+def _inside(file: ProviderFile, spec: ProviderSpec) -> str:
+    """Where the copy lies, below the private home. There the provider's variable is always set, XDG's never."""
+    root = spec.state.home
+    if file.moved is None or spec.state.variable is None or root is None:
+        return file.path[2:]
+    return f"{root[2:]}/{file.moved}".lstrip("/")
 
 
 def warnings(command: list[str], net: str, allowed: tuple[str, ...]) -> tuple[str, ...]:

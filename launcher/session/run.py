@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from launcher.session.denials import Denials
     from launcher.session.learning import Wants
     from launcher.session.limits import Limits
+    from launcher.session.logins import Logins
     from launcher.vcs.quarantine.lease import Lease
 
 _CAP_AUDIT_READ = 37
@@ -84,6 +85,7 @@ def run(
     denials: Denials | None = None
     ended: list[str] = []
     git: Lease | None = None
+    logins: Logins | None = None
     harvested: dict[str, Any] | None = None
     refused: Refusal | None = None
     told = observer if observer is not None else _nobody
@@ -111,6 +113,12 @@ def run(
             from launcher.session import private_git
 
             git = ending.git = private_git.take(places, plan, session.slots)
+        if plan.logins:
+            from launcher.session import logins as session_logins
+
+            logins = session_logins.Logins(plan, session.slots["home"])
+            for line in logins.bring():
+                messages.say(f"paddock: warning: {printable(line)}")
         session.slots["secret"] = os.urandom(24).hex()
         bound = plan.bind(session.slots)
         if verbose:
@@ -160,6 +168,8 @@ def run(
             ended.append(lost)
         if denials is not None:
             ended += denials.close()
+        if logins is not None:
+            ended += logins.take_back()
         ending.come()
         failures += ending.failures
         changes = ending.changes

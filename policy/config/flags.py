@@ -28,6 +28,7 @@ FLAG_OF = {
     "provider.name": "--provider",
     "provider.dialect": "--dialect",
     "provider.keep_prompts": "--keep-prompts",
+    "provider.logins": "--logins",
 }
 """The option that says the same as a key (`git.submodules` is no key: only the option exists)."""
 

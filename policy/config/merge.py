@@ -14,6 +14,7 @@ from policy.errors import Refusal
 
 NETWORK_STRICTNESS = ("none", "auto", "proxy", "open")
 SERVER_NAME_STRICTNESS = ("require", "match")
+LOGINS_STRICTNESS = ("none", "copy", "exchange")
 GIT_STRICTNESS = ("readonly", "private", "auto", "shared")
 """Strictest first."""
 
@@ -85,6 +86,7 @@ def loosening(below: Settings, layer: Layer) -> list[str]:
     changed("backend", content.backend.choice)
     changed("provider", content.provider.name)
     changed("dialect", content.provider.dialect)
+    ranked("logins", content.provider.logins, LOGINS_STRICTNESS)
     if content.provider.keep_prompts is False and below.keep_prompts.value:
         found.append("provider.keep_prompts: false instead of true")
     protected = {entry.value for entry in below.handoff_protect}
@@ -132,6 +134,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
             ("backend", content.backend.choice),
             ("provider", content.provider.name),
             ("dialect", content.provider.dialect),
+            ("logins", content.provider.logins),
         ):
             if scalar is not None:
                 scalars[attribute] = Sourced(scalar, _source(layer, KEYS[attribute]))
@@ -151,7 +154,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
             for pattern in patterns:  # the last layer that names a pattern decides its mode
                 if handoff.get(pattern, ("",))[0] != mode:
                     handoff[pattern] = (mode, Sourced(pattern, _source(layer, f"handoff.{mode}")))
-    missing = {"network_mode", "server_name", "git_mode", "backend", "provider", "dialect"} - scalars.keys()
+    missing = {"network_mode", "server_name", "git_mode", "backend", "provider", "dialect", "logins"} - scalars.keys()
     if missing:
         raise ValueError(f"the shipped default sets no {', '.join(sorted(missing))}")
     accumulated: dict[str, Strings] = {name: tuple(entries.values()) for name, entries in lists.items()}
@@ -177,6 +180,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
         provider=scalars["provider"],
         dialect=scalars["dialect"],
         keep_prompts=keep_prompts,
+        logins=scalars["logins"],
         read_trees=accumulated["read_trees"],
         etc_files=accumulated["etc_files"],
         kernel_files=accumulated["kernel_files"],

@@ -117,6 +117,7 @@ class Provider(Part):
     name: Annotated[str, _checked(values.text)] | None = None
     dialect: Literal["native", "contract"] | None = None
     keep_prompts: Boolean | None = None
+    logins: Literal["none", "copy", "exchange"] | None = None
 
 
 class Handoff(Part):

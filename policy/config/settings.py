@@ -65,6 +65,7 @@ class Settings:
     provider: Sourced[str]
     dialect: Sourced[str]
     keep_prompts: Sourced[bool]
+    logins: Sourced[str]
     handoff_protect: Strings
     handoff_report: Strings
     read_trees: Strings
@@ -130,6 +131,7 @@ KEYS = {
     "provider": "provider.name",
     "dialect": "provider.dialect",
     "keep_prompts": "provider.keep_prompts",
+    "logins": "provider.logins",
     "handoff_protect": "handoff.protect",
     "handoff_report": "handoff.report",
     "read_trees": "system.read_trees",
@@ -150,6 +152,7 @@ _SCALARS = {
         "provider",
         "dialect",
         "keep_prompts",
+        "logins",
     )
 }
 

@@ -18,6 +18,7 @@ A file looks like this (all keys except ``schema``, ``name``, ``title``, ``nativ
 
     [state]                             # see `State`
     [credentials]                       # see `Credentials`
+    [[files]]                           # see `policy.providers.files.ProviderFile`
     [temp]                              # see `Temp`
     [quiet]                             # variables that switch telemetry and self-updates off
     [native]                            # see `Dialect`: what the real programme accepts
@@ -38,6 +39,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from policy.errors import Refusal
+from policy.providers.files import HomePath, ProviderFile, home_relative
 
 SCHEMA = 1
 
@@ -48,13 +50,7 @@ _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
 
 def _home_or_below(path: str) -> str:
-    return path if path == "~" else _home_relative(path)
-
-
-def _home_relative(path: str) -> str:
-    if not path.startswith("~/") or path == "~/" or ".." in path.split("/") or "\0" in path:
-        raise ValueError("must start with ~/, name something below it and hold no ..")
-    return path.rstrip("/")
+    return path if path == "~" else home_relative(path)
 
 
 def _base_name(name: str) -> str:
@@ -83,7 +79,6 @@ def _no_reserved(name: str) -> str:
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$"), AfterValidator(_no_reserved)]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Domain = Annotated[str, Field(pattern=r"^(\*\.)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?$")]
-HomePath = Annotated[str, AfterValidator(_home_relative)]
 HomeOrBelow = Annotated[str, AfterValidator(_home_or_below)]
 Programme = Annotated[str, AfterValidator(_programme)]
 Word = Annotated[str, Field(pattern=r"^[a-z]")]
@@ -123,6 +118,8 @@ class State(_Frozen):
     """Environment variable that moves the state elsewhere. In the jail it always does: into the private home."""
     root: HomeOrBelow | None = None
     """Where that variable leads in the private home; left out: to the first of `directories`."""
+    xdg: bool = False
+    """Whether the user's own state follows XDG_CONFIG_HOME, XDG_DATA_HOME and XDG_STATE_HOME."""
     executable: bool = False
     """Whether programmes are run from the state directory (no `noexec` there, and not below /tmp)."""
 
@@ -137,8 +134,6 @@ class Credentials(_Frozen):
 
     environment: list[Variable] = []
     """Names of the environment variables that are passed through when they are set."""
-    files: list[HomePath] = []
-    """Files below the home directory that are copied into the private state."""
 
 
 class Temp(_Frozen):
@@ -238,6 +233,8 @@ class ProviderSpec(_Frozen):
     """Where it keeps its state."""
     credentials: Credentials = Credentials()
     """What proves who the user is."""
+    files: list[ProviderFile] = []
+    """Logins and settings that pass between the user's home and the worktree's private one."""
     temp: Temp = Temp()
     """What it needs of its temporary directory."""
     quiet: dict[Variable, str] = {}
@@ -284,6 +281,7 @@ _TABLES: dict[str, type[BaseModel]] = {
     "temp": Temp,
     "native": Dialect,
     "contract": Dialect,
+    "files": ProviderFile,
     "sandbox_off": Switch,
     "prompts_off": Switch,
 }
@@ -293,7 +291,8 @@ def _problem(location: list[str], message: str, kind: str) -> str:
     where = ".".join(location) or "file"
     if kind != "extra_forbidden":
         return f"{where}: {message}"
-    owner = ProviderSpec if len(location) == 1 else _TABLES.get(location[-2], ProviderSpec)
+    table = next((part for part in reversed(location[:-1]) if not part.isdigit()), "")
+    owner = _TABLES.get(table, ProviderSpec)
     known = [field.alias or name for name, field in owner.model_fields.items()]
     near = difflib.get_close_matches(location[-1], known, n=1)
     return f"{where}: unknown key" + (f", did you mean {near[0]}?" if near else "")

@@ -4,6 +4,7 @@ import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from policy.providers.files import ProviderFile
 from policy.providers.model import Dialect, Switch
 from policy.providers.strategy import DeclaredStrategy, SandboxTranslationStrategy
 
@@ -57,11 +58,19 @@ def paragraphs(strategy: SandboxTranslationStrategy) -> list[str]:
         *_lines(
             "state", [", ".join((*spec.state.directories, *spec.state.files)) + ": private to the worktree", *place]
         ),
+        *_lines("files", [_file(file) for file in spec.files]),
         *_lines("temp", temp),
         *_lines("passed on", [", ".join((*credentials.environment, *spec.settings))]),
         *_lines("per session", [f"{name}: a random value" for name in spec.session_secrets]),
         *_lines("note", spec.notes),
     ]
+
+
+def _file(file: ProviderFile) -> str:
+    parts = [", ".join(file.only) + " of it" if file.only else "copied in"]
+    parts += [f"{', '.join(file.refreshed)} back when refreshed, for the same account"] if file.refreshed else []
+    parts += [f"{name} = {str(value).lower()}" for name, value in {**file.put, **file.unattended}.items()]
+    return f"{file.path}: {'; '.join(parts)}"
 
 
 def _dialect(dialect: Dialect) -> list[str]:

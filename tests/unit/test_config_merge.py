@@ -116,6 +116,7 @@ LOOSE: list[tuple[dict[str, Any], str]] = [
     ({"limits": {"memory": "unlimited"}}, "limits.memory: unlimited instead of 1073741824"),
     ({"backend": {"choice": "bubblewrap"}}, "backend.choice: bubblewrap instead of auto"),
     ({"provider": {"name": "codex"}}, "provider.name: codex instead of auto"),
+    ({"provider": {"logins": "exchange"}}, "provider.logins: exchange instead of copy"),
     ({"provider": {"keep_prompts": False}}, "provider.keep_prompts: false instead of true"),
     ({"provider": {"dialect": "contract"}}, "provider.dialect: contract instead of native"),
     ({"handoff": {"report": [".envrc"]}}, "handoff.report: .envrc is protected"),
@@ -131,7 +132,7 @@ BELOW = [
             "network": {"mode": "proxy", "allow_domains": ["good.example"]},
             "git": {"mode": "private"},
             "limits": {"memory": "1G"},
-            "provider": {"keep_prompts": True},
+            "provider": {"keep_prompts": True, "logins": "copy"},
         },
     ),
 ]

@@ -199,6 +199,16 @@ def test_a_minimal_file_is_enough() -> None:
         (("[native]", '[native.sandbox_off]\nunless = ["yolo"]\n[native]'), "sandbox_off.unless"),
         (("[native]", '[native.prompts_off]\nenvironment = {A = "a\\u0000"}\n[native]'), "NUL"),
         (('name = "mine"', 'name = "auto"'), "none of auto, none"),
+        (("[native]", '[[files]]\npath = "/etc/shadow"\n[native]'), "must start with ~/"),
+        (("[native]", '[[files]]\npath = "~/a"\nmoved = "../b"\n[native]'), "without any .."),
+        (("[native]", '[[files]]\npath = "~/a"\nrefresh = ["b"]\n[native]'), "did you mean refreshed?"),
+        (("[native]", '[[files]]\npath = "~/a"\nrefreshed = ["b"]\n[native]'), "go together"),
+        (("[native]", '[[files]]\npath = "~/a"\nrefreshed = ["b"]\nnewer = "c"\n[native]'), "one of refreshed"),
+        (
+            ("[native]", '[[files]]\npath = "~/a"\nrefreshed = ["b"]\nnewer = "b"\naccount = ["b"]\n[native]'),
+            "never refreshed",
+        ),
+        (("[native]", '[[files]]\npath = "~/a"\nformat = "text"\nonly = ["b"]\n[native]'), "of a text"),
         (('title = "Mine"', 'title = "Mine"\ncommands = ["@/x"]'), "scope"),
         (('title = "Mine"', 'title = "Mine"\ncommands = ["@a/b/c"]'), "base name"),
         (("[native]", '[native.environment]\n"A=B" = "x"'), "native.environment"),
@@ -230,10 +240,9 @@ def test_built_ins_name_commands_state_and_credentials(name: str) -> None:
     assert spec.state.directories
     assert spec.credentials.environment
     assert spec.notes
-    inside = [
-        file for file in spec.credentials.files if file.startswith(tuple(f"{d}/" for d in spec.state.directories))
-    ]
-    assert inside == spec.credentials.files
+    places = (*(f"{directory}/" for directory in spec.state.directories), *spec.state.files)
+    assert all(file.path.startswith(places) for file in spec.files)
+    assert all(file.moved for file in spec.files) or spec.state.variable is None
 
 
 def test_specs_are_frozen() -> None:

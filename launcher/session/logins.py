@@ -1,0 +1,203 @@
+"""Logins of a provider: into the private home when a session starts, and refreshed tokens back when it ends.
+
+What may pass is decided by `policy.logins`, on bytes that were read once. The user's file is replaced under a lock on
+its directory, and only while it still is what was read. A session that was killed leaves its refreshed token in the
+private home; the next one in that worktree finds it there.
+
+Only for plans that carry logins; not part of a plain launch.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from launcher.session import private_files
+from launcher.session.private_files import Content, Unusable
+from policy import logins
+from policy.logins import Login
+from policy.plan import Plan
+
+LARGEST = 256 << 10
+"""Bytes of a file that may go back."""
+
+LARGEST_COPY = 8 << 20
+"""Bytes of a file that is only copied in: what some programmes keep beside their settings grows."""
+
+PATIENCE = 5.0
+"""Seconds to wait for another session that is at the same file."""
+
+_TRIES = 3
+
+
+class Logins:
+    """The logins of one session."""
+
+    def __init__(self, plan: Plan, home: str) -> None:
+        """Nothing is read yet.
+
+        Args:
+            plan: with the files.
+            home: the private home, which is there.
+        """
+        self._provider = plan.provider
+        fields: Any = plan.logins
+        self._files = [Login(*data) for data in fields]
+        self._home = home
+        self._told: dict[str, None] = {}
+
+    def bring(self) -> list[str]:
+        """Copies into the private home what the user's files say now. Returns what could not be, for the user."""
+        self._told = {}
+        with self._saying("the private home", "cannot be opened"), self._top() as top:
+            self._back(top)
+            for login in self._files:
+                with self._saying(login.inside, "is not copied into the private home"):
+                    self._copy(top, login)
+        return list(self._told)
+
+    def take_back(self) -> list[str]:
+        """Copies refreshed tokens into the user's files. Returns what could not be, for the user."""
+        self._told = {}
+        with self._saying("the private home", "cannot be opened"), self._top() as top:
+            self._back(top)
+        return list(self._told)
+
+    @contextmanager
+    def _top(self) -> Iterator[int]:
+        top = os.open(self._home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            yield top
+        finally:
+            os.close(top)
+
+    @contextmanager
+    def _saying(self, path: str, what: str) -> Iterator[None]:
+        """Says of one file why nothing was done with it: a session without it is better than none."""
+        try:
+            yield
+        except (Unusable, OSError) as error:
+            why = str(error) if isinstance(error, Unusable) else error.strerror or str(error)
+            self._told[f"{self._provider}: {path} {what}: {why}"] = None
+
+    @staticmethod
+    def _inside(top: int, login: Login) -> Content | None:
+        try:
+            directory = private_files.directory_below(top, login.inside, make=False)
+        except FileNotFoundError:
+            return None
+        try:
+            return private_files.read(directory, os.path.basename(login.inside), _limit(login))
+        finally:
+            os.close(directory)
+
+    @staticmethod
+    def _copy(top: int, login: Login) -> None:
+        there = _of_user(login) if login.host else None
+        if there is None and not (login.put or login.drop):
+            return
+        directory = private_files.directory_below(top, login.inside, make=True)
+        try:
+            name = os.path.basename(login.inside)
+            try:
+                here = private_files.read(directory, name, LARGEST_COPY)
+            except Unusable:
+                here = None  # the agent's doing; it is replaced
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=directory)  # EISDIR for a directory, which is then said
+            data = _wanted(login, there, here)
+            wanted = data is not None and (here is None or here.data != data)
+            if wanted and not private_files.replace(directory, name, data or b"", here):
+                raise Unusable("it changed meanwhile")
+        finally:
+            os.close(directory)
+
+    def _back(self, top: int) -> None:
+        """Takes over what is newer inside, where everything that tells the account is the same in all files."""
+        changed: list[tuple[Login, logins.Document]] = []
+        same = True
+        for login in self._files:
+            if not login.host or not (login.refreshed or login.account):
+                continue
+            with self._saying(login.host, "is not refreshed"):
+                there = _of_user(login)
+                host = logins.parsed(there.data) if there is not None else None
+                if host is None:
+                    continue
+                here = self._inside(top, login)
+                if here is None:
+                    continue
+                inside = logins.parsed(here.data)
+                if inside is None:
+                    raise Unusable("the copy in the jail is no JSON object")
+                same = same and logins.same_account(host, inside, login)
+                if login.refreshed and logins.refreshed(host, inside, login) is not None:
+                    changed.append((login, inside))
+        for login, inside in changed:
+            with self._saying(login.host, "is not refreshed"):
+                if not same:
+                    raise Unusable("the login in the jail is another account's")
+                _refresh(login, inside)
+
+
+def _limit(login: Login) -> int:
+    return LARGEST if login.refreshed else LARGEST_COPY
+
+
+def _of_user(login: Login) -> Content | None:
+    try:
+        directory = os.open(os.path.dirname(login.host), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        return private_files.read(directory, os.path.basename(login.host), _limit(login))
+    finally:
+        os.close(directory)
+
+
+def _wanted(login: Login, there: Content | None, here: Content | None) -> bytes | None:
+    """What the copy is to hold; None to leave it as it is."""
+    if there is not None and (login.text or not (login.only or login.put or login.drop)):
+        return there.data
+    host = logins.parsed(there.data) if there is not None else None
+    inside = logins.parsed(here.data) if here is not None else None
+    wanted = logins.copied(host, inside, login)
+    return here.data if here is not None and wanted == inside else logins.dumped(wanted)
+
+
+def _refresh(login: Login, inside: logins.Document) -> None:
+    """Writes the user's file, under a lock, from what it holds by then."""
+    directory = os.open(os.path.dirname(login.host), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        found = os.fstat(directory)
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise Unusable("others may write its directory")
+        _lock(directory)
+        name = os.path.basename(login.host)
+        for _ in range(_TRIES):
+            there = private_files.read(directory, name, LARGEST)
+            host = logins.parsed(there.data) if there is not None else None
+            if there is None or host is None or not logins.same_account(host, inside, login):
+                raise Unusable("it has become another one meanwhile")
+            document = logins.refreshed(host, inside, login)
+            if document is None or private_files.replace(directory, name, logins.dumped(document, there.data), there):
+                return
+        raise Unusable("somebody else keeps writing it")
+    finally:
+        os.close(directory)  # and with it the lock
+
+
+def _lock(directory: int) -> None:
+    """A lock on the user's directory itself, so that sessions of other state directories see it too (flock(2))."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise Unusable("another session has been at it for a long time") from None
+            time.sleep(0.02)
+        else:
+            return

@@ -1,0 +1,163 @@
+"""Small files in directories that somebody else may be changing: found, read and replaced by descriptors alone.
+
+The private home is the agent's to write, also while another session of the worktree lives. Each step on the way is
+opened by itself and without following a link, so what is planted there can make a step fail, and nothing else. The
+directory that is then open may be moved about by the agent, but only to where it could have written itself.
+"""
+
+import os
+import stat
+from typing import NamedTuple
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Unusable(Exception):
+    """A file or directory is not what it should be. The text says what it is."""
+
+
+class Content(NamedTuple):
+    """A file's bytes, and what changes when anybody writes or replaces it."""
+
+    data: bytes
+    mark: tuple[int, ...]
+
+
+def directory_below(top: int, path: str, *, make: bool) -> int:
+    """Opens the directory of `path`, a path below the open directory `top`. The descriptor is the caller's to close.
+
+    Args:
+        top: an open directory.
+        path: relative, without ``..``; the last component is not looked at.
+        make: make what is missing, with mode 0700.
+
+    Raises:
+        FileNotFoundError: it is missing, and is not to be made.
+        Unusable: something else than a directory is in the way.
+    """
+    here = os.dup(top)
+    try:
+        for name in path.split("/")[:-1]:
+            try:
+                below = _enter(here, name, make=make)
+            except (NotADirectoryError, PermissionError) as error:
+                raise Unusable(f"{name} is no directory of ours: {error.strerror}") from None
+            except OSError as error:
+                if error.errno == 40:  # ELOOP: a link
+                    raise Unusable(f"{name} is a symbolic link") from None
+                raise
+            os.close(here)
+            here = below
+    except BaseException:
+        os.close(here)
+        raise
+    return here
+
+
+def _enter(here: int, name: str, *, make: bool) -> int:
+    try:
+        return os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
+    except FileNotFoundError:
+        if not make:
+            raise
+    try:
+        os.mkdir(name, 0o700, dir_fd=here)
+    except FileExistsError:
+        return os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=here)  # somebody was quicker; what it is, open(2) says
+    return os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
+
+
+def read(directory: int, name: str, limit: int) -> Content | None:
+    """A regular file's content; None when there is none.
+
+    Args:
+        directory: open.
+        name: of the file in it.
+        limit: most bytes.
+
+    Raises:
+        Unusable: it is a link, no regular file, somebody else's, known by another name too, or larger.
+    """
+    try:
+        descriptor = os.open(name, _READ, dir_fd=directory)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        what = "it is a symbolic link" if error.errno == 40 else error.strerror or str(error)
+        raise Unusable(what) from None
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise Unusable("it is no regular file")
+        if found.st_uid != os.geteuid():
+            raise Unusable(f"it belongs to user {found.st_uid}")
+        if found.st_nlink != 1:
+            raise Unusable("it has several names (hard links)")
+        if found.st_size > limit:
+            raise Unusable(f"it is larger than {limit >> 10} KiB")
+        data = b""
+        while len(data) <= limit and (block := os.read(descriptor, limit + 1 - len(data))):
+            data += block
+        if len(data) > limit:
+            raise Unusable(f"it is larger than {limit >> 10} KiB")
+        return Content(data, _mark(os.fstat(descriptor)))
+    except OSError as error:
+        raise Unusable(error.strerror or str(error)) from None
+    finally:
+        os.close(descriptor)
+
+
+def replace(directory: int, name: str, data: bytes, expected: Content | None) -> bool:
+    """Puts `data` in the place of a file, in one step, with mode 0600.
+
+    What a writer that was killed has left is removed; callers that may meet hold a lock.
+
+    Args:
+        directory: open.
+        name: of the file in it.
+        data: the whole content.
+        expected: what was read there before; None for nothing.
+
+    Returns:
+        False when something else is there by now, and nothing was done.
+
+    Raises:
+        OSError: it cannot be written; the file is as it was.
+    """
+    temporary = f".{name}.paddock"
+    try:
+        os.unlink(temporary, dir_fd=directory)
+    except FileNotFoundError:
+        pass  # as it should be
+    descriptor = os.open(temporary, _WRITE, 0o600, dir_fd=directory)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, 0o600)  # whatever the umask
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        if _mark_of(directory, name) != (expected.mark if expected is not None else None):
+            os.unlink(temporary, dir_fd=directory)
+            return False
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        try:
+            os.unlink(temporary, dir_fd=directory)
+        except FileNotFoundError:
+            pass  # renamed, or taken away by whoever else may write here
+        raise
+    os.fsync(directory)
+    return True
+
+
+def _mark(found: os.stat_result) -> tuple[int, ...]:
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _mark_of(directory: int, name: str) -> tuple[int, ...] | None:
+    try:
+        return _mark(os.stat(name, dir_fd=directory, follow_symlinks=False))
+    except FileNotFoundError:
+        return None

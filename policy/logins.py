@@ -1,0 +1,228 @@
+"""What of a login may pass between the user's files and a worktree's private home: the decision, on bytes already read.
+
+The agent writes its own copy, so nothing of that is believed. Into the user's file go single tokens that the provider's
+file names, into the user's own document, and only where everything that tells the account is the same on both sides.
+JSON after RFC 8259, read more strictly: UTF-8, no name twice, an object at the top. Tokens after RFC 7519 are looked
+into, not verified: what counts is that both name the same subject.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+LARGEST_TOKEN = 16 << 10
+"""Characters; the longest tokens seen have three thousand."""
+
+_MISSING = object()
+
+Document = dict[str, Any]
+
+
+class Login(NamedTuple):
+    """One file of a provider's, as a Plan carries it; see `policy.providers.files` for what the fields mean.
+
+    Attributes:
+        host: canonical directory and name of the user's own file; "" where there is none to be copied.
+        inside: path below the private home.
+        text: it is no JSON, and only ever copied in.
+        entry: dotted path of the object that holds one login; "" is the whole document, "*" each object in it.
+        refreshed: dotted paths below an entry, of what a refresh replaces.
+        newer: that of them which grows with each refresh.
+        account: dotted paths below an entry, of what tells the account.
+        proofs: (dotted path of a JWT below an entry, claims that tell the account).
+        only: dotted paths of what is copied in; empty means all.
+        put: (dotted path, value) of what the copy is given besides.
+        drop: the same, of what it is rid of.
+    """
+
+    host: str
+    inside: str
+    text: bool = False
+    entry: str = ""
+    refreshed: tuple[str, ...] = ()
+    newer: str = ""
+    account: tuple[str, ...] = ()
+    proofs: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    only: tuple[str, ...] = ()
+    put: tuple[tuple[str, str | bool | int], ...] = ()
+    drop: tuple[tuple[str, str | bool | int], ...] = ()
+
+
+def parsed(data: bytes) -> Document | None:
+    """The object that `data` holds, or None where it is anything else."""
+    try:
+        found = json.loads(
+            data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refused, parse_float=_finite
+        )
+    except (ValueError, RecursionError):  # of bytes, syntax, our own hooks, or depth
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def dumped(document: Document, like: bytes = b"\n") -> bytes:
+    """The document as JSON, in lines if `like` is."""
+    indent = 2 if b"\n" in like.strip() or like == b"\n" else None
+    try:
+        data = json.dumps(document, indent=indent, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON can write and UTF-8 cannot
+        data = json.dumps(document, indent=indent, allow_nan=False).encode("ascii")
+    return data + (b"\n" if like.endswith(b"\n") else b"")
+
+
+def copied(host: Document | None, inside: Document | None, login: Login) -> Document:
+    """The copy for the jail: the user's file or the chosen parts of it, over what the agent keeps there itself.
+
+    Args:
+        host: the user's document; None where there is none.
+        inside: the agent's, None where there is none that can be read.
+        login: which parts.
+    """
+    if host is not None and not login.only:
+        result = _copy(host)
+    else:
+        result = _copy(inside or {})
+        for path in login.only if host is not None else ():
+            value = _at(host or {}, path)
+            if value is _MISSING:
+                _remove(result, path)
+            else:
+                _put(result, path, value)
+    for path, wanted in login.put:
+        _put(result, path, wanted)
+    for path, wanted in login.drop:
+        if _at(result, path) == wanted:
+            _remove(result, path)
+    return result
+
+
+def same_account(host: Document, inside: Document, login: Login) -> bool:
+    """Whether nothing that tells the account differs, in any login that the user's document holds."""
+    for there, here in _entries(host, inside, login):
+        if here is None:
+            return False
+        if any(_at(there, path) != _at(here, path) for path in login.account):
+            return False
+        for path, names in login.proofs:
+            claims = _claims(_at(there, path))
+            if claims is None:
+                continue  # opaque: the rest has to tell
+            ours = _claims(_at(here, path))
+            if ours is None or any(claims.get(name) != ours.get(name) for name in names):
+                return False
+    return True
+
+
+def refreshed(host: Document, inside: Document, login: Login) -> Document | None:
+    """The user's document with the tokens of the agent's newer one; None where none is newer, or whole.
+
+    Neither adds nor removes anything. Each value has the type that it had, and a token's letters.
+
+    Args:
+        host: the user's.
+        inside: the agent's; `same_account` says whether it may be used at all.
+        login: what a refresh replaces.
+    """
+    result = _copy(host)
+    changed = False
+    for there, here in _entries(result, inside, login):
+        if here is None or not _grown(_at(there, login.newer), _at(here, login.newer)):
+            continue
+        values = {path: (_at(there, path), _at(here, path)) for path in login.refreshed}
+        present = {path: pair for path, pair in values.items() if pair[0] is not _MISSING}
+        if all(_may_replace(old, new) for old, new in present.values()):
+            for path, (_, new) in present.items():
+                _put(there, path, new)
+            changed = True
+    return result if changed else None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> Document:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice")
+    return found
+
+
+def _refused(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if abs(number) == float("inf"):
+        raise ValueError(f"{digits} is too large")
+    return number
+
+
+def _copy(document: Document) -> Document:
+    copy: Document = json.loads(json.dumps(document))
+    return copy
+
+
+def _entries(host: Document, inside: Document, login: Login) -> Iterator[tuple[Document, Document | None]]:
+    """Each login of the user's document, with the agent's counterpart."""
+    if login.entry == "*":
+        pairs = [(value, inside.get(name)) for name, value in host.items()]
+    else:
+        pairs = [(_at(host, login.entry), _at(inside, login.entry))]
+    for there, here in pairs:
+        if isinstance(there, dict):
+            yield there, here if isinstance(here, dict) else None
+
+
+def _at(document: Document, path: str) -> Any:  # noqa: ANN401  # JSON
+    found: Any = document
+    for name in path.split(".") if path else ():
+        found = found.get(name, _MISSING) if isinstance(found, dict) else _MISSING
+    return found
+
+
+def _put(document: Document, path: str, value: object) -> None:
+    *above, last = path.split(".")
+    for name in above:
+        below = document.get(name)
+        if not isinstance(below, dict):
+            below = document[name] = {}
+        document = below
+    document[last] = value
+
+
+def _remove(document: Document, path: str) -> None:
+    *above, last = path.split(".")
+    parent = _at(document, ".".join(above))
+    if isinstance(parent, dict):
+        parent.pop(last, None)
+
+
+def _number(value: object) -> bool:
+    """Whether it is a number that every reader of JSON takes for the same (RFC 8259, section 6)."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1 << 53
+
+
+def _grown(old: object, new: object) -> bool:
+    """Whether a time or counter has gone up. Times in words (RFC 3339, in UTC) go up with their letters."""
+    if isinstance(old, str) and isinstance(new, str):
+        return old < new
+    return _number(old) and _number(new) and old < new  # type: ignore[operator]  # both are numbers
+
+
+def _may_replace(old: object, new: object) -> bool:
+    if _number(old):
+        return _number(new)
+    if not isinstance(old, str) or not isinstance(new, str):
+        return old == new
+    return 0 < len(new) <= LARGEST_TOKEN and all("!" <= letter <= "~" for letter in new)
+
+
+def _claims(token: object) -> Document | None:
+    """The claims of a JWT (RFC 7519), unverified; None for anything else."""
+    parts = token.split(".") if isinstance(token, str) else []
+    if len(parts) != 3 or len(parts[1]) > LARGEST_TOKEN:
+        return None
+    try:
+        payload = base64.b64decode(parts[1] + "=" * (-len(parts[1]) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return parsed(payload)
