@@ -2,17 +2,18 @@
 
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
 from types import TracebackType
 from typing import Self
 
+from launcher.jail.remove import remove_tree
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.merge.gitlinks import gitlinks
 from launcher.vcs.merge.place import Place
 from launcher.vcs.merge.target import Target
+from launcher.vcs.scratch import Scratch
 
 _SHOWN_LINES = 20
 _TAIL = 16 << 10
@@ -31,20 +32,20 @@ class Check:
         self._target = target
         self._command = command
         self._hidden = hidden
-        self._directory = ""
+        self._scratch: Scratch | None = None
         self._number = 0
 
     def __enter__(self) -> Self:
         if self._command is not None:
             # Not below our own state, which no jail may reach.
-            self._directory = tempfile.mkdtemp(prefix="paddock-check-")
+            self._scratch = Scratch()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._directory:
-            remove(self._directory)
+        if self._scratch is not None:
+            self._scratch.close()
             Git(self._target.common_dir).run("worktree", "prune")
 
     def __call__(self, label: str, commit: str) -> str:
@@ -54,8 +55,9 @@ class Check:
             GitFailed: the files could not be laid out.
         """
         assert self._command is not None
+        assert self._scratch is not None
         self._number += 1
-        root = f"{self._directory}/merge-{self._number}"
+        root = self._scratch.path(f"merge-{self._number}")
         git = Git(self._target.common_dir)
         git.run("worktree", "add", "--quiet", "--detach", root, commit)
         try:
@@ -63,7 +65,7 @@ class Check:
                                      git, commit, root)  # fmt: skip
             status, said = self._run(root)
         finally:
-            remove(root)
+            remove_tree(root)
             git.run("worktree", "prune")
         if status == 0:
             return ""
@@ -99,8 +101,8 @@ class Check:
             directory = os.path.join(root, link.path)
             os.makedirs(directory, exist_ok=True)
             there = Git(inner.common_dir, directory)
-            with tempfile.TemporaryDirectory(prefix="paddock-index-") as scratch:
-                environment = {"GIT_INDEX_FILE": f"{scratch}/index"}
+            with Scratch() as trial:
+                environment = {"GIT_INDEX_FILE": trial.path("index")}
                 try:
                     there.run("read-tree", "--reset", "-u", link.commit, environment=environment)
                 except GitFailed:
@@ -108,13 +110,3 @@ class Check:
                         raise
                     continue  # nobody has that commit here; the command sees an empty directory, as after a clone
             self._lay_out_submodules(inner, there, link.commit, directory)
-
-
-def remove(path: str) -> None:
-    """Removes a directory that a jail has written in, whatever modes it has given to its parts."""
-    for directory, names, _ in os.walk(path):
-        for name in names:
-            inner = os.path.join(directory, name)
-            if not os.path.islink(inner):
-                os.chmod(inner, stat.S_IRWXU)
-    shutil.rmtree(path)

@@ -8,10 +8,10 @@ content (`remains`).
 
 import os
 import shutil
-import tempfile
 
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.merge import remains
+from launcher.vcs.scratch import Scratch
 from policy.errors import Refusal
 
 _MARK = "paddock merge "
@@ -80,9 +80,9 @@ class Files:
             Refusal: trunk-dirty: uncommitted work is in the way.
         """
         # Not beside the index: nothing would take a copy away that a crash has left there.
-        with tempfile.TemporaryDirectory(prefix="paddock-merge-") as scratch:
+        with Scratch() as scratch:
             trial = Files(self._git, self._run)
-            trial._copy = f"{scratch}/index"
+            trial._copy = scratch.path("index")
             trial._environment = {"GIT_INDEX_FILE": trial._copy}
             trial._prepare()
             trial._read_tree("-n", "-m", "-u", old, new)

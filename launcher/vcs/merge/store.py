@@ -2,13 +2,13 @@
 
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.merge import report
 from launcher.vcs.merge.gitlinks import with_gitlinks
+from launcher.vcs.scratch import Scratch
 
 _UNRELATED = b"refusing to merge unrelated histories"
 
@@ -35,7 +35,7 @@ class Store:
     """
 
     def __init__(self, git_dir: str, who: Mapping[str, str], *, hold: Sequence[int] = (), keep: bool = True) -> None:
-        self._scratch = tempfile.TemporaryDirectory(prefix="paddock-merge-")
+        self._scratch = Scratch()
         self._tree = self.scratch("tree")
         os.mkdir(self._tree)
         self.git = Git(git_dir, self._tree, hold=hold)
@@ -53,7 +53,7 @@ class Store:
 
     def close(self) -> None:
         """Removes what merging needed."""
-        self._scratch.cleanup()
+        self._scratch.close()
 
     def with_gitlinks(self, commit: str, changes: Mapping[str, str | None]) -> str:
         """See `gitlinks.with_gitlinks`."""
@@ -62,7 +62,7 @@ class Store:
 
     def scratch(self, name: str) -> str:
         """A file name for something private."""
-        return os.path.join(self._scratch.name, name)
+        return self._scratch.path(name)
 
     def __enter__(self) -> Self:
         return self
