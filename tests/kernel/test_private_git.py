@@ -174,6 +174,23 @@ def test_links_that_the_agent_plants_lead_nowhere(git: Git) -> None:
     assert sorted(path.name for path in git.place.iterdir()) == names
 
 
+def test_what_the_agent_puts_in_the_way_of_later_sessions_is_put_aside(git: Git, tmp_path: Path) -> None:
+    """Links and files where directories are needed, directories where files are: the next session works."""
+    ok(
+        git.run(
+            """cd "$(git rev-parse --absolute-git-dir)"
+            rm -rf hooks info config packed-refs
+            ln -s /etc hooks; mkfifo info; mkdir -p config/inner packed-refs/inner
+            rm -rf objects/info; echo x >objects/info"""
+        )
+    )
+    git.outside("commit", "--allow-empty", "-m", "the host goes on")
+    (git.common / "info").mkdir(exist_ok=True)
+    (git.common / "info/exclude").write_text("something\n")
+    ok(git.run("echo more >more.txt && git add more.txt && git commit -qm 'after that'"))
+    assert "after that" in git.outside("log", "-1", "--format=%s", "agent-one")
+
+
 def test_hooks_in_the_tree_run_in_the_jail(git: Git) -> None:
     """As husky has them: the setting leads into the worktree, and the hook there is executed."""
     (git.worktree / ".husky").mkdir()

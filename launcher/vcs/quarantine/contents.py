@@ -73,7 +73,8 @@ def agent_branch(directory: Inside, ref: str) -> str | None:
 
 def whole(directory: Inside) -> bool:
     """Whether what git needs at least is there: the agent may have removed any of it."""
-    return all(map(directory.is_directory, ("objects", "refs"))) and directory.read("HEAD", 4096) is not None
+    directories = all(map(directory.is_directory, ("objects", "refs")))
+    return directories and directory.read("HEAD", 4096) is not None and directory.read("config", 1 << 20) is not None
 
 
 def make(directory: Inside, source: Source, head: refs.Head) -> None:

@@ -95,7 +95,9 @@ class Inside:
         return True
 
     def write(self, path: str, content: bytes, *, mode: int = 0o600, time: int | None = None) -> None:
-        """Replaces the file `path`, making the directories above it.
+        """Replaces the file `path`, making the directories above it. What stands in the way is renamed.
+
+        An agent that could stop this with a link in place of a directory would stop every later session here.
 
         Args:
             path: relative.
@@ -104,8 +106,7 @@ class Inside:
             time: of its last change, in nanoseconds; None for now.
 
         Raises:
-            OSError: something else stands in the way: a file or a link where a directory is needed, a directory in
-                the file's place.
+            OSError: the disk is full, or the agent is at work at the same time.
         """
         directory, name = self._above(path)
         try:
@@ -122,7 +123,11 @@ class Inside:
                         os.utime(fd, ns=(time, time))
                 finally:
                     os.close(fd)
-                os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+                try:
+                    os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+                except IsADirectoryError:
+                    _put_aside(name, directory)
+                    os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
             except BaseException:
                 os.unlink(temporary, dir_fd=directory)
                 raise
@@ -169,10 +174,17 @@ class Inside:
             try:
                 try:
                     inner = os.open(parent, _DIRECTORY, dir_fd=directory)
-                except FileNotFoundError:
+                except (FileNotFoundError, NotADirectoryError) as error:  # Linux says the latter of a link, too
+                    if isinstance(error, NotADirectoryError):
+                        _put_aside(parent, directory)
                     os.mkdir(parent, 0o700, dir_fd=directory)
                     inner = os.open(parent, _DIRECTORY, dir_fd=directory)
             finally:
                 os.close(directory)
             directory = inner
         return directory, name
+
+
+def _put_aside(name: str, directory: int) -> None:
+    """Renames what has the name of something that is needed. It is the agent's own, and stays where he finds it."""
+    os.rename(name, f"{name[:100]}.replaced-{os.urandom(5).hex()}", src_dir_fd=directory, dst_dir_fd=directory)

@@ -16,6 +16,10 @@ from policy.plan import Plan
 _ATTEMPTS = 20
 
 
+_NEEDED = (("HEAD", 0o100000), ("config", 0o100000), ("objects", 0o040000), ("refs", 0o040000))
+"""What git needs at least of a private git directory, and its type."""
+
+
 class Lease:
     """A private git directory in use. `close` ends it; so does the end of every process that has the lock.
 
@@ -105,7 +109,7 @@ def whole(directory: str, record: Record) -> bool:
     """Whether the agent has left what git needs at least. Only asked for; nothing there is read or followed."""
     for repository in record.repositories:
         place = f"{directory}/{GIT}/{repository.private}"
-        for name, kind in (("HEAD", 0o100000), ("objects", 0o040000), ("refs", 0o040000)):
+        for name, kind in _NEEDED:
             try:
                 if os.lstat(f"{place}/{name}").st_mode & 0o170000 != kind:
                     return False
