@@ -67,7 +67,7 @@ def test_no_unit_has_what_breaks_jails(path: Path) -> None:
         return
     settings = dict(line.split("=", 1) for line in path.read_text().splitlines() if re.match(r"[A-Z]\w+=", line))
     assert not settings.keys() & {"SystemCallFilter", "PrivateUsers", "ProtectControlGroups", "ProtectKernelTunables",
-                                  "MemoryDenyWriteExecute", "ProtectKernelLogs"}  # fmt: skip
+                                  "MemoryDenyWriteExecute", "ProtectKernelLogs", "ProtectProc"}  # fmt: skip
     assert settings.get("RestrictNamespaces", "") != "yes"
     if path.suffix == ".service":
         assert settings["Delegate"] == "yes"

@@ -1,0 +1,224 @@
+"""The supervisor under a systemd that was booted for the test: activation, readiness, watchdog, reload, stop, audit."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import audit, booted
+from tests.support.booted import ACCOUNT, Booted
+from tests.support.features import need
+from tests.support.install import Installed
+
+SERVICE = f"paddock@{ACCOUNT}.service"
+SOCKET = f"paddock@{ACCOUNT}.socket"
+ADDRESS = f"/run/paddock/{ACCOUNT}/control.sock"
+
+
+@pytest.fixture
+def system(installed: Installed, public_dir: Path) -> Iterator[Booted]:
+    """A booted system with the service's socket listening, and a repository of its user."""
+    need("systemd")
+    need("userns")
+    with booted.boot(installed, public_dir) as up:
+        ended = up.run(installed.paddock, "service", "install", "--system", "--for", ACCOUNT, "--now")
+        assert ended.returncode == 0, ended.stderr
+        repository(up)
+        yield up
+
+
+def repository(system: Booted) -> Path:
+    """A repository of the user with one commit."""
+    root = system.shared / "home/repo"
+    script = (
+        "git init -q $0; cd $0; git config user.name a; git config user.email a@b; git commit -q --allow-empty -m 1"
+    )
+    assert system.run("sh", "-ec", script, root, user=True).returncode == 0
+    return root
+
+
+def paddock(system: Booted, *words: str) -> str:
+    """What `paddock WORDS` prints for the service's user."""
+    ended = system.run(system.installed.paddock, *words, user=True)
+    assert ended.returncode == 0, ended.stderr + system.journal()
+    return ended.stdout
+
+
+def create(system: Booted, name: str, script: str, address: str = ADDRESS, **more: object) -> None:
+    """Asks the service for a session that runs a shell script, and waits until it runs or is over."""
+    body = {"command": ["sh", "-c", script], "directory": str(system.shared / "home/repo"), "name": name, **more}
+    ended = system.run(
+        *("curl", "--silent", "--show-error", "--fail-with-body", "--unix-socket", address),
+        *("--header", "content-type: application/json", "--data-binary", "@-", "http://paddock/v1/sessions"),
+        stdin=json.dumps(body), user=True,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    system.until(f"{name} runs", lambda: session(system, name, address)["state"] in ("running", "ended", "failed"))
+
+
+def session(system: Booted, name: str, address: str = ADDRESS) -> Any:  # noqa: ANN401  # JSON
+    """What the service says of a session; {"state": ""} while it restarts."""
+    ended = system.run("curl", "--silent", "--unix-socket", address, f"http://paddock/v1/sessions/{name}", user=True)
+    return json.loads(ended.stdout) if ended.returncode == 0 else {"state": ""}
+
+
+def running(system: Booted) -> set[str]:
+    """Names of all processes of the booted system, jails included."""
+    return set(system.run("sh", "-c", "cat /proc/[0-9]*/comm").stdout.split())
+
+
+def test_the_first_client_starts_the_service(system: Booted) -> None:
+    """Nothing runs before somebody asks; then systemd has READY, one line of status, and the main process."""
+    assert system.show(SERVICE, "ActiveState") == "inactive"
+    assert "no session" in paddock(system, "ps")
+    assert system.show(SERVICE, "ActiveState") == "active"
+    assert system.show(SERVICE, "StatusText").startswith("0 sessions live")
+    status = Path(f"/proc/{system.main_pid(SERVICE)}/status").read_text()
+    assert f"Uid:\t{booted.UID}\t{booted.UID}" in status
+    environment = Path(f"/proc/{system.main_pid(SERVICE)}/environ").read_bytes()
+    assert b"LISTEN_FDS=1" in environment, "it was handed its socket"
+    assert system.run("curl", "--silent", "--unix-socket", ADDRESS, "http://x/v1/health", user=True).returncode == 0
+
+
+def test_nobody_but_the_user_and_root_is_answered(system: Booted) -> None:
+    """Another user does not get through the socket's mode; root does."""
+    words = ("curl", "--silent", "--unix-socket", ADDRESS, "http://paddock/v1/sessions")
+    assert system.run(*words).returncode == 0
+    stranger = ("setpriv", "--reuid=64998", "--regid=64998", "--clear-groups")
+    assert system.run(*stranger, *words).returncode != 0
+
+
+def test_a_reload_ends_no_session(system: Booted) -> None:
+    """SIGHUP through systemctl reads the settings again; the main process and its session are the same as before."""
+    create(system, "long", "sleep 1000")
+    before = (system.main_pid(SERVICE), session(system, "long")["pid"])
+    settings = system.shared / "home/.config/paddock/service.toml"
+    assert system.run("sh", "-c", "mkdir -p $(dirname $0); echo 'helpers = 1' >$0", settings, user=True).returncode == 0
+    system.systemctl("reload", SERVICE)
+    assert system.show(SERVICE, "ActiveState") == "active"
+    assert (system.main_pid(SERVICE), session(system, "long")["pid"]) == before
+    long = session(system, "long")
+    assert long["state"] == "running"
+    assert "sleep" in {process["name"] for process in long["processes"]}, "it sees what runs in the jail"
+    system.until("it has obeyed", lambda: "settings were read again" in system.journal())
+
+
+def test_a_stop_ends_sessions_in_order_and_keeps_their_work_and_record(system: Booted) -> None:
+    """What the agent had committed is in the repository, its record says why it ended, no process is left."""
+    create(system, "works", "git commit -q --allow-empty -m 'by the agent'; touch done; sleep 1000")
+    root = system.shared / "home/repo"
+    system.until("it has committed", (root / "done").exists)
+    system.systemctl("stop", SOCKET, SERVICE)
+    assert system.show(SERVICE, "Result") == "success"
+    assert system.run("test", "-e", f"/sys/fs/cgroup/paddock.slice/{SERVICE}").returncode == 1
+    log = system.run("git", "-C", root, "log", "--format=%s", user=True).stdout
+    assert log.splitlines() == ["by the agent", "1"]
+    system.systemctl("start", SOCKET)
+    again = session(system, "works")
+    assert (again["state"], again["outcome"]["reason"]) == ("ended", "service-stopped")
+
+
+def test_a_service_that_stands_still_is_killed_and_comes_back(system: Booted) -> None:
+    """The watchdog ends what does not ping; the next one knows what was lost, and nothing of it still runs."""
+    drop_in = f"/etc/systemd/system/{SERVICE}.d/watchdog.conf"
+    system.run("mkdir", "-p", os.path.dirname(drop_in))
+    system.run("tee", drop_in, stdin="[Service]\nWatchdogSec=2\n")
+    system.systemctl("daemon-reload")
+    create(system, "long", "sleep 1000")
+    first = system.main_pid(SERVICE)
+    os.kill(first, signal.SIGSTOP)
+    system.until("systemd has started another one", lambda: system.show(SERVICE, "NRestarts") == "1")
+    system.until("it is ready", lambda: system.show(SERVICE, "ActiveState") == "active")
+    assert system.main_pid(SERVICE) not in (0, first)
+    assert "Watchdog timeout" in system.journal()
+    assert session(system, "long")["state"] == "lost"
+    assert "sleep" not in running(system)
+
+
+def test_records_of_the_log_can_be_looked_for_by_session(system: Booted) -> None:
+    """The service's records are in the journal under its name, with their priority, each message once."""
+    create(system, "quick", "true")
+    system.until("it has ended", lambda: session(system, "quick")["state"] == "ended")
+    lines = system.run("journalctl", "--output=json", "SYSLOG_IDENTIFIER=paddock").stdout.splitlines()
+    found = [json.loads(line) for line in lines]
+    about = [entry for entry in found if "session quick" in entry["MESSAGE"]]
+    assert about
+    assert all(entry["_TRANSPORT"] == "journal" and entry["PRIORITY"] == "6" for entry in about)
+    assert all(entry["LOGGER"] == "paddock.service" for entry in about)
+    assert not [entry for entry in about if entry["MESSAGE"].startswith("INFO")]
+
+
+def test_a_user_has_one_without_an_administrator(system: Booted) -> None:
+    """Under the user's own manager: installed, activated by its socket, jails are made, audit is said to be missing."""
+    runtime = f"/run/user/{booted.UID}"
+    system.run("install", "-d", "-m", "0700", "-o", ACCOUNT, runtime)
+    system.systemctl("stop", SOCKET)
+    own = {"XDG_RUNTIME_DIR": runtime}
+    started = system.run(
+        *("systemd-run", "--unit=manager", f"--uid={ACCOUNT}", "--property=Delegate=yes", "--property=PAMName="),
+        *(f"--setenv=XDG_RUNTIME_DIR={runtime}", "--setenv=SYSTEMD_UNIT_PATH=/run/.keep/units:", booted.INIT, "--user"),
+    )
+    assert started.returncode == 0, started.stderr
+    sock = f"{runtime}/systemd/private"
+    system.until("the user's manager runs", lambda: system.run("test", "-S", sock).returncode == 0)
+    command = system.installed.paddock
+    ended = system.run(command, "service", "install", "--user", "--now", user=True, env=own)
+    assert ended.returncode == 0, ended.stderr + system.journal()
+    address = f"{runtime}/paddock/control.sock"
+    create(system, "mine", "grep Cap /proc/self/status; sleep 1000", address)
+    assert session(system, "mine", address)["backend"] == "landlock+namespaces"
+    shown = system.run(command, "service", "status", "--user", user=True, env=own)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert "not available to user units" in shown.stdout
+    assert "paddock.service" in shown.stdout
+    removed = system.run(command, "service", "uninstall", "--user", user=True, env=own)
+    assert removed.returncode == 0, removed.stderr
+    assert "sleep" not in running(system)
+
+
+def test_denials_of_the_kernels_audit_arrive_and_no_child_has_the_capability(
+    installed: Installed, public_dir: Path
+) -> None:
+    """The unit gives one capability; the service drops it when it listens; ledgers of its sessions have every path."""
+    need("systemd")
+    need("audit")
+    with audit.switched_on(), booted.boot(installed, public_dir, initial=True) as up:
+        repository(up)
+        ended = up.run(installed.paddock, "service", "install", "--system", "--root", "/")
+        assert ended.returncode == 0, ended.stderr
+        # Root's manager hands its own runtime directory to all; the system's has none.
+        up.run("mkdir", "-p", f"/run/systemd/system/{SERVICE}.d")
+        up.run(
+            "tee", f"/run/systemd/system/{SERVICE}.d/test.conf", stdin="[Service]\nUnsetEnvironment=XDG_RUNTIME_DIR\n"
+        )
+        up.systemctl("daemon-reload")
+        up.systemctl("start", SOCKET)
+        paddock(up, "ps")
+        asking = up.shared / "home/.local/state/paddock/run/audit.sock"
+        up.until("the audit is heard", asking.exists)
+        secret = up.shared / "home/secret"
+        up.run("sh", "-c", "echo x >$0", secret, user=True)
+        # Where jails have mounts the file is not there at all, and Landlock is not asked.
+        environment = {"PATH": "/usr/bin:/bin", "HOME": str(up.shared / "home"), "PADDOCK_NO_USERNS": "1"}
+        script = f"cat {secret}; cat {secret}.too; sleep 1000"
+        create(up, "curious", script, options=["--freeze-root"], environment=environment)
+        main = up.main_pid(SERVICE)
+        sets = ("CapInh", "CapPrm", "CapEff", "CapAmb")
+        family = [main, *map(int, Path(f"/proc/{main}/task/{main}/children").read_text().split())]
+        assert len(family) > 1
+        for pid in family:
+            status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+            assert [int(status[name], 16) for name in sets] == [0, 0, 0, 0], f"{pid}: {status['Name']}"
+            assert int(status["CapBnd"], 16) == 1 << 37, "the unit's one capability, and nothing else"
+        words = (installed.paddock, "run", "--freeze-root", "--session", "beside", "--", "cat", secret)
+        at = up.shared / "home/repo"
+        beside = up.run("sh", "-c", 'cd "$0"; exec "$@"', at, *words, user=True, env={"PADDOCK_NO_USERNS": "1"})
+        assert "Permission denied" in beside.stderr
+        up.systemctl("stop", SOCKET, SERVICE)
+        for name in ("curious", "beside"):
+            told = [json.loads(line) for line in paddock(up, "denials", name, "--json").splitlines()]
+            assert [(each["layer"], each["path"]) for each in told] == [("landlock", str(secret))], name
