@@ -17,6 +17,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "why": ("launcher.verbs.why", "say whether a path or a host is allowed, what decides it, what would allow it"),
     "denials": ("launcher.verbs.denials", "show what a session was refused, and what would allow it"),
     "worktree": ("launcher.verbs.worktree", "make, look at, harvest and remove worktrees for agents"),
+    "attach": ("launcher.verbs.attach", "join a session of the service, or an agent that lives in it"),
     "service": ("launcher.verbs.service", "put the supervisor under systemd, and take it out again"),
     "doctor": ("launcher.verbs.doctor", "prove what this machine can enforce"),
     "providers": ("launcher.verbs.providers", "list the known agents, and explain one"),

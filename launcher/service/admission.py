@@ -7,7 +7,7 @@ from launcher.service.settings import Settings
 from policy.errors import Refusal
 
 Parse = Callable[[list[str]], tuple[dict[str, str | list[str] | bool], list[str]]]
-"""`launcher.cli.parse` for the words of `paddock run`: options by name, and the command."""
+"""Understands `SessionRequest.words`: options by name, and the command."""
 
 _NOT_HERE = ("--session", "--report", "--dry-run", "--help")
 
@@ -18,7 +18,7 @@ def options_of(request: SessionRequest, parse: Parse) -> dict[str, str | list[st
     Raises:
         Refusal: usage.
     """
-    options, command = parse([*request.options, "--", *request.command])
+    options, command = parse(request.words())
     if command != list(request.command):
         raise _usage("the options hold a word that is no option")
     for name in _NOT_HERE:

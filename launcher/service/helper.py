@@ -33,7 +33,7 @@ STARTED = b"B"  # the command is about to be executed; data: seconds since the l
 ENDED = b"X"  # status, limit that was passed, denials, harvest, hand-off changes, what was told
 REFUSED = b"E"  # the Refusal as a dictionary
 
-_LETTERS = {"session": SESSION, "jail": JAIL, "started": STARTED, "ended": ENDED}
+_LETTERS = {"session": SESSION, "jail": JAIL, "started": STARTED, "ended": ENDED, "refused": REFUSED}
 _NOFILE = 7  # RLIMIT_NOFILE
 _MOST_TOLD = 64 << 10
 

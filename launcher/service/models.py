@@ -1,9 +1,9 @@
 """What goes over the control API. The OpenAPI document, the store's JSON and `--json` are made of it."""
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from launcher.service.states import SessionState
 from launcher.session import state
@@ -88,6 +88,8 @@ class SessionRequest(Frozen):
         stdin: what it has for its standard input.
         umask: of the command, such as 18 for 0022.
         restart: whether it is started again.
+        bridge: "acp" for an agent of the Agent Client Protocol: `options` are those of `paddock acp`, and editors
+            attach with mode=acp. Needs stdin "pipe".
         wait_for_client: it is started when the first client is attached, so that it misses no output.
         labels: for who asks; they mean nothing here.
     """
@@ -100,10 +102,21 @@ class SessionRequest(Frozen):
     stdin: Input = Input.NULL
     umask: int = Field(0o022, ge=0, le=0o777)
     restart: Restart = Field(default_factory=lambda: Restart.model_validate({}))
+    bridge: Literal["acp"] | None = None
     wait_for_client: bool = False
     labels: dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=1_024)]] = Field(
         default_factory=dict, max_length=32
     )
+
+    @model_validator(mode="after")
+    def _has_input(self) -> "SessionRequest":
+        if self.bridge is not None and self.stdin is not Input.PIPE:
+            raise ValueError('a bridge needs stdin "pipe"')
+        return self
+
+    def words(self, *own: str) -> list[str]:
+        """The words of `paddock run`, or behind "acp" those of `paddock acp`, with `own` options in front."""
+        return [*([self.bridge] if self.bridge else []), *own, *self.options, "--", *self.command]
 
 
 class Reason(StrEnum):
@@ -200,6 +213,8 @@ class Session(Frozen):
         command: its words.
         options: of `paddock run`; values of --env are left out.
         directory: where it was asked for.
+        stdin: what it has for its standard input.
+        bridge: "acp" for an agent that editors attach to.
         labels: as given.
         client_uid: user id of who asked for it.
         created: seconds since the epoch.
@@ -222,6 +237,8 @@ class Session(Frozen):
     command: list[str]
     options: list[str]
     directory: str
+    stdin: Input
+    bridge: str | None
     labels: dict[str, str]
     client_uid: int
     created: float

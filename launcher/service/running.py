@@ -60,7 +60,7 @@ class Attempt:
         try:
             self.helper.launch(
                 {
-                    "words": ["--session", request.name, *request.options, "--", *request.command],
+                    "words": request.words("--session", request.name or ""),
                     "environment": environment,
                     "directory": request.directory,
                     "umask": request.umask,

@@ -199,6 +199,8 @@ def session_of(row: sqlite3.Row) -> Session:
         command=request["command"],
         options=request["options"],
         directory=request["directory"],
+        stdin=request["stdin"],
+        bridge=request.get("bridge"),  # a record of an earlier version has none
         labels=request["labels"],
         client_uid=row["client_uid"],
         created=row["created"],

@@ -1,6 +1,8 @@
 """`paddock acp`: an agent in its jail, behind a bridge that holds the Agent Client Protocol to the jail too."""
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 from launcher import cli
 from launcher.session import places
@@ -40,10 +42,16 @@ _MOST_GRACE = 3600.0
 
 def main(argv: list[str]) -> int:
     """Runs a provider behind the bridge; returns its exit status."""
-    options, command = cli.parse(argv, EXTRA, verb="acp")
+    options, _ = cli.parse(argv, EXTRA, verb="acp")
     if "--help" in options:
         print(cli.help_text("acp", SYNOPSIS, EXAMPLES, NOTES, options=(*EXTRA, *cli.OPTIONS)))
         return 0
+    return launch(argv)
+
+
+def launch(argv: list[str], observer: "Callable[[str, Any], None] | None" = None) -> int:
+    """Runs a provider behind the bridge; `observer` as in `launcher.session.run.run`."""
+    options, command = cli.parse(argv, EXTRA, verb="acp")
     if not command:
         raise cli.usage("there is no provider to run", "acp")
     chosen = {name: _choice(options, name) for name in CHOICES}
@@ -71,6 +79,7 @@ def main(argv: list[str]) -> int:
             cwd=chosen["--cwd"], mcp=chosen["--mcp"], files=chosen["--fs"], terminals=chosen["--terminals"]
         ),
         grace=grace,
+        observer=observer,
     )
 
 

@@ -9,7 +9,7 @@ import typer
 
 from launcher import cli
 from launcher.session import places
-from launcher.verbs import typer_verb, version
+from launcher.verbs import acp, typer_verb, version
 
 EXAMPLES = (
     ("paddock serve", "in the foreground, until Ctrl-C or SIGTERM; sessions are ended in order then"),
@@ -39,6 +39,11 @@ def serve(
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)
     for name in ("asyncio", "uvicorn"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    return asyncio.run(
-        daemon.serve(where, version.installed(), lambda words: cli.parse(words, verb="run"), audit=listener)
-    )
+    return asyncio.run(daemon.serve(where, version.installed(), _parse, audit=listener))
+
+
+def _parse(words: list[str]) -> tuple[cli.Parsed, list[str]]:
+    """Options and command of `launcher.service.models.SessionRequest.words`."""
+    if words and words[0] == "acp":
+        return cli.parse(words[1:], acp.EXTRA, verb="acp")
+    return cli.parse(words, verb="run")

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from launcher import cli
-from launcher.verbs import acp, denials, doctor, explain, merge, run, service, why, worktree
+from launcher.verbs import acp, attach, denials, doctor, explain, merge, run, service, why, worktree
 from launcher.verbs import exec as further
 from policy import promises
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED
@@ -117,7 +117,12 @@ def man_page() -> str:
     out += [".SH SUBCOMMANDS OF SERVICE"]
     for name, (_, _, summary) in service.SUBCOMMANDS.items():
         out += [".TP", f".B {name}", _roff(summary[0].upper() + summary[1:] + ".")]
-    for verbs, options in (("RUN AND EXPLAIN", cli.OPTIONS), ("ACP", acp.EXTRA), ("EXEC", further.OPTIONS)):
+    for verbs, options in (
+        ("RUN AND EXPLAIN", cli.OPTIONS),
+        ("ACP", acp.EXTRA),
+        ("ATTACH", attach.OWN),
+        ("EXEC", further.OPTIONS),
+    ):
         out += [f".SH OPTIONS OF {verbs}"]
         for name, kind, metavar, text in options:
             value = f" \\fI{_roff(metavar)}\\fR" if metavar else ""
@@ -139,9 +144,8 @@ def man_page() -> str:
     ):
         out += [".TP", f".B {status}", meaning]
     out += [".SH EXAMPLES"]
-    for command, meaning in (*run.EXAMPLES, *further.EXAMPLES, *acp.EXAMPLES, *explain.EXAMPLES, *why.EXAMPLES,
-                             *denials.EXAMPLES, *worktree.EXAMPLES, *merge.EXAMPLES, *service.EXAMPLES,
-                             *doctor.EXAMPLES):  # fmt: skip
+    shown_by = (run, further, acp, attach, explain, why, denials, worktree, merge, service, doctor)
+    for command, meaning in [example for verb_module in shown_by for example in verb_module.EXAMPLES]:
         out += [".TP", f".B {_roff(command)}", _roff(meaning[0].upper() + meaning[1:] + ".")]
     out += [
         ".SH FILES",

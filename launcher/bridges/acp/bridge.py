@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from launcher.bridges.acp.audit import Audit
 from launcher.bridges.acp.front import Front
@@ -56,6 +56,7 @@ def serve(
     strict: bool,
     choices: Choices,
     grace: float = GRACE,
+    observer: Callable[[str, Any], None] | None = None,
 ) -> int:
     """Runs the planned provider between this process's standard input and output, to its end.
 
@@ -73,6 +74,7 @@ def serve(
         strict: refuse when hand-off files have changed.
         choices: what the bridge does with what the client offers.
         grace: seconds for the provider to end by itself when the client has left.
+        observer: see `run.run`; called in the launcher's process, also with "refused" and a Refusal's dictionary.
 
     Returns:
         The provider's exit status, 128+N when signal N ended it; 125 when Paddock refused, which it has said then.
@@ -84,9 +86,9 @@ def serve(
     init.block_signals()
     child = os.fork()
     if child == 0:
-        _launch(own, to_provider, from_provider, notice, lambda tell: run.run(
+        _launch(own, to_provider, from_provider, notice, observer, lambda tell: run.run(
             entry, arguments, places, given=given, name=session, report=report, verbose=verbose, quiet=quiet,
-            strict=strict, started=started, on_start=tell,
+            strict=strict, started=started, on_start=tell, observer=observer,
         ))  # fmt: skip
     for fd in (to_provider[0], from_provider[1], notice[1]):
         os.close(fd)
@@ -112,6 +114,7 @@ def _load() -> None:
 
 
 def _launch(parent: int, to_provider: tuple[int, int], from_provider: tuple[int, int], notice: tuple[int, int],
+            observer: Callable[[str, Any], None] | None,
             session: Callable[[Callable[[int], None]], int]) -> NoReturn:  # fmt: skip
     """The child: the launcher of the session. Nothing may escape from here."""
     status = EXIT_REFUSED
@@ -131,6 +134,8 @@ def _launch(parent: int, to_provider: tuple[int, int], from_provider: tuple[int,
     except Refusal as refusal:
         messages.say(str(refusal))
         status = refusal.exit_code
+        if observer is not None:
+            observer("refused", refusal.as_dict())
     except BaseException as error:
         messages.say(str(init.failure("paddock could not go on", error)))
     finally:

@@ -5,6 +5,8 @@ from then on both sides send frames: a letter, four bytes of length (little-endi
 has the same form). Query: ``mode=read`` (default) or ``write``, ``offset=N`` to get what is kept from there on
 (``offset=0``: all that is kept), ``take=1`` to become the writer in place of another one.
 
+``mode=acp`` is for editors (`launcher.service.api.acp_stream`).
+
 From the server: ``H`` hello, ``O`` standard output, ``R`` standard error, ``X`` the session is over, ``E`` a refusal,
 after which the stream ends. ``H``, ``X`` and ``E`` are JSON. To the server: ``I`` standard input, ``Z`` its end,
 ``K`` a signal's number in one byte.
@@ -29,8 +31,10 @@ INPUT, END, SIGNAL = b"I", b"Z", b"K"
 
 MOST_FRAME = 1 << 20
 _HIGH_WATER = 1 << 20
-_PATIENCE = 30.0
+PATIENCE = 30.0
+"""Seconds for which a client may hold the session up by not reading."""
 _HEADER = 5
+UPGRADED = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: paddock-stream\r\n\r\n"
 
 
 def frame(kind: bytes, payload: bytes = b"") -> bytes:
@@ -72,8 +76,7 @@ class AttachStream(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=_HIGH_WATER)
-        upgrade = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: paddock-stream\r\n\r\n"
-        transport.write(upgrade.encode())
+        transport.write(UPGRADED)
         streams = self._live.streams
         first = streams.first if self._offset is not None else streams.offset
         wanted = streams.offset if self._offset is None else min(self._offset, streams.offset)
@@ -109,7 +112,7 @@ class AttachStream(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client does not read fast enough: the session waits for it, for a while."""
         self._live.streams.hold(self, held=True)
-        self._patience = asyncio.get_running_loop().call_later(_PATIENCE, self._let_go)
+        self._patience = asyncio.get_running_loop().call_later(PATIENCE, self._let_go)
 
     def resume_writing(self) -> None:
         """It has caught up."""
@@ -120,7 +123,7 @@ class AttachStream(asyncio.Protocol):
 
     def _let_go(self) -> None:
         assert self._transport is not None
-        log.warning("a client of session %s did not read for %g s", self._live.name, _PATIENCE)
+        log.warning("a client of session %s did not read for %g s", self._live.name, PATIENCE)
         self._transport.abort()
 
     # Input
@@ -170,16 +173,24 @@ class AttachStream(asyncio.Protocol):
         self._live.streams.unsubscribe(self)
 
 
-def attach(supervisor: Supervisor, name: str, query: str) -> AttachStream:
+def attach(supervisor: Supervisor, name: str, query: str) -> asyncio.Protocol:
     """The stream for an upgrade request.
 
     Raises:
-        Refusal: session-unknown, session-over, request-invalid, session-has-writer, session-no-stdin.
+        Refusal: session-unknown, session-over, request-invalid, session-has-writer, session-no-stdin, session-not-acp,
+            session-acp.
     """
     words = {key: values[-1] for key, values in parse_qs(query).items()}
     mode, offset = words.get("mode", "read"), words.get("offset")
-    if mode not in ("read", "write") or (offset is not None and not (offset.isascii() and offset.isdigit())):
-        raise Refusal("request-invalid", "the query cannot be understood", hint="mode=read|write, offset=N, take=1")
+    if mode not in ("read", "write", "acp") or (offset is not None and not (offset.isascii() and offset.isdigit())):
+        raise Refusal("request-invalid", "the query cannot be understood", hint="mode=read|write|acp, offset=N, take=1")
     live = supervisor.required(name)
+    if mode == "acp":
+        from launcher.service.api.acp_stream import AcpStream
+
+        return AcpStream(supervisor, live, take=words.get("take") == "1")
+    if mode == "write" and live.request.bridge:
+        raise Refusal("session-acp", f"session {name} speaks the Agent Client Protocol, and not with everybody at once",
+                      hint="attach with mode=acp, or mode=read to look on")  # fmt: skip
     number = None if offset is None else int(offset[:18])
     return AttachStream(supervisor, live, write=mode == "write", take=words.get("take") == "1", offset=number)

@@ -1,0 +1,123 @@
+"""`paddock attach`: join a session of the service; with `--provider`, an agent that editors come back to."""
+
+import fcntl
+import hashlib
+import json
+import os
+import shlex
+from typing import Any
+
+from launcher import cli
+from launcher.service import attaching
+from launcher.service.client import Client, session_path
+from launcher.session import places, providers
+from launcher.session.places import Places
+from launcher.verbs import acp
+from policy.errors import Refusal
+
+SYNOPSIS = "[options] SESSION | [options] --provider NAME [-- COMMAND [ARGUMENT]...]"
+OWN: tuple[tuple[str, str, str, str], ...] = (
+    ("--take", cli.FLAG, "", "write in place of the client that writes now"),
+    ("--read", cli.FLAG, "", "look on: send nothing (a session only)"),
+    ("--new", cli.FLAG, "", "start another agent, though one of the kind lives already"),
+)
+EXAMPLES = (
+    ("paddock attach review", "its output so far and from now on; what is typed goes to it"),
+    ("paddock attach --read review", "look on; Ctrl-C leaves it running"),
+    ("paddock attach --provider claude-code", "what an editor starts: the agent outlives the editor"),
+    ("paddock attach --provider codex --take -- codex-acp", "another command for it; take over from the other editor"),
+)
+NOTES = """With --provider, standard input and output are an editor's, as for `paddock acp`, whose options it takes. The
+agent lives in the service: when the editor ends, the agent goes on, and the next editor of the same directory, command
+and options gets it back; `session/load` shows what was said. One editor writes, others look on. `paddock stop` ends
+the agent."""
+
+LABEL = "paddock.acp"
+_READY_SECONDS = 60
+
+
+def main(argv: list[str]) -> int:
+    """Exit status: the session's own when it has ended, 0 when this client has left."""
+    options, rest = cli.parse(argv, (*OWN, *acp.EXTRA), verb="attach")
+    if "--help" in options:
+        print(cli.help_text("attach", SYNOPSIS, EXAMPLES, NOTES, options=(*OWN, *acp.EXTRA, *cli.OPTIONS)))
+        return 0
+    where = places.places(os.environ)
+    client = Client(where)
+    take = "--take" in options
+    if "--provider" in options:
+        if "--read" in options:
+            raise cli.usage("--read is for a SESSION", "attach")
+        launch = {name: value for name, value in options.items() if name not in {row[0] for row in OWN}}
+        name = _agent(client, where, launch, rest, new="--new" in options)
+        return attaching.attach(client, name, mode="acp", take=take, replay=False).serve()
+    others = [name for name in options if name not in ("--take", "--read")]
+    if others or len(rest) != 1:
+        raise cli.usage(f"{others[0]} goes with --provider" if others else "SESSION is missing", "attach")
+    mode = "read" if "--read" in options else _mode(client, rest[0])
+    return attaching.attach(client, rest[0], mode=mode, take=take, replay=True).serve()
+
+
+def _mode(client: Client, name: str) -> str:
+    """A session without standard input, and one that speaks a protocol, can only be looked at."""
+    session = client.call("GET", session_path(name))
+    return "write" if session["stdin"] == "pipe" and session["bridge"] is None else "read"
+
+
+def _agent(client: Client, where: Places, options: cli.Parsed, command: list[str], *, new: bool) -> str:
+    """The name of the session that the agent lives in: the one that lives, or a new one."""
+    provider = str(options["--provider"])
+    words = command or _default(provider, where)
+    cwd = places.current_directory()
+    request: dict[str, Any] = {"command": words, "options": _spelt(options), "directory": cwd, "stdin": "pipe",
+                               "bridge": "acp", "environment": dict(os.environ), "umask": _umask()}  # fmt: skip
+    kind = hashlib.sha256(json.dumps([cwd, words, request["options"]]).encode()).hexdigest()[:32]
+    request["labels"] = {LABEL: kind}
+    # Two editors that start at the same moment get one agent.
+    lock = os.open(f"{places.made(where.state)}/attach.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for session in client.call("GET", "/v1/sessions", query={"live": True, "limit": 10_000})["sessions"]:
+            if not new and session["labels"].get(LABEL) == kind and session["state"] in ("starting", "running"):
+                return str(session["name"])
+        session = client.call("POST", "/v1/sessions", request, query={"wait": _READY_SECONDS})
+    finally:
+        os.close(lock)
+    if session["state"] not in ("starting", "running"):
+        raise _ended(session)
+    return str(session["name"])
+
+
+def _default(provider: str, where: Places) -> list[str]:
+    """The provider's own command for the protocol.
+
+    Raises:
+        Refusal: usage.
+    """
+    spec = providers.load(where).spec(provider)
+    if spec is None or not spec.acp:
+        raise cli.usage(f"{provider} has no command for the Agent Client Protocol: name one behind `--`", "attach")
+    return shlex.split(spec.acp)
+
+
+def _spelt(options: cli.Parsed) -> list[str]:
+    """The options as words, for the session."""
+    words: list[str] = []
+    for name, value in options.items():
+        for each in value if isinstance(value, list) else [value]:
+            words += [name] if each is True else [f"{name}={each}"]
+    return words
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _ended(session: dict[str, Any]) -> Refusal:
+    refusal = (session.get("outcome") or {}).get("refusal")
+    if refusal:
+        return Refusal(refusal["errorType"], refusal["message"], context=refusal["context"], hint=refusal["hint"])
+    return Refusal("agent-ended", f"the agent ended at once: {session['state']}",
+                   hint=f"paddock logs {session['name']}")  # fmt: skip
