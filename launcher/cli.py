@@ -23,6 +23,9 @@ VERBS: dict[str, tuple[str, str]] = {
     "providers": ("launcher.verbs.providers", "list the known agents, and explain one"),
     "serve": ("launcher.verbs.serve", "run the service that sessions live in"),
     "ps": ("launcher.verbs.ps", "list the service's sessions"),
+    "show": ("launcher.verbs.show", "show all about a session of the service"),
+    "top": ("launcher.verbs.top", "watch the service's sessions"),
+    "status": ("launcher.verbs.status", "show how the service is"),
     "stop": ("launcher.verbs.stop", "end sessions of the service"),
     "logs": ("launcher.verbs.logs", "show what a session of the service has written"),
     "init": ("launcher.verbs.init", "write a commented .paddock.toml"),
@@ -55,6 +58,7 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--limit", MANY, "NAME=VALUE", "processes, memory, open_files, file_size, disk or cpu_time"),
     ("--config", ONE, "FILE", "read one more configuration file, above all others"),
     ("--session", ONE, "ID", "name of the session (default: random)"),
+    ("--supervised", FLAG, "", "in the service (paddock serve), where it can be watched and stopped"),
     ("--report", ONE, "FILE", "write what was really enforced to FILE, as JSON"),
     ("--strict-handoff", FLAG, "", "refuse to hand over work that changes files which other tools execute or obey"),
     ("--freeze-root", FLAG, "", "accept that directories above an exception are frozen (no mounts available)"),
@@ -63,7 +67,7 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--verbose", FLAG, "", "say what is done (short: -v)"),
 )
 
-UNUSED = ("--session", "--report", "--strict-handoff", "--dry-run", "--quiet")
+UNUSED = ("--session", "--supervised", "--report", "--strict-handoff", "--dry-run", "--quiet")
 """What `paddock run` alone obeys. Verbs that put a question about a run accept them, so that a line can be reused."""
 
 STATUSES = (

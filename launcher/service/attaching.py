@@ -1,139 +1,167 @@
-"""A terminal's or an editor's end of the attach stream: standard streams on one side, frames on the other."""
+"""The client's side of the attach stream: this process's standard streams joined to a session's."""
 
+import contextlib
 import json
 import os
 import select
+import signal
 import socket
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 from launcher.jail.status import Decoder
-from launcher.service.api.stream import END, ERRORS, HELLO, INPUT, MOST_FRAME, OUTPUT, OVER, REFUSED, frame
+from launcher.service.api.stream import END, ERRORS, HELLO, INPUT, OUTPUT, OVER, REFUSED, SIGNAL, frame
 from launcher.service.client import Client, session_path
 from launcher.service.jobs import refusal_of
 from policy.errors import Refusal
 
-DETACHED = 0
 _PIECE = 64 << 10
 _MOST_WAITING = 1 << 20
 """Bytes for the service that wait, before no more is read from standard input."""
+PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Attached:
-    """One attached client, from standard input to standard output and error."""
+    """One attachment. `follow` carries it out."""
 
-    def __init__(self, connection: socket.socket, begun: bytes, *, ends_input: bool, sends: bool) -> None:
-        """Takes over `connection`.
+    def __init__(self, client: Client, name: str, *, mode: str, take: bool = False, offset: int | None = 0) -> None:
+        """Joins a session.
 
         Args:
-            connection: upgraded.
-            begun: what has come of the stream already.
-            ends_input: the end of standard input is that of the session's; else this client leaves then.
-            sends: standard input is read at all.
-        """
-        self._connection = connection
-        self._decoder = Decoder()
-        self._begun = begun
-        self._ends_input = ends_input
-        self._waiting = bytearray()
-        self._reads = sends
-        self._left = self._leaving = False
-        self.over: dict[str, Any] | None = None
-
-    def serve(self) -> int:
-        """Carries until the session or this client's part in it ends.
-
-        Returns:
-            The session's exit status; `DETACHED` when it goes on.
+            client: asks the service.
+            name: the session.
+            mode: "read"; "write" passes standard input on, and its end, and there is one such client; "acp" is an
+                editor's, whose end is not the agent's.
+            take: become that one in place of another.
+            offset: see output from there on; 0 is all that is kept, None only what comes.
 
         Raises:
-            Refusal: the service's own; service-gone.
+            Refusal: the service's.
         """
-        with self._connection as connection:
-            connection.setblocking(False)
-            self._take(self._begun)
-            while self.over is None and not self._left:
-                service = connection.fileno()
-                reading = [service, *([0] if self._reads and len(self._waiting) < _MOST_WAITING else [])]
-                ready, writable, _ = select.select(reading, [service] if self._waiting else [], [])
-                if 0 in ready:
-                    self._on_input()
-                if writable:
-                    self._push()
-                if service in ready:
-                    self._on_service()
-        if self.over is None:
-            return DETACHED
-        status = (self.over.get("outcome") or {}).get("status")
-        return status if isinstance(status, int) else 0
+        self._mode = mode
+        query = {"mode": mode, "take": 1 if take else None, "offset": offset}
+        self._connection, ahead = client.upgrade(session_path(name, "attach"), query)
+        self._connection.setblocking(False)
+        self._waiting = bytearray()
+        self.left = False
+        """Whether this client has left a session that goes on."""
+        self._decoder = Decoder()
+        self._ahead = ahead
+        self.hello: dict[str, Any] = {}
+        self.session: dict[str, Any] | None = None
+        """The session as it was when it was over; None as long as it is not."""
 
-    def _on_input(self) -> None:
-        data = os.read(0, _PIECE)
-        if data:
-            self._waiting += frame(INPUT, data)
-        elif self._ends_input:
-            self._reads = False
-            self._waiting += frame(END)
-        else:
-            self._reads = False
-            self._left = not self._waiting
-            self._leaving = True
+    def follow(self, *, signals: bool) -> None:
+        """Passes everything on until the session is over, or somebody hangs up.
+
+        Args:
+            signals: whether signals for this process are passed on, too; else they mean this process.
+
+        Raises:
+            Refusal: the service's.
+        """
+        reading = self._mode != "read"
+        with self._signals() if signals else contextlib.nullcontext(-1) as waking:
+            try:
+                going_on = self._take(self._ahead)
+                while going_on and not (self.left and not self._waiting):
+                    wanted: list[Any] = [self._connection]
+                    # What the service does not take is not read: it would gather here.
+                    if reading and len(self._waiting) < _MOST_WAITING:
+                        wanted.append(0)
+                    if waking != -1:
+                        wanted.append(waking)
+                    ready, writable, _ = select.select(wanted, [self._connection] if self._waiting else [], [])
+                    if waking in ready:
+                        for number in os.read(waking, 64):
+                            self._waiting += frame(SIGNAL, bytes((number,)))
+                    if 0 in ready:
+                        data = os.read(0, _PIECE)
+                        reading = bool(data)
+                        self.left = not reading and self._mode == "acp"
+                        if not self.left:
+                            self._waiting += frame(INPUT, data) if data else frame(END)
+                    if writable:
+                        self._push()
+                    if self._connection in ready:
+                        going_on = self._receive()
+            finally:
+                self._connection.close()
 
     def _push(self) -> None:
         try:
             del self._waiting[: self._connection.send(self._waiting)]
         except BlockingIOError:
             return
-        except OSError as error:
-            raise _gone(str(error)) from None
-        if self._leaving and not self._waiting:
-            self._left = True
+        except OSError:
+            self._waiting.clear()  # it has hung up; why, is to be read from it
 
-    def _on_service(self) -> None:
+    def _receive(self) -> bool:
+        """Handles what the service has sent; whether more is to come."""
         try:
-            data = self._connection.recv(MOST_FRAME)
+            data = self._connection.recv(_PIECE)
         except BlockingIOError:
-            return
-        except OSError as error:
-            raise _gone(str(error)) from None
-        if not data:
-            raise _gone("it hung up")
-        self._take(data)
+            return True
+        except ConnectionError:
+            return False
+        return bool(data) and self._take(data)
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, data: bytes) -> bool:
+        """Handles what has come; whether more is to come."""
         for kind, payload in self._decoder.feed(data):
             if kind in (OUTPUT, ERRORS):
-                _write(1 if kind == OUTPUT else 2, payload)
+                _put(1 if kind == OUTPUT else 2, payload)
+            elif kind == HELLO:
+                self.hello = json.loads(payload)
             elif kind == OVER:
-                self.over = json.loads(payload)
+                self.session = json.loads(payload)
+                return False
             elif kind == REFUSED:
                 raise refusal_of(json.loads(payload))
-            elif kind != HELLO:
-                raise _gone(f"it said {kind!r}, which this version does not know")
+        return True
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[int]:
+        """A descriptor from which the numbers of signals can be read that are for this process."""
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        before: dict[signal.Signals, Callable[[int, FrameType | None], Any] | int | None] = {}
+        for number in PASSED_ON:
+            before[number] = signal.signal(number, _noted)
+        waking = signal.set_wakeup_fd(theirs.fileno())
+        try:
+            yield ours.fileno()
+        finally:
+            signal.set_wakeup_fd(waking)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            ours.close()
+            theirs.close()
 
 
-def attach(client: Client, name: str, *, mode: str, take: bool, replay: bool) -> Attached:
-    """Joins a session.
+def _noted(number: int, where: FrameType | None) -> None:
+    """Python itself writes the number to the descriptor."""
+    del number, where
 
-    Args:
-        client: of the service.
-        name: the session's.
-        mode: "read", "write" or "acp".
-        take: in place of the one who writes now.
-        replay: with the output that is kept.
+
+def _put(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def status_of(session: dict[str, Any] | None) -> int:
+    """The exit status for who stands for a session's command: the command's own, as `paddock run` gives it.
 
     Raises:
-        Refusal: the service's own.
+        Refusal: the launcher's own; service-gone when it is not known how the session ended.
     """
-    query = {"mode": mode, "take": 1 if take else None, "offset": 0 if replay and mode != "acp" else None}
-    connection, begun = client.upgrade(session_path(name, "attach"), query)
-    return Attached(connection, begun, ends_input=mode == "write", sends=mode != "read")
-
-
-def _write(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data) :]
-
-
-def _gone(why: str) -> Refusal:
-    return Refusal("service-gone", "the service went away while this client was attached", context=why,
-                   hint="paddock ps --all says what became of the session")  # fmt: skip
+    if session is None:
+        raise Refusal("service-gone", "the service has hung up before the session was over",
+                      hint="paddock status; paddock ps --all")  # fmt: skip
+    outcome = session["outcome"]
+    if outcome["refusal"]:
+        raise refusal_of(outcome["refusal"])
+    status = outcome["status"]
+    return 128 + signal.SIGKILL if status is None else int(status)

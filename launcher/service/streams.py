@@ -53,7 +53,8 @@ class Streams:
         self._readers: dict[int, str] = {}
         self._stdin = -1
         self._input = bytearray()
-        self._end_input = False
+        self._input_ended = False
+        self._deaf = False
         self._holders: set[object] = set()
         self._drained = asyncio.Event()
         self._drained.set()
@@ -87,8 +88,8 @@ class Streams:
         self._drained.clear()
         if not self._holders:
             self._listen()
-        if self._stdin != -1 and (self._input or self._end_input):
-            self._push()
+        self._deaf = False
+        self._push()
         return fds[0], fds[1], fds[2]
 
     # Output
@@ -185,20 +186,25 @@ class Streams:
         return self._stdin != -1
 
     def write(self, data: bytes) -> bool:
-        """Sends input; False when there is no open standard input, or too much is waiting already."""
-        if self._stdin == -1 or self._end_input or len(self._input) + len(data) > MOST_INPUT:
+        """Sends input, to the next attempt when there is none now; False when too much is waiting already.
+
+        Input behind its end, or for a command that has closed its own, goes nowhere.
+        """
+        if len(self._input) + len(data) > MOST_INPUT:
             return False
-        self._input += data
-        self._push()
+        if not self._input_ended and not self._deaf:
+            self._input += data
+            self._push()
         return True
 
     def end_input(self) -> None:
         """Closes standard input, behind what was sent."""
-        if self._stdin != -1:
-            self._end_input = True
-            self._push()
+        self._input_ended = True
+        self._push()
 
     def _push(self) -> None:
+        if self._stdin == -1:
+            return
         loop = asyncio.get_running_loop()
         try:
             while self._input:
@@ -207,10 +213,11 @@ class Streams:
             loop.add_writer(self._stdin, self._push)
             return
         except OSError:  # it has closed its end, or has ended
-            self._input.clear()
-            self._end_input = True
+            self._close_input()
+            self._deaf = True
+            return
         loop.remove_writer(self._stdin)
-        if self._end_input:
+        if self._input_ended:
             self._close_input()
 
     def _close_input(self) -> None:
@@ -219,7 +226,6 @@ class Streams:
             os.close(self._stdin)
             self._stdin = -1
         self._input.clear()
-        self._end_input = False
 
     # Ends
 

@@ -5,20 +5,22 @@ import hashlib
 import json
 import os
 import shlex
+import signal
 from typing import Any
 
 from launcher import cli
-from launcher.service import attaching
+from launcher.service.attaching import Attached, status_of
 from launcher.service.client import Client, session_path
-from launcher.session import places, providers
+from launcher.session import messages, places, providers
 from launcher.session.places import Places
 from launcher.verbs import acp
-from policy.errors import Refusal
+from policy.errors import Refusal, printable
 
 SYNOPSIS = "[options] SESSION | [options] --provider NAME [-- COMMAND [ARGUMENT]...]"
 OWN: tuple[tuple[str, str, str, str], ...] = (
     ("--take", cli.FLAG, "", "write in place of the client that writes now"),
     ("--read", cli.FLAG, "", "look on: send nothing (a session only)"),
+    ("--from-now", cli.FLAG, "", "without the output that is kept (a session only)"),
     ("--new", cli.FLAG, "", "start another agent, though one of the kind lives already"),
 )
 EXAMPLES = (
@@ -46,16 +48,29 @@ def main(argv: list[str]) -> int:
     client = Client(where)
     take = "--take" in options
     if "--provider" in options:
-        if "--read" in options:
-            raise cli.usage("--read is for a SESSION", "attach")
+        for only in ("--read", "--from-now"):
+            if only in options:
+                raise cli.usage(f"{only} is for a SESSION", "attach")
         launch = {name: value for name, value in options.items() if name not in {row[0] for row in OWN}}
         name = _agent(client, where, launch, rest, new="--new" in options)
-        return attaching.attach(client, name, mode="acp", take=take, replay=False).serve()
-    others = [name for name in options if name not in ("--take", "--read")]
+        return _follow(Attached(client, name, mode="acp", take=take, offset=None), name)
+    others = [name for name in options if name not in ("--take", "--read", "--from-now")]
     if others or len(rest) != 1:
         raise cli.usage(f"{others[0]} goes with --provider" if others else "SESSION is missing", "attach")
     mode = "read" if "--read" in options else _mode(client, rest[0])
-    return attaching.attach(client, rest[0], mode=mode, take=take, replay=True).serve()
+    offset = None if "--from-now" in options else 0
+    return _follow(Attached(client, rest[0], mode=mode, take=take, offset=offset), rest[0])
+
+
+def _follow(attached: Attached, name: str) -> int:
+    try:
+        attached.follow(signals=False)
+    except KeyboardInterrupt:
+        messages.say(f"paddock: session {printable(name)} goes on")
+        return 128 + signal.SIGINT
+    if attached.session is None and attached.left:
+        return 0
+    return status_of(attached.session)
 
 
 def _mode(client: Client, name: str) -> str:

@@ -49,6 +49,13 @@ def launch(options: cli.Parsed, command: list[str], observer: "Callable[[str, An
         observer: see `launcher.session.run.run`.
     """
     where = places.places(os.environ)
+    if "--supervised" in options:
+        from launcher.session import packages
+
+        packages.enable()
+        from launcher.verbs import run_supervised
+
+        return run_supervised.run(options, command, places.current_directory())
     entry, given = planned(options, command, where)
     if entry is None:
         return 0

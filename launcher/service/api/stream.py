@@ -146,7 +146,7 @@ class AttachStream(asyncio.Protocol):
         if kind in (INPUT, END, SIGNAL) and not self._write:
             raise Refusal("session-has-writer", "this client may only read", hint="attach with mode=write")
         if kind == INPUT:
-            if streams.has_input and not streams.write(payload):
+            if not streams.write(payload):
                 raise Refusal("request-large", "the session does not read its standard input",
                               context=f"{streams.waiting} bytes are waiting for it already")  # fmt: skip
         elif kind == END:
@@ -162,8 +162,8 @@ class AttachStream(asyncio.Protocol):
         self._transport.close()
 
     def eof_received(self) -> bool:
-        """The client sends no more, but may go on reading."""
-        return True
+        """The client has left. Who only ends the session's input says so (`END`), because a socket cannot tell."""
+        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone; the session stays."""

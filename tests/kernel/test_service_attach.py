@@ -1,0 +1,190 @@
+"""Clients attached to sessions: whole streams, one writer, coming back, slow ones; runs under supervision."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.jail.status import Decoder
+from tests.support import identity, install, paddock, served
+from tests.support.install import Installed
+from tests.support.served import Served
+
+
+@pytest.fixture(scope="module")
+def service(installed: Installed) -> Iterator[Served]:
+    """A service that all tests here share."""
+    place = Path(tempfile.mkdtemp(prefix="t-", dir=install.public_root()))
+    place.chmod(0o755)
+    who = identity.user(place / "home")
+    (place / "place").mkdir()
+    made = paddock.make(who, installed, who.give(place / "place"))
+    with served.serving(made, replay_bytes=65_536, stdin_seconds=0.2, term_seconds=0.5) as running:
+        yield running
+
+
+class Client:
+    """One attached client that speaks frames by itself."""
+
+    def __init__(self, service: Served, name: str, query: str = "mode=read&offset=0") -> None:
+        self.connection = service.connect()
+        self.connection.sendall(
+            f"GET /v1/sessions/{name}/attach?{query} HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\n"
+            "upgrade: paddock-stream\r\n\r\n".encode()
+        )
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += self.connection.recv(1)
+        self.head = head
+        self.decoder = Decoder()
+        self.frames: list[tuple[bytes, bytes]] = []
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()
+
+    def refusal(self) -> Any:  # noqa: ANN401  # JSON
+        """What it was refused with, instead of a stream."""
+        body = b""
+        while piece := self.connection.recv(65_536):
+            body += piece
+        return json.loads(body)
+
+    def send(self, kind: bytes, payload: bytes = b"") -> None:
+        """Sends one frame."""
+        self.connection.sendall(kind + len(payload).to_bytes(4, "little") + payload)
+
+    def read(self, until: bytes) -> list[tuple[bytes, bytes]]:
+        """Frames up to the first of this kind."""
+        while not any(kind == until for kind, _ in self.frames):
+            data = self.connection.recv(65_536)
+            assert data, self.frames[-3:]
+            self.frames += self.decoder.feed(data)
+        place = next(number for number, (kind, _) in enumerate(self.frames) if kind == until) + 1
+        taken, self.frames = self.frames[:place], self.frames[place:]
+        return taken
+
+
+def output(frames: list[tuple[bytes, bytes]]) -> bytes:
+    return b"".join(payload for kind, payload in frames if kind == b"O")
+
+
+def test_a_client_talks_to_a_session(service: Served) -> None:
+    """Every byte crosses, both ways; the last frame is the session's end."""
+    service.create("cat", name="talks", stdin="pipe")
+    sent = bytes(range(256)) * 4_096
+    with Client(service, "talks", "mode=write") as client:
+        hello = json.loads(client.read(b"H")[0][1])
+        assert (hello["session"], hello["mode"], hello["missed"]) == ("talks", "write", 0)
+        seen = b""
+        for start in range(0, len(sent), 65_536):
+            client.send(b"I", sent[start : start + 65_536])
+            while len(seen) < start + 65_536:
+                seen += output(client.read(b"O"))
+        client.send(b"Z")
+        frames = client.read(b"X")
+    assert seen + output(frames) == sent
+    assert json.loads(frames[-1][1])["outcome"]["status"] == 0
+
+
+def test_a_client_that_comes_back_goes_on_where_it_was(service: Served) -> None:
+    """By offset; what is not kept any more is counted as missed."""
+    service.create(
+        "sh", "-c", "echo 12345; read x; head -c 100000 /dev/zero; read x; echo end", name="back", stdin="pipe"
+    )
+    with Client(service, "back", "mode=write&offset=0") as client:
+        assert output(client.read(b"O")) == b"12345\n"
+        client.send(b"I", b"\n")
+        seen = 0
+        while seen < 100_000:
+            seen += len(output(client.read(b"O")))
+    with Client(service, "back", "mode=read&offset=100000") as client:
+        assert json.loads(client.read(b"H")[0][1])["missed"] == 0
+        assert output(client.read(b"O")) == b"\0" * 6
+    with Client(service, "back", "mode=write&offset=0") as client:
+        missed = json.loads(client.read(b"H")[0][1])["missed"]
+        assert 100_006 - 65_536 - 65_536 <= missed <= 100_006 - 65_536 + 65_536
+        assert missed > 0
+        client.send(b"I", b"\n")
+        assert output(client.read(b"X")).endswith(b"end\n")
+
+
+def test_one_client_writes_and_another_can_take_its_place(service: Served) -> None:
+    """Two readers see the same; a second writer is refused unless it takes over; a reader that writes is refused."""
+    service.create("cat", name="shared", stdin="pipe")
+    with Client(service, "shared", "mode=write") as one, Client(service, "shared", "mode=read") as two:
+        with Client(service, "shared", "mode=write") as third:
+            assert third.refusal()["errorType"] == "session-has-writer"
+        one.send(b"I", b"x\n")
+        assert output(one.read(b"O")) == output(two.read(b"O")) == b"x\n"
+        with Client(service, "shared", "mode=write&take=1") as third:
+            third.read(b"H")
+            third.send(b"I", b"y\n")
+            assert output(two.read(b"O")) == b"y\n"
+            one.send(b"I", b"z\n")
+            assert json.loads(one.read(b"E")[-1][1])["errorType"] == "session-has-writer"
+            third.send(b"K", bytes((15,)))
+            assert json.loads(third.read(b"X")[-1][1])["outcome"]["signal"] == "SIGTERM"
+
+
+def test_a_client_that_does_not_read_holds_the_output_back(service: Served) -> None:
+    """Nothing is lost for it, and the service's memory does not grow with what it does not read."""
+    service.create("sh", "-c", "read x; head -c 30000000 /dev/zero", name="flood", stdin="pipe")
+    before = service.get("/v1/health").json["memory"]
+    with Client(service, "flood", "mode=write") as client:
+        client.read(b"H")
+        client.send(b"I", b"\n")
+        service.get("/v1/sessions/flood?wait=0.5")
+        assert service.get("/v1/sessions/flood").json["state"] == "running"
+        frames = client.read(b"X")
+    assert len(output(frames)) == 30_000_000
+    assert service.get("/v1/health").json["memory"] - before < 25_000_000
+
+
+@pytest.mark.parametrize("frame", [b"?" + bytes(4), b"I" + b"\xff\xff\xff\x7f" + bytes(1 << 20), b"K\x02\0\0\0ab"])
+def test_nonsense_in_a_stream_is_refused(service: Served, frame: bytes) -> None:
+    """The client is told and hung up on; the session goes on."""
+    name = f"nonsense-{len(frame)}"
+    service.create("cat", name=name, stdin="pipe")
+    with Client(service, name, "mode=write") as client:
+        client.connection.sendall(frame)
+        try:
+            client.connection.sendall(bytes(1 << 16))
+        except (TimeoutError, BrokenPipeError, ConnectionResetError):
+            pass
+        assert json.loads(client.read(b"E")[-1][1])["errorType"] in ("request-invalid", "request-large")
+    assert service.get(f"/v1/sessions/{name}").json["state"] == "running"
+    service.post(f"/v1/sessions/{name}/stop", {"term_seconds": 0, "wait": 30})
+
+
+def test_a_supervised_run_is_like_any_other(service: Served) -> None:
+    """Streams, exit status and environment; it is in the service's record."""
+    run = service.paddock.call(
+        "run", "--supervised", "--session", "mine", "--env", "GIVEN=1", "--", "sh", "-c",
+        "cat; echo err >&2; echo $GIVEN $LANG; exit 9", env=service.env, stdin="in\n",
+    )  # fmt: skip
+    assert (run.returncode, run.stdout) == (9, "in\n1 C.UTF-8\n"), run
+    assert "err\n" in run.stderr
+    assert service.over("mine")["outcome"]["status"] == 9
+    refused = service.paddock.call("run", "--supervised", "--", "no-such-thing", env=service.env)
+    assert refused.returncode == 127
+    assert "command-not-found" in refused.stderr
+
+
+def test_attach_sees_output_and_leaves(service: Served) -> None:
+    """`paddock attach` ends with the session's status; `paddock show` and `top --once` know the session."""
+    service.create("sh", "-c", "echo begun; read x; exit 5", name="joined", stdin="pipe")
+    assert "joined" in service.cli("top", "--once").stdout
+    ended = service.cli("attach", "joined", stdin="go\n")
+    assert (ended.returncode, ended.stdout) == (5, "begun\n"), ended
+    shown = service.cli("show", "joined").stdout
+    assert "exited (5)" in shown
+    assert service.cli("attach", "joined").returncode == 125
+    assert json.loads(service.cli("status", "--json").stdout)["uid"] == service.paddock.who.uid
+    assert os.path.exists(service.address)
