@@ -70,22 +70,24 @@ class Bounded:
         self._most = most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on while its body is small enough."""
+        """Passes a request on, once its whole body is there and small enough."""
         most, seen = self._most(), 0
         for name, value in scope.get("headers", ()):
             if name == b"content-length" and (not value.isdigit() or int(value) > most):
                 await _answer(send, _large(most))
                 return
-
-        async def bounded() -> MutableMapping[str, Any]:
-            nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
+        messages: list[MutableMapping[str, Any]] = []
+        while not messages or messages[-1].get("more_body"):
+            messages.append(await receive())
+            seen += len(messages[-1].get("body", b""))
             if seen > most:
-                raise _large(most)
-            return message
+                await _answer(send, _large(most))
+                return
 
-        await self._app(scope, bounded, send)
+        async def replayed() -> MutableMapping[str, Any]:
+            return messages.pop(0) if messages else await receive()
+
+        await self._app(scope, replayed, send)
 
 
 def _large(most: int) -> Refusal:
@@ -94,7 +96,8 @@ def _large(most: int) -> Refusal:
 
 async def _answer(send: Send, refusal: Refusal) -> None:
     body = json.dumps(refusal.as_dict()).encode()
-    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()),
+               (b"connection", b"close")]  # fmt: skip
     await send({"type": "http.response.start", "status": status_of(refusal), "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
