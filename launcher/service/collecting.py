@@ -37,8 +37,8 @@ class Collector:
 
     async def run(self, found: Found) -> None:
         """Brings home what an earlier life has left, then collects again and again."""
-        for root, _ in dict.fromkeys(found.worktrees):
-            await self.harvest(root)
+        for root, strict in found.worktrees.items():
+            await self.harvest(root, strict=strict)
         while True:
             try:
                 self.collect(time.time())
@@ -46,10 +46,10 @@ class Collector:
                 log.error("not everything was collected: %s", error)
             await asyncio.sleep(self._supervisor.settings.collect_seconds)
 
-    async def harvest(self, root: str) -> None:
-        """Takes over the commits that wait in a worktree's private git directory."""
+    async def harvest(self, root: str, *, strict: bool) -> None:
+        """Takes over the commits that wait in a worktree's private git directory, as its sessions would have."""
         try:
-            result = await self._jobs.run("harvest", {"worktree": root})
+            result = await self._jobs.run("harvest", {"worktree": root, "strict": strict})
         except Refusal as refusal:
             log.warning("harvest of %s: %s (%s)", root, refusal.message, refusal.context)
             return

@@ -37,11 +37,12 @@ def main(parent: str, name: str) -> NoReturn:
     os._exit(0)
 
 
-def harvest(worktree: str) -> dict[str, Any]:
+def harvest(worktree: str, strict: bool) -> dict[str, Any]:
     """Takes over what waits in a worktree's private git directory; {} when it never had one.
 
     Args:
         worktree: its root.
+        strict: refuse commits that change hand-off files.
 
     Raises:
         Refusal: as `paddock worktree harvest` does.
@@ -56,7 +57,7 @@ def harvest(worktree: str) -> dict[str, Any]:
     settings, _ = configuration.load(worktree, None, None, os.environ)
     patterns = [(entry.value, "protect") for entry in settings.handoff_protect]
     patterns += [(entry.value, "report") for entry in settings.handoff_report]
-    return harvesting.take(where, patterns).as_dict()
+    return harvesting.take(where, patterns, strict=strict).as_dict()
 
 
 TABLE: dict[str, Callable[..., dict[str, Any]]] = {"harvest": harvest}

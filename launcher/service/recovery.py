@@ -6,6 +6,7 @@ private git directories, a merge may be half done. All of that is put right befo
 harvests and merges, which take their time: those are done by `launcher.service.jobs` while the service runs.
 """
 
+import json
 import logging
 import os
 import select
@@ -30,14 +31,14 @@ class Found:
 
     Attributes:
         lost: names of sessions that died with the service.
-        worktrees: (root, id) of the worktrees they worked in.
+        worktrees: roots of the worktrees they worked in, and whether their hand-off was to be strict.
         groups: how many control groups were left.
     """
 
     def __init__(self) -> None:
         """Nothing yet."""
         self.lost: list[str] = []
-        self.worktrees: list[tuple[str, str]] = []
+        self.worktrees: dict[str, bool] = {}
         self.groups = 0
 
 
@@ -64,7 +65,8 @@ def recover(store: SessionStore, groups: Groups, places: Places) -> Found:
         )
         found.lost.append(row["name"])
         if row["worktree"]:
-            found.worktrees.append((row["worktree"], row["worktree_id"]))
+            strict = "--strict-handoff" in json.loads(row["request"])["options"]
+            found.worktrees[row["worktree"]] = found.worktrees.get(row["worktree"], False) or strict
     state.sweep(places)
     if rows:
         log.warning("%d sessions were lost with an earlier life of the service", len(rows))

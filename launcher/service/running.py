@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
 from launcher.service import helper as letters
@@ -36,8 +37,9 @@ class Attempt:
         begun: set when the command is executed, or will never be.
     """
 
-    def __init__(self, taken: Helper, streams: Streams) -> None:
-        """Args: from the pool; the session's."""
+    def __init__(self, taken: Helper, streams: Streams, known: Callable[["Attempt"], None]) -> None:
+        """Args: from the pool; the session's; called when `about` is known, before anything can be committed."""
+        self._known = known
         self.helper = taken
         self.about: tuple[str, ...] = ()
         self.jail = 0
@@ -79,6 +81,7 @@ class Attempt:
         for letter, data in self.helper.messages():
             if letter == letters.SESSION:
                 self.about = data
+                self._known(self)
             elif letter == letters.JAIL:
                 self.jail = data
             elif letter == letters.STARTED:

@@ -194,7 +194,7 @@ class Supervisor:
             if live.stopped is not None:
                 return Outcome(reason=live.stopped)
             try:
-                attempt = Attempt(self.pool.take(), live.streams)
+                attempt = Attempt(self.pool.take(), live.streams, lambda made: self._known(live, made))
             except OSError as error:
                 raise _unstartable(error) from None
             live.attempt = attempt
@@ -221,15 +221,18 @@ class Supervisor:
         self.counters.count(outcome, attempt.spawn_seconds)
         return outcome
 
+    def _known(self, live: Live, attempt: Attempt) -> None:
+        """Writes down where a session works: if the service is killed, its commits are looked for there."""
+        name, _, worktree, worktree_id, backend, network = attempt.about
+        assert name == live.name
+        self.store.note(name, worktree=worktree, worktree_id=worktree_id, backend=backend, network=network)
+
     def _running(self, live: Live, attempt: Attempt) -> None:
         """Writes down that the command runs, unless that is known, or it was asked to end meanwhile."""
         row = self.store.required(live.name)
-        name, _, worktree, worktree_id, backend, network = attempt.about
-        assert name == live.name
-        columns = {"worktree": worktree, "worktree_id": worktree_id, "backend": backend, "network": network,
-                   "spawn_seconds": attempt.spawn_seconds, "started": row["started"] or time.time()}  # fmt: skip
+        columns = {"spawn_seconds": attempt.spawn_seconds, "started": row["started"] or time.time()}
         if row["state"] == SessionState.STARTING:
-            self._move(live, SessionState.RUNNING, f"its command runs, in {backend}", **columns)
+            self._move(live, SessionState.RUNNING, f"its command runs, in {row['backend']}", **columns)
         elif row["spawn_seconds"] is None:
             self.store.note(live.name, **columns)
 

@@ -1,0 +1,166 @@
+"""A service that is killed at random moments under load, again and again: what the next one finds and puts right."""
+
+import http.client
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+from tests.support import paddock, served
+from tests.support.identity import Who
+from tests.support.install import Installed
+from tests.support.served import Served, alive
+
+KILLS = int(os.environ.get("PADDOCK_KILLS", "3"))
+WORKTREES = 3
+
+# Each commit is told only when git has made it.
+COMMITS = """
+for number in 1 2 3 4 5 6; do
+    git -c user.name=A -c user.email=a@b.c commit -q --allow-empty -m "$1 $number" || exit 1
+    git rev-parse HEAD >> commits
+done
+exec sleep 1000
+"""
+
+
+class Load:
+    """Makes sessions of several kinds, as fast as it is answered, until the service is gone."""
+
+    def __init__(self, service: Served, marker: str, seed: int) -> None:
+        self._service = service
+        self._marker = marker
+        self._random = random.Random(seed)
+        self.accepted: list[str] = []
+        self._thread = threading.Thread(target=self._run, args=(seed,))
+
+    def start(self) -> None:
+        """Begins."""
+        self._thread.start()
+
+    def join(self) -> None:
+        """Waits for its end."""
+        self._thread.join(served.PATIENCE)
+        assert not self._thread.is_alive()
+
+    def _run(self, seed: int) -> None:
+        for number in range(1_000):
+            name = f"k{seed}-{number}"
+            where = self._service.paddock.place / f"w{number % WORKTREES}"
+            command = [
+                ["sh", "-c", COMMITS, "sh", name],
+                ["sh", "-c", "setsid sleep 1000 & setsid setsid sleep 1000 & exec sleep 1000", self._marker],
+                ["true"],
+                ["sh", "-c", "head -c 300000 /dev/zero; exit 3"],
+            ][number % 4]
+            body = {"name": name, "command": command, "directory": str(where), "stdin": "pipe"}
+            try:
+                if self._service.post("/v1/sessions", body).status == 201:
+                    self.accepted.append(name)
+                if number % 5 == 4:
+                    self._service.post(f"/v1/sessions/{name}/stop", {"term_seconds": 0.05})
+            except (OSError, ValueError, http.client.HTTPException):  # words for a server that vanished
+                return
+
+
+def below(pid: int) -> set[int]:
+    """Every process below one, as it is now."""
+    parents: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents.setdefault(int(fields[1]), []).append(int(name))
+    found: set[int] = set()
+    level = [pid]
+    while level:
+        level = [child for parent in level for child in parents.get(parent, ())]
+        found |= set(level)
+    return found
+
+
+def test_killed_again_and_again(who: Who, installed: Installed, place: Path) -> None:
+    """Every session is accounted for, no process, group, directory or lock of the dead is left, no commit is lost."""
+    made = paddock.make(who, installed, place)
+    for number in range(WORKTREES):
+        ended = who.run(["git", "worktree", "add", "-q", "-b", f"w{number}", f"../w{number}"], cwd=made.main)
+        assert ended.returncode == 0, ended.stderr
+    service = served.prepare(made)
+    service.settings(helpers=2, most_starting=4, stdin_seconds=0.05, term_seconds=0.1)
+    accepted: list[str] = []
+    generator = random.Random(KILLS)
+    top = ""
+    for kill in range(KILLS):
+        service.start()
+        top = service.get("/v1/health").json["groups"]
+        load = Load(service, f"paddock-kill-{os.getpid()}-{kill}", kill)
+        load.start()
+        time.sleep(generator.uniform(0.05, 2.5))
+        family = below(service.pid)
+        os.kill(service.pid, signal.SIGSTOP)  # so that what is below it is known when it dies
+        family |= below(service.pid)
+        service.kill()
+        load.join()
+        deadline = time.monotonic() + served.PATIENCE
+        while (left := [pid for pid in family if alive(pid)]) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not left, subprocess.run(["ps", "-fp", ",".join(map(str, left))], capture_output=True, check=False)
+        accepted += load.accepted
+
+    service.start()
+    try:
+        found = {each["name"]: each for each in service.get("/v1/sessions?limit=10000").json["sessions"]}
+        assert set(accepted) <= set(found)
+        assert {each["state"] for each in found.values()} <= {"ended", "failed", "lost"}
+        assert [each for each in found.values() if each["state"] == "lost"]
+        assert os.listdir(made.state / "sessions") == []
+        if top:
+            prefixes = {name.partition("-")[0] for name in os.listdir(top) if "-" in name}
+            assert len(prefixes) == 1, prefixes
+        for number in range(WORKTREES):
+            where = made.place / f"w{number}"
+            told = (where / "commits").read_text().split() if (where / "commits").exists() else []
+            deadline = time.monotonic() + 4 * served.PATIENCE
+            while missing := [commit for commit in told if not reached(who, made.main, commit, f"w{number}")]:
+                assert time.monotonic() < deadline, (missing, service.said.read_text()[-3_000:])
+                time.sleep(0.2)
+        assert who.run(["git", "fsck", "--connectivity-only"], cwd=made.main).returncode == 0
+        over = service.create("true", directory=str(made.place / "w0"), name="after")
+        assert service.over(over["name"])["outcome"]["status"] == 0
+    finally:
+        assert service.end() == 0
+    assert not top or not os.path.exists(top)
+
+
+def reached(who: Who, repository: Path, commit: str, branch: str) -> bool:
+    """Whether a branch has a commit."""
+    words = ["git", "merge-base", "--is-ancestor", commit, branch]
+    return who.run(words, cwd=repository).returncode == 0
+
+
+def test_what_runs_when_the_service_is_asked_to_end(who: Who, installed: Installed, place: Path) -> None:
+    """Sessions are stopped in order, with the reason in their record; what they committed is on its branch."""
+    made = paddock.make(who, installed, place)
+    service = served.prepare(made)
+    service.settings(stdin_seconds=0.1, term_seconds=0.5)
+    service.start()
+    service.create("sh", "-c", COMMITS.replace("exec sleep", "echo ready; exec sleep"), "sh", "x", name="working")
+    deadline = time.monotonic() + served.PATIENCE
+    while "ready" not in service.log("working") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    family = below(service.pid)
+    assert service.end() == 0
+    assert not [pid for pid in family if alive(pid)]
+    shown = who.run(["git", "log", "-1", "--format=%s", "one"], cwd=made.main)
+    assert shown.stdout == "x 6\n"
+    service.start()
+    try:
+        outcome = service.get("/v1/sessions/working").json
+        assert (outcome["state"], outcome["outcome"]["reason"]) == ("ended", "service-stopped")
+    finally:
+        service.end()
