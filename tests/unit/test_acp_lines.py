@@ -26,6 +26,8 @@ POLICED = b'{"jsonrpc":"2.0","id":1,"method":"fs/write_text_file","params":{}}'
         POLICED.replace(b"fs/write_text_file", b"terminal/create"),
         POLICED.replace(b"fs/write_text_file", b"mcp/message"),
         b'{"id":1,"result":{"authMethods":[]}}',
+        POLICED.replace(b"fs/", b" fs/"),
+        POLICED.replace(b"fs/", b" fs\\/"),
         POLICED.decode().encode("utf-16"),
     ],
 )
@@ -38,7 +40,7 @@ def test_no_spelling_of_what_is_policed_passes_unread(line: bytes) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        b'{"method":"session/update","params":{"text":"see fs/read_text_file \\u001b[0m \xe2\x82\xac"}}',
+        b'{"method":"session/update","params":{"text":"see fs/read and terminal/x \\u001b[0m \xe2\x82\xac"}}',
         b"Starting up ...",
         b'{"id":1,"result":{}}',
     ],

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from acp.schema import ReadTextFileRequest, WriteTextFileRequest
 
-from launcher.bridges.acp import places, rpc, scan, servers, to_agent, to_client
+from launcher.bridges.acp import audit, places, rpc, scan, servers, to_agent, to_client
 from launcher.bridges.acp.audit import Audit
 from launcher.bridges.acp.outcome import Outcome
 from launcher.bridges.acp.places import Place
@@ -347,6 +347,14 @@ def test_decisions_are_written_once_each(bridge: Bridge, root: Path) -> None:
     assert [(one["method"], one["subject"], one["verdict"]) for one in decisions] == [
         ("fs/read_text_file", f"{root}/x", "allowed")
     ]
+
+
+def test_no_agent_fills_the_ledger(bridge: Bridge, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Beyond a number of kinds nothing is written, which is said once; decisions hold."""
+    for number in range(audit.MOST_KINDS + 100):
+        assert bridge.ask("fs/read_text_file", sessionId="s", path=f"{root}/{number}").on
+    assert len(list(store.lines(bridge.ledger))) == audit.MOST_KINDS + 1
+    assert capsys.readouterr().err.count("too many kinds") == 1
 
 
 def test_a_ledger_that_cannot_be_written_changes_no_decision(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from launcher.ledger.denial import Denial
 
 MOST_KINDS = 2000
-"""Kinds of decisions that are written down for one session; those beyond are only counted."""
+"""Kinds of decisions that are written down for one session, so that no agent fills the disk with them."""
 
 
 class Audit:
@@ -29,8 +29,7 @@ class Audit:
         self._plan = plan
         self._facts = facts
         self._known: set[tuple[str, ...]] = set()
-        self._beyond = 0
-        self._broken = False
+        self._said: set[str] = set()
 
     def allowed(self, method: str, subject: str, detail: str = "") -> None:
         """Something passed.
@@ -91,7 +90,7 @@ class Audit:
         if key in self._known:
             return False
         if len(self._known) >= MOST_KINDS:
-            self._beyond += 1
+            self._say_once("further decisions are not written to the ledger: there are too many kinds")
             return False
         self._known.add(key)
         return True
@@ -100,7 +99,10 @@ class Audit:
         try:
             write()
         except OSError as error:
-            if not self._broken:
-                self._broken = True
-                # Decisions hold without their record; that it is missing is said once.
-                messages.say(f"paddock: the ledger cannot be written: {error.strerror}")
+            self._say_once(f"the ledger cannot be written: {error.strerror}")
+
+    def _say_once(self, text: str) -> None:
+        """Decisions hold without their record; that it is missing is said."""
+        if text not in self._said:
+            self._said.add(text)
+            messages.say(f"paddock: {text}")

@@ -4,6 +4,7 @@ Most of what crosses the bridge is streamed text, and parsing it would cost more
 searched, at the speed of memory, for everything from which *some* JSON parser could make a policed message:
 
 - the beginnings of policed words behind their quote, as they are and with the slash escaped (RFC 8259, section 7);
+- the methods that clients know in whole, in case that a dispatcher forgives white space around them;
 - escapes of printable ASCII: ``\\u0066`` is ``f``;
 - NUL and whatever is not UTF-8 (RFC 3629): a sloppy decoder that leaves such bytes out would join what they split.
 
@@ -14,7 +15,15 @@ or not. What contains one is parsed in the strictest way (`strict`). Too many hi
 import re
 from typing import Protocol
 
-_TO_CLIENT = (b'"fs/', b'"fs\\/', b'"terminal/', b'"terminal\\/', b'"mcp/', b'"mcp\\/', b'"authMethods"', b"\0")
+_SLASHES = (b"/", b"\\/")
+_ROOMS = (b'"fs', b'"terminal', b'"mcp')
+_METHODS = ((b"fs", b"read_text_file"), (b"fs", b"write_text_file"), (b"terminal", b"create"), (b"mcp", b"message"))
+_TO_CLIENT = (
+    *(room + slash for room in _ROOMS for slash in _SLASHES),
+    *(room + slash + name for room, name in _METHODS for slash in _SLASHES),
+    b'"authMethods"',
+    b"\0",
+)
 _TO_AGENT = re.compile(rb'"initialize"|"session\\?/(?:new|load|resume|fork|list)"|\\u00[2-7]')
 _ESCAPED_ASCII = re.compile(rb"\\u00[2-7]")
 

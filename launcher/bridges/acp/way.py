@@ -113,10 +113,12 @@ class Way:
             start = end
             if not self._is_suspicious(line):
                 self.out += line
-            elif len(line) > self._most:
-                self._refuse_long()
-            else:
+            elif len(line) <= self._most:
                 self._judged(line)
+            elif self._unreadable is None:
+                self.out += line
+            else:
+                self._refuse_long()
 
     def _judged(self, line: bytes) -> None:
         outcome = self._judge(line)
