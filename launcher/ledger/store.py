@@ -115,11 +115,19 @@ def decoded(text: str) -> dict[str, Any] | None:
 
 
 class Contents(NamedTuple):
-    """A whole ledger: the session's facts, the denials with their counts added up, and what was said at the end."""
+    """A whole ledger.
+
+    Attributes:
+        facts: of the session.
+        denials: with their counts added up.
+        end: what was said at the end.
+        decisions: what a bridge let pass (`launcher.bridges.acp.audit`).
+    """
 
     facts: dict[str, Any]
     denials: list[dict[str, Any]]
     end: dict[str, Any]
+    decisions: list[dict[str, Any]]
 
 
 def read(path: str) -> Contents:
@@ -131,6 +139,7 @@ def read(path: str) -> Contents:
     facts: dict[str, Any] = {}
     end: dict[str, Any] = {}
     found: dict[str, dict[str, Any]] = {}
+    decisions: list[dict[str, Any]] = []
     for content in lines(path):
         kind = content.pop("kind", "")
         if kind == "session":
@@ -139,7 +148,9 @@ def read(path: str) -> Contents:
             end = content
         elif kind == "denial":
             merge(found, content)
-    return Contents(facts, list(found.values()), end)
+        elif kind == "decision":
+            decisions.append(content)
+    return Contents(facts, list(found.values()), end, decisions)
 
 
 def merge(found: dict[str, dict[str, Any]], content: dict[str, Any]) -> None:

@@ -49,6 +49,12 @@ def paragraph(content: dict[str, Any]) -> list[str]:
     return [printable(line) for line in lines]
 
 
+def decision(content: dict[str, Any]) -> str:
+    """What a bridge let pass (`store.read`), in a line."""
+    detail = f" ({content['detail']})" if content.get("detail") else ""
+    return printable(f"{content.get('verdict')} {content.get('method')} {content.get('subject')}{detail}")
+
+
 def missing(backend: str, *, heard: bool) -> list[str]:
     """Kinds of denials that a session's ledger cannot hold.
 

@@ -15,6 +15,7 @@ EXAMPLES = (
     ("paddock denials", "of the session that was refused something last"),
     ("paddock denials review --json", "one JSON object a line: time, operation, path or host, process, layer, remedy"),
     ("paddock denials review --follow", "as they come, until the session ends"),
+    ("paddock denials review --decisions", "also what the bridge to an editor let pass (`paddock acp`)"),
     ("paddock denials --list", "the sessions that were refused something"),
 )
 
@@ -29,6 +30,7 @@ def denials(
     follow_on: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the session ends.")] = False,
     list_all: Annotated[bool, typer.Option("--list", help="List the ledgers that are kept.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
+    decisions: Annotated[bool, typer.Option("--decisions", help="Also what was let pass to an editor.")] = False,
 ) -> int:
     """Shows what a session was refused: what, by which layer, to whom, and what would allow it at which risk."""
     where = places.places(os.environ)
@@ -50,11 +52,14 @@ def denials(
                           "paddock doctor says what can" if session else "no session was refused anything")  # fmt: skip
         return 0
     contents = store.read(path)
+    passed = contents.decisions if decisions else []
     if as_json:
-        for content in contents.denials:
+        for content in (*contents.denials, *passed):
             messages.show(json.dumps(content))
     else:
         _show(contents)
+        for content in passed:
+            messages.show(words.decision(content))
     return 0
 
 
@@ -66,7 +71,7 @@ def _path(directory: str, session: str | None, live: list[str]) -> str | None:
     """
     kept = store.kept(directory)
     if session is None:
-        return kept[0].path if kept else None
+        return next((one.path for one in kept if (found := store.read(one.path)).denials or found.end), None)
     path = store.path_of(directory, session)
     if path is None and session not in live:
         known = ", ".join(dict.fromkeys(one.session for one in kept[:10]))

@@ -67,7 +67,7 @@ class Bridge:
         look = scan.ToClient(terminals=True)
         client = ToClient(rules, look, NoJail(), lambda name, place: None)
         self.up = Way(look, client, client.unreadable, MOST)
-        self.down = Way(scan.ToAgent(), ToAgent(rules, client.awaits), None, MOST)
+        self.down = Way(scan.ToAgent(), ToAgent(rules, client.awaits, client.opened), None, MOST)
         self.up.replies_to(self.down)
         self.down.replies_to(self.up)
 

@@ -105,10 +105,15 @@ def test_what_was_refused_is_in_the_ledger(user_paddock: Paddock) -> None:
     beside = outside(user_paddock)
     with Editor(user_paddock, "--session", "review") as editor:
         editor.answer(request("fs/write_text_file", sessionId="s", path=str(beside), content="gone"))
+        path = str(user_paddock.worktree / "new")
+        editor.answer(request("fs/write_text_file", sessionId="s", path=path, content="new"))
     lines = [json.loads(line) for line in user_paddock.call("denials", "review", "--json").stdout.splitlines()]
     mine = [line for line in lines if line["layer"] == "bridge"]
     assert [(line["rights"], line["path"]) for line in mine] == [(["fs/write_text_file"], str(beside))]
     assert mine[0]["allow"]["flag"] == f"--rw {beside}"
+    shown = user_paddock.call("denials", "review", "--decisions").stdout
+    assert f"allowed fs/write_text_file {user_paddock.worktree}/new\n" in shown
+    assert "allowed" not in user_paddock.call("denials", "review").stdout
 
 
 def test_a_terminal_of_the_editor_is_not_for_the_agent(user_paddock: Paddock) -> None:

@@ -193,3 +193,15 @@ def test_running_terminals_end_with_the_editor(paddock: Paddock, backend: dict[s
     with Editor(paddock, env=backend) as editor:
         created(editor, "trap '' TERM HUP INT; while :; do sleep 1; done")
         assert editor.end()[0] == 0
+
+
+def test_a_session_of_the_protocol_is_known_to_tools(user_paddock: Paddock) -> None:
+    """File tools that are given the agent's own id find the session, and its worktree, as long as it lives."""
+    with Editor(user_paddock, "--session", "review") as editor:
+        editor.send(request("session/new", 5, cwd=str(user_paddock.worktree), mcpServers=[]))
+        assert json.loads(editor.got())["id"] == 5
+        editor.say({"jsonrpc": "2.0", "id": 5, "result": {"sessionId": "0199-made-by-the-agent"}})
+        assert editor.read()["result"]["sessionId"] == "0199-made-by-the-agent"
+        place = user_paddock.state / "sessions" / "review" / "known-as"
+        assert len(list(place.iterdir())) == 1
+    assert not place.exists()

@@ -97,7 +97,7 @@ def man_page() -> str:
     ]
     shown = {"run": run.SYNOPSIS, "exec": further.SYNOPSIS, "acp": acp.SYNOPSIS,
              "explain": explain.SYNOPSIS, "why": why.SYNOPSIS,
-             "denials": "[SESSION] [--follow] [--json] | --list"}  # fmt: skip
+             "denials": "[SESSION] [--follow] [--decisions] [--json] | --list"}  # fmt: skip
     for verb, synopsis in shown.items():
         out += [f".B paddock {verb}", _roff(synopsis), ".br"]
     for verb in cli.VERBS:

@@ -45,7 +45,7 @@ class Bridge:
         self.sessions: list[tuple[str, Place]] = []
         self.look = scan.ToClient()
         self.up = to_client.ToClient(self.rules, self.look, self, self.found)
-        self.down = to_agent.ToAgent(self.rules, self.up.awaits)
+        self.down = to_agent.ToAgent(self.rules, self.up.awaits, self.up.opened)
 
     def terminal(self, number: rpc.Id, method: str, params: dict[str, Any]) -> bytes:
         return rpc.result(number, {"terminal": method})
@@ -179,6 +179,7 @@ READ = '"params":{"sessionId":"s","path":"/etc/shadow"}'
         '{"id":1,"method ":"fs/read_text_file",' + READ + "}",
         '{"id":1,"method":["fs/read_text_file"],' + READ + "}",
         '{"id":1,"method":"fs/read_text_file\\u0000",' + READ + "}",
+        '{"id":1,"method":"\\u0000f\\u200bs/read_text_file",' + READ + "}",
         '{"id":1,"method":" fs/read_text_file",' + READ + "}",
         '{"id":1,"method":"FS/read_text_file",' + READ + "}",
         '{"id":1,"method":"\\u0066s/read_text_file",' + READ + "}",
@@ -243,6 +244,12 @@ def test_a_session_is_found_by_its_reply(bridge: Bridge, root: Path) -> None:
     bridge.up(line({"id": 5, "result": {"sessionId": "again"}}))
     assert bridge.sessions == [("mine", Place(str(root), str(root)))]
     assert not bridge.look.awaited
+
+
+def test_a_session_that_is_taken_up_again_is_found_by_its_request(bridge: Bridge, root: Path) -> None:
+    """What is replayed comes before the reply."""
+    assert bridge.start("session/load", cwd=str(root), sessionId="old").on
+    assert bridge.sessions == [("old", Place(str(root), str(root)))]
 
 
 @pytest.mark.parametrize("method", ["session/new", "session/load", "session/resume", "session/fork", "session/list"])

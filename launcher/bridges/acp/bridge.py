@@ -24,9 +24,9 @@ from launcher.bridges.acp.relay import Relay
 from launcher.bridges.acp.rules import Choices, Rules
 from launcher.jail import hygiene, init, processes
 from launcher.ledger import record, store
-from launcher.session import cache, exec_client, messages, run
+from launcher.session import cache, exec_client, known_as, messages, run
 from launcher.session.places import Places
-from policy.errors import EXIT_REFUSED, Refusal
+from policy.errors import EXIT_REFUSED, Refusal, printable
 
 GRACE = 5.0
 """Seconds for a provider to end by itself when the client has left."""
@@ -97,7 +97,15 @@ def serve(
     threading.Thread(target=_load).start()
     rules = Rules(entry.plan, choices, audit)
     bridge = _Bridge(child, notice[0], grace)
-    return bridge.serve(to_provider[1], from_provider[0], rules, lambda: _connected(places, session))
+
+    def remember(identifier: str, _: Place) -> None:
+        try:
+            known_as.remember(places, session, identifier)
+        except OSError as error:
+            messages.say(f"paddock: warning: tools will not find the session {printable(identifier)}: {error.strerror}")
+
+    provider = (from_provider[0], to_provider[1])
+    return bridge.serve(provider, rules, lambda: _connected(places, session), remember)
 
 
 def _connected(places: Places, session: str) -> socket.socket:
@@ -155,9 +163,15 @@ class _Bridge:
         self._step = 0
         self._hurry = False
 
-    def serve(self, to_provider: int, from_provider: int, rules: Rules, connect: Callable[[], socket.socket]) -> int:
+    def serve(
+        self,
+        provider: tuple[int, int],
+        rules: Rules,
+        connect: Callable[[], socket.socket],
+        found: Callable[[str, Place], None],
+    ) -> int:
         """Carries lines until the launcher has ended and the client has got everything."""
-        for fd in (to_provider, from_provider):
+        for fd in provider:
             os.set_blocking(fd, False)
         poll = select.poll()
         signals = init.open_signals()
@@ -165,7 +179,7 @@ class _Bridge:
         poll.register(self._notice, select.POLLIN)
         client = (os.dup(0), os.dup(1))
         _close_standard()
-        front = Front(poll, client, (from_provider, to_provider), rules, connect, self._found)
+        front = Front(poll, client, provider, rules, connect, found)
         relay = front.relay
         try:
             while self._status is None or not (relay.agent_ended or self._is_late()):
@@ -184,9 +198,6 @@ class _Bridge:
             front.close()
         code = os.waitstatus_to_exitcode(self._status)
         return code if code >= 0 else 128 - code
-
-    def _found(self, session: str, place: Place) -> None:
-        """A session of the protocol has begun."""
 
     def _patience(self) -> float | None:
         """Milliseconds until something is due."""

@@ -45,7 +45,7 @@ class Front:
         look = scan.ToClient(terminals=rules.choices.terminals != STRIP)
         self._inside = Inside(poll, connect, rules, self._tell_agent, self._tell_client)
         up = ToClient(rules, look, self._inside, found)
-        down = ToAgent(rules, up.awaits)
+        down = ToAgent(rules, up.awaits, up.opened)
         self.relay = Relay(poll, client, agent, Way(scan.ToAgent(), down, None), Way(look, up, up.unreadable))
 
     def serve(self, fd: int, events: int) -> bool:

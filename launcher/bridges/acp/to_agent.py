@@ -22,15 +22,19 @@ _STARTING = ("session/new", "session/load", "session/resume", "session/fork")
 class ToAgent:
     """The client's lines that are not passed unread."""
 
-    def __init__(self, rules: Rules, awaits: Callable[[rpc.Id, Place], None]) -> None:
+    def __init__(
+        self, rules: Rules, awaits: Callable[[rpc.Id, Place], None], opened: Callable[[str, Place], None]
+    ) -> None:
         """Takes what decides.
 
         Args:
             rules: of the bridge.
             awaits: told that the reply to the request with this id will name a new session in this place.
+            opened: told of a session that is taken up again, by its id.
         """
         self._rules = rules
         self._awaits = awaits
+        self._opened = opened
 
     def __call__(self, line: bytes) -> Outcome:
         """Judges one line."""
@@ -84,7 +88,7 @@ class ToAgent:
         if method in ("session/new", "session/fork") and number is not None:
             self._awaits(number, place)
         elif isinstance(params.get("sessionId"), str):
-            places.remember(params["sessionId"], place)
+            self._opened(params["sessionId"], place)
         return outcome
 
     def _sent(self, message: dict[str, Any], params: dict[str, Any], place: Place, changes: dict[str, Any]) -> Outcome:

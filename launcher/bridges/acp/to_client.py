@@ -62,6 +62,11 @@ class ToClient:
             self._awaited[number] = place
             self._look.awaited = True
 
+    def opened(self, session: str, place: Place) -> None:
+        """A session of the protocol has begun, or is taken up again."""
+        self._rules.places.remember(session, place)
+        self._found(session, place)
+
     def __call__(self, line: bytes) -> Outcome:
         """Judges one line."""
         try:
@@ -75,7 +80,7 @@ class ToClient:
         method = message.get("method", "")
         if not isinstance(method, str):
             return self.unreadable("a method that is no string")
-        if method.strip().casefold().startswith(_ROOMS):
+        if _bare(method).startswith(_ROOMS):
             return self._policed(method, message)
         self._look_for_session(message)
         other, changed = self._jail.shown(message)
@@ -101,8 +106,7 @@ class ToClient:
         self._look.awaited = bool(self._awaited)
         result = message.get("result")
         if place is not None and isinstance(result, dict) and isinstance(result.get("sessionId"), str):
-            self._rules.places.remember(result["sessionId"], place)
-            self._found(result["sessionId"], place)
+            self.opened(result["sessionId"], place)
 
     def _policed(self, method: str, message: dict[str, Any]) -> Outcome:
         number, params = rpc.usable_id(message), message.get("params")
@@ -143,3 +147,8 @@ class ToClient:
         fields = wanted.model_dump(by_alias=True, exclude_none=True)
         request = {"jsonrpc": "2.0", "id": number, "method": method, "params": {**fields, "path": path}}
         return Outcome(strict.encode(request))
+
+
+def _bare(method: str) -> str:
+    """A method as the most forgiving dispatcher would take it: without case, white space and control characters."""
+    return "".join(character for character in method if character.isprintable() and character != " ").casefold()

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from launcher.session import exec_client, planning
+from launcher.session import exec_client, known_as, planning
 from launcher.session.machine import Machine
 from launcher.session.places import Places
 from launcher.vcs import checkout
@@ -73,7 +73,7 @@ class KnownSessions:
 
     def live(self, session_id: str) -> str | None:
         """The name of the running session that the id stands for."""
-        return session_id if self._directories.get(session_id) == "" else None
+        return known_as.resolved(self._places, session_id) if self._directories.get(session_id) == "" else None
 
     def _of_live(self, name: str) -> str:
         """The worktree of a running session, "" when it does not run."""
@@ -83,7 +83,7 @@ class KnownSessions:
         if now - asked < FRESH:
             return directory
         try:
-            said = exec_client.about(self._places, name)
+            said = exec_client.about(self._places, known_as.resolved(self._places, name))
         except Refusal:
             said = None
         directory = said[0] if said else ""
