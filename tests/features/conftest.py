@@ -100,6 +100,11 @@ def _acts(scene: Scene, name: str, datatable: list[list[str]]) -> None:
     scene.act(name, [(operation, scene.filled(path)) for operation, path in datatable[1:]])
 
 
+@when(parsers.parse('session "{session}" calls'))
+def _calls(scene: Scene, session: str, datatable: list[list[str]]) -> None:
+    scene.call(session, [(tool, scene.filled(path)) for tool, path in datatable[1:]])
+
+
 @when("the results come in")
 def _results(scene: Scene) -> None:
     scene.answer()
@@ -167,6 +172,14 @@ def _denied(scene: Scene) -> None:
     assert len(scene.outcome.statuses) == len(scene.outcome.said), scene.outcome.ended
     assert 0 not in scene.outcome.statuses, scene.outcome.ended
     assert scene.outcome.changed == frozenset()
+
+
+@then(parsers.parse('every answer is "{kind}"'))
+def _answers(scene: Scene, kind: str) -> None:
+    """An error has no effect on anybody's files."""
+    assert scene.answers == [kind] * len(scene.answers)
+    assert scene.answers
+    assert scene.untouched or kind == "done"
 
 
 @then(parsers.parse('only the worktree of "{name}" has changed'))

@@ -1,13 +1,16 @@
 """Agents at work for the features: real git repositories, real worktrees, real jails, and the workflow between them."""
 
 import hashlib
+import json
 import os
 import shlex
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from launcher.bridges.files.router import Router
+from launcher.bridges.files.sessions import Sessions
 from launcher.vcs.merge.models import AgentMergeStatus, MergeDescriptor
 from launcher.vcs.merge.service import WorktreeMergeService
 from launcher.vcs.worktrees.children import ChildWorktrees
@@ -50,6 +53,7 @@ from launcher.workflow.requests.ticket import (
 from launcher.workflow.resolution import worktree_of_session
 from policy.sandbox import SandboxValidationResult, WorktreeSandbox
 from policy.worktree import WorktreeSandboxContext
+from tests.support import file_jails
 from tests.support.identity import Who
 from tests.support.install import Installed
 
@@ -82,6 +86,15 @@ COMMANDS = {
     "WRITE": 'printf "%s\n" written > "$1"',
     "EDIT": 'text=$(cat -- "$1") && printf "%s edited\n" "$text" > "$1"',
     "DELETE": 'mv -- "$1" "$1.gone"',
+}
+
+# What a file tool is asked for, besides the path.
+TOOLS: dict[str, Callable[[str], dict[str, object]]] = {
+    "read": lambda path: {"file_path": path},
+    "write": lambda path: {"file_path": path, "content": "written\n"},
+    "edit": lambda path: {"file_path": path, "old_string": "e", "new_string": "E", "replace_all": True},
+    "list": lambda path: {"directory": path},
+    "shell": lambda path: {"command": "pwd", "directory": path},
 }
 
 _SCRIPT = """
@@ -149,6 +162,8 @@ class Scene:
         self.collected: ResultsRequest | None = None
         self.outcome: Outcome | None = None
         self.prompt = ""
+        self.answers: list[str] = []
+        self.untouched = True
 
     # What is given
 
@@ -229,6 +244,19 @@ class Scene:
         after = self._contents()
         changed = frozenset(owner for owner, content in before.items() if after[owner] != content)
         self.outcome = Outcome(said, ended, changed)
+
+    def call(self, session: str, calls: Sequence[tuple[str, str]]) -> None:
+        """File tools are called in the name of a session, as its header would be; each works in a jail."""
+        sessions = Sessions.of_workflow(self.contexts, self.graph, self.worktrees)
+        before = self._contents()
+        with file_jails.jails(self.installed, self.who.home) as jails:
+            router = Router(sessions, jails.enter)
+            try:
+                said = [router.call(tool, TOOLS[tool](path), session, None) for tool, path in calls]
+            finally:
+                router.close()
+        self.answers = [json.loads(each.text)["errorType"] if each.failed else "done" for each in said]
+        self.untouched = self._contents() == before
 
     def answer(self) -> None:
         """All agents answer, their results are collected."""

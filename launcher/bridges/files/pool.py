@@ -6,7 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
-from launcher.bridges.files.process import WorkerProcess
+from launcher.bridges.files.answers import Answer
+from launcher.bridges.files.calls import Call
 
 MOST = 32
 """Workers at the same time. The one that was used longest ago makes room."""
@@ -15,11 +16,23 @@ IDLE_SECONDS = 300.0
 """Workers that nobody has used for so long are ended when another call comes."""
 
 
+class Worker(Protocol):
+    """What does a session's calls; see `launcher.bridges.files.process.WorkerProcess`."""
+
+    def call(self, call: Call, *, sweep: bool = False) -> Answer:
+        """Has one call done."""
+        ...
+
+    def close(self) -> None:
+        """Ends it."""
+        ...
+
+
 class Room(Protocol):
     """Where a session's work is done."""
 
     @property
-    def process(self) -> WorkerProcess:
+    def process(self) -> Worker:
         """The worker."""
         ...
 

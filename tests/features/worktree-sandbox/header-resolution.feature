@@ -26,3 +26,50 @@ Feature: A session's id leads to its worktree
       | READ      | {one}/file |
       | WRITE     | {one}/file |
     Then all of it is denied
+
+  @US5.1 @US5.3 @FR-016
+  Scenario: File tools work in the worktree that the id leads to
+    When session "run" calls
+      | tool | path                     |
+      | read | {the orchestrator}/file  |
+    Then every answer is "done"
+    When session "run/dispatch/one" calls
+      | tool  | path |
+      | write | file |
+    Then every answer is "done"
+    And only the worktree of "one" has changed
+
+  @US5.2
+  Scenario: File tools of sessions that nobody knows
+    Given the session of "one" has ended
+    When session "run/dispatch/one" calls
+      | tool  | path |
+      | read  | file |
+      | write | file |
+    Then every answer is "WORKTREE_UNRESOLVED"
+    When session "stranger" calls
+      | tool  | path       |
+      | read  | {one}/file |
+      | shell | .          |
+    Then every answer is "WORKTREE_UNRESOLVED"
+
+  @EDGE-5
+  Scenario: File tools of a worktree that was deleted during work
+    Given the worktree of "one" is deleted
+    When session "run/dispatch/one" calls
+      | tool  | path       |
+      | read  | {one}/file |
+      | write | {one}/file |
+    Then every answer is "SANDBOX_VIOLATION"
+
+  @EDGE-3
+  Scenario: File tools of two agents in one worktree
+    Given the "Ticket" agents "two, three" in worktrees of their own
+    And "three" works in the worktree of "two"
+    When session "run/dispatch/two" calls
+      | tool  | path |
+      | write | new  |
+    And session "run/dispatch/three" calls
+      | tool | path |
+      | edit | new  |
+    Then every answer is "done"

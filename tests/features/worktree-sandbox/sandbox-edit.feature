@@ -22,3 +22,15 @@ Feature: Agents edit in their own worktree
       | EDIT      | ../{two.name}/file |
       | EDIT      | {main}/file        |
     Then all of it is denied
+
+  @FR-019
+  Scenario: By the file tools
+    When session "run/dispatch/one" calls
+      | tool | path     |
+      | edit | dir/file |
+    Then every answer is "done"
+    When session "run/dispatch/one" calls
+      | tool | path               |
+      | edit | {two}/dir/file     |
+      | edit | ../{two.name}/file |
+    Then every answer is "SANDBOX_VIOLATION"

@@ -26,3 +26,20 @@ Feature: Agents read in their own worktree
       | READ      | {main}/file               |
       | READ      | {two}                     |
     Then all of it is denied
+
+  @FR-019
+  Scenario: By the file tools
+    When session "run/dispatch/one" calls
+      | tool  | path        |
+      | read  | file        |
+      | read  | {one}/file  |
+      | list  | {one}       |
+      | shell | dir         |
+    Then every answer is "done"
+    When session "run/dispatch/one" calls
+      | tool  | path                      |
+      | read  | {two}/file                |
+      | read  | dir/../../{two.name}/file |
+      | list  | {main}                    |
+      | shell | {two}                     |
+    Then every answer is "SANDBOX_VIOLATION"

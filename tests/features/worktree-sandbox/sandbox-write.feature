@@ -51,3 +51,19 @@ Feature: Agents write in their own worktree
       | operation | path  |
       | DELETE    | {one} |
     Then all of it is denied
+
+  @FR-019
+  Scenario: By the file tools
+    When session "run/dispatch/one" calls
+      | tool  | path       |
+      | write | file       |
+      | write | {one}/n/ew |
+    Then every answer is "done"
+    And only the worktree of "one" has changed
+    When session "run/dispatch/one" calls
+      | tool  | path                     |
+      | write | {two}/file               |
+      | write | dir/../../{two.name}/new |
+      | write | {one}                    |
+      | write | .git/config              |
+    Then every answer is "SANDBOX_VIOLATION"

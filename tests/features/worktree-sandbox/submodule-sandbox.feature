@@ -32,3 +32,17 @@ Feature: Submodules are granted one by one
       | EDIT      | doc/file |
       | EDIT      | lib/file |
     Then all of it is allowed
+
+  Scenario: By the file tools
+    Given an orchestrator in a worktree of its own that is granted "lib"
+    When session "run" calls
+      | tool  | path     |
+      | read  | lib/file |
+      | write | lib/new  |
+    Then every answer is "done"
+    When session "run" calls
+      | tool  | path              |
+      | write | doc/new           |
+      | write | lib/../doc/new    |
+      | list  | {main}/doc        |
+    Then every answer is "SANDBOX_VIOLATION"

@@ -1,0 +1,82 @@
+"""Many sessions of one repository at once, each in a jail of its own, called from sixteen threads.
+
+`PADDOCK_SESSIONS=1000` makes as many as the specification's tests ask for; the suite does with fewer.
+"""
+
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from launcher.bridges.files.answers import Answer
+from launcher.bridges.files.pool import Pool
+from launcher.bridges.files.router import Router
+from launcher.bridges.files.sessions import Sessions
+from policy.worktree import MainWorktreeContext, WorktreeSandboxContext
+from tests.support import file_jails
+from tests.support.features import need
+from tests.support.file_scope import error_of
+from tests.support.install import Installed
+
+SESSIONS = int(os.environ.get("PADDOCK_SESSIONS", "8"))
+THREADS = 16
+
+_SCRIPT = """
+git -c init.defaultBranch=main init -q main
+git -C main config user.name Tester
+git -C main config user.email tester@example.invalid
+git -C main commit -q --allow-empty -m 'main: First.'
+for number in $(seq 0 $(($1 - 1))); do git -C main worktree add -q -b "b$number" "$PWD/wt-$number"; done
+"""
+
+
+@pytest.mark.timeout(3000)
+@pytest.mark.spec("SC-002", "SC-003", "US7.3")
+def test_jailed_sessions_side_by_side(installed: Installed, tmp_path: Path) -> None:
+    """Each writes, reads, and runs a command in its own worktree; neither tool nor command reaches the neighbour's."""
+    need("landlock")
+    import subprocess
+
+    subprocess.run(["sh", "-eu", "-c", _SCRIPT, "sh", str(SESSIONS)], cwd=tmp_path, check=True)
+    (tmp_path / "home").mkdir()
+    roots = {f"s{number}": tmp_path / f"wt-{number}" for number in range(SESSIONS)}
+    contexts = {
+        name: WorktreeSandboxContext(main_worktree=MainWorktreeContext(worktree_id=name, worktree_path=root))
+        for name, root in roots.items()
+    }
+    begun = time.monotonic()
+    calls = 0
+    lock = threading.Lock()
+    with file_jails.jails(installed, tmp_path / "home") as jails:
+        router = Router(Sessions(contexts.get), jails.enter, pool=Pool(most=THREADS))
+
+        def work(thread: int) -> None:
+            nonlocal calls
+            for index in range(thread, SESSIONS, THREADS):
+                name, neighbour = f"s{index}", roots[f"s{(index + 1) % SESSIONS}"]
+
+                def call(tool: str, name: str = name, **arguments: object) -> Answer:
+                    return router.call(tool, arguments, name, None)
+
+                assert not call("write", file_path="file", content=name).failed
+                assert call("read", file_path="file").text == name
+                assert error_of(call("read", file_path=str(neighbour / "file"))) == "SANDBOX_VIOLATION"
+                assert error_of(call("write", file_path=str(neighbour / "x"), content="")) == "SANDBOX_VIOLATION"
+                said = call("shell", command=f"cat file; echo x >{neighbour}/x")
+                assert said.text.startswith(("exit status 1\n", "exit status 2\n")), said
+                assert name in said.text
+                with lock:
+                    calls += 5
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            for share in [pool.submit(work, thread) for thread in range(THREADS)]:
+                share.result()
+        router.close()
+    for name, root in roots.items():
+        assert sorted(os.listdir(root)) == [".git", "file"]
+        assert (root / "file").read_text() == name
+    assert os.listdir(tmp_path / "home/.local/state/paddock/sessions") == []
+    print(f"{SESSIONS} sessions, {THREADS} threads, {calls} calls: {time.monotonic() - begun:.1f} s")
