@@ -1,10 +1,11 @@
 """The file tools over standard streams: the SDK's client, the installed command, a jailed worker."""
 
-from pathlib import Path
+import time
 
 import anyio
 import pytest
 
+from tests.support.features import need
 from tests.support.file_tools import Caller, over_stdio
 from tests.support.paddock import Paddock
 
@@ -72,7 +73,7 @@ def test_the_files_are_the_users(paddock: Paddock) -> None:
     assert sorted(path.name for path in paddock.worktree.iterdir()) == [".git", "file", "made"]
 
 
-def test_a_worktree_elsewhere_can_be_named(user_paddock: Paddock, tmp_path: Path) -> None:
+def test_a_worktree_elsewhere_can_be_named(user_paddock: Paddock) -> None:
     """`--worktree` and `--session ID=DIR` serve another directory than the current one."""
     paddock = user_paddock
     other = paddock.place / "two"
@@ -87,3 +88,58 @@ def test_a_worktree_elsewhere_can_be_named(user_paddock: Paddock, tmp_path: Path
 
     anyio.run(ask, "--worktree", str(other))
     anyio.run(ask, "--session", f"agent={other}")
+
+
+def test_a_file_that_may_not_be_written_is_not_replaced(user_paddock: Paddock) -> None:
+    """A rename would only ask whether the directory may be written; the file's own mode counts."""
+    paddock = user_paddock
+    path = paddock.worktree / "file"
+    path.chmod(0o444)
+
+    async def write() -> None:
+        async with over_stdio(paddock) as call:
+            assert (await call("write", file_path="file", content="x")).error == "ACCESS_DENIED"
+            assert (await call("edit", file_path="file", old_string="content", new_string="x")).error == "ACCESS_DENIED"
+            assert not (await call("shell", command="chmod u+w file")).failed
+            assert not (await call("write", file_path="file", content="x")).failed
+
+    anyio.run(write)
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("x", 0o644)
+
+
+def test_a_client_that_leaves_ends_its_command(user_paddock: Paddock) -> None:
+    """The server does not wait for it, and nothing of it is left (the fixtures look)."""
+    paddock = user_paddock
+
+    async def leave() -> None:
+        async with over_stdio(paddock) as call, anyio.create_task_group() as group:
+            await call("read", file_path="file")
+
+            async def work() -> None:
+                await call("shell", command="touch begun; sleep 500", timeout_seconds=600)
+
+            group.start_soon(work)
+            while not (paddock.worktree / "begun").exists():
+                await anyio.sleep(0.05)
+            group.cancel_scope.cancel()
+
+    before = time.monotonic()
+    anyio.run(leave)
+    assert time.monotonic() - before < 120
+
+
+def test_in_bubblewrap_too(user_paddock: Paddock) -> None:
+    """Where there is no Landlock, the worker runs in the view that bubblewrap makes."""
+    need("bubblewrap")
+    paddock = user_paddock
+
+    async def ask() -> None:
+        async with over_stdio(paddock, env={"PADDOCK_NO_LANDLOCK": "1"}) as call:
+            assert not (await call("write", file_path="new", content="x")).failed
+            assert (await call("read", file_path="new")).text == "x"
+            assert (await call("grep", pattern="x")).text == "new:1:x"
+            assert (await call("read", file_path=str(paddock.main / ".git/HEAD"))).error == "SANDBOX_VIOLATION"
+            said = await call("shell", command=f"cat new {paddock.main}/.git/HEAD")
+            assert said.text.startswith("exit status 1\nx")
+
+    anyio.run(ask)

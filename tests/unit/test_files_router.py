@@ -8,11 +8,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from launcher.bridges.files import frames, process
+from launcher.bridges.files import frames, process, shell
 from launcher.bridges.files.answers import Answer
 from launcher.bridges.files.calls import Read, Write
 from launcher.bridges.files.pool import Pool, Room
@@ -135,8 +136,9 @@ def test_the_shell_tells_status_and_output(router: Router, root: Path) -> None:
     assert answer.note.endswith("bytes in the middle are left out")
 
 
-def test_a_command_without_end_is_ended(router: Router, tmp_path: Path) -> None:
+def test_a_command_without_end_is_ended(router: Router, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what it has started; what it had written is shown."""
+    monkeypatch.setattr(shell, "_PATIENCE", 0.5)  # for SIGTERM, which this command ignores
     line = f"echo begun; sleep 1000 & echo $! >{tmp_path}/pid; trap '' TERM; wait; sleep 1000"
     answer = router.call("shell", {"command": line, "timeout_seconds": 0.3}, "one", None)
     assert error_of(answer) == "TIMED_OUT"
@@ -146,6 +148,22 @@ def test_a_command_without_end_is_ended(router: Router, tmp_path: Path) -> None:
     while Path(f"/proc/{pid}/stat").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z":
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_command_that_nobody_waits_for_is_ended(router: Router, tmp_path: Path) -> None:
+    """When the client leaves, before it has begun too."""
+    for late in (True, False):
+        stop = shell.Stop()
+        (tmp_path / "begun").unlink(missing_ok=True)
+        if not late:
+            stop.set()
+        arguments = {"command": f"touch {tmp_path}/begun; sleep 1000"}
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(router.call, "shell", arguments, "one", None, stop)
+            while late and not (tmp_path / "begun").exists():
+                time.sleep(0.01)
+            stop.set()
+            assert error_of(answer.result(60)) == "CANCELLED"
 
 
 @pytest.mark.spec("EDGE-5")
@@ -293,6 +311,28 @@ def test_workers_are_reused_replaced_and_bounded(root: Path) -> None:
     finally:
         pool.close()
     assert all(room.process.ended for room in made)
+
+
+def test_idle_workers_end_by_themselves(root: Path) -> None:
+    """No further call is needed; one that is in use stays."""
+    pool = Pool(idle_seconds=0.2)
+    made: list[Stand] = []
+
+    def make() -> Stand:
+        made.append(Stand(Scope(context=boundaries(root))))
+        return made[-1]
+
+    try:
+        with pool.lease("used", "k", make):
+            with pool.lease("idle", "k", make):
+                pass
+            deadline = time.monotonic() + 60
+            while not made[1].process.ended:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            assert not made[0].process.ended
+    finally:
+        pool.close()
 
 
 def test_one_worker_is_started_for_many_callers(root: Path) -> None:

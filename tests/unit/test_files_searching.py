@@ -161,6 +161,12 @@ def test_failures_of_bounded_work_are_raised_here() -> None:
         bounded.lines_of(fails, 10)
 
 
+def test_tabs_stay_and_other_control_characters_do_not(root: Path, files: Files) -> None:
+    """What is found can be copied into an edit; a terminal is not driven by it."""
+    (root / "file").write_text("\tneedle\x1b[31m\r\n")
+    assert files.text("grep", pattern="needle", target="file") == "file:1:\tneedle\\x1b[31m"
+
+
 def test_a_huge_line_is_searched_in_its_beginning(root: Path, files: Files) -> None:
     """Its rest is left out, and the next line keeps its number."""
     (root / "huge").write_text("needle" + "x" * (3 << 20) + "tail\nneedle\n")

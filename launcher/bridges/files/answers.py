@@ -36,6 +36,8 @@ class ErrorType(StrEnum):
     """Somebody else changed the file meanwhile."""
     BUSY = "BUSY"
     TIMED_OUT = "TIMED_OUT"
+    CANCELLED = "CANCELLED"
+    """The client has left, or waits no more."""
     IO_ERROR = "IO_ERROR"
     WORKER_FAILED = "WORKER_FAILED"
     """The session's worker could not be started, or has ended, or talks nonsense."""

@@ -13,7 +13,7 @@ MOST = 32
 """Workers at the same time. The one that was used longest ago makes room."""
 
 IDLE_SECONDS = 300.0
-"""Workers that nobody has used for so long are ended when another call comes."""
+"""Workers that nobody has used for so long are ended, with their jails."""
 
 
 class Worker(Protocol):
@@ -85,6 +85,8 @@ class Pool:
         self._idle = idle_seconds
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._closed = threading.Event()
+        self._caretaker: threading.Thread | None = None
 
     def __len__(self) -> int:
         """How many there are."""
@@ -108,6 +110,9 @@ class Pool:
             self._entries.move_to_end(session_id)
             entry.users += 1
             leaving = self._leaving()
+            if self._caretaker is None:
+                self._caretaker = threading.Thread(target=self._take_care, daemon=True)
+                self._caretaker.start()
         if old is not None and old.users == 0:
             leaving.append(old)
         for each in leaving:
@@ -135,6 +140,7 @@ class Pool:
 
     def close(self) -> None:
         """Ends all workers, at the same time."""
+        self._closed.set()
         with self._lock:
             entries = list(self._entries.values())
             self._entries.clear()
@@ -143,6 +149,14 @@ class Pool:
             thread.start()
         for thread in threads:
             thread.join()
+
+    def _take_care(self) -> None:
+        """Ends what is idle while no call comes: work that was committed in a jail is harvested when that ends."""
+        while not self._closed.wait(self._idle / 4):
+            with self._lock:
+                leaving = self._leaving()
+            for each in leaving:
+                _end(each)
 
     def _leaving(self) -> list[_Entry]:
         """Takes out what is too much or too old. The lock is held."""

@@ -44,7 +44,14 @@ class Router:
         self._outside = outside
         self._pool = pool if pool is not None else Pool()
 
-    def call(self, tool: str, arguments: Mapping[str, object], session_id: str | None, token: str | None) -> Answer:
+    def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, object],
+        session_id: str | None,
+        token: str | None,
+        stop: shell.Stop | None = None,
+    ) -> Answer:
         """One call, answered whatever happens (FR-014).
 
         Args:
@@ -52,6 +59,7 @@ class Router:
             arguments: as they came.
             session_id: from the header, or fixed at start.
             token: from the header.
+            stop: ends a command that nobody waits for any more.
         """
         path = next((text for name, text in arguments.items() if name in _PATHS and isinstance(text, str)), "")
         root = ""
@@ -65,7 +73,7 @@ class Router:
             context = self._sessions.boundaries(session_id, token)
             root = "" if context is None else str(context.worktree_path)
             call = _checked(tool, arguments)
-            return self._serve(LEGACY if context is None else (session_id or "").strip(), context, call)
+            return self._serve(LEGACY if context is None else (session_id or "").strip(), context, call, stop)
         except ToolFailed as failed:
             return failure(failed.kind, failed.message, failed.note)
         except WorkerFailed as failed:
@@ -82,12 +90,14 @@ class Router:
         """Ends all workers and their jails."""
         self._pool.close()
 
-    def _serve(self, session_id: str, context: WorktreeSandboxContext | None, call: Call) -> Answer:
+    def _serve(
+        self, session_id: str, context: WorktreeSandboxContext | None, call: Call, stop: shell.Stop | None
+    ) -> Answer:
         if context is not None and (gone := _gone(context, call)) is not None:
             return gone
         with self._pool.lease(session_id, context, lambda: self._room(session_id, context)) as room:
             if isinstance(call, Shell):
-                return _run(room, call)
+                return _run(room, call, stop)
             try:
                 return room.process.call(call)
             except WorkerFailed:
@@ -132,7 +142,7 @@ def _gone(context: WorktreeSandboxContext, call: Call) -> Answer | None:
     return denied(SandboxValidationResult.deny(call.path, root, call.operation.value, reason=reason))
 
 
-def _run(room: Room, call: Shell) -> Answer:
+def _run(room: Room, call: Shell, stop: shell.Stop | None) -> Answer:
     if "\0" in call.command:
         raise ToolFailed(ErrorType.INVALID_ARGUMENT, "a command cannot hold a NUL character")
     start = room.process.call(call)  # the worker says where that is; the jail's init holds it to the worktree again
@@ -140,4 +150,4 @@ def _run(room: Room, call: Shell) -> Answer:
         return start
     if not start.text.startswith("/") or not start.text.isprintable():
         raise ToolFailed(ErrorType.INVALID_ARGUMENT, "a command cannot be started in a directory with such a name")
-    return shell.run(room.command(call.command, start.text), "/", call.timeout_seconds)
+    return shell.run(room.command(call.command, start.text), "/", call.timeout_seconds, stop)

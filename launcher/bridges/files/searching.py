@@ -169,4 +169,4 @@ def _lines(fd: int, title: str, matches: Callable[[str], object]) -> Iterator[st
                 )  # the rest of a huge line is left out
             text = line.decode(errors="backslashreplace").rstrip("\r\n")
             if matches(text):
-                yield f"{title}:{number}:{shown(text[:MOST_SHOWN])}"
+                yield f"{title}:{number}:" + "\t".join(map(shown, text[:MOST_SHOWN].split("\t")))

@@ -20,6 +20,7 @@ from launcher.bridges.files.answers import Answer
 from launcher.bridges.files.calls import CALLS, MOST_CONTENT, Call, Shell
 from launcher.bridges.files.headers import SESSION_HEADER, TOKEN_HEADER
 from launcher.bridges.files.router import Router
+from launcher.bridges.files.shell import Stop
 
 PATH = "/mcp"
 THREADS = 64
@@ -51,8 +52,13 @@ def build(router: Router, session_id: str | None = None) -> "Server[dict[str, An
         if not limiter:
             limiter.append(anyio.CapacityLimiter(THREADS))
         named, token = _named(context.request) if isinstance(context.request, Request) else (session_id, None)
-        work = functools.partial(router.call, params.name, params.arguments or {}, named, token)
-        return _result(await anyio.to_thread.run_sync(work, limiter=limiter[0]))
+        stop = Stop()
+        work = functools.partial(router.call, params.name, params.arguments or {}, named, token, stop)
+        try:
+            return _result(await anyio.to_thread.run_sync(work, limiter=limiter[0], abandon_on_cancel=True))
+        except anyio.get_cancelled_exc_class():
+            stop.set()
+            raise
 
     return Server(
         "paddock-files",

@@ -5,6 +5,7 @@ import select
 import signal
 import subprocess
 import time
+import weakref
 
 from launcher.bridges.files.answers import MOST_TEXT, Answer, ErrorType, ToolFailed
 
@@ -13,13 +14,31 @@ _BLOCK = 1 << 16
 _PATIENCE = 5.0
 
 
-def run(argv: list[str], cwd: str, seconds: float) -> Answer:
+class Stop:
+    """Ends a command early, from another thread."""
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        # Both threads hold it, and either may be the last.
+        weakref.finalize(self, os.close, self._fd)
+
+    def fileno(self) -> int:
+        """Readable once it was set."""
+        return self._fd
+
+    def set(self) -> None:
+        """Ends the command, if it still runs or ever begins."""
+        os.eventfd_write(self._fd, 1)
+
+
+def run(argv: list[str], cwd: str, seconds: float, stop: Stop | None = None) -> Answer:
     """Runs `argv` to its end: its exit status on the first line, then what it wrote to both of its outputs.
 
     Args:
         argv: the command.
         cwd: directory that it is started from.
         seconds: after that it is ended, with all that it started.
+        stop: ends it before that.
 
     Raises:
         ToolFailed: it could not be started, or was ended (what it had written is in the message).
@@ -39,12 +58,12 @@ def run(argv: list[str], cwd: str, seconds: float) -> Answer:
     output = _Output()
     with process:
         assert process.stdout is not None
-        in_time = _follow(process.stdout.fileno(), output, time.monotonic() + seconds)
-        if not in_time:
+        ended = _follow(process.stdout.fileno(), output, time.monotonic() + seconds, stop)
+        if ended is not None:
             _end(process)
         status = process.wait()
-    if not in_time:
-        raise ToolFailed(ErrorType.TIMED_OUT, f"the command was ended after {seconds:g} seconds", output.text())
+    if ended is not None:
+        raise ToolFailed(*ended, output.text())
     status = status if status >= 0 else 128 - status
     return Answer(f"exit status {status}\n{output.text()}", output.note())
 
@@ -72,18 +91,27 @@ class _Output:
         return f"{left_out} bytes in the middle are left out" if left_out else ""
 
 
-def _follow(fd: int, output: _Output, deadline: float) -> bool:
-    """Reads until the end. False: the time was up first."""
+def _follow(fd: int, output: _Output, deadline: float, stop: Stop | None) -> tuple[ErrorType, str] | None:
+    """Reads until the end: None. Why it must end, when something else comes first."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
+    if stop is not None:
+        poll.register(stop.fileno(), select.POLLIN)
     while True:
         left = deadline - time.monotonic()
-        if left <= 0 or not poll.poll(left * 1000):
-            return False
+        ready = [each for each, _ in poll.poll(max(0.0, left) * 1000)]
+        if not ready:
+            return ErrorType.TIMED_OUT, "the command took too long and was ended; timeout_seconds allows more"
+        if fd not in ready:
+            return ErrorType.CANCELLED, "the command was ended, because nobody waits for it any more"
         data = os.read(fd, _BLOCK)
         if not data:
-            return True
+            return None
         output.add(data)
+        if len(ready) > 1:
+            return ErrorType.CANCELLED, "the command was ended, because nobody waits for it any more"
+        if left <= 0:
+            return ErrorType.TIMED_OUT, "the command took too long and was ended; timeout_seconds allows more"
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

@@ -171,6 +171,8 @@ def _same(one: os.stat_result, other: os.stat_result | None) -> bool:
 
 def _replace(folder: int, name: str, data: bytes, before: os.stat_result | None) -> None:
     """Puts `data` at `name`, which was `before` a moment ago."""
+    if before is not None:
+        _refuse_unwritable(folder, name)
     fd, temporary = _nameless(folder)
     try:
         rest = memoryview(data)
@@ -196,6 +198,19 @@ def _replace(folder: int, name: str, data: bytes, before: os.stat_result | None)
         os.close(fd)
         if temporary:
             os.unlink(temporary, dir_fd=folder)
+
+
+def _refuse_unwritable(folder: int, name: str) -> None:
+    """Asks the kernel whether the file itself may be written: a rename would only ask about its directory.
+
+    Raises:
+        OSError: it may not: its mode, or the mount that keeps it read-only.
+    """
+    try:
+        os.close(open_beneath(folder, name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY))
+    except OSError as error:
+        if error.errno != errno.ETXTBSY:  # a programme that runs keeps the file it was started from
+            raise
 
 
 def _nameless(folder: int) -> tuple[int, str]:
