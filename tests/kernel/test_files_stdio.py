@@ -1,5 +1,6 @@
 """The file tools over standard streams: the SDK's client, the installed command, a jailed worker."""
 
+import json
 import time
 
 import anyio
@@ -143,3 +144,28 @@ def test_in_bubblewrap_too(user_paddock: Paddock) -> None:
             assert said.text.startswith("exit status 1\nx")
 
     anyio.run(ask)
+
+
+def test_what_is_refused_is_in_the_ledger(user_paddock: Paddock) -> None:
+    """`paddock denials` tells of it, with what would allow it; once for each path and tool."""
+    paddock = user_paddock
+    outside = paddock.place / "data"
+    outside.mkdir()
+    (outside / "set").write_text("x")
+    paddock.who.give(outside)
+
+    async def ask() -> None:
+        async with over_stdio(paddock, "--session", f"one={paddock.worktree}") as call:
+            for _ in range(3):
+                assert (await call("read", file_path="../data/set")).error == "SANDBOX_VIOLATION"
+                assert (await call("shell", command="ls", directory=str(outside))).error == "SANDBOX_VIOLATION"
+
+    anyio.run(ask)
+    (ledger,) = (paddock.state / "ledgers").glob("files-one-*.jsonl")
+    name = ledger.name.partition(".")[0]
+    told = list(map(json.loads, paddock.call("denials", name, "--json").stdout.splitlines()))
+    found = [(each["operation"], each["path"]) for each in told if each["layer"] == "validator"]
+    assert found == [("read", f"{outside}/set"), ("execute", str(outside))]
+    shown = paddock.call("denials", name).stdout
+    assert f"{outside}/set" in shown
+    assert "--ro" in shown

@@ -51,6 +51,9 @@ class Here:
         with self._lock:
             Here.alive -= 1
 
+    def refused(self, call: Call) -> None:
+        assert self.usable
+
     def command(self, line: str, directory: str) -> list[str]:
         raise AssertionError("no commands here")
 

@@ -15,7 +15,7 @@ import pytest
 
 from launcher.bridges.files import frames, process, shell
 from launcher.bridges.files.answers import Answer
-from launcher.bridges.files.calls import Read, Write
+from launcher.bridges.files.calls import Call, Read, Write
 from launcher.bridges.files.pool import Pool, Room
 from launcher.bridges.files.process import WorkerFailed, WorkerProcess
 from launcher.bridges.files.router import Router
@@ -52,10 +52,14 @@ class Stand:
 
     def __init__(self, scope: Scope, argv: list[str] | None = None) -> None:
         self.process = WorkerProcess(argv or WORKER, scope, "/")
+        self.refusals: list[str] = []
 
     @property
     def usable(self) -> bool:
         return not self.process.ended
+
+    def refused(self, call: Call) -> None:
+        self.refusals.append(call.path)
 
     def command(self, line: str, directory: str) -> list[str]:
         return ["env", "-C", directory, "sh", "-c", line]
@@ -121,6 +125,28 @@ def test_bad_calls_are_answered(router: Router, tool: str, arguments: dict[str, 
     """Whatever is wrong with them, the answer is the specified JSON, and the next call works."""
     assert error_of(router.call(tool, arguments, "one", None)) == kind
     assert not router.call("read", {"file_path": "file"}, "one", None).failed
+
+
+def test_refusals_of_paths_are_told_to_the_room(root: Path) -> None:
+    """For the ledger: denials of the validator, and nothing else that fails."""
+    made: list[Stand] = []
+
+    def enter(session_id: str, found: WorktreeSandboxContext) -> Room:
+        made.append(Stand(Scope(context=found)))
+        return made[-1]
+
+    router = Router(Sessions({"one": boundaries(root)}.get), enter)
+    for tool, arguments in (
+        ("read", {"file_path": "../a"}),
+        ("read", {"file_path": "none"}),
+        ("read", {"file_path": "file"}),
+        ("write", {"file_path": "/b", "content": ""}),
+        ("shell", {"command": "ls", "directory": "/c"}),
+        ("shell", {"command": "ls", "directory": "none"}),
+    ):
+        router.call(tool, arguments, "one", None)
+    router.close()
+    assert made[0].refusals == ["../a", "/b", "/c"]
 
 
 def test_the_shell_tells_status_and_output(router: Router, root: Path) -> None:

@@ -10,7 +10,7 @@ Started as ``python -I -m launcher.bridges.files.begin TASK``.
 import os
 import sys
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from launcher.bridges.files import frames
 from launcher.bridges.files.scope import Scope
@@ -37,6 +37,29 @@ class Task(BaseModel):
     argv: list[str]
 
 
+class Begun(BaseModel):
+    """What follows for the session.
+
+    Attributes:
+        scope: the worker's boundaries.
+        plan: of its jail, as `Plan.to_data` gives it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    scope: Scope
+    plan: tuple[object, ...]
+
+    @field_validator("plan")
+    @classmethod
+    def _tuples(cls, value: tuple[object, ...]) -> tuple[object, ...]:
+        return tuple(map(_as_tuple, value))  # JSON knows lists only
+
+
+def _as_tuple(value: object) -> object:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list | tuple) else value
+
+
 def main(text: str) -> int:
     """Returns only when the plan is refused: the exit status."""
     task = Task.model_validate_json(text)
@@ -45,7 +68,8 @@ def main(text: str) -> int:
     except Refusal as refusal:
         messages.say(str(refusal))
         return refusal.exit_code
-    frames.send(1, frames.packed(Scope(context=planned.context, handoff=planned.plan.handoff_patterns)))
+    scope = Scope(context=planned.context, handoff=planned.plan.handoff_patterns)
+    frames.send(1, frames.packed(Begun(scope=scope, plan=planned.plan.to_data())))
     os.execv(task.argv[0], task.argv)
 
 

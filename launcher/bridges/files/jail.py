@@ -13,13 +13,15 @@ import launcher
 import policy
 from launcher.bridges.files import begin, worker
 from launcher.bridges.files.answers import ErrorType, ToolFailed
-from launcher.bridges.files.begin import Task
+from launcher.bridges.files.begin import Begun, Task
+from launcher.bridges.files.calls import Call
+from launcher.bridges.files.denials import Denials
 from launcher.bridges.files.process import WorkerFailed, WorkerProcess
 from launcher.bridges.files.scope import Scope
 from launcher.session import exec_client, planning
 from launcher.session.places import Places
 from launcher.workflow.confinement import run_options
-from policy.plan import beneath
+from policy.plan import Plan, beneath
 from policy.worktree import WorktreeSandboxContext
 
 PADDOCK = (sys.executable, "-I", "-m", "launcher")
@@ -34,10 +36,12 @@ class Jail:
         name: of its session.
         process: the worker.
         root: the worktree.
+        denials: takes what the tools refuse.
     """
 
-    def __init__(self, name: str, process: WorkerProcess, root: str) -> None:
+    def __init__(self, name: str, process: WorkerProcess, root: str, denials: Denials | None) -> None:
         self.name = name
+        self._denials = denials
         self.process = process
         self.root = root
         self.identity = identity(root)
@@ -45,6 +49,11 @@ class Jail:
     def command(self, line: str, directory: str) -> list[str]:
         """The words that run a line of sh(1) there."""
         return [*PADDOCK, "exec", self.name, "--cwd", directory, "--", "sh", "-c", line]
+
+    def refused(self, call: Call) -> None:
+        """Writes down that a call was refused for its path."""
+        if self._denials is not None:
+            self._denials.add(call)
 
     @property
     def usable(self) -> bool:
@@ -65,6 +74,9 @@ class Outside:
     def command(self, line: str, directory: str) -> list[str]:
         """The words that run a line of sh(1) in `directory`."""
         return ["env", "-C", directory, "--", "sh", "-c", line]
+
+    def refused(self, call: Call) -> None:
+        """Nothing is refused for its path where there are no boundaries."""
 
     @property
     def usable(self) -> bool:
@@ -103,10 +115,10 @@ class Jails:
         root = str(context.worktree_path)
         name = self._live(session_id)
         if name is None:
-            own = f"files-{secrets.token_hex(8)}"
-            return Jail(own, self._begun(options, root, ["run", "--quiet", "--session", own, *_words(options)]), root)
+            own = _name(session_id)
+            return self._begun(own, options, root, ["run", "--quiet", "--session", own, *_words(options)])
         try:
-            return Jail(name, self._begun(options, root, ["exec", name, "--cwd", root]), root)
+            return self._begun(name, options, root, ["exec", name, "--cwd", root])
         except WorkerFailed as failed:
             if exec_client.about(self._places, name) is None:
                 why = f"the worktree of session {name} could not be resolved: it has ended"
@@ -114,11 +126,20 @@ class Jails:
             hint = f"session {name} must be able to run {sys.executable}: start it with --ro {sys.prefix}"
             raise WorkerFailed(hint, str(failed)) from None
 
-    def _begun(self, options: planning.Options, root: str, words: list[str]) -> WorkerProcess:
-        """A worker in the jail that `paddock WORDS... -- WORKER` makes or enters."""
+    def _begun(self, name: str, options: planning.Options, root: str, words: list[str]) -> Jail:
+        """The jail of session `name`, with a worker, that `paddock WORDS... -- WORKER` makes or enters."""
         argv = [*PADDOCK, *words, "--", *WORKER]
         task = Task(options=options, root=root, worker=list(WORKER), argv=argv)
-        return WorkerProcess([*BEGIN, task.model_dump_json()], None, root)
+        plans: list[Plan | None] = []
+
+        def scope(data: bytes) -> Scope:
+            begun = Begun.model_validate_json(data)
+            plans.append(Plan.from_data(begun.plan))
+            return begun.scope
+
+        process = WorkerProcess([*BEGIN, task.model_dump_json()], scope, root)
+        plan = plans[0]
+        return Jail(name, process, root, None if plan is None else Denials(self._places.state, name, plan))
 
     def _options_for(self, context: WorktreeSandboxContext) -> planning.Options:
         """The launch options for a session: the server's own, its boundaries, and Paddock's code to read."""
@@ -142,6 +163,12 @@ def identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _name(session_id: str) -> str:
+    """A name for a session's own jail that nobody else has, and that people can tell whose it is."""
+    plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in session_id[-32:])
+    return f"files-{plain}-{secrets.token_hex(4)}"
 
 
 def _words(options: planning.Options) -> list[str]:

@@ -45,6 +45,10 @@ class Room(Protocol):
         """The words that run a line of sh(1) there."""
         ...
 
+    def refused(self, call: Call) -> None:
+        """Told of each call that was refused for its path."""
+        ...
+
 
 class _Entry:
     """A session's room, made by the first thread that needs it, while others wait for that session alone."""

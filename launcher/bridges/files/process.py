@@ -6,6 +6,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 
 from pydantic import ValidationError
 
@@ -44,11 +45,12 @@ class WorkerProcess:
 
     Args:
         argv: what starts it.
-        scope: its boundaries. None: what is started says them, before it becomes the worker (`begin`).
+        scope: its boundaries; or what makes them of the first words of what is started, which are said before it
+            becomes the worker (`begin`).
         cwd: directory to start in.
     """
 
-    def __init__(self, argv: list[str], scope: Scope | None, cwd: str) -> None:
+    def __init__(self, argv: list[str], scope: Scope | Callable[[bytes], Scope], cwd: str) -> None:
         """Starts it and waits for its first words.
 
         Raises:
@@ -78,8 +80,8 @@ class WorkerProcess:
         for fd in (self._input, self._output, self._errors):
             os.set_blocking(fd, False)
         try:
-            if scope is None:
-                scope = Scope.model_validate_json(self._exchange(b"", START_PATIENCE))
+            if not isinstance(scope, Scope):
+                scope = scope(self._exchange(b"", START_PATIENCE, frames.MOST_REQUEST))
             frames.Hello.model_validate_json(self._exchange(frames.packed(scope), START_PATIENCE))
         except ValidationError:
             self.kill()
@@ -148,7 +150,7 @@ class WorkerProcess:
             if stream is not None:
                 stream.close()
 
-    def _exchange(self, data: bytes, patience: float) -> bytes:
+    def _exchange(self, data: bytes, patience: float, most: int = frames.MOST_REPLY) -> bytes:
         """Sends one message and returns the next one that comes."""
         rest = memoryview(data)
         came = bytearray()
@@ -175,7 +177,7 @@ class WorkerProcess:
                     came += self._read()
             if len(came) >= frames.HEADER:
                 size = int.from_bytes(came[: frames.HEADER], "little")
-                if size > frames.MOST_REPLY or len(came) > frames.HEADER + size:
+                if size > most or len(came) > frames.HEADER + size:
                     raise WorkerFailed("it says more than a worker would")
                 if len(came) == frames.HEADER + size:
                     return bytes(came[frames.HEADER :])

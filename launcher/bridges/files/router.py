@@ -99,7 +99,10 @@ class Router:
             if isinstance(call, Shell):
                 return _run(room, call, stop)
             try:
-                return room.process.call(call)
+                answer = room.process.call(call)
+                if answer.failed and answer.text.startswith(_DENIED):
+                    room.refused(call)
+                return answer
             except WorkerFailed:
                 if call.reads_only:
                     raise
@@ -119,6 +122,7 @@ class Router:
         return self._outside()
 
 
+_DENIED = denied(SandboxValidationResult.deny("", "", "")).text.partition(', "attemptedPath"')[0]
 _PATHS = ("file_path", "directory", "target")
 
 
@@ -147,6 +151,8 @@ def _run(room: Room, call: Shell, stop: shell.Stop | None) -> Answer:
         raise ToolFailed(ErrorType.INVALID_ARGUMENT, "a command cannot hold a NUL character")
     start = room.process.call(call)  # the worker says where that is; the jail's init holds it to the worktree again
     if start.failed:
+        if start.text.startswith(_DENIED):
+            room.refused(call)
         return start
     if not start.text.startswith("/") or not start.text.isprintable():
         raise ToolFailed(ErrorType.INVALID_ARGUMENT, "a command cannot be started in a directory with such a name")
