@@ -34,8 +34,9 @@ true
 """
 
 
-def test_a_command_cannot_touch_the_worker(paddock: Paddock, backend: dict[str, str]) -> None:
+def test_a_command_cannot_touch_the_worker(user_paddock: Paddock, backend: dict[str, str]) -> None:
     """Neither kill it, nor speak in its place, nor look into it; and the next call is served."""
+    paddock = user_paddock
 
     async def attack() -> None:
         async with over_stdio(paddock, env=backend) as call:

@@ -85,3 +85,20 @@ def test_an_unproven_session_is_a_clear_error(user_paddock: Paddock) -> None:
     with Server(paddock, *words) as server:
         anyio.run(ask, server)
     assert (paddock.worktree / "file").read_text() == "content\n"
+
+
+def test_older_clients_and_large_files_are_served(user_paddock: Paddock) -> None:
+    """With a handshake and the protocol's own session header; eight mebibytes in one call, no more."""
+    paddock = user_paddock
+
+    async def ask(server: Server) -> None:
+        async with server.client(server.headers("one"), mode="legacy") as call:
+            assert not (await call("write", file_path="large", content="ö" * (4 << 20))).failed
+            said = await call("read", file_path="large")
+            assert len(said.text.encode()) == 256 << 10
+            assert (await call("write", file_path="larger", content="x" * ((8 << 20) + 1))).error == "TOO_LARGE"
+
+    with Server(paddock, f"--session=one={paddock.worktree}") as server:
+        anyio.run(ask, server)
+    assert (paddock.worktree / "large").stat().st_size == 8 << 20
+    assert not (paddock.worktree / "larger").exists()

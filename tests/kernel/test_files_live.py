@@ -13,8 +13,9 @@ def seen(paddock: Paddock) -> tuple[str, ...]:
     return ("--ro", str(paddock.installed.prefix))
 
 
-def test_the_worker_runs_in_the_live_jail(paddock: Paddock, backend: dict[str, str]) -> None:
+def test_the_worker_runs_in_the_live_jail(user_paddock: Paddock, backend: dict[str, str]) -> None:
     """Commands of the shell tool see the session's own processes and temp files; paths are denied as ever."""
+    paddock = user_paddock
     command = ("sh", "-c", "echo here >$TMPDIR/mark; echo ready; exec cat")
 
     async def ask(session: Session) -> None:

@@ -169,3 +169,18 @@ def test_what_is_refused_is_in_the_ledger(user_paddock: Paddock) -> None:
     shown = paddock.call("denials", name).stdout
     assert f"{outside}/set" in shown
     assert "--ro" in shown
+
+
+def test_an_agent_in_its_jail_can_start_it_itself(user_paddock: Paddock) -> None:
+    """As its own server for tools: a jail in its jail, which can only be narrower. With the older handshake."""
+    paddock = user_paddock
+    outer = paddock.words("run", "--ro", paddock.installed.prefix, "--")
+
+    async def ask() -> None:
+        async with over_stdio(paddock, inside=outer, mode="legacy") as call:
+            assert (await call("read", file_path="file")).text == "content\n"
+            assert not (await call("write", file_path="new", content="x")).failed
+            assert (await call("shell", command="cat new")).text == "exit status 0\nx"
+            assert (await call("read", file_path=str(paddock.main / ".git/HEAD"))).error == "SANDBOX_VIOLATION"
+
+    anyio.run(ask)

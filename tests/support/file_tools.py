@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -67,16 +67,22 @@ class Caller:
 
 
 @asynccontextmanager
-async def over_stdio(paddock: Paddock, *words: Word, env: Mapping[str, str] | None = None) -> AsyncIterator[Caller]:
-    """A client of `paddock files WORDS...`, started in the worktree."""
-    command, *arguments = paddock.who.command(paddock.words("files", *words))
+async def over_stdio(
+    paddock: Paddock,
+    *words: Word,
+    env: Mapping[str, str] | None = None,
+    mode: str = "auto",
+    inside: Sequence[Word] = (),
+) -> AsyncIterator[Caller]:
+    """A client of `paddock files WORDS...`, started in the worktree; `inside` stands in front of that command."""
+    command, *arguments = paddock.who.command([*inside, *paddock.words("files", *words)])
     parameters = StdioServerParameters(
         command=command,
         args=arguments,
         cwd=paddock.worktree,
         env=paddock.who.environment({**paddock.env, **(env or {})}),
     )
-    async with Client(stdio_client(parameters)) as client:
+    async with Client(stdio_client(parameters), mode=mode) as client:
         yield Caller(client)
 
 
@@ -126,13 +132,13 @@ class Server:
 
     @asynccontextmanager
     async def client(
-        self, headers: Mapping[str, str] | list[tuple[str, str]], socket: Path | None = None
+        self, headers: Mapping[str, str] | list[tuple[str, str]], socket: Path | None = None, mode: str = "auto"
     ) -> AsyncIterator[Caller]:
-        """A client whose every request bears these headers."""
+        """A client whose every request bears these headers; with the mode "legacy" one of the protocol's older days."""
         transport = httpx2.AsyncHTTPTransport(uds=None if socket is None else str(socket))
         given = headers if isinstance(headers, list) else dict(headers)
         async with (
             httpx2.AsyncClient(headers=given, timeout=PATIENCE, transport=transport) as http,
-            Client(streamable_http_client(self.url, http_client=http)) as client,
+            Client(streamable_http_client(self.url, http_client=http), mode=mode) as client,
         ):
             yield Caller(client)
