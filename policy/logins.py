@@ -25,7 +25,7 @@ class Login(NamedTuple):
 
     Attributes:
         host: canonical directory and name of the user's own file; "" where there is none to be copied.
-        inside: path below the private home.
+        inside: path below the private home; one that ends in a slash is a directory that has to be there, and no more.
         text: it is no JSON, and only ever copied in.
         entry: dotted path of the object that holds one login; "" is the whole document, "*" each object in it.
         refreshed: dotted paths below an entry, of what a refresh replaces.

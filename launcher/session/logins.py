@@ -96,6 +96,9 @@ class Logins:
     @staticmethod
     def _copy(top: int, login: Login) -> None:
         there = _of_user(login) if login.host else None
+        if login.inside.endswith("/"):
+            os.close(private_files.directory_below(top, login.inside, make=True))
+            return
         if there is None and not (login.put or login.drop):
             return
         directory = private_files.directory_below(top, login.inside, make=True)

@@ -191,7 +191,9 @@ def files_of(
         unattended: the provider's questions are off.
     """
     mode = settings.logins.value
-    found = []
+    root = spec.state.home
+    # Some refuse to start where the variable names what is not there (codex).
+    found = [tuple(Login("", f"{root[2:]}/"))] if spec.state.variable and root not in (None, "~") else []
     for file in spec.files:
         place = _of_user(file, spec, machine) if mode != "none" else None
         directory, _, name = (place or "").rpartition("/")

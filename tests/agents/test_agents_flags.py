@@ -13,6 +13,8 @@ from tests.support.agent_scene import Scene
 
 REGISTRY = load_registry()
 PATIENCE = 60
+NOT_INSTALLED = {"copilot", "mistral-vibe"}
+"""Their flags were tried by hand on 1.0.102 and 3.0.2: 190 MB more, and another Python than the suite's."""
 COMPLAINT = re.compile(r"(?im)^.*\b(?:unknown|unexpected)\b.*$")
 
 
@@ -24,6 +26,7 @@ def native(name: str) -> tuple[str, list[str]]:
     own = [filled(text, worktree="/srv") for text in words.arguments]
     for submodule in ("/srv/a", "/srv/b"):
         own += [filled(text, worktree="/srv", submodule=submodule) for text in words.submodule_arguments]
+    own += [text for switch in (words.sandbox_off, words.prompts_off) for text in switch.arguments]
     command = next((command for command in spec.commands if command in agent_packages.PROGRAMS), "")
     return command, own
 
@@ -34,18 +37,18 @@ FLAGGED = [name for name in REGISTRY.names() if all(native(name))]
 def test_the_providers_with_flags_are_those_that_are_asked_here() -> None:
     """A provider that is given flags without being asked for them here would be a belief."""
     without = [name for name in REGISTRY.names() if native(name)[1] and name not in FLAGGED]
-    assert without == []
-    assert {"claude-code", "codex"} <= set(FLAGGED)
+    assert set(without) == NOT_INSTALLED
+    assert {"claude-code", "codex", "gemini", "qwen"} == set(FLAGGED)
 
 
 @pytest.mark.parametrize("name", FLAGGED)
 def test_a_real_programme_accepts_our_native_flags(scene: Scene, name: str) -> None:
     """It complains of a flag that does not exist, and of none of ours."""
     command, own = native(name)
-    ended = scene.who.run([command, *own, "--no-such-flag"], env=scene.environment, timeout=PATIENCE)
+    ended = scene.who.run([command, *own, "--unheard-of"], env=scene.environment, timeout=PATIENCE)
     assert ended.returncode != 0
     (complaint,) = COMPLAINT.findall(ended.stdout + ended.stderr)
-    assert "no-such-flag" in complaint
+    assert "unheard-of" in complaint
     ours = [word.partition("=")[0].lstrip("-") for word in own if word.startswith("-")]
     assert not [word for word in ours if re.search(rf"\b{re.escape(word)}\b", complaint)]
 

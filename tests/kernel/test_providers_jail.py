@@ -142,3 +142,11 @@ def test_providers_are_listed_and_explained(user_paddock: Paddock) -> None:
         assert user_paddock.refused("providers").reference == "provider-invalid"
     finally:
         own.unlink()
+
+
+def test_the_place_that_a_variable_names_is_there(user_paddock: Paddock) -> None:
+    """codex ends where CODEX_HOME leads nowhere; it can make things there, with or without a login to copy."""
+    line = '#!/bin/sh\ncd "$CODEX_HOME" && echo made > made && cat made\n'
+    codex = stand_in(user_paddock, "bin/codex", line)
+    for options in ((), ("--logins", "none")):
+        assert user_paddock.run(*options, "--", str(codex)).stdout == "made\n"
