@@ -111,7 +111,7 @@ def translated(
 ) -> Translation:
     """What the provider is told, and what it needs.
 
-    Its own sandbox, and its questions unless they are to be kept, are turned off: whatever has a Plan runs in a jail.
+    Its own sandbox, and its questions (see `keeps_prompts`), are turned off: whatever has a Plan runs in a jail.
 
     Args:
         chosen: from `choose`.
@@ -133,7 +133,8 @@ def translated(
             arguments=tuple(words.arguments),
         )
     spec = chosen.strategy.spec
-    switches = chosen.strategy.switches(keep_prompts=settings.keep_prompts.value) if spec.supports_sandbox else ()
+    keep = keeps_prompts(settings)
+    switches = chosen.strategy.switches(keep_prompts=keep) if spec.supports_sandbox else ()
     environment = words.environment | {key: value for switch in switches for key, value in switch.environment.items()}
     arguments: tuple[str, ...] = tuple(words.arguments)
     more: tuple[Conditional, ...] = tuple(
@@ -164,7 +165,7 @@ def translated(
         domains=domains,
         reach=reach,
         program=chosen.program,
-        logins=files_of(spec, settings, machine, unattended=bool(switches) and not settings.keep_prompts.value),
+        logins=files_of(spec, settings, machine, unattended=bool(switches) and not keep),
     )
 
 
@@ -177,6 +178,14 @@ def _places_of(spec: ProviderSpec) -> dict[str, str]:
     if spec.temp.variable is not None:
         found[spec.temp.variable] = "${tmp}"
     return found
+
+
+def keeps_prompts(settings: Settings) -> bool:
+    """Whether the provider goes on asking: when that is wanted, and where the jail does not hold all it does.
+
+    With ``--git shared`` it can plant hooks that git runs outside.
+    """
+    return settings.keep_prompts.value or settings.git_mode.value == "shared"
 
 
 def files_of(

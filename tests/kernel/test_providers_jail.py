@@ -51,6 +51,8 @@ def test_its_questions_stay_on_when_they_are_to_be_kept(user_paddock: Paddock) -
     assert not any("approval" in word for word in kept)
     assert "sandbox_mode=danger-full-access" in kept
     assert variables["INITIAL_AGENT_MODE"] == "agent-full-access"
+    shared, _ = shown(user_paddock.run("--git", "shared", "--", str(codex), "exec").stdout)
+    assert shared == kept
 
 
 def test_a_choice_of_the_callers_stands_in_place_of_ours(user_paddock: Paddock) -> None:
@@ -150,3 +152,24 @@ def test_the_place_that_a_variable_names_is_there(user_paddock: Paddock) -> None
     codex = stand_in(user_paddock, "bin/codex", line)
     for options in ((), ("--logins", "none")):
         assert user_paddock.run(*options, "--", str(codex)).stdout == "made\n"
+
+
+def test_the_packages_around_a_script_that_node_is_told_to_start_can_be_read(user_paddock: Paddock) -> None:
+    """All below node_modules, and nothing beside it; not where a link in the worktree leads there."""
+    stand_in(user_paddock, "bin/node", '#!/bin/sh\nexec sh "$@"\n')
+    script = stand_in(
+        user_paddock,
+        "lib/node_modules/@openai/codex/bin/codex.js",
+        'cd "${0%/*}/../../.."; cat other/data; cat ../beside 2>&1\n',
+    )
+    stand_in(user_paddock, "lib/node_modules/other/data", "data\n")
+    stand_in(user_paddock, "lib/beside", "secret\n")
+    node = str(user_paddock.place / "bin/node")
+    ended = user_paddock.run("--", node, str(script))
+    assert ended.stdout.startswith("data\n"), ended
+    assert "secret" not in ended.stdout
+    (user_paddock.worktree / "node_modules").symlink_to(user_paddock.place / "lib/node_modules")
+    planted = f"{user_paddock.worktree}/node_modules/@openai/codex/bin/codex.js"
+    lines = user_paddock.call("explain", "--plan", "--", node, planted).stdout
+    assert "provider  codex" in lines
+    assert f"{user_paddock.place}/lib/node_modules  [" not in lines

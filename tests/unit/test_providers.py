@@ -1,5 +1,6 @@
 """Provider specs and their translation into variables and flags."""
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from policy.providers.strategy import (
     program_index,
     translate,
 )
+from tests.support.install import ROOT
 
 
 class Paths(NamedTuple):
@@ -250,3 +252,12 @@ def test_specs_are_frozen() -> None:
     spec = parse_spec(MINIMAL, "x")
     with pytest.raises(ValueError, match="frozen"):
         spec.name = "other"
+
+
+def test_the_example_of_the_documentation_is_a_provider() -> None:
+    """As it stands there."""
+    blocks = re.findall(r"(?s)```toml\n(.*?)```", (ROOT / "README.md").read_text())
+    (example,) = (block for block in blocks if 'name = "my-agent"' in block)
+    spec = parse_spec(example, "README.md")
+    assert spec.files[0].account == ["user_id"]
+    assert spec.native.prompts_off.unless == ["--ask"]
