@@ -156,9 +156,7 @@ def closed_logins(logins: Iterable[tuple[object, ...]], grants: Iterable[Grant])
         grants: of the Plan. The jail's own /tmp shows nothing of the machine's.
     """
     writable = [path for path, access, source in grants if "w" in access and source != PRIVATE_TEMP]
-    return tuple(
-        login for login in logins if not any(path.startswith("/") and beneath(str(login[0]), path) for path in writable)
-    )
+    return tuple(login for login in logins if not (login[0] and any(beneath(str(login[0]), path) for path in writable)))
 
 
 def handoff(root: str, rules: Rules, host: Host, exceptions: dict[str, str], git: Git) -> tuple[tuple[str, str], ...]:

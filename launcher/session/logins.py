@@ -93,27 +93,21 @@ class Logins:
         finally:
             os.close(directory)
 
-    @staticmethod
-    def _copy(top: int, login: Login) -> None:
-        there = _of_user(login) if login.host else None
+    def _copy(self, top: int, login: Login) -> None:
         if login.inside.endswith("/"):
             os.close(private_files.directory_below(top, login.inside, make=True))
             return
+        there = None
+        with self._saying(login.host, "is not copied into the private home"):
+            there = _of_user(login) if login.host else None
         if there is None and not (login.put or login.drop):
             return
         directory = private_files.directory_below(top, login.inside, make=True)
         try:
-            name = os.path.basename(login.inside)
-            try:
-                here = private_files.read(directory, name, LARGEST_COPY)
-            except Unusable:
-                here = None  # the agent's doing; it is replaced
-                with suppress(FileNotFoundError):
-                    os.unlink(name, dir_fd=directory)  # EISDIR for a directory, which is then said
-            data = _wanted(login, there, here)
-            wanted = data is not None and (here is None or here.data != data)
-            if wanted and not private_files.replace(directory, name, data or b"", here):
-                raise Unusable("it changed meanwhile")
+            for _ in range(_TRIES):  # another session of the worktree may start now, too
+                if _copied(directory, os.path.basename(login.inside), login, there):
+                    return
+            raise Unusable("it keeps changing")
         finally:
             os.close(directory)
 
@@ -155,9 +149,22 @@ def _of_user(login: Login) -> Content | None:
     except FileNotFoundError:
         return None
     try:
-        return private_files.read(directory, os.path.basename(login.host), _limit(login))
+        return private_files.read(directory, os.path.basename(login.host), _limit(login), follow=not login.refreshed)
     finally:
         os.close(directory)
+
+
+def _copied(directory: int, name: str, login: Login, there: Content | None) -> bool:
+    try:
+        here = private_files.read(directory, name, LARGEST_COPY)
+    except Unusable:
+        here = None  # the agent's doing; it is replaced
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=directory)  # EISDIR for a directory, which is then said
+    data = _wanted(login, there, here)
+    if data is None or (here is not None and here.data == data):
+        return True
+    return private_files.replace(directory, name, data, here, locked=False)
 
 
 def _wanted(login: Login, there: Content | None, here: Content | None) -> bytes | None:
@@ -185,7 +192,9 @@ def _refresh(login: Login, inside: logins.Document) -> None:
             if there is None or host is None or not logins.same_account(host, inside, login):
                 raise Unusable("it has become another one meanwhile")
             document = logins.refreshed(host, inside, login)
-            if document is None or private_files.replace(directory, name, logins.dumped(document, there.data), there):
+            if document is None:
+                return
+            if private_files.replace(directory, name, logins.dumped(document, there.data), there, locked=True):
                 return
         raise Unusable("somebody else keeps writing it")
     finally:

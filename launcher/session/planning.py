@@ -98,6 +98,8 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         worktree=found.root,
         programs=(program.path,),
     )
+    chosen = providers.choose(settings, command, directory, places, machine)
+    provider = providers.translated(chosen, settings, context, command, machine)
     plan = derive.derive(
         context,
         repositories.described(found, machine),
@@ -106,13 +108,11 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         support,
         machine,
         toolchains=tools,
-        provider=providers.translated(
-            providers.choose(settings, command, directory, places, machine), settings, context, command, machine
-        ),
+        provider=provider,
         own=places.own(),
     )
     allowed = tuple(entry.value for entry in settings.allow_domains)
-    plan = plan.replace(warnings=(*plan.warnings, *providers.warnings(command, plan.net, allowed)))
+    plan = plan.replace(warnings=(*plan.warnings, *providers.warnings(command, plan, provider, allowed)))
     return Planned(plan, context_for_tools(plan, context), support, machine, found.common_dir, tools.seeds)
 
 

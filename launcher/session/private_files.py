@@ -7,6 +7,7 @@ directory that is then open may be moved about by the agent, but only to where i
 
 import os
 import stat
+from contextlib import suppress
 from typing import NamedTuple
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -69,19 +70,21 @@ def _enter(here: int, name: str, *, make: bool) -> int:
     return os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
 
 
-def read(directory: int, name: str, limit: int) -> Content | None:
+def read(directory: int, name: str, limit: int, *, follow: bool = False) -> Content | None:
     """A regular file's content; None when there is none.
 
     Args:
         directory: open.
         name: of the file in it.
         limit: most bytes.
+        follow: for a file that is never written, a link is followed and whose file it is does not matter (managers of
+            settings keep them in repositories and stores).
 
     Raises:
         Unusable: it is a link, no regular file, somebody else's, known by another name too, or larger.
     """
     try:
-        descriptor = os.open(name, _READ, dir_fd=directory)
+        descriptor = os.open(name, _READ & ~os.O_NOFOLLOW if follow else _READ, dir_fd=directory)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -91,9 +94,9 @@ def read(directory: int, name: str, limit: int) -> Content | None:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise Unusable("it is no regular file")
-        if found.st_uid != os.geteuid():
+        if not follow and found.st_uid != os.geteuid():
             raise Unusable(f"it belongs to user {found.st_uid}")
-        if found.st_nlink != 1:
+        if not follow and found.st_nlink != 1:
             raise Unusable("it has several names (hard links)")
         if found.st_size > limit:
             raise Unusable(f"it is larger than {limit >> 10} KiB")
@@ -109,16 +112,15 @@ def read(directory: int, name: str, limit: int) -> Content | None:
         os.close(descriptor)
 
 
-def replace(directory: int, name: str, data: bytes, expected: Content | None) -> bool:
+def replace(directory: int, name: str, data: bytes, expected: Content | None, *, locked: bool) -> bool:
     """Puts `data` in the place of a file, in one step, with mode 0600.
-
-    What a writer that was killed has left is removed; callers that may meet hold a lock.
 
     Args:
         directory: open.
         name: of the file in it.
         data: the whole content.
         expected: what was read there before; None for nothing.
+        locked: the caller holds a lock that all writers take. So what a writer that was killed has left is removed.
 
     Returns:
         False when something else is there by now, and nothing was done.
@@ -126,11 +128,9 @@ def replace(directory: int, name: str, data: bytes, expected: Content | None) ->
     Raises:
         OSError: it cannot be written; the file is as it was.
     """
-    temporary = f".{name}.paddock"
-    try:
+    temporary = f".{name}.paddock" if locked else f".{name}.{os.urandom(8).hex()}.paddock"
+    with suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=directory)
-    except FileNotFoundError:
-        pass  # as it should be
     descriptor = os.open(temporary, _WRITE, 0o600, dir_fd=directory)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -143,10 +143,8 @@ def replace(directory: int, name: str, data: bytes, expected: Content | None) ->
             return False
         os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException:
-        try:
+        with suppress(FileNotFoundError):  # renamed already, or taken away by whoever else may write here
             os.unlink(temporary, dir_fd=directory)
-        except FileNotFoundError:
-            pass  # renamed, or taken away by whoever else may write here
         raise
     os.fsync(directory)
     return True

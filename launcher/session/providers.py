@@ -15,7 +15,7 @@ from policy import runners
 from policy.config.settings import Settings
 from policy.launch import Command, Translation
 from policy.logins import Login
-from policy.plan import Conditional
+from policy.plan import Conditional, Plan
 from policy.providers import plugins, registry, strategy
 from policy.providers.files import ProviderFile
 from policy.providers.model import ArgumentsPosition, DialectName, ProviderSpec
@@ -250,17 +250,20 @@ def _inside(file: ProviderFile, spec: ProviderSpec) -> str:
     return f"{root[2:]}/{file.moved}".lstrip("/")
 
 
-def warnings(command: list[str], net: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
-    """What the user should know of a command that is fetched before it is started.
+def warnings(command: list[str], plan: Plan, provider: Translation, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    """What the user should know of a provider: logins that stay out, a command that is fetched before it is started.
 
     Args:
         command: its words.
-        net: the Plan's network.
+        plan: what was decided.
+        provider: what was asked for.
         allowed: the hosts that may be reached, with bundles by their names.
     """
+    left_out = [login[0] for login in provider.logins if login not in plan.logins]
+    found = tuple(f"{path} is not copied into the jail: the command may write where it lies" for path in left_out)
     runner = command[0].rpartition("/")[2]
     at = runners.started(command)
     bundle = _BUNDLES.get(runner, "@node")
-    if net != "proxy" or not at or runner not in runners.FETCHING or bundle in allowed:
-        return ()
-    return (FETCHES.format(runner=runner, bundle=bundle),)
+    if plan.net != "proxy" or not at or runner not in runners.FETCHING or bundle in allowed:
+        return found
+    return (*found, FETCHES.format(runner=runner, bundle=bundle))

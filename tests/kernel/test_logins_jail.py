@@ -156,6 +156,14 @@ def test_a_login_passes_as_far_as_is_wanted(users_login: Login) -> None:
     assert users_login.kept() == auth(10)
 
 
+def test_a_login_that_the_agent_may_write_itself_is_not_copied(users_login: Login) -> None:
+    """What lies in a writable tree is the agent's word, and the user is told."""
+    directory = str(users_login.file.parent)
+    out, said = users_login.session("ls -A $CODEX_HOME", "--rw", directory)
+    assert out == ""
+    assert f"warning: {users_login.file} is not copied into the jail" in said
+
+
 def test_questions_are_off_in_settings_that_are_the_worktrees_own(user_paddock: Paddock) -> None:
     """For an adapter that takes no flags; they are on again with --keep-prompts, and the user's file is as it was."""
     agent = user_paddock.place / "bin/claude-agent-acp"

@@ -327,13 +327,63 @@ def test_a_file_that_changed_since_it_was_read_is_not_replaced(ground: Ground) -
         read = private_files.read(directory, "auth.json", 1000)
         assert read is not None
         ground.host.write_text("changed")
-        assert not private_files.replace(directory, "auth.json", b"ours", read)
-        assert not private_files.replace(directory, "auth.json", b"ours", None)
+        assert not private_files.replace(directory, "auth.json", b"ours", read, locked=True)
+        assert not private_files.replace(directory, "auth.json", b"ours", None, locked=False)
         assert ground.host.read_text() == "changed"
         assert os.listdir(ground.user) == ["auth.json"]
-        assert private_files.replace(directory, "other", b"ours", None)
+        assert private_files.replace(directory, "other", b"ours", None, locked=False)
     finally:
         os.close(directory)
+
+
+def test_sessions_that_start_together_in_one_worktree_both_have_the_login(ground: Ground) -> None:
+    """Neither meets the other's half of a file, and nothing is left beside it."""
+    said: list[str] = []
+    stop = threading.Event()
+
+    def start() -> None:
+        for _ in range(100):
+            said.extend(ground.logins().bring())
+        stop.set()
+
+    threads = [threading.Thread(target=start) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for turn in range(10_000):
+        text = json.dumps(document("t" * (turn % 50), 1))
+        ground.host.with_suffix(".new").write_text(text)
+        ground.host.with_suffix(".new").rename(ground.host)
+        json.loads(ground.inside.read_text())
+        if stop.is_set():
+            break
+    for thread in threads:
+        thread.join()
+    assert set(said) <= {"agent: .agent/auth.json is not copied into the private home: it keeps changing"}
+    assert ground.logins().bring() == []
+    assert ground.inside.read_bytes() == ground.host.read_bytes()
+    assert os.listdir(ground.inside.parent) == ["auth.json"]
+
+
+def test_settings_that_are_a_link_are_followed_and_what_paddock_wants_is_put_in_any_case(ground: Ground) -> None:
+    """Settings often lie in a repository of dotfiles; and a file that cannot be read is no reason to do nothing."""
+    settings = ground.elsewhere / "settings.json"
+    settings.write_text('{"model": "big", "hooks": {}}')
+    os.link(settings, ground.elsewhere / "stored")
+    (ground.user / "settings.json").symlink_to(settings)
+    login = Login(str(ground.user / "settings.json"), ".agent/settings.json", only=("model",), put=(("quiet", True),))
+    session = Logins(ground.plan.replace(logins=(tuple(login),)), str(ground.home))
+    copy = ground.home / ".agent/settings.json"
+    assert session.bring() == []
+    assert json.loads(copy.read_text()) == {"model": "big", "quiet": True}
+    settings.unlink()
+    os.mkfifo(settings)
+    copy.unlink()
+    said = session.bring()
+    assert len(said) == 1
+    assert "no regular file" in said[0]
+    assert json.loads(copy.read_text()) == {"quiet": True}
+    settings.unlink()
+    assert session.bring() == []
 
 
 def test_a_private_home_that_cannot_be_opened_is_said(ground: Ground) -> None:
