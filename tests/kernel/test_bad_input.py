@@ -142,7 +142,7 @@ def test_an_unknown_provider_or_submodule(user_paddock: Paddock) -> None:
     """The known ones are listed."""
     error = user_paddock.refused("run", "--provider", "claude", "--", "true")
     assert error.reference == "provider-unknown"
-    assert "claude-code, codex, goose" in error.text
+    assert "claude-code, codex, copilot" in error.text
     assert user_paddock.refused("run", "--submodule", "none", "--", "true").reference == "submodule-unknown"
 
 

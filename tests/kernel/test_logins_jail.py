@@ -120,7 +120,7 @@ def test_no_link_leads_out_of_the_jail_and_no_secret_in(users_login: Login) -> N
         assert json.loads(secret.read_text()) == auth(15), line
         after = (sorted(path.name for path in secret.parent.iterdir()), sorted(path.name for path in home.iterdir()))
         assert before == after, line
-        users_login.session("rm -rf $CODEX_HOME")
+    users_login.session("rm -rf $CODEX_HOME")
     assert json.loads(users_login.session("cat $CODEX_HOME/auth.json")[0]) == auth(10)
 
 
