@@ -14,14 +14,13 @@ QUIET = "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"
 
 def claude(_scene: Scene) -> tuple[list[str], list[str]]:
     """Options of `paddock run`, and the command."""
-    options = ["--provider", "claude-code", "--env", QUIET]
-    return options, ["claude", "-p", "--dangerously-skip-permissions", "Do your work."]
+    return ["--env", QUIET], ["claude", "-p", "Do your work."]
 
 
 def codex(scene: Scene) -> tuple[list[str], list[str]]:
     """Options of `paddock run`, and the command."""
     settings = [word for setting in scene.codex_settings for word in ("-c", setting)]
-    return ["--provider", "codex"], ["codex", "exec", *settings, "Do your work."]
+    return [], ["codex", "exec", *settings, "Do your work."]
 
 
 Agent = Callable[[Scene], tuple[list[str], list[str]]]
@@ -43,13 +42,16 @@ def test_an_agent_works_in_its_worktree_and_reaches_nothing_else(scene: Scene, a
     assert ("1 commit harvested to one" in ended.stderr) is commits
 
 
-@pytest.mark.parametrize(("agent", "switch"), [(claude, []), (codex, ["--dangerously-bypass-approvals-and-sandbox"])])
-def test_without_a_jail_the_same_script_reaches_all_of_it(scene: Scene, agent: Agent, switch: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("agent", "switch"),
+    [(claude, "--dangerously-skip-permissions"), (codex, "--dangerously-bypass-approvals-and-sandbox")],
+)
+def test_without_a_jail_the_same_script_reaches_all_of_it(scene: Scene, agent: Agent, switch: str) -> None:
     """So what is stopped in a jail is not stopped by the agent, nor for want of an attack."""
     scene.model.script = scene.script(survivor=False)[3:]
     _, command = agent(scene)
     environment = scene.environment | {"NO_PROXY": "127.0.0.1"}
-    ended = scene.who.run([*command[:-1], *switch, command[-1]], cwd=scene.worktree, env=environment, timeout=120)
+    ended = scene.who.run([*command[:-1], switch, command[-1]], cwd=scene.worktree, env=environment, timeout=120)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     told = "".join(str(request.body) for request in scene.model.requests)
     assert sorted(path.name for path in scene.outside.iterdir()) == ["by-file-tool", "by-shell", "secret", "tool"]

@@ -18,7 +18,7 @@ def test_the_translation_switches_it_off_and_codex_says_so(scene: Scene) -> None
     """Its banner names no sandbox, and its shell and file tool work."""
     need("userns")
     scene.model.script = scene.script()[:3]
-    ended = scene.run("--provider", "codex", "--", *command(scene))
+    ended = scene.run("--", *command(scene))
     assert "sandbox: danger-full-access" in ended.stderr
     assert EXECUTED in scene.model.results[2]
     assert (scene.worktree / "made.txt").exists()
@@ -29,7 +29,7 @@ def test_without_the_translation_no_command_runs_and_codex_ends_well(scene: Scen
     need("userns")
     scene.model.script = scene.script()[:3]
     words = command(scene, "--sandbox", "workspace-write")
-    ended = scene.run("--net", "proxy", "--env", "OPENAI_API_KEY", "--", *words)
+    ended = scene.run("--provider", "none", "--net", "proxy", "--env", "OPENAI_API_KEY", "--", *words)
     assert ended.returncode == 0
     assert [BROKEN in result for result in scene.model.results] == [False, True, True]
     assert sorted(path.name for path in scene.worktree.iterdir()) == [".git", "file", "tool"]
@@ -39,7 +39,7 @@ def test_without_the_translation_the_adapter_reports_the_end_of_a_turn(scene: Sc
     """Over ACP an editor is told that all went well."""
     need("userns")
     agent = acp_agents.codex(scene)
-    options = ("--net", "proxy", "--env", "OPENAI_API_KEY", "--env", "CODEX_CONFIG")
+    options = ("--provider", "none", "--net", "proxy", "--env", "OPENAI_API_KEY", "--env", "CODEX_CONFIG")
     untold = acp_agents.Agent(options, agent.command, agent.environment | {"INITIAL_AGENT_MODE": "agent"})
     told = acp_agents.talk(scene, untold, scene.script()[2:3], tmp_path / "stderr")
     assert told.stop_reason == "end_turn"

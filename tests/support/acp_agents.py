@@ -18,7 +18,7 @@ class Agent:
     """How a user would have set up one agent for the model server.
 
     Attributes:
-        options: of `paddock`.
+        options: of `paddock`; the provider is found from the command.
         command: what speaks ACP.
         environment: what the user would have exported.
         login: the method that an editor authenticates with.
@@ -33,16 +33,14 @@ class Agent:
 
 
 def claude(_scene: Scene) -> Agent:
-    return Agent(
-        ("--provider", "claude-code", "--env", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"), ("claude-agent-acp",)
-    )
+    return Agent(("--env", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"), ("claude-agent-acp",))
 
 
 def codex(scene: Scene) -> Agent:
     model = {"name": "Ours", "base_url": f"{scene.model.url}/v1", "env_key": "OPENAI_API_KEY", "wire_api": "responses"}
     settings = {"model_provider": PROVIDER_OF_OURS, "model_providers": {PROVIDER_OF_OURS: model}}
     environment = {"CODEX_CONFIG": json.dumps(settings)}
-    return Agent(("--provider", "codex"), ("codex-acp",), environment, hosts=frozenset({"chatgpt.com:443"}))
+    return Agent((), ("codex-acp",), environment, hosts=frozenset({"chatgpt.com:443"}))
 
 
 def opencode(scene: Scene) -> Agent:
@@ -51,42 +49,42 @@ def opencode(scene: Scene) -> Agent:
     settings = {
         "model": f"{PROVIDER_OF_OURS}/m",
         "provider": {PROVIDER_OF_OURS: model},
-        "permission": {"external_directory": "allow"},
     }
     environment = {
         "OPENCODE_CONFIG_CONTENT": json.dumps(settings),
         "OPENCODE_DISABLE_MODELS_FETCH": "1",
-        "OPENCODE_DISABLE_AUTOUPDATE": "1",
     }
-    return Agent(passed(environment), ("opencode", "acp"), environment)
+    return Agent((), ("opencode", "acp"), environment)
 
 
 def gemini(scene: Scene) -> Agent:
     environment = {
         "GEMINI_API_KEY": KEY,
         "GOOGLE_GEMINI_BASE_URL": scene.model.url,
-        "GEMINI_CLI_TRUST_WORKSPACE": "true",
     }
-    command = ("gemini", "--acp", "--approval-mode", "yolo")
-    return Agent(passed(environment), command, environment, login="gemini-api-key")
+    command = ("gemini", "--acp")
+    return Agent((), command, environment, login="gemini-api-key")
 
 
 def qwen(scene: Scene) -> Agent:
     environment = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{scene.model.url}/v1", "OPENAI_MODEL": "m"}
-    command = ("qwen", "--acp", "--approval-mode", "yolo", "--auth-type", "openai")
-    return Agent(passed(environment), command, environment, login="openai")
+    command = ("qwen", "--acp", "--auth-type", "openai")
+    return Agent((), command, environment, login="openai")
 
 
-def passed(environment: dict[str, str]) -> tuple[str, ...]:
-    """Options for a programme without a provider's specification."""
-    return ("--net", "proxy", *(word for name in environment for word in ("--env", name)))
+def talk(scene: Scene, agent: Agent, script: list[Step], log: Path, *, verb: str = "acp") -> Conversation:
+    """One prompt to the agent in a jail, by an editor that offers everything.
 
-
-def talk(scene: Scene, agent: Agent, script: list[Step], log: Path) -> Conversation:
-    """One prompt to the agent in a jail, by an editor that offers everything."""
+    Args:
+        scene: where.
+        agent: who.
+        script: what its model does.
+        log: file for what is said on standard error.
+        verb: of `paddock`: with the bridge, or `run`, a mere prefix.
+    """
     scene.model.script = script
     return acp_editor.converse(
-        scene.who.command(scene.words(*agent.options, "--", *agent.command)),
+        scene.who.command(scene.words(*agent.options, "--", *agent.command, verb=verb)),
         cwd=scene.worktree,
         env=scene.who.environment(scene.environment | agent.environment),
         login=agent.login,

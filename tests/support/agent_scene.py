@@ -67,18 +67,17 @@ class Scene:
 
     @property
     def codex_settings(self) -> tuple[str, ...]:
-        """Lines of codex's configuration: the way to the model, and nothing fetched or sent at the start."""
+        """Lines of codex's configuration: the way to the model, and no plug-ins fetched at the start."""
         where = f'base_url="{self.model.url}/v1"'
         return (
             f'model_providers.ours={{name="ours",{where},env_key="OPENAI_API_KEY",wire_api="responses"}}',
             'model_provider="ours"',
-            "analytics.enabled=false",
             "features.plugins=false",
         )
 
-    def words(self, *words: Word) -> list[str]:
-        """`paddock run WORDS...` with the port of the model open."""
-        return self.paddock.words("run", "--reach", str(self.model.port), *words)
+    def words(self, *words: Word, verb: str = "run") -> list[str]:
+        """`paddock run WORDS...`, or another verb, with the port of the model open."""
+        return self.paddock.words(verb, "--reach", str(self.model.port), *words)
 
     def run(self, *words: Word, env: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
         """Runs `paddock run WORDS...` in the worktree to its end, with the port of the model open."""
