@@ -9,21 +9,17 @@ from tests.support.agent_scene import ELSEWHERE, EXECUTED, SECRET, Scene
 from tests.support.features import need
 from tests.support.programs.scene import SWITCHES
 
-QUIET = "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"
+
+def claude(_scene: Scene) -> list[str]:
+    return ["claude", "-p", "Do your work."]
 
 
-def claude(_scene: Scene) -> tuple[list[str], list[str]]:
-    """Options of `paddock run`, and the command."""
-    return ["--env", QUIET], ["claude", "-p", "Do your work."]
-
-
-def codex(scene: Scene) -> tuple[list[str], list[str]]:
-    """Options of `paddock run`, and the command."""
+def codex(scene: Scene) -> list[str]:
     settings = [word for setting in scene.codex_settings for word in ("-c", setting)]
-    return [], ["codex", "exec", *settings, "Do your work."]
+    return ["codex", "exec", *settings, "Do your work."]
 
 
-Agent = Callable[[Scene], tuple[list[str], list[str]]]
+Agent = Callable[[Scene], list[str]]
 
 
 @pytest.mark.parametrize("backend", promises.BACKENDS)
@@ -33,8 +29,7 @@ def test_an_agent_works_in_its_worktree_and_reaches_nothing_else(scene: Scene, a
     need("bubblewrap" if backend == promises.BUBBLEWRAP else "userns")
     environment, options = SWITCHES[backend]
     scene.model.script = scene.script()
-    own, command = agent(scene)
-    ended = scene.run(*options, *own, "--", *command, env=environment)
+    ended = scene.run(*options, "--", *agent(scene), env=environment)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     # Without mounts there is no private git directory in a worktree that Paddock did not make.
     commits = backend != promises.GUARD
@@ -49,7 +44,7 @@ def test_an_agent_works_in_its_worktree_and_reaches_nothing_else(scene: Scene, a
 def test_without_a_jail_the_same_script_reaches_all_of_it(scene: Scene, agent: Agent, switch: str) -> None:
     """So what is stopped in a jail is not stopped by the agent, nor for want of an attack."""
     scene.model.script = scene.script(survivor=False)[3:]
-    _, command = agent(scene)
+    command = agent(scene)
     environment = scene.environment | {"NO_PROXY": "127.0.0.1"}
     ended = scene.who.run([*command[:-1], switch, command[-1]], cwd=scene.worktree, env=environment, timeout=120)
     assert ended.returncode == 0, ended.stdout + ended.stderr

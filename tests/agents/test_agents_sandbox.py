@@ -40,7 +40,7 @@ def test_without_the_translation_the_adapter_reports_the_end_of_a_turn(scene: Sc
     need("userns")
     agent = acp_agents.codex(scene)
     options = ("--provider", "none", "--net", "proxy", "--env", "OPENAI_API_KEY", "--env", "CODEX_CONFIG")
-    untold = acp_agents.Agent(options, agent.command, agent.environment | {"INITIAL_AGENT_MODE": "agent"})
+    untold = acp_agents.Agent(agent.command, agent.environment | {"INITIAL_AGENT_MODE": "agent"}, options=options)
     told = acp_agents.talk(scene, untold, scene.script()[2:3], tmp_path / "stderr")
     assert told.stop_reason == "end_turn"
     assert BROKEN in scene.model.results[0]

@@ -18,29 +18,29 @@ class Agent:
     """How a user would have set up one agent for the model server.
 
     Attributes:
-        options: of `paddock`; the provider is found from the command.
-        command: what speaks ACP.
+        command: what speaks ACP; the provider is found from it.
         environment: what the user would have exported.
         login: the method that an editor authenticates with.
         hosts: those of its vendor that it asks for although it needs none of them.
+        options: of `paddock`.
     """
 
-    options: tuple[str, ...]
     command: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
     login: str = ""
     hosts: frozenset[str] = frozenset()
+    options: tuple[str, ...] = ()
 
 
 def claude(_scene: Scene) -> Agent:
-    return Agent(("--env", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"), ("claude-agent-acp",))
+    return Agent(("claude-agent-acp",))
 
 
 def codex(scene: Scene) -> Agent:
     model = {"name": "Ours", "base_url": f"{scene.model.url}/v1", "env_key": "OPENAI_API_KEY", "wire_api": "responses"}
     settings = {"model_provider": PROVIDER_OF_OURS, "model_providers": {PROVIDER_OF_OURS: model}}
     environment = {"CODEX_CONFIG": json.dumps(settings)}
-    return Agent((), ("codex-acp",), environment, hosts=frozenset({"chatgpt.com:443"}))
+    return Agent(("codex-acp",), environment, hosts=frozenset({"chatgpt.com:443"}))
 
 
 def opencode(scene: Scene) -> Agent:
@@ -54,7 +54,7 @@ def opencode(scene: Scene) -> Agent:
         "OPENCODE_CONFIG_CONTENT": json.dumps(settings),
         "OPENCODE_DISABLE_MODELS_FETCH": "1",
     }
-    return Agent((), ("opencode", "acp"), environment)
+    return Agent(("opencode", "acp"), environment)
 
 
 def gemini(scene: Scene) -> Agent:
@@ -63,13 +63,13 @@ def gemini(scene: Scene) -> Agent:
         "GOOGLE_GEMINI_BASE_URL": scene.model.url,
     }
     command = ("gemini", "--acp")
-    return Agent((), command, environment, login="gemini-api-key")
+    return Agent(command, environment, login="gemini-api-key")
 
 
 def qwen(scene: Scene) -> Agent:
     environment = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{scene.model.url}/v1", "OPENAI_MODEL": "m"}
     command = ("qwen", "--acp", "--auth-type", "openai")
-    return Agent((), command, environment, login="openai")
+    return Agent(command, environment, login="openai")
 
 
 def talk(scene: Scene, agent: Agent, script: list[Step], log: Path, *, verb: str = "acp") -> Conversation:

@@ -58,7 +58,6 @@ class Scene:
             "PATH": f"{agent_packages.programs()}:{identity.SYSTEM_PATH}",
             "ANTHROPIC_BASE_URL": self.model.url,
             "ANTHROPIC_API_KEY": KEY,
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "OPENAI_API_KEY": KEY,
             "GEMINI_API_KEY": KEY,
             "GOOGLE_GEMINI_BASE_URL": self.model.url,
