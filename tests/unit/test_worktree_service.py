@@ -178,6 +178,15 @@ def test_places_and_names_that_cannot_be_are_refused(plain: Place) -> None:
     assert not (plain.app / ".git/worktrees").exists()
 
 
+@pytest.mark.parametrize("directory", ["nosuch", "README", "a/../nosuch", "a\nb", "/", "../app"])
+def test_a_sparse_checkout_of_what_is_not_there_is_refused(plain: Place, directory: str) -> None:
+    """Git itself would check out nothing in its place, and say nothing."""
+    with pytest.raises(Refusal, match="there is no directory") as caught:
+        plain.service.add(plain.app, "one", Options(sparse=(directory,)))
+    assert caught.value.reference == "directory-unknown"
+    assert plain.branches == {"main"}
+
+
 def test_a_sparse_checkout_is_asked_for_or_inherited(plain: Place) -> None:
     """Only the named directories are written; a child of such a worktree is the same."""
     for name in ("a", "b"):

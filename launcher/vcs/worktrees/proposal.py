@@ -23,12 +23,13 @@ def propose(git: Git, parent: Checkout, ticket: str, options: Options) -> Worktr
         options: see `Options`.
 
     Refusals: ticket-name, worktree-exists, worktree-place, git-unsupported, commit-unknown, branch-name, branch-exists,
-        branch-in-use, submodule-unknown, submodule-unavailable.
+        branch-in-use, directory-unknown, submodule-unknown, submodule-unavailable.
     """
     name = naming.slug(ticket)
     _supported(git, parent)
     path = _place(parent, options.path, name)
     branch, base, made = _branch(git, name, options)
+    _sparse(git, base, options.sparse or ())
     found = modules.of_commit(git, base)
     chosen, left = _chosen(found, options.submodules, path)
     wanted = naming.slug(os.path.basename(path)[:60])
@@ -127,6 +128,20 @@ def _branch(git: Git, name: str, options: Options) -> tuple[str, str, bool]:
             hint="commit something first, or name another with --from",
         )
     return branch, ended.out.decode("ascii").strip(), not exists
+
+
+def _sparse(git: Git, base: str, directories: tuple[str, ...]) -> None:
+    """Refuses directories that the commit does not have: git would check out nothing in their place, silently."""
+    for directory in directories:
+        name = os.path.normpath(directory)
+        kind = b"" if "\n" in name else git.run("cat-file", "-t", f"{base}:{name}", ok=(0, 128)).out.strip()
+        if kind != b"tree":
+            raise Refusal(
+                "directory-unknown",
+                f"there is no directory {directory} in this commit",
+                context="--sparse checks out whole directories (git sparse-checkout, cone mode)",
+                hint=f"git ls-tree -d --name-only {base[:12]}",
+            )
 
 
 def _chosen(
