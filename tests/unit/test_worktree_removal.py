@@ -10,6 +10,7 @@ from launcher.vcs.quarantine import lock as private_lock
 from launcher.vcs.quarantine import record
 from launcher.vcs.worktrees import lock
 from launcher.vcs.worktrees.models import Worktree
+from launcher.vcs.worktrees.request import Options
 from launcher.vcs.worktrees.service import WorktreeService
 from policy.errors import Refusal
 from tests.support import worktrees
@@ -42,6 +43,26 @@ def test_a_worktree_without_work_goes_with_its_branch(place: Place) -> None:
     assert worktrees.leftovers(place) == []
     assert place.service.of_repository(place.app) == []
     assert not Path(lock.of_worktree(place.state, made.worktree_id)).exists()
+
+
+def test_a_copied_file_is_at_stake_once_it_differs_from_the_parents(place: Place) -> None:
+    """What `--copy` brought stands in nobody's way; changed, made a link, or without the original, it does."""
+    (place.app / "local.toml").write_text("A=1\n")
+    made = place.service.add(place.app, "T", Options(copy=("local.toml",)))
+    copy = Path(made.path, "local.toml")
+    assert copy.read_text() == "A=1\n"
+    copy.write_text("A=2\n")
+    assert "1 untracked" in str(refused(place, made))
+    copy.unlink()
+    copy.symlink_to(place.app / "local.toml")
+    assert "1 untracked" in str(refused(place, made))
+    copy.unlink()
+    copy.write_text("A=1\n")
+    (place.app / "local.toml").rename(place.app / "moved")
+    assert "1 untracked" in str(refused(place, made))
+    (place.app / "moved").rename(place.app / "local.toml")
+    place.service.remove(made)
+    assert not Path(made.path).exists()
 
 
 def test_a_branch_with_commits_of_its_own_stays(place: Place) -> None:

@@ -7,10 +7,14 @@ from pydantic import BaseModel, ConfigDict
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
+from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.worktrees import files
 from launcher.vcs.worktrees.models import Part, State, Worktree
 from launcher.vcs.worktrees.request import Unharvested
 from launcher.vcs.worktrees.user_config import UserConfig
+
+_MOST_COPIED = 1 << 20
+"""Bytes of an untracked file up to which it is compared with the parent's."""
 
 _OPERATIONS = {
     "MERGE_HEAD": "merge",
@@ -31,7 +35,8 @@ class PartCondition(BaseModel):
         head: the commit that is checked out; None before the first one.
         ahead: commits since the base.
         modified: tracked paths that differ from HEAD.
-        untracked: paths that git neither knows nor ignores; a directory counts once.
+        untracked: paths that git neither knows nor ignores, but for files that are as in the parent; a directory
+            counts once.
         operation: a merge, rebase or the like that is not finished.
         detached: whether HEAD is on no branch, and no ref holds its commit.
         problem: why nothing more could be found out; empty when all is well.
@@ -145,7 +150,7 @@ def _examined(git: Git, part: Part, worktree: Worktree) -> PartCondition:
     words = ("status", "--porcelain=v2", "-z", "--no-renames", "--ignore-submodules=all", "--untracked-files=normal")
     for record in git.run(*words).out.split(b"\0"):
         modified += record[:2] in (b"1 ", b"2 ", b"u ")
-        untracked += record[:2] == b"? "
+        untracked += record[:2] == b"? " and not _copied(os.fsdecode(record[2:]), part, worktree)
     modified += _moved_gitlinks(git, part, worktree)
     ahead = 0
     detached = False
@@ -157,6 +162,18 @@ def _examined(git: Git, part: Part, worktree: Worktree) -> PartCondition:
         name=part.name, branch=branch, head=head, ahead=ahead, modified=modified, untracked=untracked,
         operation=operation, detached=detached,
     )  # fmt: skip
+
+
+def _copied(path: str, part: Part, worktree: Worktree) -> bool:
+    """Whether an untracked file is still what its parent has in the same place, as `--copy` brings it."""
+    if part.name or worktree.parent_path is None:
+        return False
+    try:
+        with Inside(os.fspath(part.path)) as here, Inside(os.fspath(worktree.parent_path)) as above:
+            content = here.read(path, _MOST_COPIED)
+            return content is not None and content == above.read(path, _MOST_COPIED)
+    except OSError:
+        return False
 
 
 def _moved_gitlinks(git: Git, part: Part, worktree: Worktree) -> int:
