@@ -26,6 +26,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "show": ("launcher.verbs.show", "show all about a session of the service"),
     "top": ("launcher.verbs.top", "watch the service's sessions"),
     "status": ("launcher.verbs.status", "show how the service is"),
+    "tickets": ("launcher.verbs.tickets", "work on many tickets in worktrees of their own, and merge"),
     "stop": ("launcher.verbs.stop", "end sessions of the service"),
     "logs": ("launcher.verbs.logs", "show what a session of the service has written"),
     "init": ("launcher.verbs.init", "write a commented .paddock.toml"),

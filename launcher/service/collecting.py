@@ -7,9 +7,11 @@ import time
 from pathlib import Path
 
 from launcher.jail.remove import remove_tree
-from launcher.service import jobs, logs
+from launcher.service import logs
+from launcher.service.jobs import Jobs, holds_work, root_of
 from launcher.service.recovery import Found
 from launcher.service.supervisor import Supervisor
+from launcher.service.tickets import TicketRuns
 from launcher.session.places import Places
 from launcher.vcs.worktrees.naming import worktree_id
 from policy.errors import Refusal
@@ -29,14 +31,17 @@ _SEEN_GONE = ".gone"
 class Collector:
     """Does it, one thing after the other."""
 
-    def __init__(self, supervisor: Supervisor, places: Places) -> None:
-        """Args: of sessions; of this user."""
+    def __init__(self, supervisor: Supervisor, places: Places, jobs: Jobs, tickets: TicketRuns) -> None:
+        """Args: of sessions; of this user; who works with git; ticket runs."""
+        self._tickets = tickets
         self._supervisor = supervisor
         self._places = places
-        self._jobs = jobs.Jobs()
+        self._jobs = jobs
 
     async def run(self, found: Found) -> None:
         """Brings home what an earlier life has left, then collects again and again."""
+        for common_dir in found.merging:
+            await self._tickets.resume(common_dir)
         for root, strict in found.worktrees.items():
             await self.harvest(root, strict=strict)
         while True:
@@ -78,7 +83,7 @@ class Collector:
         top = f"{self._places.state}/worktrees"
         for name in _entries(top):
             directory = f"{top}/{name}"
-            root = jobs.root_of(self._places.state, name)
+            root = root_of(self._places.state, name)
             mark = Path(directory, _SEEN_GONE)
             if root is None or (os.path.isdir(root) and worktree_id(root) == name):
                 mark.unlink(missing_ok=True)
@@ -86,16 +91,12 @@ class Collector:
             if not mark.exists():
                 mark.touch(mode=0o600)
                 continue
-            if now - mark.stat().st_mtime < ORPHAN_SECONDS or jobs.holds_work(self._places.state, name):
+            if now - mark.stat().st_mtime < ORPHAN_SECONDS or holds_work(self._places.state, name):
                 continue
             for failure in remove_tree(directory):
                 log.warning("not removed: %s", failure)
             removed.append(name)
         return removed
-
-    async def close(self) -> None:
-        """Ends what is under way."""
-        await self._jobs.close()
 
 
 def _entries(directory: str) -> list[str]:

@@ -24,6 +24,7 @@ from launcher.service.api.protocol import MOST_HEADERS, ControlProtocol, Door
 from launcher.service.audit import Exchange as Audit
 from launcher.service.database import Database
 from launcher.service.groups import Groups
+from launcher.service.jobs import Jobs
 from launcher.service.listening import Listener
 from launcher.service.models import Reason
 from launcher.service.rooms import Rooms
@@ -31,6 +32,7 @@ from launcher.service.running import parent
 from launcher.service.samples import Sampler
 from launcher.service.store import SessionStore
 from launcher.service.supervisor import Supervisor
+from launcher.service.tickets import TicketRuns
 from launcher.session.places import Places
 from policy.errors import Refusal
 
@@ -106,8 +108,13 @@ class Service:
             declared=collecting.declared_credentials(places),
         )  # fmt: skip
         self.sampler = Sampler()
-        self.collector = collecting.Collector(self.supervisor, places)
-        self.context = Context(self.supervisor, self.sampler, places, Followers(), time.time(), list(database.notes))
+        self.jobs = Jobs()
+        self.tickets = TicketRuns(database, self.supervisor, self.jobs)
+        self.collector = collecting.Collector(self.supervisor, places, self.jobs, self.tickets)
+        self.context = Context(
+            self.supervisor, self.sampler, places, self.jobs, self.tickets, Followers(), time.time(),
+            list(database.notes),
+        )  # fmt: skip
         self._ending = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -118,6 +125,7 @@ class Service:
             loop.add_signal_handler(number, self._ending.set)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
         found = recovery.recover(self.store, self.groups, self._places)
+        found.merging = self.tickets.recover()
         if found.lost:
             self.context.notes.append(f"{len(found.lost)} sessions were lost when the service was killed")
         server = self._server(version)
@@ -140,11 +148,13 @@ class Service:
         finally:
             notify.stopping()
             log.info("the service ends: %d sessions live", len(self.supervisor.live))
+            self.supervisor.closing = Reason.SERVICE_STOPPED
+            await self.tickets.close()
             await self.supervisor.close(Reason.SERVICE_STOPPED)
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            await self.collector.close()
+            await self.jobs.close()
             server.should_exit = True
             await serving
             ending.cancel()

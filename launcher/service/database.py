@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from launcher.session.places import unusable
 from policy.errors import Refusal
 
 log = logging.getLogger("paddock.service")
@@ -73,6 +74,8 @@ class Database:
         self.notes: list[str] = []
         try:
             self.connection = self._opened()
+        except OSError as error:
+            raise unusable(path, error) from None
         except sqlite3.DatabaseError as error:
             if not _damaged(error):
                 raise _unusable(path, error) from None
@@ -85,7 +88,7 @@ class Database:
     def _opened(self) -> sqlite3.Connection:
         connection = connect(self.path)
         try:
-            connection.execute("PRAGMA journal_mode=WAL")
+            _write_ahead(connection)
             found = [row[0] for row in connection.execute("PRAGMA quick_check(5)")]
             if found != ["ok"]:
                 raise sqlite3.DatabaseError("malformed: " + "; ".join(found))
@@ -96,16 +99,25 @@ class Database:
         return connection
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version > len(MIGRATIONS):
-            raise Refusal(
-                "database-newer",
-                f"{self.path} was written by a newer Paddock",
-                context=f"its version is {version}, this Paddock knows {len(MIGRATIONS)}",
-                hint="update Paddock, or move the file away to begin with an empty record",
-            )
-        for number, script in enumerate(MIGRATIONS[version:], version + 1):
-            connection.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number}; COMMIT;")
+        """Step by step, in one transaction: whoever opens the file at the same time waits, and finds it done."""
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version > len(MIGRATIONS):
+                raise Refusal(
+                    "database-newer",
+                    f"{self.path} was written by a newer Paddock",
+                    context=f"its version is {version}, this Paddock knows {len(MIGRATIONS)}",
+                    hint="update Paddock, or move the file away to begin with an empty record",
+                )
+            for script in MIGRATIONS[version:]:
+                for statement in filter(str.strip, script.split(";")):
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        connection.execute("COMMIT")
 
     def _move_aside(self, why: str) -> None:
         """A damaged file is kept for whoever wants to look at it; the service goes on with an empty one."""
@@ -152,16 +164,26 @@ class Database:
 
 
 def connect(path: str) -> sqlite3.Connection:
-    """A connection with the pragmas that all connections here have."""
-    before = os.umask(0o077)
-    try:
-        connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-        connection.row_factory = sqlite3.Row
-        connection.execute("PRAGMA synchronous=NORMAL")
-        connection.execute("PRAGMA foreign_keys=ON")
-    finally:
-        os.umask(before)
+    """A connection with the pragmas that all connections here have. The file is made with mode 0600, and so its WAL."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection.row_factory = sqlite3.Row
+    connection.execute("PRAGMA synchronous=NORMAL")
+    connection.execute("PRAGMA foreign_keys=ON")
     return connection
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Switches to a write-ahead log, which somebody may be doing at this moment; SQLite does not wait for that."""
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 def _damaged(error: sqlite3.DatabaseError) -> bool:

@@ -4,10 +4,13 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from launcher.jail import init, processes
 from policy.errors import Refusal
+
+if TYPE_CHECKING:
+    from launcher.vcs.worktrees.models import Worktree
 
 
 def main(parent: str, name: str) -> NoReturn:
@@ -60,4 +63,124 @@ def harvest(worktree: str, strict: bool) -> dict[str, Any]:
     return harvesting.take(where, patterns, strict=strict).as_dict()
 
 
-TABLE: dict[str, Callable[..., dict[str, Any]]] = {"harvest": harvest}
+def prepare_tickets(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSON has them
+    """See `launcher.service.ticket_work.prepare`."""
+    from launcher.service import ticket_work
+
+    return ticket_work.prepare(**arguments)
+
+
+def merge_tickets(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSON has them
+    """See `launcher.service.ticket_work.merge`."""
+    from launcher.service import ticket_work
+
+    return ticket_work.merge(**arguments)
+
+
+def repository(directory: str) -> dict[str, Any]:
+    """The git directory that all worktrees of a repository share.
+
+    Raises:
+        Refusal: `directory` lies in no worktree.
+    """
+    from launcher.service import ticket_work
+
+    return {"common_dir": ticket_work.common_dir_of(directory)}
+
+
+def list_worktrees(repository: str | None) -> dict[str, Any]:
+    """The worktrees of one repository, or of all.
+
+    Raises:
+        Refusal: `repository` is none.
+    """
+    from launcher.service import ticket_work
+    from launcher.session import places
+
+    service = ticket_work.service(places.places(os.environ))
+    found = service.everywhere() if repository is None else service.of_repository(repository)
+    return {"worktrees": [_worktree(each) for each in found]}
+
+
+def add_worktree(repository: str, ticket: str, branch: str | None, start: str | None) -> dict[str, Any]:
+    """Makes a worktree; see `launcher.vcs.worktrees.service.WorktreeService.add`.
+
+    Raises:
+        Refusal: it cannot be made; nothing is left of it.
+    """
+    from launcher.service import ticket_work
+    from launcher.session import places
+    from launcher.vcs.worktrees.request import Options
+
+    service = ticket_work.service(places.places(os.environ))
+    return _worktree(service.add(repository, ticket, Options(branch=branch, start=start)))
+
+
+def _worktree(worktree: "Worktree") -> dict[str, Any]:
+    kept = worktree.model_dump(mode="json", exclude={"staging"})
+    return {"worktree_id": worktree.worktree_id, **kept, "context": worktree.context().model_dump(mode="json")}
+
+
+def merge(repository: str, children: list[str], into: str | None) -> dict[str, Any]:
+    """Merges children into a trunk; the run, as its journal has it.
+
+    Raises:
+        Refusal: as `paddock merge` does; nothing has moved then.
+    """
+    from launcher.session import places
+    from launcher.vcs.merge import children as named
+    from launcher.vcs.merge import target, work
+    from launcher.vcs.worktrees.store import WorktreeRepository
+
+    state = places.made(places.places(os.environ).state)
+    found = target.find(repository, into)
+    known = WorktreeRepository(state).of(found.common_dir)
+
+    def root_of(word: str) -> str | None:
+        rows = [row.path for row in known if word in (row.worktree_id, row.ticket, row.main.branch)]
+        return rows[0] if len(rows) == 1 else None
+
+    sources = named.named(found, children, repository, root_of)
+    settings = work.Settings(state, os.environ)
+    run = work.merge(lambda: target.find(repository, into), sources, settings, found.common_dir)
+    return run.model_dump(mode="json")
+
+
+def list_merges(repository: str) -> dict[str, Any]:
+    """What merges have done in a repository.
+
+    Raises:
+        Refusal: it is none.
+    """
+    from launcher.session import places
+    from launcher.vcs.merge import target, work
+
+    state = places.made(places.places(os.environ).state)
+    journal = work.journal_of(state, target.opened(repository).common_dir)
+    return {"runs": [journal.read(name).model_dump(mode="json") for name in journal.runs()]}
+
+
+def resume_merge(common_dir: str) -> dict[str, Any]:
+    """Finishes or takes back an interrupted merge; {} when there is none.
+
+    Raises:
+        Refusal: it cannot be finished without somebody's decision.
+    """
+    from launcher.session import places
+    from launcher.vcs.merge import work
+
+    run = work.resume(common_dir, places.made(places.places(os.environ).state))
+    return {} if run is None else run.model_dump(mode="json")
+
+
+TABLE: dict[str, Callable[..., dict[str, Any]]] = {
+    "harvest": harvest,
+    "tickets.prepare": prepare_tickets,
+    "tickets.merge": merge_tickets,
+    "repository": repository,
+    "worktree.list": list_worktrees,
+    "worktree.add": add_worktree,
+    "merge": merge,
+    "merge.list": list_merges,
+    "merge.resume": resume_merge,
+}

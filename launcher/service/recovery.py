@@ -33,6 +33,7 @@ class Found:
         lost: names of sessions that died with the service.
         worktrees: roots of the worktrees they worked in, and whether their hand-off was to be strict.
         groups: how many control groups were left.
+        merging: git directories of repositories in which a merge was under way.
     """
 
     def __init__(self) -> None:
@@ -40,6 +41,7 @@ class Found:
         self.lost: list[str] = []
         self.worktrees: dict[str, bool] = {}
         self.groups = 0
+        self.merging: list[str] = []
 
 
 def recover(store: SessionStore, groups: Groups, places: Places) -> Found:

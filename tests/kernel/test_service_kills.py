@@ -91,7 +91,7 @@ def test_killed_again_and_again(who: Who, installed: Installed, place: Path) -> 
         ended = who.run(["git", "worktree", "add", "-q", "-b", f"w{number}", f"../w{number}"], cwd=made.main)
         assert ended.returncode == 0, ended.stderr
     service = served.prepare(made)
-    service.settings(helpers=2, most_starting=4, stdin_seconds=0.05, term_seconds=0.1)
+    service.settings(helpers=2, most_starting=4, most_records=100_000, stdin_seconds=0.05, term_seconds=0.1)
     accepted: list[str] = []
     generator = random.Random(KILLS)
     top = ""

@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from launcher.service.api import service, sessions
+from launcher.service.api import repositories, service, sessions
 from launcher.service.api.context import Context
 from launcher.service.api.status import status_of
 from launcher.service.models import Error
@@ -47,7 +47,7 @@ def build(context: Context, version: str) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.context = context
-    for module in (sessions, service):
+    for module in (sessions, repositories, service):
         app.include_router(module.router)
     app.add_exception_handler(Refusal, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)

@@ -6,9 +6,11 @@ from typing import cast
 from fastapi import Request
 
 from launcher.service.api.follow import Followers
+from launcher.service.jobs import Jobs
 from launcher.service.peers import Peer
 from launcher.service.samples import Sampler
 from launcher.service.supervisor import Supervisor
+from launcher.service.tickets import TicketRuns
 from launcher.session.places import Places
 
 
@@ -20,6 +22,8 @@ class Context:
         supervisor: of sessions.
         sampler: what sessions use.
         places: of this user.
+        jobs: work with git.
+        tickets: ticket runs.
         followers: answers that go on.
         started: when the service was ready, in seconds since the epoch.
         notes: what is out of the ordinary, for `paddock status`.
@@ -28,6 +32,8 @@ class Context:
     supervisor: Supervisor
     sampler: Sampler
     places: Places
+    jobs: Jobs
+    tickets: TicketRuns
     followers: Followers
     started: float
     notes: list[str]

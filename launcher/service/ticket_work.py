@@ -1,0 +1,195 @@
+"""The two ends of a ticket run, as functions from plain data to plain data: worktrees are made; work is merged.
+
+Between them lie the agents' sessions, which are the service's (`launcher.service.tickets`). Nothing here knows of them:
+another way to run a command in a worktree, on another machine say, fits between the same two ends.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from launcher.service.contexts import StoredRequestContexts
+from launcher.service.database import Database
+from launcher.session import places
+from launcher.vcs import checkout
+from launcher.vcs.disk import Present
+from launcher.vcs.harvest.outstanding import outstanding
+from launcher.vcs.merge.service import WorktreeMergeService
+from launcher.vcs.quarantine import record
+from launcher.vcs.worktrees import user_config
+from launcher.vcs.worktrees.children import ChildWorktrees
+from launcher.vcs.worktrees.naming import worktree_id
+from launcher.vcs.worktrees.service import WorktreeService
+from launcher.workflow.agent_types import AgentType
+from launcher.workflow.confinement import run_options
+from launcher.workflow.contexts.request_context import ToolContext
+from launcher.workflow.decorators.chain import DecoratorFailed
+from launcher.workflow.flow import Workflow, build_workflow
+from launcher.workflow.graph.nodes import Node
+from launcher.workflow.graph.repository import InMemoryGraphRepository
+from launcher.workflow.keys import ArtifactKey
+from launcher.workflow.requests.orchestration import OrchestratorRequest
+from launcher.workflow.requests.ticket import (
+    TicketAgentRequest,
+    TicketAgentRequests,
+    TicketAgentResult,
+    TicketAgentResults,
+    TicketOrchestratorRequest,
+)
+from policy.errors import Refusal
+
+
+def service(where: places.Places) -> WorktreeService:
+    """Worktrees of this user."""
+    state = places.made(where.state)
+
+    def unharvested(root: os.PathLike[str]) -> bool:
+        return outstanding(record.directory_of(state, worktree_id(os.fspath(root))))
+
+    user = user_config.read(where.home, os.path.dirname(where.config))
+    return WorktreeService(state, unharvested=unharvested, user=user)
+
+
+class _Work:
+    """The workflow over this machine's worktrees and git, with contexts in the service's database."""
+
+    def __init__(self, database: str, nodes: Sequence[Mapping[str, Any]] = ()) -> None:
+        where = places.places(os.environ)
+        state = places.made(where.state)
+        self.children = ChildWorktrees(service(where))
+        self.graph = InMemoryGraphRepository()
+        for node in nodes:
+            self.graph.save(Node.model_validate(node))
+        merges = WorktreeMergeService(
+            state, os.environ, private=lambda root: record.directory_of(state, worktree_id(root))
+        )
+        self.contexts = StoredRequestContexts(Database(database))
+        self.flow: Workflow = build_workflow(
+            self.contexts, self.graph, self.children, merges, lambda request: ToolContext()
+        )
+
+
+def common_dir_of(directory: str) -> str:
+    """The git directory that all worktrees of a repository share.
+
+    Raises:
+        Refusal: it is no worktree.
+    """
+    return checkout.find(directory, Present(), exact=False).common_dir
+
+
+def prepare(database: str, run: str, trunk: str, goal: str, tickets: list[dict[str, str]]) -> dict[str, Any]:
+    """Makes a worktree for each ticket beside the trunk, all or none, and registers each agent's session.
+
+    Args:
+        database: the service's.
+        run: name of the run.
+        trunk: a worktree; what the tickets begin with, and where their work is merged into.
+        goal: of the run.
+        tickets: ``{"ticket", "details"}`` each.
+
+    Returns:
+        ``dispatch`` and ``nodes``, to be handed to `merge`, and ``agents``: ticket, session id, worktree, and the
+        options of `paddock run` that hold a command to it.
+
+    Raises:
+        Refusal: a worktree cannot be made; nothing is left of the others.
+    """
+    work = _Work(database)
+    found = checkout.find(trunk, Present(), exact=False)
+    context = work.children.open_trunk(found.root)
+    top = ArtifactKey(run)
+    work.graph.save(Node(node_id=run, agent_type=AgentType.ORCHESTRATOR, worktree_id=context.worktree_id, title=goal))
+    try:
+        first = work.flow.request(OrchestratorRequest(context_id=top, goal=goal))
+        second = work.flow.request(TicketOrchestratorRequest(context_id=top.child("tickets"), goal=goal), first)
+        dispatch = work.flow.request(
+            TicketAgentRequests(
+                context_id=top.child("tickets/dispatch"),
+                goal=goal,
+                requests=tuple(
+                    TicketAgentRequest(
+                        context_id=top.child(f"tickets/dispatch/{number}"),
+                        goal=goal,
+                        ticket_id=each["ticket"],
+                        details=each["details"],
+                    )
+                    for number, each in enumerate(tickets, 1)
+                ),
+            ),
+            second,
+        )
+    except DecoratorFailed as error:
+        raise _reason(error) from None
+    assert isinstance(dispatch, TicketAgentRequests)
+    agents = []
+    for child in dispatch.children:
+        worktree = child.worktree_context
+        assert worktree is not None
+        agents.append(
+            {
+                "ticket": child.ticket_id,
+                "session_id": child.session_id,
+                "worktree": str(worktree.worktree_path),
+                "worktree_id": worktree.worktree_id,
+                "options": run_options(worktree),
+            }
+        )
+    ids = [run, f"{run}/tickets", f"{run}/tickets/dispatch", *(child.session_id for child in dispatch.children)]
+    nodes = [node.model_dump(mode="json") for each in ids if (node := work.graph.get(each)) is not None]
+    return {
+        "dispatch": dispatch.model_dump(mode="json"),
+        "nodes": nodes,
+        "agents": agents,
+        "trunk": found.root,
+        "common_dir": found.common_dir,
+    }
+
+
+def merge(
+    database: str, dispatch: dict[str, Any], nodes: list[dict[str, Any]], outputs: dict[str, str]
+) -> dict[str, Any]:
+    """Merges in two phases: the trunk into each agent's worktree, then the agents' work into the trunk, in order.
+
+    Args:
+        database: the service's.
+        dispatch: from `prepare`.
+        nodes: from `prepare`.
+        outputs: what each agent brings, by session id; who is missing is not merged.
+
+    Returns:
+        ``aggregation`` (`launcher.vcs.merge.models.MergeAggregation`), ``results``, and the ``nodes`` as they are then.
+
+    Raises:
+        Refusal: merging could not begin.
+    """
+    work = _Work(database, nodes)
+    sent = TicketAgentRequests.model_validate(dispatch)
+    try:
+        results = [
+            work.flow.result(TicketAgentResult(context_id=child.context_id, output=outputs[child.session_id]), child)
+            for child in sent.children
+            if child.session_id in outputs
+        ]
+        all_of_them = TicketAgentResults.model_validate({"context_id": sent.context_id, "results": tuple(results)})
+        merged = work.flow.results(all_of_them, sent)
+    except DecoratorFailed as error:
+        raise _reason(error) from None
+    for child in sent.children:
+        work.contexts.clear(child.context_id)
+    aggregation = merged.merge_aggregation
+    ids = [node["node_id"] for node in nodes]
+    return {
+        "aggregation": None if aggregation is None else aggregation.model_dump(mode="json"),
+        "summary": "" if aggregation is None else aggregation.pretty_print(),
+        "clean": aggregation is not None and aggregation.all_successful,
+        "results": [result.model_dump(mode="json") for result in results],
+        "nodes": [node.model_dump(mode="json") for each in ids if (node := work.graph.get(each)) is not None],
+    }
+
+
+def _reason(error: DecoratorFailed) -> Refusal:
+    cause = error.__cause__
+    if isinstance(cause, Refusal):
+        return cause
+    return Refusal("workflow-failed", "the request could not be sent out", context=str(error))

@@ -1,0 +1,355 @@
+"""Ticket runs: a worktree for each ticket, an agent in each, some at the same time, then one merge of all their work.
+
+A run is `created`, `preparing` (worktrees), `running` (agents), `merging`, and then `ended`, `failed`, or `lost` with a
+killed service. Agents of a lost run are lost sessions: their commits are harvested, their worktrees stay, and a merge
+that was under way is finished from its journal. Nothing of that is done twice behind anybody's back: run it again.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import re
+import sqlite3
+import time
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from launcher.service.database import Database
+from launcher.service.jobs import Jobs
+from launcher.service.models import Directory, Frozen, Reason, SessionName, SessionRequest, Variable, Word
+from launcher.service.states import FINAL, SessionState
+from launcher.service.supervisor import Supervisor
+from policy.errors import Refusal
+
+log = logging.getLogger("paddock.service")
+
+_WAIT = 3_600.0
+
+
+class TicketState(StrEnum):
+    """Where a run is."""
+
+    CREATED = "created"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    MERGING = "merging"
+    ENDED = "ended"
+    """Every ticket's agent ended well, and all of their work is in the trunk (or was not to be merged)."""
+    FAILED = "failed"
+    """The result says what did not go well."""
+    LOST = "lost"
+
+
+_OVER = (TicketState.ENDED, TicketState.FAILED, TicketState.LOST)
+
+
+def _ticket(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text):
+        raise ValueError("1 to 64 letters, digits, dots, dashes and underscores; a letter or digit in front")
+    return text
+
+
+class Ticket(Frozen):
+    """One ticket.
+
+    Attributes:
+        ticket: what it is called; its worktree and branch are named after it.
+        details: what it says, for the agent's context.
+        command: the agent's words.
+        options: of `paddock run`, besides those that hold it to its worktree.
+    """
+
+    ticket: Annotated[str, AfterValidator(_ticket)]
+    details: Annotated[str, Field(max_length=64 << 10)] = ""
+    command: list[Word] = Field(min_length=1, max_length=1_024)
+    options: list[Word] = Field(default_factory=list, max_length=1_024)
+
+
+class TicketRequest(Frozen):
+    """A ticket run that somebody wants.
+
+    Attributes:
+        name: of the run; random when there is none.
+        repository: a worktree: what the tickets begin with, and where their work is merged into.
+        goal: what for.
+        tickets: in the order in which their work is merged.
+        parallel: agents at the same time.
+        merge: whether their work is merged.
+        merge_failed: also that of agents whose command failed.
+        environment: of the agents' launchers; the service's own when there is none.
+    """
+
+    name: SessionName | None = None
+    repository: Directory
+    goal: Annotated[str, Field(max_length=4_096)] = ""
+    tickets: list[Ticket] = Field(min_length=1, max_length=10_000)
+    parallel: int = Field(4, ge=1, le=256)
+    merge: bool = True
+    merge_failed: bool = False
+    environment: dict[Variable, Word] | None = Field(None, max_length=4_096)
+
+
+class TicketRun(Frozen):
+    """A ticket run as the service knows it.
+
+    Attributes:
+        name: its name.
+        state: where it is.
+        created: seconds since the epoch.
+        ended: when it was over.
+        tickets: what each is called.
+        result: what came of it: agents with their sessions, the aggregation of the merge, or a refusal.
+    """
+
+    name: str
+    state: TicketState
+    created: float
+    ended: float | None
+    tickets: list[str]
+    result: dict[str, Any] | None
+
+
+class TicketRuns:
+    """All ticket runs of one service."""
+
+    def __init__(self, database: Database, supervisor: Supervisor, jobs: Jobs) -> None:
+        """Args: the record; who runs sessions; who works with git."""
+        self._database = database
+        self._supervisor = supervisor
+        self._jobs = jobs
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._over: dict[str, asyncio.Event] = {}
+
+    def recover(self) -> list[str]:
+        """Marks runs of an earlier life as lost; returns git directories in which a merge was under way."""
+        with self._database.transaction() as connection:
+            connection.execute(
+                f"UPDATE ticket_run SET state = ?, ended = ? WHERE state NOT IN ({', '.join('?' * len(_OVER))})",
+                (TicketState.LOST, time.time(), *_OVER),
+            )
+        return [row["common_dir"] for row in self._database.rows("SELECT common_dir FROM repository WHERE merging")]
+
+    def create(self, request: TicketRequest, client_uid: int) -> TicketRun:
+        """Accepts a run and begins it.
+
+        Raises:
+            Refusal: service-stopping, ticket-run-exists, ticket-double, quota-ticket-runs, quota-tickets.
+        """
+        settings = self._supervisor.settings
+        if self._supervisor.closing is not None:
+            raise Refusal("service-stopping", "the service is stopping", hint="try again when it runs again")
+        if len(self._tasks) >= settings.most_ticket_runs:
+            raise Refusal("quota-ticket-runs", f"there are as many ticket runs as may be: {settings.most_ticket_runs}")
+        if len(request.tickets) > settings.most_tickets:
+            raise Refusal("quota-tickets", f"a ticket run has {settings.most_tickets} tickets at most")
+        names = [ticket.ticket for ticket in request.tickets]
+        if doubles := sorted({name for name in names if names.count(name) > 1}):
+            raise Refusal("ticket-double", f"more than one ticket is called {doubles[0]}")
+        name = request.name or f"run-{os.urandom(4).hex()}"
+        kept = request.model_dump(mode="json", exclude={"environment"})
+        try:
+            with self._database.transaction() as connection:
+                connection.execute(
+                    "INSERT INTO ticket_run (name, state, request, client_uid, created) VALUES (?, ?, ?, ?, ?)",
+                    (name, TicketState.CREATED, json.dumps(kept), client_uid, time.time()),
+                )
+        except Refusal as refusal:
+            if not self._database.rows("SELECT 1 FROM ticket_run WHERE name = ?", name):
+                raise
+            raise Refusal("ticket-run-exists", f"there is a ticket run {name} already") from refusal
+        self._over[name] = asyncio.Event()
+        self._tasks[name] = asyncio.get_running_loop().create_task(self._life(name, request, client_uid))
+        return self.run(name)
+
+    def run(self, name: str) -> TicketRun:
+        """One run.
+
+        Raises:
+            Refusal: ticket-run-unknown.
+        """
+        rows = self._database.rows("SELECT * FROM ticket_run WHERE name = ?", name)
+        if not rows:
+            raise Refusal("ticket-run-unknown", f"the service knows no ticket run {name}")
+        return _run_of(rows[0])
+
+    def listed(self, limit: int) -> list[TicketRun]:
+        """Runs, the newest first."""
+        rows = self._database.rows("SELECT * FROM ticket_run ORDER BY created DESC LIMIT ?", limit)
+        return [_run_of(row) for row in rows]
+
+    async def wait(self, name: str, seconds: float) -> TicketRun:
+        """A run, once it is over or `seconds` have passed."""
+        over = self._over.get(name)
+        if over is not None:
+            try:
+                await asyncio.wait_for(over.wait(), seconds)
+            except TimeoutError:
+                return self.run(name)
+        return self.run(name)
+
+    def stop(self, name: str) -> TicketRun:
+        """Begins to end a run: its agents are stopped, nothing is merged. A merge under way is not interrupted."""
+        found = self.run(name)
+        task = self._tasks.get(name)
+        if task is not None and found.state is not TicketState.MERGING:
+            task.cancel()
+        return found
+
+    async def close(self) -> None:
+        """Ends all runs; their sessions are the supervisor's to stop."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _life(self, name: str, request: TicketRequest, client_uid: int) -> None:
+        result: dict[str, Any] = {}
+        state = TicketState.FAILED
+        try:
+            self._move(name, TicketState.PREPARING)
+            tickets = [{"ticket": each.ticket, "details": each.details} for each in request.tickets]
+            prepared = await self._jobs.run(
+                "tickets.prepare",
+                {"database": self._database.path, "run": name, "trunk": request.repository, "goal": request.goal,
+                 "tickets": tickets},
+            )  # fmt: skip
+            self._move(name, TicketState.RUNNING)
+            agents = await self._agents(name, request, prepared["agents"], client_uid)
+            result = {"trunk": prepared["trunk"], "agents": agents}
+            well = all(agent["state"] == SessionState.ENDED and agent["reason"] == Reason.EXITED for agent in agents)
+            if request.merge:
+                self._move(name, TicketState.MERGING)
+                merged = await self._merge(prepared, agents, all_of_them=request.merge_failed)
+                result |= merged
+                well = well and merged["clean"]
+            state = TicketState.ENDED if well else TicketState.FAILED
+        except Refusal as refusal:
+            result["refusal"] = refusal.as_dict()
+        except asyncio.CancelledError:
+            stopped = Refusal("ticket-run-stopped", "the run was stopped before its end")
+            result["refusal"] = stopped.as_dict()
+        except Exception as error:
+            log.exception("ticket run %s", name)
+            result["refusal"] = Refusal("internal-error", "the run could not go on", context=repr(error)).as_dict()
+        finally:
+            try:
+                self._move(name, state, result)
+            finally:
+                self._tasks.pop(name, None)
+                self._over.pop(name).set()
+
+    async def _agents(
+        self, run: str, request: TicketRequest, places: list[dict[str, Any]], client_uid: int
+    ) -> list[dict[str, Any]]:
+        """Runs an agent in each worktree, `request.parallel` at the same time; what became of each."""
+        turns = asyncio.Semaphore(request.parallel)
+
+        async def one(number: int, ticket: Ticket, place: dict[str, Any]) -> dict[str, Any]:
+            async with turns:
+                return await self._agent(f"{run[:50]}.{number}", ticket, place, request, client_uid, run)
+
+        pairs = list(zip(request.tickets, places, strict=True))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(number, *pair)) for number, pair in enumerate(pairs, 1)]
+        return [task.result() for task in tasks]
+
+    async def _agent(
+        self, name: str, ticket: Ticket, place: dict[str, Any], request: TicketRequest, client_uid: int, run: str
+    ) -> dict[str, Any]:
+        agent = {"ticket": ticket.ticket, "session": name, "session_id": place["session_id"],
+                 "worktree": place["worktree"], "state": "failed", "reason": "refused", "status": None,
+                 "harvest": None, "refusal": None}  # fmt: skip
+        wanted = SessionRequest.model_validate(
+            {
+                "name": name,
+                "command": ticket.command,
+                "options": [*ticket.options, *place["options"]],
+                "directory": place["worktree"],
+                "environment": request.environment,
+                "labels": {"ticket": ticket.ticket, "ticket-run": run, "session-id": place["session_id"][:1_024]},
+            }
+        )
+        try:
+            self._supervisor.create(wanted, client_uid)
+            try:
+                session = await self._supervisor.wait(name, FINAL, _WAIT)
+                while session.state not in FINAL:
+                    session = await self._supervisor.wait(name, FINAL, _WAIT)
+            except asyncio.CancelledError:
+                self._supervisor.stop(name)
+                raise
+        except Refusal as refusal:
+            return agent | {"refusal": refusal.as_dict()}
+        outcome = session.outcome
+        assert outcome is not None
+        return agent | {"state": session.state, "reason": outcome.reason, "status": outcome.status,
+                        "harvest": outcome.harvest, "refusal": outcome.refusal}  # fmt: skip
+
+    async def _merge(
+        self, prepared: dict[str, Any], agents: list[dict[str, Any]], *, all_of_them: bool
+    ) -> dict[str, Any]:
+        """Both phases of the merge, noted before and after, so that one that was interrupted is found again."""
+        outputs = {
+            agent["session_id"]: f"{agent['reason']}, status {agent['status']}"
+            for agent in agents
+            if all_of_them or (agent["state"], agent["reason"]) == (SessionState.ENDED, Reason.EXITED)
+        }
+        arguments = {"database": self._database.path, "dispatch": prepared["dispatch"], "nodes": prepared["nodes"],
+                     "outputs": outputs}  # fmt: skip
+        return await self.merging(prepared["common_dir"], "tickets.merge", arguments)
+
+    async def merging(self, common_dir: str, job: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Runs a job that merges. Once begun it is not cancelled: it ends, or its journal is resumed.
+
+        Raises:
+            Refusal: the job's.
+        """
+        self._note(common_dir, merging=True)
+        task = asyncio.get_running_loop().create_task(self._jobs.run(job, arguments))
+        task.add_done_callback(lambda done: self._merged(common_dir, done))
+        return await asyncio.shield(task)
+
+    def _merged(self, common_dir: str, task: "asyncio.Task[dict[str, Any]]") -> None:
+        """A merge has answered. One that ended without an answer stays noted, and is resumed at the next start."""
+        error = None if task.cancelled() else task.exception()
+        if not task.cancelled() and not (isinstance(error, Refusal) and error.reference == "job-lost"):
+            self._note(common_dir, merging=False)
+
+    async def resume(self, common_dir: str) -> None:
+        """Finishes a merge that was interrupted with an earlier life of the service."""
+        try:
+            found = await self._jobs.run("merge.resume", {"common_dir": common_dir})
+        except Refusal as refusal:
+            log.error("the merge in %s waits: %s (%s)", common_dir, refusal.message, refusal.hint)
+            return
+        self._note(common_dir, merging=False)
+        if found.get("run_id"):
+            log.info("the merge %s in %s was finished: %s", found["run_id"], common_dir, found["state"])
+
+    def _note(self, common_dir: str, *, merging: bool) -> None:
+        with self._database.transaction() as connection:
+            connection.execute("INSERT OR REPLACE INTO repository VALUES (?, ?)", (common_dir, int(merging)))
+
+    def _move(self, name: str, state: TicketState, result: dict[str, Any] | None = None) -> None:
+        ended = time.time() if state in _OVER else None
+        with self._database.transaction() as connection:
+            connection.execute(
+                "UPDATE ticket_run SET state = ?, ended = ?, result = ? WHERE name = ?",
+                (state, ended, None if result is None else json.dumps(result), name),
+            )
+        log.info("ticket run %s is %s", name, state)
+
+
+def _run_of(row: sqlite3.Row) -> TicketRun:
+    request = json.loads(row["request"])
+    return TicketRun(
+        name=row["name"],
+        state=TicketState(row["state"]),
+        created=row["created"],
+        ended=row["ended"],
+        tickets=[each["ticket"] for each in request["tickets"]],
+        result=None if row["result"] is None else json.loads(row["result"]),
+    )

@@ -1,0 +1,162 @@
+"""Ticket runs over the API: worktrees, jailed agents, a merge in two phases; what a killed merge leaves."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import paddock, served
+from tests.support.identity import Who
+from tests.support.install import Installed
+from tests.support.served import Served
+
+COMMIT = "git add -A && git -c user.name=A -c user.email=a@b.c commit -q -m"
+
+
+@pytest.fixture
+def service(user: Who, installed: Installed, public_dir: Path) -> Any:  # noqa: ANN401  # a generator of one Served
+    """A service that runs."""
+    (public_dir / "place").mkdir()
+    made = paddock.make(user, installed, user.give(public_dir / "place"))
+    with served.serving(made, stdin_seconds=0.1, term_seconds=0.2) as running:
+        yield running
+
+
+def run(service: Served, *tickets: dict[str, Any], **fields: Any) -> Any:  # noqa: ANN401  # JSON
+    """A ticket run, at its end."""
+    environment = service.paddock.who.environment(service.env)
+    body = {"repository": str(service.paddock.main), "tickets": tickets, "environment": environment, **fields}
+    answer = service.post("/v1/ticket-runs?wait=120", body)
+    assert answer.status == 201, answer.raw
+    assert answer.json["ended"] is not None, answer.json
+    return answer.json
+
+
+def ticket(name: str, script: str) -> dict[str, Any]:
+    return {"ticket": name, "command": ["sh", "-c", script]}
+
+
+def git(service: Served, *words: str, cwd: Path | None = None) -> str:
+    return service.paddock.who.run(["git", *words], cwd=cwd or service.paddock.main).stdout
+
+
+def test_tickets_are_worked_on_side_by_side_and_merged(service: Served) -> None:
+    """Each agent has a worktree of its own; what they commit is in the trunk; one that failed is told and left out."""
+    begun = "echo $$ >> started; "
+    done = run(
+        service,
+        ticket("A-1", f"{begun} echo one > one; {COMMIT} 'one: Done.'"),
+        ticket("A-2", f"echo two > two; {COMMIT} 'two: Done.'; touch ../escaped"),
+        ticket("A-3", f"echo three > three; {COMMIT} 'three: Done.'; exit 1"),
+        parallel=2,
+        goal="Numbers.",
+    )
+    agents = {agent["ticket"]: agent for agent in done["result"]["agents"]}
+    assert (done["state"], [agents[name]["status"] for name in agents]) == ("failed", [0, 1, 1]), done
+    merged = [status["agent_result_id"] for status in done["result"]["aggregation"]["merged"]]
+    assert merged == [agents["A-1"]["session_id"]]
+    assert (service.paddock.main / "one").read_text() == "one\n"
+    assert not (service.paddock.main / "three").exists()
+    assert not (service.paddock.place / "escaped").exists()
+    assert "three: Done." in git(service, "log", "--format=%s", cwd=Path(agents["A-3"]["worktree"]))
+    everything = run(service, ticket("B-1", f"touch b1; {COMMIT} b1"), ticket("B-2", "true"), parallel=2)
+    assert everything["state"] == "ended", everything
+    assert everything["result"]["clean"] is True
+    labels = service.get(f"/v1/sessions/{agents['A-1']['session']}").json["labels"]
+    assert labels["session-id"] == agents["A-1"]["session_id"]
+
+
+def test_a_conflict_stops_the_merge_and_nothing_is_lost(service: Served) -> None:
+    """What came before it is in the trunk, the rest stays on its branches, and the aggregation says which is which."""
+    done = run(
+        service,
+        ticket("C-1", f"echo first > same; {COMMIT} first"),
+        ticket("C-2", f"echo second > same; {COMMIT} second"),
+        ticket("C-3", f"echo third > other; {COMMIT} third"),
+    )
+    aggregation = done["result"]["aggregation"]
+    assert done["state"] == "failed"
+    assert len(aggregation["merged"]) == 1
+    assert aggregation["conflicted"]["merge_descriptor"]["conflict_files"] == ["same"]
+    assert len(aggregation["pending"]) == 1
+    assert (service.paddock.main / "same").read_text() == "first\n"
+    branches = git(service, "branch", "--list", "agent/*", "--format=%(refname:short)").split()
+    assert branches == ["agent/C-1", "agent/C-2", "agent/C-3"]
+
+
+def test_the_command_line_takes_a_file(service: Served, tmp_path: Path) -> None:
+    """`paddock tickets run` waits and tells; a run that cannot be made leaves nothing."""
+    file = service.paddock.place / "tickets.toml"
+    file.write_text('goal = "x"\n[[tickets]]\nticket = "D-1"\ncommand = ["sh", "-c", "touch d; ' + COMMIT + ' d"]\n')
+    ended = service.paddock.call("tickets", "run", file, "--repo", service.paddock.main, env=service.env)
+    assert (ended.returncode, (service.paddock.main / "d").exists()) == (0, True), ended
+    assert "D-1" in ended.stdout
+    assert "ended" in service.cli("tickets", "list").stdout
+    refused = run(service, ticket("E-1", "true"), repository=str(service.paddock.place / "runtime"))
+    assert refused["state"] == "failed"
+    assert refused["result"]["refusal"]["errorType"], refused
+    double = {"repository": "/", "tickets": [ticket("F", "true"), ticket("F", "true")]}
+    assert service.post("/v1/ticket-runs", double).json["errorType"] == "ticket-double"
+    del tmp_path
+
+
+def test_stopping_a_run_ends_its_agents(service: Served) -> None:
+    """They are stopped, nothing is merged, and the run says so."""
+    body = {"name": "halted", "repository": str(service.paddock.main), "tickets": [ticket("G-1", "sleep 1000")]}
+    assert service.post("/v1/ticket-runs", body).status == 201
+    deadline = time.monotonic() + served.PATIENCE
+    while service.get("/v1/sessions?live=1").json["sessions"] == [] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    service.post("/v1/ticket-runs/halted/stop", None)
+    found = service.get("/v1/ticket-runs/halted?wait=60").json
+    assert (found["state"], found["result"]["refusal"]["errorType"]) == ("failed", "ticket-run-stopped")
+    assert service.over("halted.1")["outcome"]["reason"] == "stopped"
+
+
+def test_worktrees_and_merges_over_the_api(service: Served) -> None:
+    """Made, listed, merged, remembered; refusals come as they are."""
+    main = str(service.paddock.main)
+    made = service.post("/v1/worktrees", {"repository": main, "ticket": "H-1"})
+    assert made.status == 201, made.raw
+    path = made.json["main"]["path"]
+    assert path in json.dumps(service.get(f"/v1/worktrees?repository={main}").json)
+    again = service.post("/v1/worktrees", {"repository": main, "ticket": "H-1"})
+    assert (again.status, again.json["errorType"]) == (422, "worktree-exists")
+    service.create("sh", "-c", f"touch h; {COMMIT} h", name="h", directory=path)
+    service.over("h")
+    merged = service.post("/v1/merges", {"repository": main, "children": ["H-1"]})
+    assert (merged.status, merged.json["run"]["state"]) == (201, "done"), merged.raw
+    assert (service.paddock.main / "h").exists()
+    assert len(service.get(f"/v1/merges?repository={main}").json["runs"]) == 1
+    assert service.post("/v1/merges", {"repository": main, "children": ["nobody"]}).status == 422
+
+
+def test_a_merge_that_was_killed_is_finished_or_never_was(service: Served) -> None:
+    """The trunk has all of the work or none, its files agree with its branch, and the next merge can begin."""
+    for number in range(3):
+        tickets = [ticket(f"K{number}-{each}", f"echo {each} > f{number}-{each}; {COMMIT} x") for each in range(3)]
+        body = {"name": f"kill{number}", "repository": str(service.paddock.main), "tickets": tickets}
+        assert service.post("/v1/ticket-runs", body).status == 201
+        deadline = time.monotonic() + 2 * served.PATIENCE
+        while service.get(f"/v1/ticket-runs/kill{number}").json["state"] != "merging":
+            assert time.monotonic() < deadline
+        time.sleep(0.4 * (number + 1))
+        service.kill()
+        service.start()
+        found = service.get(f"/v1/ticket-runs/kill{number}").json
+        assert found["state"] in ("lost", "ended"), found
+        while (unfinished := service.cli("merge", "status").stdout) and " prepared" in unfinished:
+            assert time.monotonic() < deadline, unfinished
+            time.sleep(0.1)
+        while (status := git(service, "status", "--porcelain")) != "":
+            assert time.monotonic() < deadline, status
+            time.sleep(0.1)
+        there = [os.path.exists(service.paddock.main / f"f{number}-{each}") for each in range(3)]
+        assert all(there) or not any(there), there
+        branches = [f"agent/K{number}-{each}" for each in range(3)]
+        again = service.post("/v1/merges", {"repository": str(service.paddock.main), "children": branches})
+        assert again.status == 201, again.raw
+        assert all(os.path.exists(service.paddock.main / f"f{number}-{each}") for each in range(3))
