@@ -149,6 +149,17 @@ class Served:
         """Runs `paddock WORDS...` against this service."""
         return self.paddock.call(*words, env=self.env, stdin=stdin)
 
+    def reload(self, *, works: bool = True) -> None:
+        """Has it read its settings again, and waits until it has."""
+        assert self.process is not None
+        word = "settings were read again" if works else "settings stay as they were"
+        before = self.said.read_text().count(word)
+        self.process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + PATIENCE
+        while self.said.read_text().count(word) == before:
+            assert time.monotonic() < deadline, self.said.read_text()
+            time.sleep(0.02)
+
     def settings(self, **values: object) -> None:
         """Writes service.toml; the service reads it at its start and at `reload`."""
         path = self.paddock.who.home / ".config/paddock/service.toml"

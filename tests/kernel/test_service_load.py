@@ -1,0 +1,92 @@
+"""A service under load: all sessions come to what they should, and it needs no more afterwards than before."""
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import paddock, served, service_load
+from tests.support.identity import Who
+from tests.support.install import Installed
+from tests.support.served import Served
+
+SESSIONS = int(os.environ.get("PADDOCK_SESSIONS", "12"))
+CHURN = int(os.environ.get("PADDOCK_CHURN", str(5 * SESSIONS)))
+HELPERS = 3
+
+
+@pytest.fixture
+def service(user: Who, installed: Installed, public_dir: Path) -> Iterator[Served]:
+    """A service that runs, and remembers little."""
+    (public_dir / "place").mkdir()
+    made = paddock.make(user, installed, user.give(public_dir / "place"))
+    settings = {"helpers": HELPERS, "most_sessions": SESSIONS + 8, "most_sessions_of_client": SESSIONS + 8}
+    with served.serving(made, **settings, stdin_seconds=0.1, term_seconds=5.0, sample_seconds=1.0) as running:
+        yield running
+
+
+@pytest.mark.timeout(1_800)
+def test_many_at_once_and_many_in_turn(service: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    """Descriptors come back to the number before, memory does not grow with the number of sessions."""
+    service_load.churn(service, 10, "warm")
+    service_load.alive(service, min(SESSIONS, 10), "w")
+    for number in range(min(SESSIONS, 10)):
+        service.post(f"/v1/sessions/w{number}/stop", {"wait": 60, "forget": True})
+    before = service_load.settled(service, HELPERS)
+
+    names = service_load.alive(service, SESSIONS, "a")
+    many = service_load.cost(service)
+    one_more = service.post("/v1/sessions", {"command": ["true"], "directory": str(service.paddock.worktree)})
+    assert one_more.status == 201
+    for name in names:
+        assert service.post(f"/v1/sessions/{name}/stop", {}).status == 200
+    for name in names:
+        assert service.over(name)["outcome"]["reason"] == "stopped"
+    between = service_load.settled(service, HELPERS)
+
+    done = threading.Event()
+    latencies: list[float] = []
+    asking = threading.Thread(target=lambda: latencies.extend(service_load.answers(service, done.is_set)))
+    asking.start()
+    try:
+        seconds = service_load.churn(service, CHURN, "c")
+    finally:
+        done.set()
+        asking.join()
+    after = service_load.settled(service, HELPERS)
+    with capsys.disabled():
+        print(
+            f"\n{SESSIONS} at once: {many.descriptors} descriptors, {many.memory >> 10} MiB; {CHURN} in turn: "
+            f"{seconds / CHURN * 1000:.0f} ms each, answers in {service_load.percentile(latencies, 50) * 1000:.1f} ms, "
+            f"p99 {service_load.percentile(latencies, 99) * 1000:.0f} ms; memory {before.memory >> 10}, "
+            f"{between.memory >> 10}, {after.memory >> 10} MiB; descriptors {before.descriptors}, "
+            f"{between.descriptors}, {after.descriptors}"
+        )
+    assert between.descriptors <= before.descriptors + 2
+    assert after.descriptors <= before.descriptors + 2
+    assert after.memory <= between.memory + 8_192 + CHURN * 4
+    assert service.get("/v1/metrics").raw.count(b"paddock_attempts_ended_total{reason=") >= 2
+    assert os.listdir(service.paddock.state / "sessions") == []
+
+
+def test_quotas_are_kept(user: Who, installed: Installed, public_dir: Path) -> None:
+    """Of sessions, of one client, and of records; a reload brings others, and wrong settings change nothing."""
+    (public_dir / "place").mkdir()
+    made = paddock.make(user, installed, user.give(public_dir / "place"))
+    with served.serving(made, most_sessions=3, most_sessions_of_client=2, helpers=1, most_records=1) as service:
+        for name in ("one", "two"):
+            service.create("sleep", "1000", name=name)
+        body = {"command": ["true"], "directory": str(made.worktree)}
+        refused = service.post("/v1/sessions", body)
+        assert (refused.status, refused.json["errorType"]) == (429, "quota-client")
+        service.settings(most_sessions=2, collect_seconds=0.2)
+        service.reload()
+        assert service.post("/v1/sessions", body).json["errorType"] == "quota-sessions"
+        service.settings(most_sessions="many")
+        service.reload(works=False)
+        assert service.post("/v1/sessions", body).json["errorType"] == "quota-sessions"
+        assert service.get("/v1/health").json["settings"]["collect_seconds"] == 0.2
+        for name in ("one", "two"):
+            service.post(f"/v1/sessions/{name}/stop", {"term_seconds": 0, "wait": 60})
