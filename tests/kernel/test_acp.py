@@ -1,7 +1,10 @@
 """`paddock acp`: what an agent asks its editor for is held to the jail; everything else passes."""
 
 import json
+import random
 import signal
+import threading
+from collections import deque
 from pathlib import Path
 
 import pytest
@@ -158,15 +161,44 @@ def test_what_is_unknown_passes_byte_for_byte(user_paddock: Paddock) -> None:
         assert [editor.line() for _ in UNKNOWN] == list(UNKNOWN)
 
 
+def test_garbage_ends_nothing(user_paddock: Paddock) -> None:
+    """Random bytes from both sides, lines of megabytes, endless nesting: what is said afterwards still arrives."""
+    chance = random.Random(8)
+    with Editor(user_paddock) as editor:
+        ends: deque[bytes] = deque(maxlen=2)
+        # An agent whose words nobody reads does not read either.
+        reader = threading.Thread(target=lambda: ends.extend(iter(editor.line, b"")))
+        reader.start()
+        for number in range(60):
+            junk = chance.randbytes(chance.randint(1, 300)).replace(b"\n", b"") + b"\n"
+            editor.say(junk, b'{"id":%d,"method":"fs/read_text_file","params":' % number + b"[" * 2000 + b"\n")
+            editor.send(b"\x00" + junk)
+        editor.say(b'{"x":"' + b"y" * 10_000_000 + b'","method":"fs/read_text_file"}\n')
+        editor.send(b'{"x":"' + b"y" * 10_000_000 + b'"}\n')
+        editor.say({"jsonrpc": "2.0", "method": "_last"})
+        assert editor.process.stdin is not None
+        editor.process.stdin.close()
+        reader.join(PATIENCE)
+        assert [json.loads(line)["method"] for line in ends] == ["_last", "_ended"]
+        assert editor.end()[0] == 0
+
+
+def peak(pid: int) -> int:
+    """KiB of memory that a process had at most: half as many without any traffic, for the interpreter and libraries."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+
+
 def test_a_slow_editor_holds_the_agent_back(user_paddock: Paddock) -> None:
-    """What nobody reads is not piled up, and not lost: 20 MB come when they are asked for."""
-    count, size = 200, 100_000
+    """What nobody reads is not piled up, and not lost: 100 MB come when they are asked for."""
+    count, size = 1000, 100_000
     with Editor(user_paddock) as editor:
         editor.send({"jsonrpc": "2.0", "method": "_fill", "params": {"count": count, "size": size}})
         editor.line()  # it has begun
         for _ in range(count - 1):
             assert len(editor.line()) > size
         assert editor.read()["method"] == "_filled"
+        assert peak(editor.process.pid) < 100 << 10
 
 
 # Ends

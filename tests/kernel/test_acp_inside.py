@@ -6,9 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from acp import schema
 
 from tests.support.acp import Editor, request
 from tests.support.paddock import Paddock
+
+REPLIES: dict[str, type[schema.BaseModel]] = {
+    "output": schema.TerminalOutputResponse,
+    "wait_for_exit": schema.WaitForTerminalExitResponse,
+    "kill": schema.KillTerminalResponse,
+    "release": schema.ReleaseTerminalResponse,
+}
 
 
 @pytest.fixture
@@ -30,6 +38,7 @@ def asked(editor: Editor, method: str, terminal: str) -> dict[str, Any]:
     assert told["id"] == 2
     found = told["result"]
     assert isinstance(found, dict)
+    REPLIES[method].model_validate(found)
     return found
 
 
@@ -137,6 +146,7 @@ def test_the_end_of_a_terminal_is_shown(editor: Editor) -> None:
     assert "[begun]" in editor.line().decode()
     fifo.write_text("end\n")
     told = editor.read()["params"]
+    schema.SessionNotification.model_validate(told)
     assert told["update"]["sessionUpdate"] == "tool_call_update"
     assert "end\ndone" in told["update"]["content"][0]["content"]["text"]
 

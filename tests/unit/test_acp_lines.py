@@ -67,6 +67,7 @@ def test_replies_are_read_while_one_is_awaited() -> None:
         b'\xef\xbb\xbf{"a":1}',
         b'{"a":"\xff"}',
         b'{"a":NaN}',
+        b'{"a":-1e400}',
         b'{"a":1e1}\r{"b":2}',
         b'{"a":\r1}',
         b'{"a":"\t"}',

@@ -356,6 +356,13 @@ def test_decisions_are_written_once_each(bridge: Bridge, root: Path) -> None:
     ]
 
 
+def test_long_names_are_cut_in_the_ledger(bridge: Bridge) -> None:
+    """An agent may send megabytes for a path; the refusal says so, the ledger keeps its beginning."""
+    assert refusal(bridge.ask("fs/read_text_file", sessionId="s", path="/" + "x" * 1_000_000))
+    assert len(store.read(bridge.ledger).denials[0]["path"]) == 4096
+    assert refusal(bridge.ask("fs/read_text_file", "i" * 1001, sessionId="s", path="/etc/passwd"))
+
+
 def test_no_agent_fills_the_ledger(bridge: Bridge, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Beyond a number of kinds nothing is written, which is said once; decisions hold."""
     for number in range(audit.MOST_KINDS + 100):

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 MOST_KINDS = 2000
 """Kinds of decisions that are written down for one session, so that no agent fills the disk with them."""
 
+_LONGEST = 4096  # PATH_MAX
+
 
 class Audit:
     """Writes decisions of one session. A decision that repeats is written once."""
@@ -39,6 +41,7 @@ class Audit:
             subject: the path, command or address.
             detail: in what form, when it was changed.
         """
+        method, subject, detail = _cut(method), _cut(subject), _cut(detail)
         if self._is_new("allowed", method, subject, detail):
             from launcher.ledger import record
 
@@ -69,6 +72,7 @@ class Audit:
             target: what it was about in other cases, or why, for people.
             hint: what would allow it, where path or host do not say it.
         """
+        method, operation, path, host, target = map(_cut, (method, operation, path, host, target))
         if self._is_new("refused", method, operation, path, host, str(port), target):
             from launcher.ledger import denial, record
 
@@ -106,3 +110,8 @@ class Audit:
         if text not in self._said:
             self._said.add(text)
             messages.say(f"paddock: {text}")
+
+
+def _cut(text: str) -> str:
+    """`text` in a length that a name can have; agents may send more."""
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

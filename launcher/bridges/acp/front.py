@@ -6,14 +6,17 @@
 import socket
 from collections.abc import Callable
 
-from launcher.bridges.acp import scan
+from launcher.bridges.acp import rpc, scan
 from launcher.bridges.acp.inside import Inside
+from launcher.bridges.acp.outcome import Outcome
 from launcher.bridges.acp.places import Place
 from launcher.bridges.acp.relay import Poll, Relay
 from launcher.bridges.acp.rules import STRIP, Rules
 from launcher.bridges.acp.to_agent import ToAgent
 from launcher.bridges.acp.to_client import ToClient
 from launcher.bridges.acp.way import Way
+from launcher.session import messages
+from policy.errors import printable
 
 
 class Front:
@@ -46,11 +49,12 @@ class Front:
         self._inside = Inside(poll, connect, rules, self._tell_agent, self._tell_client)
         up = ToClient(rules, look, self._inside, found)
         down = ToAgent(rules, up.awaits, up.opened)
-        self.relay = Relay(poll, client, agent, Way(scan.ToAgent(), down, None), Way(look, up, up.unreadable))
+        to_agent = Way(scan.ToAgent(), _guarded(down), None)
+        self.relay = Relay(poll, client, agent, to_agent, Way(look, _guarded(up), up.unreadable))
 
     def serve(self, fd: int, events: int) -> bool:
         """Handles what poll said of a descriptor; False when it is none of this object's."""
-        if fd in self.relay.descriptors:
+        if self.relay.owns(fd):
             self.relay.serve(fd, events)
         elif fd in self._inside.descriptors:
             self._inside.serve(fd)
@@ -68,3 +72,16 @@ class Front:
 
     def _tell_client(self, line: bytes) -> None:
         self.relay.reply_to_client(line)
+
+
+def _guarded(judge: Callable[[bytes], Outcome]) -> Callable[[bytes], Outcome]:
+    """`judge`, which refuses what it fails at: one line must not end what both sides have built up."""
+
+    def judged(line: bytes) -> Outcome:
+        try:
+            return judge(line)
+        except Exception as error:
+            messages.say(f"paddock: a message could not be judged, so it is refused: {printable(repr(error)[:1000])}")
+            return Outcome(back=rpc.error(None, rpc.INTERNAL_ERROR, "paddock could not judge this message"))
+
+    return judged

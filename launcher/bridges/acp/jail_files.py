@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST_READ = 8 << 20
 """Bytes of a file that can be read."""
 
-MOST_AT_ONCE = 64
+MOST_AT_ONCE = 8
 
 _NOT_FOUND = -32002  # the protocol's "resource not found"
 _READ = ("/bin/cat", "--")

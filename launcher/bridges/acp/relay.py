@@ -111,6 +111,10 @@ class Relay:
         """Those that are registered now."""
         return frozenset(self._masks)
 
+    def owns(self, fd: int) -> bool:
+        """Whether a descriptor is one of `descriptors`."""
+        return fd in self._masks
+
     def serve(self, fd: int, events: int) -> None:
         """Handles what poll said of one of `descriptors`."""
         self._busy = True

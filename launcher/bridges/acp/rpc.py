@@ -17,13 +17,15 @@ Id = str | int
 _MOST_ID = 1 << 53
 """Integers beyond it are different numbers to parsers that read them as IEEE 754 doubles (RFC 8259, section 6)."""
 
+_LONGEST_ID = 1000
+
 MEMBERS = frozenset({"jsonrpc", "id", "method", "params", "result", "error"})
 
 
 def usable_id(message: dict[str, Any]) -> Id | None:
-    """The message's id, if every peer takes it for the same one; else None."""
+    """The message's id, if every peer takes it for the same one and it is worth being kept; else None."""
     found = message.get("id")
-    if isinstance(found, str):
+    if isinstance(found, str) and len(found) <= _LONGEST_ID:
         return found
     if isinstance(found, int) and not isinstance(found, bool) and abs(found) < _MOST_ID:
         return found

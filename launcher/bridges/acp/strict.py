@@ -32,7 +32,7 @@ def parse(line: bytes) -> object:
     if "\r" in text:
         raise Ambiguous("a carriage return inside of the line")
     try:
-        found: object = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        found: object = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
     except RecursionError:
         raise Ambiguous("nested too deep") from None
     except Ambiguous:
@@ -80,6 +80,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> None:
     raise Ambiguous(f"{name} is no JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        raise Ambiguous("a number beyond what parsers agree on")
+    return number
 
 
 def _is_deep(value: object) -> bool:

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 MOST_TERMINALS = 64
 """That are not released, of one bridge."""
 
-MOST_OUTPUT = 16 << 20
+MOST_WAITING = 100
+"""Requests that await the end of one terminal."""
+
+MOST_OUTPUT = 4 << 20
 _USUAL_OUTPUT = 1 << 20
 """Bytes that are kept of a terminal: at most, and without a limit of the agent's."""
 
@@ -147,6 +150,8 @@ class Terminals:
             return rpc.result(number, {**value, "exitStatus": found.exit()})
         if method == "terminal/wait_for_exit":
             status = found.exit()
+            if status is None and len(found.waiting) >= MOST_WAITING:
+                return rpc.error(number, rpc.INTERNAL_ERROR, f"{MOST_WAITING} requests await its end already")
             if status is None:
                 found.waiting.append(number)
                 return b""
