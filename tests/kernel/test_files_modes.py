@@ -90,7 +90,9 @@ def test_a_worktree_that_is_not_there_is_never_legacy(user_paddock: Paddock) -> 
 
     async def ask(server: Server, mode: str) -> None:
         async with server.client(server.headers("one")) as call:
-            assert (await call("read", file_path="file")).error == "WORKTREE_UNRESOLVED"
+            said = await call("read", file_path="file")
+            assert said.error == "WORKTREE_UNRESOLVED"
+            assert "there is no directory" in str(said.told["message"])
             assert (await call("write", file_path=str(paddock.place / "x"), content="")).error == "WORKTREE_UNRESOLVED"
             words = ["git", "-C", str(paddock.main), "worktree", "add", "-q", "--force", "-B", mode, str(later)]
             assert paddock.who.run(words).returncode == 0

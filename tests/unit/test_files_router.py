@@ -104,6 +104,8 @@ def test_calls_go_to_the_sessions_worker(root: Path, router: Router) -> None:
     ("tool", "arguments", "kind"),
     [
         ("delete", {}, "UNKNOWN_TOOL"),
+        ("x" * 1_000_000, {}, "UNKNOWN_TOOL"),
+        ("read", {"file_path": "x" * 1_000_000}, "INVALID_ARGUMENT"),
         ("read", {}, "INVALID_ARGUMENT"),
         ("read", {"file_path": 1}, "INVALID_ARGUMENT"),
         ("read", {"file_path": "file", "offset": "1"}, "INVALID_ARGUMENT"),
@@ -123,7 +125,9 @@ def test_calls_go_to_the_sessions_worker(root: Path, router: Router) -> None:
 )
 def test_bad_calls_are_answered(router: Router, tool: str, arguments: dict[str, object], kind: str) -> None:
     """Whatever is wrong with them, the answer is the specified JSON, and the next call works."""
-    assert error_of(router.call(tool, arguments, "one", None)) == kind
+    answer = router.call(tool, arguments, "one", None)
+    assert error_of(answer) == kind
+    assert len(answer.text) < 20_000
     assert not router.call("read", {"file_path": "file"}, "one", None).failed
 
 
@@ -262,12 +266,14 @@ def test_a_worker_that_says_nothing_is_not_waited_for(root: Path, monkeypatch: p
         WorkerProcess([sys.executable, "-c", "import time; time.sleep(1000)"], scope, "/")
 
 
-def test_a_worker_that_cannot_start_says_why(root: Path) -> None:
+def test_a_worker_that_cannot_start_says_why(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     """By the end of what it wrote to standard error, control characters made visible."""
     router = routed(root, [sys.executable, "-c", "import sys; sys.exit('no \\x1b[31m room')"])
     answer = router.call("read", {"file_path": "file"}, "one", None)
     assert error_of(answer) == "WORKER_FAILED"
     assert "no \\x1b[31m room" in json.loads(answer.text)["message"]
+    assert "no \\x1b[31m room" in caplog.text
+    assert "\x1b" not in caplog.text
     router.close()
     router = routed(root, ["/nonexistent/worker"])
     assert "cannot be started" in router.call("read", {"file_path": "file"}, "one", None).text

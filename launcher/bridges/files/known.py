@@ -47,7 +47,7 @@ class KnownSessions:
         """The session's boundaries, None when it is unknown or does not run.
 
         Raises:
-            Refusal: its directory is no worktree, or lacks a submodule that was asked for.
+            Refusal: its directory is missing, is no worktree, or lacks a submodule that was asked for.
         """
         directory = self._directories.get(session_id)
         if directory is None:
@@ -59,8 +59,8 @@ class KnownSessions:
         with self._lock:
             known = self._contexts.get(directory)
         if known is None:
-            if not os.path.isdir(directory):
-                return None  # made later, it counts from then on
+            if not os.path.isdir(directory):  # made later, it counts from then on
+                raise Refusal("worktree-missing", f"there is no directory {directory} (yet)")
             found = checkout.find(directory, Machine(os.environ), exact=True)
             known = planning.context_of(found, self._submodules, self._freeze_root)
             with self._lock:
@@ -69,7 +69,7 @@ class KnownSessions:
 
     def ended(self, session_id: str) -> bool:
         """Whether it was there before: such a one is never taken for an unknown one."""
-        return session_id in self._seen or bool(self._directories.get(session_id))
+        return session_id in self._seen
 
     def live(self, session_id: str) -> str | None:
         """The name of the running session that the id stands for."""

@@ -14,6 +14,7 @@ from launcher.bridges.files import frames
 from launcher.bridges.files.answers import Answer
 from launcher.bridges.files.calls import Call
 from launcher.bridges.files.scope import Scope
+from policy.errors import printable
 
 START_PATIENCE = 60.0
 """Seconds until a worker must have said its first words: a jail is made, modules are loaded."""
@@ -37,7 +38,8 @@ class WorkerFailed(Exception):
     """
 
     def __init__(self, why: str, said: str = "") -> None:
-        super().__init__(f"{why}: {said}" if said else why)
+        # What strangers say must not drive the terminal on which it is logged.
+        super().__init__(printable(f"{why}: {said}" if said else why))
 
 
 class WorkerProcess:

@@ -61,11 +61,13 @@ class Router:
             token: from the header.
             stop: ends a command that nobody waits for any more.
         """
-        path = next((text for name, text in arguments.items() if name in _PATHS and isinstance(text, str)), "")
+        path = next((text for name, text in arguments.items() if name in _PATHS and isinstance(text, str)), "")[
+            :_ECHOED
+        ]
         root = ""
 
         def failure(kind: ErrorType, message: str, note: str = "") -> Answer:
-            operation = CALLS[tool].operation.value if tool in CALLS else tool
+            operation = CALLS[tool].operation.value if tool in CALLS else tool[:_ECHOED]
             return error(kind, message, path=path, root=root, operation=operation, note=note)
 
         try:
@@ -123,13 +125,14 @@ class Router:
 
 
 _DENIED = denied(SandboxValidationResult.deny("", "", "")).text.partition(', "attemptedPath"')[0]
+_ECHOED = 8192  # characters of a wrong argument that are said back
 _PATHS = ("file_path", "directory", "target")
 
 
 def _checked(tool: str, arguments: Mapping[str, object]) -> Call:
     kind = CALLS.get(tool)
     if kind is None:
-        raise ToolFailed(ErrorType.UNKNOWN_TOOL, f"there is no tool {tool}; there are {', '.join(CALLS)}")
+        raise ToolFailed(ErrorType.UNKNOWN_TOOL, f"there is no tool {tool[:100]}; there are {', '.join(CALLS)}")
     try:
         return kind.model_validate(dict(arguments))
     except ValidationError as refused:
