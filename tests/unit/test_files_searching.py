@@ -4,13 +4,14 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from launcher.bridges.files import bounded, searching
 from launcher.bridges.files.answers import MOST_TEXT, ErrorType, ToolFailed
 from launcher.bridges.files.scope import Scope
-from tests.support.file_scope import Files, boundaries
+from tests.support.file_scope import Files, boundaries, error_of
 
 
 @pytest.fixture
@@ -183,3 +184,27 @@ def test_a_very_deep_tree_ends_somewhere(root: Path, files: Files) -> None:
         path = path / "d"
     os.makedirs(path)
     assert files.text("glob", pattern="top.py") == "top.py"
+
+
+@pytest.mark.spec("SC-005", "US6.2")
+def test_what_lies_in_a_closed_directory_is_denied_by_that_directory(root: Path) -> None:
+    """In the jail the directory cannot even be looked into, but its name says enough."""
+    files = Files(Scope(context=boundaries(root, closed=("src/app",), denied=(root / ".hidden",))))
+    real = os.open
+
+    def masked(path: str, flags: int, *more: int, dir_fd: int | None = None) -> int:
+        if isinstance(path, str) and (".hidden/" in path or "src/app/" in path):
+            raise PermissionError(13, "masked")
+        return real(path, flags, *more, dir_fd=dir_fd)
+
+    def stat(path: str, **options: object) -> os.stat_result:
+        if ".hidden/" in path or "src/app/" in path:
+            raise PermissionError(13, "masked")
+        return os.stat_result(real_lstat(path))
+
+    real_lstat = os.lstat
+    with mock.patch.object(os, "open", masked), mock.patch.object(os, "lstat", stat):
+        for path, words in (("src/app/main.py", "submodule src/app"), (".hidden/x.py", ".hidden, which is denied")):
+            answer = files("read", file_path=path)
+            assert error_of(answer) == "SANDBOX_VIOLATION"
+            assert words in answer.text

@@ -104,7 +104,7 @@ class Gate:
         verdict = self._box.validate_in_context(path, context, operation)
         found = verdict.normalized_path
         if not verdict.allowed or found is None:
-            raise PathDenied(verdict)
+            raise PathDenied(self._explained(verdict, path, context))
         top = self.scope.root
         root = os.open(top, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -129,6 +129,20 @@ class Gate:
         return self._denied(
             path, operation, Reason.UNREACHABLE, "a symbolic link was put on its way while it was being opened"
         )
+
+    def _explained(
+        self, verdict: SandboxValidationResult, path: str, context: WorktreeSandboxContext
+    ) -> SandboxValidationResult:
+        """The denial of what lies in a closed directory by that directory: in the jail it cannot be looked into."""
+        if verdict.reason is not Reason.UNREACHABLE or not self.has_exceptions:
+            return verdict
+        above = os.path.dirname(os.path.normpath(os.path.join(self.scope.root, path)))
+        while above not in ("/", self.scope.root):
+            found = self._box.validate_in_context(above, context, Operation.LIST)
+            if found.reason in (Reason.DENIED, Reason.UNGRANTED_SUBMODULE):
+                return verdict.model_copy(update={"reason": found.reason, "message": found.message})
+            above = os.path.dirname(above)
+        return verdict
 
     def _guard(self, path: str, inside: str, operation: Operation) -> None:
         """Refuses git's own files, and those that other tools would execute, before the kernel has to."""
