@@ -10,7 +10,7 @@ from launcher.bridges.files.answers import PathDenied
 from policy.handoff import PROTECT, Patterns
 from policy.plan import beneath
 from policy.sandbox import WorktreeSandbox
-from policy.violation import Operation, Reason, SandboxValidationResult
+from policy.violation import Operation, Reason, SandboxValidationResult, message_for
 from policy.worktree import WorktreeSandboxContext
 
 _PROTECTED = (
@@ -136,12 +136,18 @@ class Gate:
         """The denial of what lies in a closed directory by that directory: in the jail it cannot be looked into."""
         if verdict.reason is not Reason.UNREACHABLE or not self.has_exceptions:
             return verdict
-        above = os.path.dirname(os.path.normpath(os.path.join(self.scope.root, path)))
-        while above not in ("/", self.scope.root):
-            found = self._box.validate_in_context(above, context, Operation.LIST)
-            if found.reason in (Reason.DENIED, Reason.UNGRANTED_SUBMODULE):
-                return verdict.model_copy(update={"reason": found.reason, "message": found.message})
-            above = os.path.dirname(above)
+        root = self.scope.root
+        inside = os.path.normpath(os.path.join(root, path))
+        if not beneath(inside, root):
+            return verdict
+        here = root
+        for name in inside[len(root) + 1 :].split("/")[:-1]:
+            here = f"{here}/{name}"
+            reason = self._box.validate_in_context(here, context, Operation.LIST).reason
+            if reason in (Reason.DENIED, Reason.UNGRANTED_SUBMODULE):
+                detail = here if reason is Reason.DENIED else here[len(root) + 1 :]
+                message = message_for(reason, path, root, detail)
+                return verdict.model_copy(update={"reason": reason, "message": message})
         return verdict
 
     def _guard(self, path: str, inside: str, operation: Operation) -> None:
