@@ -1,11 +1,6 @@
 """The router: it answers whatever happens, and takes its workers for strangers."""
 
-import json
-import os
 import shutil
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,56 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from launcher.bridges.files import frames, process, shell
-from launcher.bridges.files.answers import Answer
-from launcher.bridges.files.calls import Call, Read, Write
-from launcher.bridges.files.pool import Pool, Room
-from launcher.bridges.files.process import WorkerFailed, WorkerProcess
+from launcher.bridges.files import shell
+from launcher.bridges.files.pool import Room
 from launcher.bridges.files.router import Router
 from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.sessions import Mode, Sessions
 from policy.errors import Refusal
 from policy.worktree import WorktreeSandboxContext
+from tests.support.file_rooms import Stand, routed
 from tests.support.file_scope import boundaries, error_of
-
-ROOT = Path(__file__).resolve().parents[2]
-PATH = f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-WORKER = [sys.executable, "-c", PATH + "from launcher.bridges.files import worker; sys.exit(worker.main())"]
-
-# Reads the scope, says hello, then does to the first request what the test says.
-HOSTILE = PATH + (
-    "import os, time, json\n"
-    "def take():\n"
-    "    n = int.from_bytes(os.read(0, 4), 'little'); data = b''\n"
-    "    while len(data) < n: data += os.read(0, n - len(data))\n"
-    "    return data\n"
-    "def say(text): os.write(1, len(text).to_bytes(4, 'little') + text)\n"
-    'take(); say(b\'{"ready": true, "pid": 1}\')\n'
-    "request = json.loads(take())\n"
-)
-
-
-class Stand:
-    """A room without a jail: a worker that this test starts.
-
-    Args:
-        scope: its boundaries.
-        argv: what is started.
-    """
-
-    def __init__(self, scope: Scope, argv: list[str] | None = None) -> None:
-        self.process = WorkerProcess(argv or WORKER, scope, "/")
-        self.refusals: list[str] = []
-
-    @property
-    def usable(self) -> bool:
-        return not self.process.ended
-
-    def refused(self, call: Call) -> None:
-        self.refusals.append(call.path)
-
-    def command(self, line: str, directory: str) -> list[str]:
-        return ["env", "-C", directory, "sh", "-c", line]
 
 
 @pytest.fixture
@@ -71,19 +25,6 @@ def root(tmp_path: Path) -> Path:
     path.mkdir()
     (path / "file").write_text("content\n")
     return path
-
-
-def routed(root: Path, argv: list[str] | None = None, mode: Mode = Mode.STRICT) -> Router:
-    """A router with one session, `one`, in `root`."""
-    context = boundaries(root)
-
-    def enter(session_id: str, found: WorktreeSandboxContext) -> Room:
-        assert (session_id, found) == ("one", context)
-        return Stand(Scope(context=found), argv)
-
-    known = {"one": context}
-    outside = (lambda: Stand(Scope(context=None, base=str(root)))) if mode is Mode.COMPATIBLE else None
-    return Router(Sessions(known.get, mode=mode), enter, outside)
 
 
 @pytest.fixture
@@ -223,63 +164,6 @@ def test_a_worktree_that_is_deleted_or_replaced_is_denied(root: Path, router: Ro
     assert router.call("read", {"file_path": "file"}, "one", None).text == "again"
 
 
-@pytest.mark.parametrize(
-    "does",
-    [
-        "os._exit(0)",
-        "os.write(1, b'\\xff\\xff\\xff\\xff')",
-        "os.write(1, b'\\0\\0')\nos._exit(0)",
-        "say(b'no json')",
-        "say(b'[]')",
-        "say(json.dumps({'number': 99, 'text': 'x', 'note': '', 'failed': False}).encode())",
-        "say(json.dumps({'number': 1, 'text': 5, 'note': '', 'failed': False}).encode())",
-        "say(json.dumps({'number': 1, 'text': 'x' * 1000000, 'note': 'y' * 5000, 'failed': False}).encode())",
-        "say(json.dumps({'number': 1, 'text': 'x', 'note': '', 'failed': False, 'more': 1}).encode())",
-        "reply = json.dumps({'number': 1, 'text': 'x', 'note': '', 'failed': False}).encode()\n"
-        "os.write(1, (len(reply).to_bytes(4, 'little') + reply) * 2)",
-        "say(b'[' * 500000)",
-    ],
-)
-def test_a_worker_that_talks_nonsense_is_ended(root: Path, does: str) -> None:
-    """Its answer is not believed, nor is its next one; the client gets an error."""
-    router = routed(root, [sys.executable, "-c", HOSTILE + does + "\ntime.sleep(1000)"])
-    try:
-        for tool, arguments in (("read", {"file_path": "file"}), ("write", {"file_path": "file", "content": "x"})):
-            assert error_of(router.call(tool, arguments, "one", None)) == "WORKER_FAILED"
-    finally:
-        router.close()
-
-
-def test_a_worker_that_says_nothing_is_not_waited_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither at its start nor in a call, nor when it reads nothing."""
-    monkeypatch.setattr(process, "CALL_PATIENCE", 0.5)
-    scope = Scope(context=boundaries(root))
-    silent = WorkerProcess([sys.executable, "-c", HOSTILE + "time.sleep(1000)"], scope, "/")
-    with pytest.raises(WorkerFailed, match="not answered"):
-        silent.call(Read(file_path="file"))
-    assert silent.ended
-    deaf = WorkerProcess([sys.executable, "-c", HOSTILE.partition("request =")[0] + "time.sleep(1000)"], scope, "/")
-    with pytest.raises(WorkerFailed, match="not answered"):
-        deaf.call(Write(file_path="file", content="x" * (1 << 20)))
-    monkeypatch.setattr(process, "START_PATIENCE", 0.5)
-    with pytest.raises(WorkerFailed, match="not answered"):
-        WorkerProcess([sys.executable, "-c", "import time; time.sleep(1000)"], scope, "/")
-
-
-def test_a_worker_that_cannot_start_says_why(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """By the end of what it wrote to standard error, control characters made visible."""
-    router = routed(root, [sys.executable, "-c", "import sys; sys.exit('no \\x1b[31m room')"])
-    answer = router.call("read", {"file_path": "file"}, "one", None)
-    assert error_of(answer) == "WORKER_FAILED"
-    assert "no \\x1b[31m room" in json.loads(answer.text)["message"]
-    assert "no \\x1b[31m room" in caplog.text
-    assert "\x1b" not in caplog.text
-    router.close()
-    router = routed(root, ["/nonexistent/worker"])
-    assert "cannot be started" in router.call("read", {"file_path": "file"}, "one", None).text
-    router.close()
-
-
 def test_a_refused_launch_and_a_fault_of_ours_are_answered(root: Path) -> None:
     """Nothing that `enter` raises gets out of the router."""
     for raised in (Refusal("net-denied", "no way", context="because"), RuntimeError("oops")):
@@ -314,90 +198,3 @@ def test_compatible_calls_use_files_as_before(root: Path, tmp_path: Path) -> Non
         assert error_of(router.call("read", {"file_path": "../other"}, "one", None)) == "SANDBOX_VIOLATION"
     finally:
         router.close()
-
-
-def test_workers_are_reused_replaced_and_bounded(root: Path) -> None:
-    """One for each session, a new one for new boundaries or after its end, the oldest idle one makes room."""
-    pool = Pool(most=2)
-    made: list[Stand] = []
-
-    def make() -> Stand:
-        made.append(Stand(Scope(context=boundaries(root))))
-        return made[-1]
-
-    def use(session: str, key: str = "k") -> Room:
-        with pool.lease(session, key, make) as room:
-            return room
-
-    try:
-        assert use("a") is use("a") is made[0]
-        assert use("a", "other boundaries") is made[1]
-        assert made[0].process.ended
-        made[1].process.kill()
-        assert use("a", "other boundaries") is made[2]
-        with pool.lease("a", "other boundaries", make), pool.lease("b", "k", make), pool.lease("c", "k", make):
-            assert not any(room.process.ended for room in made[2:])  # all in use: none is ended
-        use("d")
-        assert len(pool) == 2
-        assert [room.process.ended for room in made[2:]] == [True, True, False, False]
-    finally:
-        pool.close()
-    assert all(room.process.ended for room in made)
-
-
-def test_idle_workers_end_by_themselves(root: Path) -> None:
-    """No further call is needed; one that is in use stays."""
-    pool = Pool(idle_seconds=0.2)
-    made: list[Stand] = []
-
-    def make() -> Stand:
-        made.append(Stand(Scope(context=boundaries(root))))
-        return made[-1]
-
-    try:
-        with pool.lease("used", "k", make):
-            with pool.lease("idle", "k", make):
-                pass
-            deadline = time.monotonic() + 60
-            while not made[1].process.ended:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            assert not made[0].process.ended
-    finally:
-        pool.close()
-
-
-def test_one_worker_is_started_for_many_callers(root: Path) -> None:
-    """Whoever comes while it starts waits for it."""
-    started: list[str] = []
-    context = boundaries(root)
-
-    def enter(session_id: str, found: WorktreeSandboxContext) -> Room:
-        started.append(session_id)
-        return Stand(Scope(context=found))
-
-    router = Router(Sessions({"one": context}.get), enter)
-    answers: list[Answer] = []
-    threads = [
-        threading.Thread(target=lambda: answers.append(router.call("read", {"file_path": "file"}, "one", None)))
-        for _ in range(16)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    router.close()
-    assert (started, answers) == (["one"], [Answer("content\n")] * 16)
-
-
-def test_a_worker_ends_with_its_router(root: Path) -> None:
-    """Its input ends, and it has nothing more to do."""
-    reading, writing = os.pipe()
-    told, answers = os.pipe()
-    worker = subprocess.Popen(WORKER, stdin=reading, stdout=answers)
-    frames.send(writing, frames.packed(Scope(context=boundaries(root))))
-    assert b"ready" in os.read(told, 1000)
-    os.close(writing)
-    assert worker.wait(60) == 0
-    for fd in (reading, told, answers):
-        os.close(fd)
