@@ -22,14 +22,21 @@ def test_the_worker_runs_in_the_live_jail(user_paddock: Paddock, backend: dict[s
         async with over_stdio(paddock, "--session", session.name, env=backend) as call:
             assert (await call("read", file_path="file")).text == "content\n"
             assert not (await call("write", file_path="new", content="x")).failed
+            assert not (await call("write", file_path="tool", content="y")).failed
+            assert not (await call("edit", file_path="tool", old_string="y", new_string="z")).failed
             assert (await call("shell", command="cat $TMPDIR/mark")).text == "exit status 0\nhere\n"
             said = await call("read", file_path=str(paddock.main / ".git/HEAD"))
             assert said.error == "SANDBOX_VIOLATION"
             assert len(list((paddock.state / "sessions").iterdir())) == 1  # no jail was made besides
 
+    tool = paddock.worktree / "tool"
+    tool.write_text("x")
+    tool.chmod(0o777)
+    paddock.who.give(tool)
     with Session(paddock, backend, command, seen(paddock)) as session:
         anyio.run(ask, session)
     assert (paddock.worktree / "new").read_text() == "x"
+    assert (tool.read_text(), tool.stat().st_mode & 0o777) == ("z", 0o777)
 
 
 @pytest.mark.spec("US5.2", "EDGE-1", "EDGE-5")

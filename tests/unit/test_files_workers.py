@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.bridges.files import frames, process
+from launcher.bridges.files import frames, process, writing
 from launcher.bridges.files.answers import Answer
 from launcher.bridges.files.calls import Read, Write
 from launcher.bridges.files.pool import Pool, Room
@@ -173,3 +173,24 @@ def test_a_worker_ends_with_its_router(root: Path) -> None:
     assert worker.wait(60) == 0
     for fd in (reading, told, answers):
         os.close(fd)
+
+
+def test_the_next_worker_sweeps_up_after_a_killed_one(root: Path) -> None:
+    """A file that was on its way to its name when the worker died goes, at that place only."""
+    (root / "deep").mkdir()
+    left = root / "deep" / f"{writing.PREFIX}0123456789abcdef"
+    made: list[Stand] = []
+
+    def enter(session_id: str, found: WorktreeSandboxContext) -> Room:
+        dies = [sys.executable, "-c", f"{HOSTILE}open({str(left)!r}, 'w').close()\nos._exit(9)"]
+        made.append(Stand(Scope(context=found), None if made else dies))
+        return made[-1]
+
+    router = Router(Sessions({"one": boundaries(root)}.get), enter)
+    answer = router.call("write", {"file_path": "deep/file", "content": "x"}, "one", None)
+    assert error_of(answer) == "WORKER_FAILED"
+    assert "may have been done or not" in answer.text
+    assert list((root / "deep").iterdir()) == []
+    assert not router.call("write", {"file_path": "deep/file", "content": "x"}, "one", None).failed
+    router.close()
+    assert len(made) == 2

@@ -47,14 +47,20 @@ def test_a_new_file_is_made_with_its_directories(root: Path, files: Files) -> No
 def test_a_file_is_replaced_in_one_step_and_keeps_its_rights(root: Path, files: Files) -> None:
     """Who has the old one open goes on reading it."""
     path = root / "file"
-    path.write_text("old")
-    path.chmod(0o750)
-    with path.open() as reader:
-        assert files.text("write", file_path="file", content="new").startswith("replaced file")
-        assert reader.read() == "old"
-    assert path.read_text() == "new"
-    assert path.stat().st_mode & 0o777 == 0o750
-    assert names(root) == ["file"]
+    mask = os.umask(0o022)
+    try:
+        for mode in (0o750, 0o600, 0o666, 0o777, 0o644):
+            path.write_text("old")
+            path.chmod(mode)
+            with path.open() as reader:
+                assert files.text("write", file_path="file", content="new").startswith("replaced file")
+                assert reader.read() == "old"
+            assert path.read_text() == "new"
+            assert path.stat().st_mode & 0o777 == mode
+            assert names(root) == ["file"]
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(mask)
 
 
 def test_without_nameless_files_it_works_too(root: Path, files: Files) -> None:
@@ -155,9 +161,9 @@ def test_a_change_by_somebody_else_is_not_undone(root: Path, files: Files) -> No
     path.write_text("mine")
     real = writing._nameless
 
-    def meanwhile(folder: int) -> tuple[int, str]:
+    def meanwhile(folder: int, mode: int) -> tuple[int, str]:
         path.write_text("somebody else's")
-        return real(folder)
+        return real(folder, mode)
 
     with mock.patch.object(writing, "_nameless", meanwhile):
         assert files.error("edit", file_path="file", old_string="mine", new_string="x") == "CHANGED"
@@ -202,7 +208,7 @@ def test_a_failed_write_leaves_everything_as_it_was(root: Path, files: Files) ->
     """No space, at any of the steps: the old content stays and no new name appears."""
     path = root / "file"
     path.write_text("old")
-    for step in ("write", "fchmod", "link", "rename"):
+    for step in ("write", "link", "rename"):
         with mock.patch.object(os, step, side_effect=OSError(errno.ENOSPC, "full")):
             assert files.error("write", file_path="file", content="new") == "IO_ERROR", step
         assert (path.read_text(), names(root)) == ("old", ["file"]), step

@@ -57,6 +57,10 @@ class Service:
 
 def over_stdio(service: Service, session_id: str | None) -> int:
     """Serves one client, whose session is fixed, until it leaves. Returns the exit status."""
+    if os.isatty(0):
+        messages.say(
+            "paddock: this speaks the Model Context Protocol on standard input; a client starts it. Ctrl-D ends it"
+        )
     with server.ending(service.router(None)) as router:
         anyio.run(server.serve_stdio, router, session_id)
     return 0

@@ -173,13 +173,11 @@ def _replace(folder: int, name: str, data: bytes, before: os.stat_result | None)
     """Puts `data` at `name`, which was `before` a moment ago."""
     if before is not None:
         _refuse_unwritable(folder, name)
-    fd, temporary = _nameless(folder)
+    fd, temporary = _with_mode(folder, 0o666 if before is None else before.st_mode & 0o777, exactly=before is not None)
     try:
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(fd, rest) :]
-        if before is not None:
-            os.fchmod(fd, before.st_mode & 0o777)
         if before is None and not temporary:
             try:
                 _link(fd, folder, name)
@@ -213,16 +211,34 @@ def _refuse_unwritable(folder: int, name: str) -> None:
             raise
 
 
-def _nameless(folder: int) -> tuple[int, str]:
+def _with_mode(folder: int, mode: int, *, exactly: bool) -> tuple[int, str]:
+    """As `_nameless`; `exactly`: whatever the umask says.
+
+    By the umask and not by fchmod(2), which the guard refuses for a file that it cannot find by its name.
+    """
+    fd, name = _nameless(folder, mode)
+    if not exactly or os.fstat(fd).st_mode & 0o777 == mode:
+        return fd, name
+    os.close(fd)
+    if name:
+        os.unlink(name, dir_fd=folder)
+    mask = os.umask(0)
+    try:
+        return _nameless(folder, mode)
+    finally:
+        os.umask(mask)
+
+
+def _nameless(folder: int, mode: int) -> tuple[int, str]:
     """A new file open for writing, and its name: empty where the file system can do without one."""
     try:
-        return os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=folder), ""
+        return os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, mode, dir_fd=folder), ""
     except OSError as error:
         if error.errno not in _NO_TMPFILE:
             raise
     name = f"{PREFIX}{secrets.token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.open(name, flags, 0o666, dir_fd=folder), name
+    return os.open(name, flags, mode, dir_fd=folder), name
 
 
 def _link(fd: int, folder: int, name: str) -> None:
