@@ -42,7 +42,7 @@ def show(
     else:
         _list(known)
         own = known_providers.own_directory(where)
-        messages.show(printable(f"\nyour own: {own}/*.toml; paddock providers NAME explains one"))
+        messages.show(f"\nyour own: {printable(str(own))}/*.toml; paddock providers NAME explains one")
     return 0
 
 

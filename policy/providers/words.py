@@ -1,5 +1,6 @@
 """What is known about a provider, in words and as plain data, for `paddock providers`."""
 
+import json
 import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ from policy.providers.model import Dialect, Switch
 from policy.providers.strategy import DeclaredStrategy, SandboxTranslationStrategy
 
 _WIDTH = 100
-_MARGIN = 14
+_MARGIN = 15
 
 
 class _Example(NamedTuple):
@@ -62,14 +63,15 @@ def paragraphs(strategy: SandboxTranslationStrategy) -> list[str]:
         *_lines("temp", temp),
         *_lines("passed on", [", ".join((*credentials.environment, *spec.settings))]),
         *_lines("per session", [f"{name}: a random value" for name in spec.session_secrets]),
-        *_lines("note", spec.notes),
+        *_lines("notes", [f"- {note}" for note in spec.notes]),
     ]
 
 
 def _file(file: ProviderFile) -> str:
     parts = [", ".join(file.only) + " of it" if file.only else "copied in"]
     parts += [f"{', '.join(file.refreshed)} back when refreshed, for the same account"] if file.refreshed else []
-    parts += [f"{name} = {str(value).lower()}" for name, value in {**file.put, **file.unattended}.items()]
+    parts += [f"{name} = {json.dumps(value)} put there" for name, value in file.put.items()]
+    parts += [f"{name} = {json.dumps(value)} while its prompts are off" for name, value in file.unattended.items()]
     return f"{file.path}: {'; '.join(parts)}"
 
 
@@ -89,6 +91,10 @@ def _switch(switch: Switch) -> list[str]:
 def _lines(label: str, texts: list[str]) -> list[str]:
     lines: list[str] = []
     for text in texts:
-        for line in textwrap.wrap(text, _WIDTH - _MARGIN, break_long_words=False, break_on_hyphens=False):
+        further = "  " if text.startswith("- ") else ""
+        width = _WIDTH - _MARGIN
+        for line in textwrap.wrap(
+            text, width, subsequent_indent=further, break_long_words=False, break_on_hyphens=False
+        ):
             lines.append(f"  {'' if lines else label:<{_MARGIN - 2}}{line}")
     return lines

@@ -128,6 +128,7 @@ def test_providers_are_listed_and_explained(user_paddock: Paddock) -> None:
     try:
         listed = user_paddock.call("providers").stdout
         assert "mine          My Agent             my-agent" in listed
+        assert f"\n\nyour own: {own.parent}/*.toml" in listed
         assert "qwen          Qwen Code            qwen, qwen-code" in listed
         rows = json.loads(user_paddock.call("providers", "--json").stdout)
         assert [row["name"] for row in rows] == sorted(row["name"] for row in rows)

@@ -7,7 +7,7 @@ import pytest
 
 from launcher.verbs.run import RUNNERS
 from policy import runners
-from policy.providers import plugins
+from policy.providers import plugins, words
 from policy.providers.registry import BUILTIN_DIRECTORY, load_registry
 
 REGISTRY = load_registry()
@@ -189,3 +189,17 @@ def test_plug_ins_are_noticed_without_importing_what_would_load_them(tmp_path: P
     assert plugins.installed([str(tmp_path)])
     found = importlib.metadata.distributions(path=[str(tmp_path)])
     assert [entry.value for one in found for entry in one.entry_points] == ["b:c"]
+
+
+@pytest.mark.parametrize("name", REGISTRY.names())
+def test_an_explanation_has_one_line_per_fact_beneath_its_label(name: str) -> None:
+    """No label runs into what it stands for, and values are written as in JSON."""
+    lines = words.paragraphs(REGISTRY.require(name))
+    assert lines[0].startswith(f"{name}  ")
+    facts = lines[1 : next(at for at, line in enumerate(lines) if line.startswith("  notes"))]
+    assert all((line[:2], line[14]) == ("  ", " ") and line[15] != " " for line in facts)
+    assert all(len(line) <= 100 or " " not in line[15:].strip() for line in lines)
+    text = "\n".join(lines)
+    assert "command" in text
+    assert "- " in text
+    assert '= "bypassPermissions"' in text or name != "claude-code"
