@@ -128,6 +128,8 @@ def key_words(options: cli.Parsed, command: list[str]) -> tuple[tuple[object, ..
         from policy import runners
 
         started = runners.started(command)
+        if "://" in command[started]:  # no provider, and perhaps a password
+            started = 0
     words: list[object] = [command[0], (started, command[started]) if started else 0, tuple(names)]
     for name in sorted(options):
         if name not in ("--env", "--session", "--report", "--dry-run", "--verbose", "--quiet", "--strict-handoff"):

@@ -4,8 +4,10 @@ import importlib.metadata
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from launcher.verbs.run import RUNNERS
+from launcher.verbs.run import RUNNERS, key_words
 from policy import runners
 from policy.providers import plugins, words
 from policy.providers.registry import BUILTIN_DIRECTORY, load_registry
@@ -142,6 +144,35 @@ def test_nothing_else_is_taken_for_a_provider(argv: list[str]) -> None:
 def test_a_name_keeps_its_scope_and_loses_place_version_and_suffix(word: str, name: str) -> None:
     """npm's and PyPI's ways of naming a package."""
     assert runners.name_of(word) == name
+
+
+WORDS = st.sampled_from([*runners.TABLE, "-y", "--", "-p", "--package=x", "A=1", "exec", "run", "x", "tool", "claude",
+                         "@openai/codex", "/a/node_modules/@o/c/d.js", "-c", "-e", "", "-", "1", "./x.js"])  # fmt: skip
+
+
+@given(st.lists(WORDS | st.text(max_size=4), max_size=12))
+def test_any_command_line_has_one_answer(argv: list[str]) -> None:
+    """A place in it, in front of which only runners, their options and their words stand."""
+    at = runners.started(argv)
+    assert 0 <= at < max(1, len(argv))
+    assert at == 0 or runners.base_name(argv[0]) in runners.TABLE
+    found = REGISTRY.detect(argv)
+    assert found is None or found.at == at
+    assert found is None or len(load_registry(about=argv).names()) >= 1
+
+
+def test_only_what_a_runner_starts_is_in_the_key_of_a_plan() -> None:
+    """Neither its other arguments nor an address, either of which may hold a password."""
+    for argv in (
+        ["env", "TOKEN=s3cret", "claude", "-p", "s3cret"],
+        ["npx", "git+https://u:s3cret@example.com/x.git"],
+        ["claude", "s3cret"],
+        ["node", "-e", "s3cret"],
+    ):
+        words, _ = key_words({}, argv)
+        assert "s3cret" not in repr(words)
+    assert key_words({}, ["env", "claude"]) != key_words({}, ["env", "codex"])
+    assert key_words({}, ["node", "a.js"]) == key_words({}, ["node", "b.js"])
 
 
 def test_the_launch_path_knows_the_runners() -> None:
