@@ -25,6 +25,7 @@ ROOT_PACKAGE = "launcher"
 SOMETIMES = (
     "launcher.session.private_git",
     "launcher.ledger.audit_socket",
+    "launcher.ledger.audit_stream",
     "launcher.session.denials",
     "launcher.jail.seccomp_log",
     "launcher.egress.start",

@@ -190,7 +190,7 @@ class Streams:
 
         Input behind its end, or for a command that has closed its own, goes nowhere.
         """
-        if len(self._input) + len(data) > MOST_INPUT:
+        if self._input and len(self._input) + len(data) > MOST_INPUT:  # one piece alone may be longer
             return False
         if not self._input_ended and not self._deaf:
             self._input += data

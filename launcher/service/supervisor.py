@@ -270,7 +270,8 @@ class Supervisor:
 
     def _move(self, live: Live, after: SessionState, why: str, **columns: Any) -> None:  # noqa: ANN401
         self.store.move(live.name, after, str(why), **columns)
-        log.info("session %s is %s: %s", live.name, after, why)
+        fields = {"session": live.name, "state": str(after)}
+        log.info("session %s is %s: %s", live.name, after, why, extra={"fields": fields})
         live.has_moved()
 
     # Asking

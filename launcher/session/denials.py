@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _SHOWN = 5
 _SETTLE = 0.1
 _AWAIT_ENDS = 0.3
+_HANDED_ON = 3.0
+"""Seconds for a busy service to hand on what the kernel has told it, at most."""
 _GENERATIONS = 1000
 
 
@@ -130,10 +132,10 @@ class Denials:
         return [self._trouble] if self._trouble else []
 
     def _settle(self, reader: "Reader") -> None:
-        reader.settle(_SETTLE)
+        reader.settle(_HANDED_ON if self._handed_on else _SETTLE)
         if reader.overflows or self._ledger is not None or self._handed_on:
             # The kernel tells the number of all denials a moment after the last process has gone.
-            reader.await_ends(_AWAIT_ENDS)
+            reader.await_ends(_HANDED_ON if self._handed_on else _AWAIT_ENDS)
             self._lost += reader.lost
 
     def summary(self, *, quiet: bool) -> list[str]:

@@ -1,6 +1,7 @@
 """`paddock serve`: the service that sessions live in."""
 
 import asyncio
+import faulthandler
 import logging
 import os
 from typing import Annotated
@@ -33,6 +34,7 @@ def serve(
     """
     from launcher.service import audit, daemon, journal
 
+    faulthandler.enable()  # the watchdog's SIGABRT then says where it stood still
     listener = audit.join()  # first of all: nothing that is started later has the capability
     where = places.places(os.environ)
     handler = journal.handler(os.environ)

@@ -13,6 +13,7 @@ from launcher.service.units.files import File, State
 from launcher.service.units.manager import Manager
 from launcher.service.units.place import Place, command, edit_line, place_for, scope_of
 from launcher.service.units.templates import Scope, render
+from launcher.session import messages
 from launcher.verbs import typer_verb
 from policy.errors import Refusal, printable
 
@@ -97,13 +98,22 @@ def _tell(place: Place, sockets: list[str], *, changed: bool) -> None:
         manager.call("daemon-reload")
     if place.scope is Scope.SYSTEM:
         manager.make_directories(str(place.temporary_files / "paddock.conf"))
-        manager.call("enable", "--now", "paddock-audit.service")
+        manager.call("enable", "paddock-audit.service")
+        _start_audit(manager)
     if sockets:
         manager.call("enable", "--now", *sockets)
         print(f"enabled    {' '.join(sockets)}")
     else:
         example = "paddock.socket" if user else "paddock@USER.socket"
         print(f"next: systemctl{user} enable --now {example}")
+
+
+def _start_audit(manager: Manager) -> None:
+    """Switches the audit on now. Where that is not possible the services run all the same, and say what they lack."""
+    try:
+        manager.call("start", "paddock-audit.service")
+    except Refusal as refusal:
+        messages.say(f"paddock: warning: the kernel's audit was not switched on: {printable(refusal.context)}")
 
 
 def _uninstall(system: System = False, user: User = False, root: Root = None, dry_run: DryRun = False) -> int:

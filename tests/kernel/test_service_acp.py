@@ -215,6 +215,15 @@ def test_what_the_editor_is_asked_for_is_policed_in_the_service(service: Served)
     assert str(secret) in service.cli("denials", name).stdout
 
 
+def test_messages_of_megabytes_pass_both_ways(service: Served) -> None:
+    """A prompt with a picture is one line of several megabytes, longer than what may wait for an agent that is slow."""
+    text = "x" * (6 << 20)
+    with Editor(service) as editor:
+        editor.open()
+        assert "result" in editor.until(id=editor.prompt(f"say {text}"))
+        assert editor.texts() == [text]
+
+
 def test_an_agent_that_ends_takes_its_editors_along_and_the_next_gets_another(service: Served) -> None:
     """Its exit status is the editor's; attaching again starts a new one."""
     with Editor(service) as first:

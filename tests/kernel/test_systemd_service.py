@@ -135,6 +135,7 @@ def test_a_service_that_stands_still_is_killed_and_comes_back(system: Booted) ->
     system.until("it is ready", lambda: system.show(SERVICE, "ActiveState") == "active")
     assert system.main_pid(SERVICE) not in (0, first)
     assert "Watchdog timeout" in system.journal()
+    assert "most recent call first" in system.journal(), "it says where it stood still"
     assert session(system, "long")["state"] == "lost"
     assert "sleep" not in running(system)
 
@@ -143,10 +144,11 @@ def test_records_of_the_log_can_be_looked_for_by_session(system: Booted) -> None
     """The service's records are in the journal under its name, with their priority, each message once."""
     create(system, "quick", "true")
     system.until("it has ended", lambda: session(system, "quick")["state"] == "ended")
-    lines = system.run("journalctl", "--output=json", "SYSLOG_IDENTIFIER=paddock").stdout.splitlines()
-    found = [json.loads(line) for line in lines]
-    about = [entry for entry in found if "session quick" in entry["MESSAGE"]]
-    assert about
+    create(system, "other", "true")
+    lines = system.run("journalctl", "--output=json", "PADDOCK_SESSION=quick").stdout.splitlines()
+    about = [json.loads(line) for line in lines]
+    assert [entry["PADDOCK_STATE"] for entry in about] == ["starting", "running", "ended"]
+    assert all("session quick" in entry["MESSAGE"] for entry in about)
     assert all(entry["_TRANSPORT"] == "journal" and entry["PRIORITY"] == "6" for entry in about)
     assert all(entry["LOGGER"] == "paddock.service" for entry in about)
     assert not [entry for entry in about if entry["MESSAGE"].startswith("INFO")]
