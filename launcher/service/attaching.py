@@ -11,8 +11,8 @@ from types import FrameType
 from typing import Any
 
 from launcher.jail.status import Decoder
-from launcher.service.api.stream import END, ERRORS, HELLO, INPUT, OUTPUT, OVER, REFUSED, SIGNAL, frame
 from launcher.service.client import Client, session_path
+from launcher.service.frames import END, ERRORS, HELLO, INPUT, OUTPUT, OVER, REFUSED, SIGNAL, frame
 from launcher.service.jobs import refusal_of
 from policy.errors import Refusal
 

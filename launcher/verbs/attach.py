@@ -11,7 +11,7 @@ from typing import Any
 from launcher import cli
 from launcher.service.attaching import Attached, status_of
 from launcher.service.client import Client, session_path
-from launcher.session import messages, places, providers
+from launcher.session import messages, places
 from launcher.session.places import Places
 from launcher.verbs import acp
 from policy.errors import Refusal, printable
@@ -109,6 +109,8 @@ def _default(provider: str, where: Places) -> list[str]:
     Raises:
         Refusal: usage.
     """
+    from launcher.session import providers
+
     spec = providers.load(where).spec(provider)
     if spec is None or not spec.acp:
         raise cli.usage(f"{provider} has no command for the Agent Client Protocol: name one behind `--`", "attach")

@@ -11,19 +11,8 @@ import logging
 
 from launcher.jail.status import Decoder
 from launcher.service.acp.agent import Lines, side_of
-from launcher.service.api.stream import (
-    END,
-    ERRORS,
-    HELLO,
-    INPUT,
-    MOST_FRAME,
-    OUTPUT,
-    OVER,
-    PATIENCE,
-    REFUSED,
-    UPGRADED,
-    frame,
-)
+from launcher.service.api.stream import PATIENCE, UPGRADED
+from launcher.service.frames import END, ERRORS, HEADER, HELLO, INPUT, MOST_FRAME, OUTPUT, OVER, REFUSED, frame
 from launcher.service.running import Live
 from launcher.service.supervisor import Supervisor
 from policy.errors import Refusal
@@ -114,7 +103,7 @@ class AcpStream(asyncio.Protocol):
         self._pending += len(data)
         try:
             for kind, payload in self._decoder.feed(data):
-                self._pending -= len(frame(kind)) + len(payload)
+                self._pending -= HEADER + len(payload)
                 if kind == INPUT:
                     for line in self._lines.feed(payload):
                         self._side.hub.from_client(self, line)
@@ -123,7 +112,7 @@ class AcpStream(asyncio.Protocol):
                     return
                 else:
                     raise Refusal("request-invalid", "this is no frame of an editor's stream")
-            if self._pending > MOST_FRAME + len(frame(INPUT)):
+            if self._pending > MOST_FRAME + HEADER:
                 raise Refusal("request-large", "a frame of the stream is too long",
                               context=f"at most {MOST_FRAME} bytes")  # fmt: skip
         except Refusal as refusal:

@@ -19,6 +19,19 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from launcher.jail.status import Decoder
+from launcher.service.frames import (
+    END,
+    ERRORS,
+    HEADER,
+    HELLO,
+    INPUT,
+    MOST_FRAME,
+    OUTPUT,
+    OVER,
+    REFUSED,
+    SIGNAL,
+    frame,
+)
 from launcher.service.running import Live
 from launcher.service.streams import STDOUT, Piece
 from launcher.service.supervisor import Supervisor
@@ -26,20 +39,10 @@ from policy.errors import Refusal
 
 log = logging.getLogger("paddock.service")
 
-HELLO, OUTPUT, ERRORS, OVER, REFUSED = b"H", b"O", b"R", b"X", b"E"
-INPUT, END, SIGNAL = b"I", b"Z", b"K"
-
-MOST_FRAME = 1 << 20
 _HIGH_WATER = 1 << 20
 PATIENCE = 30.0
 """Seconds for which a client may hold the session up by not reading."""
-_HEADER = 5
 UPGRADED = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: paddock-stream\r\n\r\n"
-
-
-def frame(kind: bytes, payload: bytes = b"") -> bytes:
-    """One frame."""
-    return kind + len(payload).to_bytes(4, "little") + payload
 
 
 class AttachStream(asyncio.Protocol):
@@ -133,9 +136,9 @@ class AttachStream(asyncio.Protocol):
         self._pending += len(data)
         try:
             for kind, payload in self._decoder.feed(data):
-                self._pending -= _HEADER + len(payload)
+                self._pending -= HEADER + len(payload)
                 self._frame(kind, payload)
-            if self._pending > MOST_FRAME + _HEADER:
+            if self._pending > MOST_FRAME + HEADER:
                 raise Refusal("request-large", "a frame of the stream is too long",
                               context=f"at most {MOST_FRAME} bytes")  # fmt: skip
         except Refusal as refusal:
