@@ -1,6 +1,7 @@
 """An agent that is recognised by its command alone asks nobody in a jail, unless its questions are kept."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,29 +14,29 @@ from tests.support.features import need
 
 def claude(_scene: Scene) -> Agent:
     """As an editor starts it."""
-    return Agent((), ("claude-agent-acp",))
+    return Agent(("claude-agent-acp",))
 
 
 def codex(scene: Scene) -> Agent:
     """With the way to the model in its configuration."""
-    return Agent((), ("codex-acp",), acp_agents.codex(scene).environment)
+    return Agent(("codex-acp",), acp_agents.codex(scene).environment)
 
 
 def opencode(scene: Scene) -> Agent:
     """The same; what it may do is not said there."""
-    return Agent((), ("opencode", "acp"), acp_agents.opencode(scene).environment)
+    return Agent(("opencode", "acp"), acp_agents.opencode(scene).environment)
 
 
 def gemini(scene: Scene) -> Agent:
     """Its key and its server are variables that the provider's file names."""
     environment = {"GEMINI_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": scene.model.url}
-    return Agent((), ("gemini", "--acp"), environment, login="gemini-api-key")
+    return Agent(("gemini", "--acp"), environment, login="gemini-api-key")
 
 
 def qwen(scene: Scene) -> Agent:
     """The same."""
     environment = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{scene.model.url}/v1", "OPENAI_MODEL": "m"}
-    return Agent((), ("qwen", "--acp", "--auth-type", "openai"), environment, login="openai")
+    return Agent(("qwen", "--acp", "--auth-type", "openai"), environment, login="openai")
 
 
 @pytest.mark.parametrize("make", [claude, codex, opencode, gemini, qwen])
@@ -53,7 +54,7 @@ def test_an_agent_whose_questions_are_kept_asks(scene: Scene, make: Callable[[Sc
     """The editor's user decides then, as without a jail."""
     need("userns")
     agent = make(scene)
-    kept = Agent(("--keep-prompts",), agent.command, agent.environment, login=agent.login)
+    kept = replace(agent, options=("--keep-prompts",))
     told = acp_agents.talk(scene, kept, scene.script()[:3], tmp_path / "stderr")
     assert told.stop_reason == "end_turn"
     assert told.editor.allowed
