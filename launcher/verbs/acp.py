@@ -42,10 +42,14 @@ _MOST_GRACE = 3600.0
 
 def main(argv: list[str]) -> int:
     """Runs a provider behind the bridge; returns its exit status."""
-    options, _ = cli.parse(argv, EXTRA, verb="acp")
+    options, command = cli.parse(argv, EXTRA, verb="acp")
     if "--help" in options:
         print(cli.help_text("acp", SYNOPSIS, EXAMPLES, NOTES, options=(*EXTRA, *cli.OPTIONS)))
         return 0
+    if "--supervised" in options and command:
+        from launcher.verbs import attach
+
+        return attach.editor(options, command)
     return launch(argv)
 
 

@@ -44,22 +44,33 @@ def main(argv: list[str]) -> int:
     if "--help" in options:
         print(cli.help_text("attach", SYNOPSIS, EXAMPLES, NOTES, options=(*OWN, *acp.EXTRA, *cli.OPTIONS)))
         return 0
-    where = places.places(os.environ)
-    client = Client(where)
-    take = "--take" in options
     if "--provider" in options:
         for only in ("--read", "--from-now"):
             if only in options:
                 raise cli.usage(f"{only} is for a SESSION", "attach")
-        launch = {name: value for name, value in options.items() if name not in {row[0] for row in OWN}}
-        name = _agent(client, where, launch, rest, new="--new" in options)
-        return _follow(Attached(client, name, mode="acp", take=take, offset=None), name)
+        return editor(options, rest)
     others = [name for name in options if name not in ("--take", "--read", "--from-now")]
     if others or len(rest) != 1:
         raise cli.usage(f"{others[0]} goes with --provider" if others else "SESSION is missing", "attach")
+    client, take = Client(places.places(os.environ)), "--take" in options
     mode = "read" if "--read" in options else _mode(client, rest[0])
     offset = None if "--from-now" in options else 0
     return _follow(Attached(client, rest[0], mode=mode, take=take, offset=offset), rest[0])
+
+
+def editor(options: cli.Parsed, command: list[str]) -> int:
+    """An editor's standard streams and the agent that lives in the service; also `paddock acp --supervised`.
+
+    Args:
+        options: of `paddock acp`, and those of `OWN`.
+        command: the agent's words; none for the provider's own.
+    """
+    where = places.places(os.environ)
+    client = Client(where)
+    own = {"--supervised", *(row[0] for row in OWN)}
+    launch = {name: value for name, value in options.items() if name not in own}
+    name = _agent(client, where, launch, command, new="--new" in options)
+    return _follow(Attached(client, name, mode="acp", take="--take" in options, offset=None), name)
 
 
 def _follow(attached: Attached, name: str) -> int:
@@ -81,8 +92,7 @@ def _mode(client: Client, name: str) -> str:
 
 def _agent(client: Client, where: Places, options: cli.Parsed, command: list[str], *, new: bool) -> str:
     """The name of the session that the agent lives in: the one that lives, or a new one."""
-    provider = str(options["--provider"])
-    words = command or _default(provider, where)
+    words = command or _default(str(options["--provider"]), where)
     cwd = places.current_directory()
     request: dict[str, Any] = {"command": words, "options": _spelt(options), "directory": cwd, "stdin": "pipe",
                                "bridge": "acp", "environment": dict(os.environ), "umask": _umask()}  # fmt: skip

@@ -173,6 +173,19 @@ def test_a_permission_waits_for_the_next_editor(service: Served) -> None:
         assert json.loads(chosen.removeprefix("chosen: "))["outcome"]["optionId"] == "yes"
 
 
+def test_the_bridge_itself_can_be_supervised(service: Served) -> None:
+    """`paddock acp --supervised` is the same: its editor may go, and `paddock attach` finds the agent."""
+    paddock = service.paddock
+    words = paddock.words("acp", "--supervised", "--provider", "claude-code", "--", *COMMAND)
+    with Editor(service) as first:
+        first.open()
+        first.until(id=first.prompt("say hello"))
+        ended = paddock.who.run(words, cwd=paddock.worktree, env=service.env, stdin="")
+        assert ended.returncode == 0, ended.stderr
+        assert len(live(service)) == 1
+        first.until(id=first.prompt("say still here"))
+
+
 def test_two_editors_see_the_same_and_one_writes(service: Served) -> None:
     """The second looks on, is refused when it writes, and may with --take; the first is refused from then on."""
     with Editor(service) as first:
