@@ -13,7 +13,7 @@ from launcher.service.attaching import Attached, status_of
 from launcher.service.client import Client, session_path
 from launcher.session import messages, places
 from launcher.session.places import Places
-from launcher.verbs import acp
+from launcher.verbs import acp, session_request
 from policy.errors import Refusal, printable
 
 SYNOPSIS = "[options] SESSION | [options] --provider NAME [-- COMMAND [ARGUMENT]...]"
@@ -67,9 +67,7 @@ def editor(options: cli.Parsed, command: list[str]) -> int:
     """
     where = places.places(os.environ)
     client = Client(where)
-    own = {"--supervised", *(row[0] for row in OWN)}
-    launch = {name: value for name, value in options.items() if name not in own}
-    name = _agent(client, where, launch, command, new="--new" in options)
+    name = _agent(client, where, options, command, new="--new" in options)
     return _follow(Attached(client, name, mode="acp", take="--take" in options, offset=None), name)
 
 
@@ -94,8 +92,8 @@ def _agent(client: Client, where: Places, options: cli.Parsed, command: list[str
     """The name of the session that the agent lives in: the one that lives, or a new one."""
     words = command or _default(str(options["--provider"]), where)
     cwd = places.current_directory()
-    request: dict[str, Any] = {"command": words, "options": _spelt(options), "directory": cwd, "stdin": "pipe",
-                               "bridge": "acp", "environment": dict(os.environ), "umask": _umask()}  # fmt: skip
+    own = ("--supervised", *(row[0] for row in OWN))
+    request = {**session_request.request(options, words, cwd, without=own), "bridge": "acp"}
     kind = hashlib.sha256(json.dumps([cwd, words, request["options"]]).encode()).hexdigest()[:32]
     request["labels"] = {LABEL: kind}
     # Two editors that start at the same moment get one agent.
@@ -125,21 +123,6 @@ def _default(provider: str, where: Places) -> list[str]:
     if spec is None or not spec.acp:
         raise cli.usage(f"{provider} has no command for the Agent Client Protocol: name one behind `--`", "attach")
     return shlex.split(spec.acp)
-
-
-def _spelt(options: cli.Parsed) -> list[str]:
-    """The options as words, for the session."""
-    words: list[str] = []
-    for name, value in options.items():
-        for each in value if isinstance(value, list) else [value]:
-            words += [name] if each is True else [f"{name}={each}"]
-    return words
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def _ended(session: dict[str, Any]) -> Refusal:
