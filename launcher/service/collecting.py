@@ -6,14 +6,12 @@ import os
 import time
 from pathlib import Path
 
-from launcher.jail.remove import remove_tree
 from launcher.service import logs
-from launcher.service.jobs import Jobs, holds_work, root_of
+from launcher.service.jobs import Jobs
 from launcher.service.recovery import Found
 from launcher.service.supervisor import Supervisor
 from launcher.service.tickets import TicketRuns
 from launcher.session.places import Places
-from launcher.vcs.worktrees.naming import worktree_id
 from policy.errors import Refusal
 from policy.providers.model import DialectName
 from policy.providers.registry import load_registry
@@ -22,10 +20,6 @@ from policy.providers.strategy import DeclaredStrategy
 log = logging.getLogger("paddock.service")
 
 _KEY_SECONDS = 24 * 3_600.0
-ORPHAN_SECONDS = 7 * 24 * 3_600.0
-"""A worktree that is gone may come back (a disk that is not mounted): its private directories are kept that long."""
-
-_SEEN_GONE = ".gone"
 
 
 class Collector:
@@ -47,6 +41,7 @@ class Collector:
         while True:
             try:
                 self.collect(time.time())
+                await self.collect_private()
             except (OSError, Refusal) as error:
                 log.error("not everything was collected: %s", error)
             await asyncio.sleep(self._supervisor.settings.collect_seconds)
@@ -61,8 +56,8 @@ class Collector:
         if result.get("state") not in (None, "nothing"):
             log.info("harvest of %s: %s", root, result["state"])
 
-    def collect(self, now: float) -> list[str]:
-        """Forgets what is too old, and removes private directories of worktrees that have gone; returns which."""
+    def collect(self, now: float) -> None:
+        """Forgets what is too old: sessions with their logs, keys, contexts, ticket runs; logs of nobody."""
         supervisor = self._supervisor
         store, settings = supervisor.store, supervisor.settings
         for name in store.outdated(settings.most_records, now - settings.keep_seconds):
@@ -72,31 +67,19 @@ class Collector:
         for name in _entries(supervisor.logs):
             if name not in known and name not in supervisor.live:
                 logs.forget(supervisor.log_of(name))
-        return self._collect_private(now)
+        with store.database.transaction() as connection:
+            connection.execute("DELETE FROM context WHERE used < ?", (now - settings.keep_seconds,))
+            connection.execute("DELETE FROM ticket_run WHERE ended < ?", (now - settings.keep_seconds,))
 
-    def _collect_private(self, now: float) -> list[str]:
-        """Removes homes and private git directories whose worktree has been gone for `ORPHAN_SECONDS`.
+    async def collect_private(self) -> None:
+        """Removes homes and private git directories of worktrees that have been gone for long.
 
-        A private git directory with commits that were not brought home is never removed.
+        By a job: a home may hold a hundred thousand files.
         """
-        removed = []
-        top = f"{self._places.state}/worktrees"
-        for name in _entries(top):
-            directory = f"{top}/{name}"
-            root = root_of(self._places.state, name)
-            mark = Path(directory, _SEEN_GONE)
-            if root is None or (os.path.isdir(root) and worktree_id(root) == name):
-                mark.unlink(missing_ok=True)
-                continue
-            if not mark.exists():
-                mark.touch(mode=0o600)
-                continue
-            if now - mark.stat().st_mtime < ORPHAN_SECONDS or holds_work(self._places.state, name):
-                continue
-            for failure in remove_tree(directory):
-                log.warning("not removed: %s", failure)
-            removed.append(name)
-        return removed
+        rows = self._supervisor.store.listed(limit=1_000_000)
+        roots = {row["worktree_id"]: row["worktree"] for row in rows if row["worktree_id"]}
+        for name in (await self._jobs.run("collect", {"roots": roots}))["removed"]:
+            log.info("private directories of %s were removed: its worktree has gone", name)
 
 
 def _entries(directory: str) -> list[str]:

@@ -80,11 +80,6 @@ class StoredRequestContexts:
             return None
         return ContextState.EXPIRED if rows[0]["expired"] else _decoded(rows[0]["content"]).state
 
-    def forget(self, before: float) -> None:
-        """Forgets contexts that nobody has written to since `before` (seconds since the epoch)."""
-        with self._database.transaction() as connection:
-            connection.execute("DELETE FROM context WHERE used < ?", (before,))
-
     def _read(self, key: ArtifactKey) -> tuple[RequestContext, int] | None:
         rows = self._database.rows("SELECT content, version FROM context WHERE key = ? AND NOT expired", key.value)
         return (_decoded(rows[0]["content"]), rows[0]["version"]) if rows else None

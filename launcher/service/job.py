@@ -63,6 +63,14 @@ def harvest(worktree: str, strict: bool) -> dict[str, Any]:
     return harvesting.take(where, patterns, strict=strict).as_dict()
 
 
+def collect(roots: dict[str, str]) -> dict[str, Any]:
+    """See `launcher.service.orphans.remove`."""
+    from launcher.service import orphans
+    from launcher.session import places
+
+    return {"removed": orphans.remove(places.places(os.environ).state, roots)}
+
+
 def prepare_tickets(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSON has them
     """See `launcher.service.ticket_work.prepare`."""
     from launcher.service import ticket_work
@@ -175,6 +183,7 @@ def resume_merge(common_dir: str) -> dict[str, Any]:
 
 TABLE: dict[str, Callable[..., dict[str, Any]]] = {
     "harvest": harvest,
+    "collect": collect,
     "tickets.prepare": prepare_tickets,
     "tickets.merge": merge_tickets,
     "repository": repository,

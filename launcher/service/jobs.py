@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.vcs.harvest.outstanding import outstanding
-from launcher.vcs.quarantine import record
 from policy.errors import Refusal
 
 log = logging.getLogger("paddock.service")
@@ -91,25 +89,3 @@ def refusal_of(data: Mapping[str, Any]) -> Refusal:
     return Refusal(
         data["errorType"], data["message"], context=data["context"], hint=data["hint"], exit_code=data["exitCode"]
     )
-
-
-def root_of(state: str, identifier: str) -> str | None:
-    """Root of the worktree that a private git directory belongs to; None when there is none, or no telling.
-
-    Args:
-        state: Paddock's state directory.
-        identifier: the worktree's id.
-    """
-    try:
-        found = record.read(record.directory_of(state, identifier))
-    except Refusal:
-        return None
-    return None if found is None else found.worktree
-
-
-def holds_work(state: str, identifier: str) -> bool:
-    """Whether commits wait in a private git directory that are nowhere else; what cannot be read counts as some."""
-    try:
-        return outstanding(record.directory_of(state, identifier))
-    except (Refusal, OSError):
-        return True

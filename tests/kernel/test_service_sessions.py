@@ -1,5 +1,6 @@
 """Sessions of a service: started through warm helpers, watched, restarted, ended in order, remembered."""
 
+import json
 import os
 import shutil
 import tempfile
@@ -12,6 +13,8 @@ import pytest
 from tests.support import identity, install, paddock, served
 from tests.support.install import Installed
 from tests.support.served import Served, alive
+
+COLLECT = "import sys; from launcher.service import orphans; print(orphans.remove(sys.argv[1], {}))"
 
 
 @pytest.fixture(scope="module", params=["root", "user"] if os.geteuid() == 0 else ["user"])
@@ -128,6 +131,44 @@ def test_credentials_are_neither_logged_nor_written_down(service: Served) -> Non
         content = path.read_bytes()
         assert b"s3cret-of-mine" not in content, path
         assert b"other-secret" not in content, path
+
+
+def test_a_session_that_passes_a_limit_says_which(service: Served) -> None:
+    """The reason is the limit, not the signal that came of it; denials are counted where they are heard."""
+    service.create("sh", "-c", "while :; do :; done", name="busy", options=["--limit", "cpu_time=1"])
+    outcome = service.over("busy")["outcome"]
+    assert (outcome["reason"], outcome["limit"], outcome["status"]) == ("limit", "cpu_time", 137)
+    proxied = ["--net", "proxy", "--allow-domain", "good.example"]
+    program = "import urllib.request as r\ntry:\n r.urlopen('http://bad.example/')\nexcept Exception: pass"
+    service.create("/usr/bin/python3", "-c", program, name="refused", options=proxied)
+    over = service.over("refused")
+    assert over["outcome"]["denials"] >= 1, over
+    told = [json.loads(line) for line in service.get("/v1/sessions/refused/denials").raw.splitlines()]
+    assert "bad.example" in [denial["host"] for denial in told]
+
+
+def test_private_directories_of_worktrees_that_have_gone_are_removed(service: Served) -> None:
+    """In time; those of a worktree that is there stay, and so does what was never brought home."""
+    made = service.paddock
+    for name in ("gone", "holds"):
+        added = made.who.run(["git", "worktree", "add", "-q", "-b", name, f"../{name}"], cwd=made.main)
+        assert added.returncode == 0, added.stderr
+        service.create("true", directory=str(made.place / name), name=f"in-{name}")
+        service.over(f"in-{name}")
+    held = service.get("/v1/sessions/in-holds").json["worktree_id"]
+    gone = service.get("/v1/sessions/in-gone").json["worktree_id"]
+    commit = ["git", "-c", "user.name=A", "-c", "user.email=a@b.c", "commit", "-q", "--allow-empty", "-m", "kept"]
+    service.create(*commit, directory=str(made.place / "holds"), name="kept", options=["--strict-handoff"])
+    service.over("kept")
+    shutil.rmtree(made.place / "gone")
+    homes = made.state / "worktrees"
+    collected = made.who.run([str(made.installed.python), "-I", "-c", COLLECT, str(made.state)])
+    assert collected.stdout == "[]\n", collected
+    os.utime(homes / gone / ".gone", (1, 1))
+    collected = made.who.run([str(made.installed.python), "-I", "-c", COLLECT, str(made.state)])
+    assert collected.stdout == f"['{gone}']\n", collected
+    assert (homes / held).exists()
+    assert not (homes / gone).exists()
 
 
 def test_the_command_line_shows_and_stops(service: Served) -> None:
