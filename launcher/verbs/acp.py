@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from launcher import cli
-from launcher.session import places
+from launcher.session import messages, places
 from launcher.verbs import run as runs
 
 SYNOPSIS = "[options] -- PROVIDER [ARGUMENT]..."
@@ -50,7 +50,10 @@ def main(argv: list[str]) -> int:
         from launcher.verbs import attach
 
         return attach.editor(options, command)
-    return launch(argv)
+    status = launch(argv)
+    messages.show()
+    # The thread that loads what requests are checked with may not have finished: nobody waits for it any more.
+    os._exit(status)
 
 
 def launch(argv: list[str], observer: "Callable[[str, Any], None] | None" = None) -> int:

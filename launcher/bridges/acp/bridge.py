@@ -4,8 +4,8 @@ Two processes. The child is the launcher of an ordinary session (`launcher.sessi
 input and output; this one, which the client knows, carries the lines and judges them. The child dies with this process,
 and its jail with the child, so that a SIGKILL here leaves nothing.
 
-When the client closes its side, or a signal asks this process to end, the provider gets the end of its input (and the
-signal), then a grace period, then SIGTERM, then the whole jail is ended; the launcher finishes the session as always.
+When the client closes its side the provider gets the end of its input, when a signal asks this process to end it gets
+the signal; then a grace period, then SIGTERM, then the jail is ended. The launcher finishes the session as always.
 """
 
 import os
@@ -185,7 +185,7 @@ class _Bridge:
             while self._status is None or not (relay.agent_ended or self._is_late()):
                 for fd, events in poll.poll(self._patience()):
                     if fd == signals:
-                        self._on_signals(signals, relay)
+                        self._on_signals(signals)
                     elif fd == self._notice:
                         self._on_notice(poll)
                     else:
@@ -207,7 +207,7 @@ class _Bridge:
         """Whether what is awaited has taken too long: the provider's end, or that its last words are read."""
         return self._deadline is not None and time.monotonic() >= self._deadline
 
-    def _on_signals(self, signals: int, relay: Relay) -> None:
+    def _on_signals(self, signals: int) -> None:
         for number, code, _ in init.read_signals(signals):
             if number == signal.SIGCHLD:
                 self._reap()
@@ -215,11 +215,10 @@ class _Bridge:
                 if code != init.SI_KERNEL:
                     self._tell(number)
                 if number in _ENDING:
-                    self._end(relay)
+                    self._end()
 
-    def _end(self, relay: Relay) -> None:
-        """This process was asked to end."""
-        relay.end_agent_input()
+    def _end(self) -> None:
+        """This process was asked to end, and so was the provider: by the signal, not by the end of its input."""
         self._hurry = True
         if self._deadline is None:
             self._deadline = time.monotonic() + self._grace
