@@ -50,6 +50,7 @@ def test_without_a_jail_the_same_script_reaches_all_of_it(scene: Scene, agent: A
     assert ended.returncode == 0, ended.stdout + ended.stderr
     told = "".join(str(request.body) for request in scene.model.requests)
     assert sorted(path.name for path in scene.outside.iterdir()) == ["by-file-tool", "by-shell", "secret", "tool"]
+    assert scene.beside.exists()
     assert SECRET in told
     assert EXECUTED in told
     assert scene.elsewhere.connections == 1

@@ -5,12 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from policy import bundles
 from tests.support import acp_editor
 from tests.support.acp_editor import Conversation
 from tests.support.agent_scene import KEY, Scene
 from tests.support.models.script import Step
 
 PROVIDER_OF_OURS = "ours"
+PACKAGES = frozenset(rule.partition(":")[0] for rule in bundles.require("@node").rules)
 
 
 @dataclass(frozen=True)
@@ -21,8 +23,9 @@ class Agent:
         command: what speaks ACP; the provider is found from it.
         environment: what the user would have exported.
         login: the method that an editor authenticates with.
-        hosts: those of its vendor that it asks for although it needs none of them.
+        hosts: what it asks for of its own accord, for plug-ins and packages. Nobody can switch it off for a session.
         options: of `paddock`.
+        through_editor: whether its file tool uses an editor that offers to read and write.
     """
 
     command: tuple[str, ...]
@@ -30,6 +33,7 @@ class Agent:
     login: str = ""
     hosts: frozenset[str] = frozenset()
     options: tuple[str, ...] = ()
+    through_editor: bool = False
 
 
 def claude(_scene: Scene) -> Agent:
@@ -40,7 +44,9 @@ def codex(scene: Scene) -> Agent:
     model = {"name": "Ours", "base_url": f"{scene.model.url}/v1", "env_key": "OPENAI_API_KEY", "wire_api": "responses"}
     settings = {"model_provider": PROVIDER_OF_OURS, "model_providers": {PROVIDER_OF_OURS: model}}
     environment = {"CODEX_CONFIG": json.dumps(settings)}
-    return Agent(("codex-acp",), environment, hosts=frozenset({"chatgpt.com:443"}))
+    return Agent(
+        ("codex-acp",), environment, hosts=frozenset({"chatgpt.com", "ab.chatgpt.com", "github.com", "api.github.com"})
+    )
 
 
 def opencode(scene: Scene) -> Agent:
@@ -54,7 +60,7 @@ def opencode(scene: Scene) -> Agent:
         "OPENCODE_CONFIG_CONTENT": json.dumps(settings),
         "OPENCODE_DISABLE_MODELS_FETCH": "1",
     }
-    return Agent(("opencode", "acp"), environment)
+    return Agent(("opencode", "acp"), environment, hosts=PACKAGES)
 
 
 def gemini(scene: Scene) -> Agent:
@@ -63,13 +69,13 @@ def gemini(scene: Scene) -> Agent:
         "GOOGLE_GEMINI_BASE_URL": scene.model.url,
     }
     command = ("gemini", "--acp")
-    return Agent(command, environment, login="gemini-api-key")
+    return Agent(command, environment, login="gemini-api-key", through_editor=True)
 
 
 def qwen(scene: Scene) -> Agent:
     environment = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{scene.model.url}/v1", "OPENAI_MODEL": "m"}
     command = ("qwen", "--acp", "--auth-type", "openai")
-    return Agent(command, environment, login="openai")
+    return Agent(command, environment, login="openai", through_editor=True)
 
 
 def talk(scene: Scene, agent: Agent, script: list[Step], log: Path, *, verb: str = "acp") -> Conversation:
@@ -83,8 +89,9 @@ def talk(scene: Scene, agent: Agent, script: list[Step], log: Path, *, verb: str
         verb: of `paddock`: with the bridge, or `run`, a mere prefix.
     """
     scene.model.script = script
+    grace = ("--grace", str(acp_editor.PATIENCE)) if verb == "acp" else ()
     return acp_editor.converse(
-        scene.who.command(scene.words(*agent.options, "--", *agent.command, verb=verb)),
+        scene.who.command(scene.words(*grace, *agent.options, "--", *agent.command, verb=verb)),
         cwd=scene.worktree,
         env=scene.who.environment(scene.environment | agent.environment),
         login=agent.login,

@@ -1,5 +1,6 @@
 """A real agent at work under a scripted model: what it is told to do, and what has become of it, seen from outside."""
 
+import json
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -45,6 +46,11 @@ class Scene:
     def worktree(self) -> Path:
         """Where the agent works."""
         return self.paddock.worktree
+
+    @property
+    def beside(self) -> Path:
+        """A file that nobody makes, in the directory that holds the worktree: a jail shows that directory."""
+        return self.worktree.parent / "by-file-tool"
 
     @property
     def who(self) -> Who:
@@ -96,6 +102,7 @@ class Scene:
                 " && git add -A && git commit -qm 'agent: Work.' && git log -1"
             ),
             Write(f"{self.outside}/by-file-tool", "x\n"),
+            Write(str(self.beside), "x\n"),
             Read(f"{self.outside}/secret"),
             Run(
                 f"echo x >{self.outside}/by-shell; cat {self.outside}/secret; {self.outside}/tool;"
@@ -110,7 +117,7 @@ class Scene:
         Args:
             script: what the agent was told, from `script`.
             commits: whether this jail lets it commit; where not, git must have refused.
-            hosts: hosts and ports of its vendor that it may have asked for.
+            hosts: hosts that it asks for of its own accord. Those of its vendor are let out.
         """
         results = self.model.results
         assert len(results) == len(script), f"the agent left the script after {len(results)} steps: {results}"
@@ -126,12 +133,18 @@ class Scene:
             assert {"made.txt", "shell.txt"} <= set(self.git("ls-tree", "--name-only", "one").split())
 
         assert sorted(path.name for path in self.outside.iterdir()) == ["secret", "tool"]
+        assert not self.beside.exists()
         assert not [text for text in told if SECRET in text], "what lies outside was read"
         assert EXECUTED not in "".join(results[3:]), "what lies outside was executed"
         assert "came to the end" in results[-1]
         assert (self.elsewhere.requests, self.elsewhere.unknown, self.elsewhere.connections) == ([], [], 0)
-        assert {line.split()[1] for line in self.company.asked} <= hosts, "it was let out"
-        assert f"{ELSEWHERE}:443" in self.paddock.call("denials", "--json").stdout
+        assert {line.split()[1].partition(":")[0] for line in self.company.asked} <= hosts, "it was let out"
+        denials = map(json.loads, self.paddock.call("denials", "--json").stdout.splitlines())
+        refused = {(denial["host"], denial["port"]) for denial in denials if denial["host"]}
+        attacks = {(ELSEWHERE, 443), ("127.0.0.1", self.elsewhere.port)}  # the latter is heard by the guard alone
+        assert (ELSEWHERE, 443) in refused
+        asked = {host.partition(":")[0] for host, _ in refused - attacks}
+        assert asked <= hosts, f"it has started to ask for more: {asked - hosts}"
         assert self.paddock.left() == []
 
     def git(self, *words: str) -> str:
