@@ -101,7 +101,9 @@ class Client:
         connection = _Connection(self.connect())
         content = None if body is None else json.dumps(body).encode()
         try:
-            connection.request(method, target, content, {"Content-Type": "application/json", **(headers or {})})
+            # A service that refuses without reading says why, and the answer is there when sending fails.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                connection.request(method, target, content, {"Content-Type": "application/json", **(headers or {})})
             response = connection.getresponse()
             if response.status >= 400:
                 raise _refusal(response)
@@ -123,7 +125,8 @@ class Client:
         words = {name: value for name, value in query.items() if value is not None}
         request = f"GET {path}?{urlencode(words)} HTTP/1.1\r\nhost: paddock\r\nconnection: upgrade\r\n"
         try:
-            connection.sendall(f"{request}upgrade: paddock-stream\r\n\r\n".encode())
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                connection.sendall(f"{request}upgrade: paddock-stream\r\n\r\n".encode())
             head = b""
             while b"\r\n\r\n" not in head:
                 piece = connection.recv(65_536)

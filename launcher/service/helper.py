@@ -10,6 +10,7 @@ a packet, so it comes as a memory file, the first of the descriptors that its le
 Started by `launcher.service.pool` under `python -I -S`. Launch path: see launcher/jail/syscalls.py.
 """
 
+import gc
 import marshal
 import time
 
@@ -47,6 +48,7 @@ def main(parent: int, descriptor: int, run: "Callable[..., int]") -> "NoReturn":
         run: `launcher.verbs.run.supervised`.
     """
     processes.tie_to_parent(parent)
+    gc.disable()  # as for every launch; and a collection would write to pages that the jail's processes share
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # no KeyboardInterrupt while a plan is made
     import _socket
 
