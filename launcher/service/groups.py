@@ -32,7 +32,7 @@ class Groups:
         self.top = f"{own}/{PREFIX}{label}" if own else ""
         self.why = "" if own else "no control group (version 2) that this user may write"
         self._numbers = itertools.count(1)
-        self._life = f"{os.getpid():x}"
+        self._life = f"{time.time_ns():x}"  # not the process id, which may come again
 
     @property
     def delegated(self) -> bool:

@@ -54,12 +54,12 @@ def recover(store: SessionStore, groups: Groups, places: Places) -> Found:
     """
     found = Found()
     rows = store.listed(live=True, limit=1_000_000)
+    booted = _booted()
     for row in rows:
-        _end_launcher(row["process"], row["process_started"])
+        if row["created"] > booted:  # else the number and the time are those of a process before
+            _end_launcher(row["process"], row["process_started"])
     found.groups = groups.sweep()
     for row in rows:
-        if row["process"]:
-            _end_followers(row["process"])
         outcome = Outcome(reason=Reason.LOST)
         why = "the service had been killed, and the session with it"
         store.move(
@@ -96,22 +96,7 @@ def _end_launcher(pid: int | None, started: int | None) -> None:
         os.close(pidfd)
 
 
-def _end_followers(launcher: int) -> None:
-    """Ends what is left of a launcher's session (setsid(2)): git processes that it had started, say.
-
-    The number cannot be anybody else's session: a session id is not given out again while the session has members.
-    """
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != launcher and _session_of(int(name)) == launcher:
-            try:
-                os.kill(int(name), signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                continue
-
-
-def _session_of(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            return int(file.read().rpartition(b")")[2].split()[3])
-    except (OSError, ValueError, IndexError):
-        return 0
+def _booted() -> float:
+    """When the machine was started, in seconds since the epoch (proc_stat(5)): nothing older can still run."""
+    with open("/proc/stat", encoding="ascii") as file:
+        return next((float(line.split()[1]) for line in file if line.startswith("btime ")), 0.0)
