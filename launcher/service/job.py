@@ -124,6 +124,21 @@ def add_worktree(repository: str, ticket: str, branch: str | None, start: str | 
     return _worktree(service.add(repository, ticket, Options(branch=branch, start=start)))
 
 
+def remove_worktree(repository: str, name: str, keep_branch: bool) -> dict[str, Any]:
+    """Removes a worktree that holds nothing that is nowhere else; by its id, ticket, branch or directory.
+
+    Raises:
+        Refusal: worktree-unknown, worktree-dirty and the like; it stays then.
+    """
+    from launcher.service import ticket_work
+    from launcher.session import places
+
+    service = ticket_work.service(places.places(os.environ))
+    found = service.find(repository, name)
+    service.remove(found, keep_branch=keep_branch)
+    return {"worktree_id": found.worktree_id, "path": found.path}
+
+
 def _worktree(worktree: "Worktree") -> dict[str, Any]:
     kept = worktree.model_dump(mode="json", exclude={"staging"})
     return {"worktree_id": worktree.worktree_id, **kept, "context": worktree.context().model_dump(mode="json")}
@@ -189,6 +204,7 @@ TABLE: dict[str, Callable[..., dict[str, Any]]] = {
     "repository": repository,
     "worktree.list": list_worktrees,
     "worktree.add": add_worktree,
+    "worktree.remove": remove_worktree,
     "merge": merge,
     "merge.list": list_merges,
     "merge.resume": resume_merge,

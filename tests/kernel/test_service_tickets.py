@@ -132,6 +132,14 @@ def test_worktrees_and_merges_over_the_api(service: Served) -> None:
     assert (service.paddock.main / "h").exists()
     assert len(service.get(f"/v1/merges?repository={main}").json["runs"]) == 1
     assert service.post("/v1/merges", {"repository": main, "children": ["nobody"]}).status == 422
+    identifier = made.json["worktree_id"]
+    (Path(path) / "unsaved").touch()
+    kept = service.call("DELETE", f"/v1/worktrees/{identifier}?repository={main}")
+    assert (kept.status, kept.json["errorType"], os.path.exists(path)) == (422, "worktree-dirty", True), kept.raw
+    (Path(path) / "unsaved").unlink()
+    removed = service.call("DELETE", f"/v1/worktrees/{identifier}?repository={main}")
+    assert (removed.status, os.path.exists(path)) == (200, False), removed.raw
+    assert service.call("DELETE", f"/v1/worktrees/{identifier}?repository={main}").status == 404
 
 
 def test_a_merge_that_was_killed_is_finished_or_never_was(service: Served) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 
 from launcher.service.api.context import context_of, peer_of
@@ -120,6 +120,18 @@ async def list_worktrees(
 async def add_worktree(body: WorktreeRequest, request: Request) -> dict[str, Any]:
     """Makes a worktree for a ticket."""
     return await context_of(request).jobs.run("worktree.add", body.model_dump(mode="json"))
+
+
+@router.delete("/worktrees/{name}", tags=["worktrees"], responses=_KNOWN)
+async def remove_worktree(
+    name: Annotated[Word, Path(min_length=1, max_length=200, description="id, ticket or branch")],
+    request: Request,
+    repository: Annotated[Directory, Query(description="a worktree of the repository")],
+    keep_branch: Annotated[bool, Query(description="leave its branch, which may hold work then")] = False,
+) -> dict[str, Any]:
+    """Removes a worktree, never with work that is nowhere else."""
+    arguments = {"repository": repository, "name": name, "keep_branch": keep_branch}
+    return await context_of(request).jobs.run("worktree.remove", arguments)
 
 
 @router.get("/merges", tags=["merges"])
