@@ -14,8 +14,8 @@ EXTRA: tuple[tuple[str, str, str, str], ...] = (
     (
         "--fs",
         cli.ONE,
-        "editor|jail|strip",
-        "files for the agent: by the editor, as the plan says (default); in the jail; none",
+        "jail|editor|strip",
+        "files for the agent: in the jail (default); by the editor, as the plan says; none",
     ),
     ("--terminals", cli.ONE, "jail|strip", "terminals for the agent: in the jail (default), or none"),
     ("--mcp", cli.ONE, "jail|refuse", "the editor's MCP servers: those that can run in the jail (default), or none"),
@@ -23,7 +23,7 @@ EXTRA: tuple[tuple[str, str, str, str], ...] = (
 )
 CHOICES = {
     "--cwd": ("check", "map"),
-    "--fs": ("editor", "jail", "strip"),
+    "--fs": ("jail", "editor", "strip"),
     "--terminals": ("jail", "strip"),
     "--mcp": ("jail", "refuse"),
 }
@@ -31,11 +31,12 @@ EXAMPLES = (
     ("paddock acp -- claude-agent-acp", "what an editor starts in place of `claude-agent-acp`"),
     ("paddock acp --provider codex -- npx @agentclientprotocol/codex-acp", "told its limits in its own words"),
     ("paddock acp --worktree ~/agents/one --cwd map -- opencode acp", "the editor stands in the main checkout"),
+    ("paddock acp --fs editor -- claude-agent-acp", "unsaved buffers are seen; for an agent that you trust that far"),
     ("paddock acp --fs strip --mcp refuse -- gemini --acp", "an agent that gets nothing from the editor"),
 )
 NOTES = """Standard input and output are the editor's. Sessions start inside the worktree. What the agent asks the
-editor to read or write is judged by the plan of the jail, symbolic links resolved; what it asks the editor to run runs
-in the jail. Everything else passes as it is. `paddock denials` shows what was refused."""
+editor to read, write or run is done in the jail; with --fs editor, files are judged by the plan, symbolic links
+resolved, and left to the editor. Everything else passes as it is. `paddock denials` shows what was refused."""
 
 _MOST_GRACE = 3600.0
 

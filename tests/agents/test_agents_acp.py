@@ -1,6 +1,7 @@
 """Real agents over ACP, as an editor starts them, do their work in a jail, and nothing beyond it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ def test_without_the_bridge_an_editor_writes_outside_for_an_agent(scene: Scene, 
     """The editor is in no jail, and a prefix alone does not see what it is asked for."""
     need("userns")
     beside = scene.beside
-    told = acp_agents.talk(scene, acp_agents.qwen(scene), [Write(str(beside), "x\n")], tmp_path / "stderr", verb="run")
+    agent = replace(acp_agents.qwen(scene), options=())
+    told = acp_agents.talk(scene, agent, [Write(str(beside), "x\n")], tmp_path / "stderr", verb="run")
     assert told.editor.written == [str(beside)], told.stderr
     assert beside.read_text() == "x\n"

@@ -21,7 +21,7 @@ REPLIES: dict[str, type[schema.BaseModel]] = {
 
 @pytest.fixture
 def editor(user_paddock: Paddock) -> Iterator[Editor]:
-    with Editor(user_paddock, "--fs", "jail") as made:
+    with Editor(user_paddock, own_default=True) as made:
         yield made
 
 
@@ -164,7 +164,7 @@ def test_files_are_read_and_written_in_the_jail(editor: Editor) -> None:
     told = editor.answer(request("fs/write_text_file", sessionId="s", path=str(worktree / "new"), content=""))
     assert (worktree / "new").read_text() == ""
     told = editor.answer(request("fs/read_text_file", sessionId="s", path=str(worktree / "absent")))
-    assert "No such file" in told["error"]["message"]
+    assert "Resource not found" in told["error"]["message"]
     told = editor.answer(request("fs/read_text_file", sessionId="s", path="/etc/shadow"))
     assert told["error"]["data"]["errorType"] == "SANDBOX_VIOLATION"
 

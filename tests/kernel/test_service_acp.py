@@ -210,7 +210,7 @@ def test_what_the_editor_is_asked_for_is_policed_in_the_service(service: Served)
     secret.write_text("x")
     service.paddock.who.give(secret)
     inside = service.paddock.worktree / "agent.py"
-    with Editor(service) as editor:
+    with Editor(service, "--fs", "editor") as editor:
         editor.open()
         number = editor.prompt(f"read {inside}")
         asked = editor.until(method="fs/read_text_file")

@@ -34,12 +34,15 @@ class Editor:
         *options: Word,
         env: Mapping[str, str] | None = None,
         arguments: Sequence[Word] = (),
+        own_default: bool = False,
     ) -> None:
+        """Most tests are about what an editor is asked; `own_default` leaves --fs to `paddock acp`."""
         self.paddock = paddock
         agent = paddock.worktree / "agent.py"
         agent.write_text(AGENT.read_text())
         paddock.who.give(agent)
-        words = paddock.words("acp", *options, "--", PYTHON, "-I", "-S", "agent.py", *arguments)
+        files = () if "--fs" in options or own_default else ("--fs", "editor")
+        words = paddock.words("acp", *files, *options, "--", PYTHON, "-I", "-S", "agent.py", *arguments)
         self.process: subprocess.Popen[bytes] = paddock.who.start(
             words, cwd=paddock.worktree, env={**paddock.env, **(env or {})}
         )

@@ -15,6 +15,10 @@ PROVIDER_OF_OURS = "ours"
 PACKAGES = frozenset(rule.partition(":")[0] for rule in bundles.require("@node").rules)
 
 
+THROUGH_EDITOR = ("--fs", "editor")
+"""Options for agents whose file tool uses the editor's: the default is tried where their questions are."""
+
+
 @dataclass(frozen=True)
 class Agent:
     """How a user would have set up one agent for the model server.
@@ -69,13 +73,13 @@ def gemini(scene: Scene) -> Agent:
         "GOOGLE_GEMINI_BASE_URL": scene.model.url,
     }
     command = ("gemini", "--acp")
-    return Agent(command, environment, login="gemini-api-key", through_editor=True)
+    return Agent(command, environment, login="gemini-api-key", through_editor=True, options=THROUGH_EDITOR)
 
 
 def qwen(scene: Scene) -> Agent:
     environment = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{scene.model.url}/v1", "OPENAI_MODEL": "m"}
     command = ("qwen", "--acp", "--auth-type", "openai")
-    return Agent(command, environment, login="openai", through_editor=True)
+    return Agent(command, environment, login="openai", through_editor=True, options=THROUGH_EDITOR)
 
 
 def talk(scene: Scene, agent: Agent, script: list[Step], log: Path, *, verb: str = "acp") -> Conversation:

@@ -4,6 +4,7 @@ The kernel judges the path in the moment it is opened, so no link that is put th
 client has in an editor and has not saved is not seen; what is written it finds on the disk.
 """
 
+import os
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -83,9 +84,9 @@ class JailFiles:
         def on_end(run: Jailed) -> None:
             self._running.remove(run)
             if content is not None:
-                self._reply(_written(number, run))
+                self._reply(_written(number, run, path))
             else:
-                self._reply(_read(number, run, first, count))
+                self._reply(_read(number, run, path, first, count))
 
         try:
             run = Jailed(
@@ -104,19 +105,22 @@ class JailFiles:
         return b""
 
 
-def _failed(number: rpc.Id, run: Jailed) -> bytes | None:
+def _failed(number: rpc.Id, run: Jailed, path: str) -> bytes | None:
     if run.ended is not None and run.ended.code == 0:
         return None
     said = run.output[-1000:].decode("utf-8", "replace").strip()
+    if not os.path.lexists(path):
+        # In the words of the protocol's own libraries: agents look for them before they make a new file.
+        said = f"Resource not found: {path}"
     return rpc.error(number, _NOT_FOUND, said or "the file could not be opened in the jail")
 
 
-def _written(number: rpc.Id, run: Jailed) -> bytes:
-    return _failed(number, run) or rpc.result(number, {})
+def _written(number: rpc.Id, run: Jailed, path: str) -> bytes:
+    return _failed(number, run, path) or rpc.result(number, {})
 
 
-def _read(number: rpc.Id, run: Jailed, first: int | None, count: int | None) -> bytes:
-    failed = _failed(number, run)
+def _read(number: rpc.Id, run: Jailed, path: str, first: int | None, count: int | None) -> bytes:
+    failed = _failed(number, run, path)
     if failed is not None:
         return failed
     if run.truncated:
