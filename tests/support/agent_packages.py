@@ -5,11 +5,13 @@ installation is used by all checkouts, and a change of the lock file makes a new
 """
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from tests.support import install
@@ -46,7 +48,7 @@ def missing() -> str:
 
 
 def install_all() -> Path:
-    """Installs the agents if they are not there yet, and removes those of former lock files.
+    """Installs the agents if they are not there yet, and removes those of lock files of days ago.
 
     Raises:
         FileNotFoundError: there is no npm.
@@ -59,7 +61,8 @@ def install_all() -> Path:
             if not shutil.which("npm"):
                 raise FileNotFoundError("npm is missing: install nodejs and npm")
             for former in root.glob("agents-*"):
-                shutil.rmtree(former)
+                if former.stat().st_mtime < time.time() - install.KEEP_SECONDS:  # else another checkout may use it
+                    shutil.rmtree(former)
             with tempfile.TemporaryDirectory(prefix="making-agents-", dir=root) as name:
                 _fill(Path(name))
                 Path(name).chmod(0o755)
@@ -71,15 +74,32 @@ def install_all() -> Path:
 def _fill(place: Path) -> None:
     for name in ("package.json", "package-lock.json"):
         shutil.copy(LOCKED / name, place)
-    _call(
-        ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error", "--no-update-notifier"], place
-    )
+    # Not `npm ci`, which wants all packages for other platforms in the lock file: not every mirror holds them.
+    quiet = ("--no-audit", "--no-fund", "--loglevel=error", "--no-update-notifier")
+    _call(["npm", "install", "--no-save", "--ignore-scripts", *quiet], place)
+    _same_lock(place)
     modules = place / "node_modules"
     _call([str(modules / ".bin/node"), str(modules / _FINISHING)], place)
     (modules / ".bin/opencode").symlink_to(f"../{_OPENCODE}")
     lacking = [name for name in PROGRAMS if not os.access(modules / ".bin" / name, os.X_OK)]
     if lacking:
         raise RuntimeError(f"not among what was installed: {', '.join(lacking)}")
+
+
+def _same_lock(place: Path) -> None:
+    """Fails when npm has taken anything else than what the lock file says."""
+    wanted, taken = (
+        {name: (package.get("version"), package.get("integrity")) for name, package in packages.items() if name}
+        for packages in (_packages(LOCKED / "package-lock.json"), _packages(place / "node_modules/.package-lock.json"))
+    )
+    other = sorted(name for name, package in taken.items() if wanted.get(name) != package)
+    if other:
+        raise RuntimeError(f"not what the lock file says: {', '.join(other)}")
+
+
+def _packages(lock: Path) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = json.loads(lock.read_text())["packages"]
+    return found
 
 
 def _call(argv: list[str], cwd: Path) -> None:
