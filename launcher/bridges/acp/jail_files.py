@@ -84,7 +84,7 @@ class JailFiles:
         def on_end(run: Jailed) -> None:
             self._running.remove(run)
             if content is not None:
-                self._reply(_written(number, run, path))
+                self._reply(_written(number, run))
             else:
                 self._reply(_read(number, run, path, first, count))
 
@@ -105,24 +105,25 @@ class JailFiles:
         return b""
 
 
-def _failed(number: rpc.Id, run: Jailed, path: str) -> bytes | None:
+def _failed(number: rpc.Id, run: Jailed) -> bytes | None:
     if run.ended is not None and run.ended.code == 0:
         return None
     said = run.output[-1000:].decode("utf-8", "replace").strip()
-    if not os.path.lexists(path):
-        # In the words of the protocol's own libraries: agents look for them before they make a new file.
-        said = f"Resource not found: {path}"
     return rpc.error(number, _NOT_FOUND, said or "the file could not be opened in the jail")
 
 
-def _written(number: rpc.Id, run: Jailed, path: str) -> bytes:
-    return _failed(number, run, path) or rpc.result(number, {})
+def _written(number: rpc.Id, run: Jailed) -> bytes:
+    return _failed(number, run) or rpc.result(number, {})
 
 
 def _read(number: rpc.Id, run: Jailed, path: str, first: int | None, count: int | None) -> bytes:
-    failed = _failed(number, run, path)
-    if failed is not None:
+    failed = _failed(number, run)
+    if failed is not None and os.path.lexists(path):
         return failed
+    if failed is not None:
+        # As editors have it: a file that is not there yet is an empty buffer. Agents ask before they make one, and
+        # Gemini CLI takes an error of any kind for a file that it must not touch.
+        return rpc.result(number, {"content": ""})
     if run.truncated:
         return rpc.error(number, rpc.INTERNAL_ERROR, f"the file has more than {MOST_READ} bytes")
     text = run.output.decode("utf-8", "replace")
