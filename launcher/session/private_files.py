@@ -32,7 +32,7 @@ def directory_below(top: int, path: str, *, make: bool) -> int:
     Args:
         top: an open directory.
         path: relative, without ``..``; the last component is not looked at.
-        make: make what is missing, with mode 0700.
+        make: make what is missing, with mode 0700; what is no directory is renamed.
 
     Raises:
         FileNotFoundError: it is missing, and is not to be made.
@@ -42,7 +42,14 @@ def directory_below(top: int, path: str, *, make: bool) -> int:
     try:
         for name in path.split("/")[:-1]:
             try:
-                below = _enter(here, name, make=make)
+                try:
+                    below = _enter(here, name, make=make)
+                except NotADirectoryError:
+                    if not make:
+                        raise
+                    # Linux says so of a link, too. It is the agent's, and would keep all later sessions from a login.
+                    os.rename(name, f"{name[:100]}.replaced-{os.urandom(5).hex()}", src_dir_fd=here, dst_dir_fd=here)
+                    below = _enter(here, name, make=make)
             except (NotADirectoryError, PermissionError) as error:
                 raise Unusable(f"{name} is no directory of ours: {error.strerror}") from None
             except OSError as error:
@@ -85,6 +92,9 @@ def read(directory: int, name: str, limit: int, *, follow: bool = False) -> Cont
     """
     try:
         descriptor = os.open(name, _READ & ~os.O_NOFOLLOW if follow else _READ, dir_fd=directory)
+        while os.fstat(descriptor).st_nlink == 0:  # replaced between the two calls, as another session does it
+            os.close(descriptor)
+            descriptor = os.open(name, _READ & ~os.O_NOFOLLOW if follow else _READ, dir_fd=directory)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -96,7 +106,7 @@ def read(directory: int, name: str, limit: int, *, follow: bool = False) -> Cont
             raise Unusable("it is no regular file")
         if not follow and found.st_uid != os.geteuid():
             raise Unusable(f"it belongs to user {found.st_uid}")
-        if not follow and found.st_nlink != 1:
+        if not follow and found.st_nlink > 1:
             raise Unusable("it has several names (hard links)")
         if found.st_size > limit:
             raise Unusable(f"it is larger than {limit >> 10} KiB")

@@ -175,3 +175,31 @@ def test_a_branch_that_the_agent_amends_leaves_what_was_kept(planted: Planted) -
     (second,) = planted.harvest()["parts"]
     assert planted.host("rev-parse", second["kept"]) == planted.agent("rev-parse", "HEAD")
     assert old in planted.host("for-each-ref", "--format=%(objectname)", "refs/paddock").split(), first
+
+
+@pytest.mark.parametrize(
+    "doing",
+    [
+        "git checkout -qb side; echo s >s; git add s; git commit -qm side; git checkout -q -",
+        "echo more >more; git add more; git stash -q",
+        "git checkout -q --detach; git commit -q --allow-empty -m x; git tag kept; git checkout -q -",
+        "git checkout -qb side; git commit -q --allow-empty -m side; git checkout -q -; git pack-refs --all",
+    ],
+)
+def test_work_beside_the_branch_is_not_removed_with_a_worktree(git: Git, doing: str) -> None:
+    """Status says so, `remove` refuses; with --force it is set aside. What the host has shown is no such work."""
+    ok(git.run("git branch --list; true"))
+    assert "nothing is at stake" in _verb(git, "status").stdout
+    ok(git.run(doing))
+    refused = git.who.run(
+        [str(git.installed.paddock), "worktree", "remove", "mv2"], cwd=git.place / "main", timeout=120
+    )
+    assert refused.returncode != 0
+    assert "not harvested" in refused.stderr, refused.stderr
+    assert "not harvested" in _verb(git, "status").stdout
+    forced = git.who.run(
+        [str(git.installed.paddock), "worktree", "remove", "mv2", "--force"], cwd=git.place / "main", timeout=120
+    )
+    assert forced.returncode == 0, forced.stderr
+    aside = re.findall(r"is kept: (\S+)", forced.stdout)[-1]
+    assert Path(aside).is_dir()

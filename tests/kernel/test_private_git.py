@@ -95,6 +95,25 @@ def test_what_the_user_commits_in_between_is_there(either: Git) -> None:
     assert git.outside("status", "--porcelain") == ""
 
 
+def test_what_arrives_after_a_session_without_commits_is_in_the_next_commit(either: Git) -> None:
+    """The index follows the branch, however it has moved: else the commit would take back what has arrived."""
+    git = either
+    ok(git.run("true"))
+    for number in range(2):
+        git.outside("checkout", "-q", "-b", f"o{number}")
+        (git.worktree / f"arrived{number}").write_text("from outside\n")
+        git.outside("add", f"arrived{number}")
+        git.outside("commit", "-q", "-m", "Arrived.")
+        branch = git.outside("rev-parse", "--abbrev-ref", "@{-1}").strip()
+        git.outside("checkout", "-q", branch)
+        ok(git.run("true"))
+        git.outside("merge", "-q", "--ff-only", f"o{number}")
+        said = ok(git.run("git status --porcelain; git commit -q --allow-empty -m 'From the jail.'"))
+        assert said == ""
+        assert git.outside("show", "--stat", "--format=%s", "HEAD").strip() == "From the jail."
+        assert git.outside("status", "--porcelain") == ""
+
+
 def test_branches_of_others_are_renewed_and_the_agents_stay(git: Git) -> None:
     """What moved in the repository has moved in the jail; what the agent moved or removed stays as he left it."""
     for name in ("a", "b", "c"):

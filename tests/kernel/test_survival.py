@@ -183,4 +183,4 @@ def test_the_moment_of_the_kill_does_not_matter(jail: Jail, namespaces: bool, vi
         except (ValueError, FileNotFoundError, ProcessLookupError):
             running.process.kill()  # there was no process below it yet
         assert running.gone(), running.left()
-    assert hit > ROUNDS / 10, running.errors.read_text()
+    assert hit > 1, running.errors.read_text()

@@ -104,7 +104,7 @@ def test_a_killed_merge_ends_all_old_or_all_new(
     steps, new = after
     chance = random.Random(7)
     seen = set()
-    for kill in range(1 + everything, steps + 1, 1 if ROUNDS > 1 else 3):
+    for kill in range(1 + everything, steps + 1, 1 if ROUNDS > 1 else 5):
         for number in range(ROUNDS):
             scene = Scene(template, tmp_path / f"{kill}-{number}")
             assert scene.do("merge", kill_at=kill, everything=everything) is None
@@ -125,7 +125,7 @@ def test_a_killed_merge_ends_all_old_or_all_new(
 def test_a_killed_rollback_ends_all_old(template: Path, after: tuple[int, dict[str, object]], tmp_path: Path) -> None:
     """Killed while everything is taken back: `--resume` takes the rest back."""
     steps, new = after
-    for kill in range(2, steps, 1 if ROUNDS > 1 else 6):
+    for kill in range(2, steps, 1 if ROUNDS > 1 else 9):
         scene = Scene(template, tmp_path / str(kill))
         scene.do("merge")
         if scene.do("rollback", run=scene.run_id(), kill_at=kill, everything=bool(kill % 4)) is not None:

@@ -170,6 +170,29 @@ class AgentRefs:
                         found[path] = oid
         return found
 
+    def everything(self) -> dict[str, str]:
+        """Branches, and whatever else the agent has a ref for: tags, a stash. More than `MOST_LOOSE` are a Refusal."""
+        found: dict[str, str] = {}
+        for line in (self._read("packed-refs", MOST_PACKED) or b"").split(b"\n"):
+            oid, _, name = line.decode("utf-8", "surrogateescape").partition(" ")
+            if self._is_oid(oid):
+                found[name] = oid
+        pending, seen = ["refs"], 0
+        while pending:
+            here = pending.pop()
+            for name, directory in self._listing(here):
+                seen += 1
+                if seen > MOST_LOOSE:
+                    raise _too_many(f"more than {MOST_LOOSE} entries below {self.path}/refs")
+                path = f"{here}/{name}"
+                if directory:
+                    pending.append(path)
+                else:
+                    oid = (self._read(path, _MOST_LINE) or b"").decode("ascii", "replace").strip()
+                    if self._is_oid(oid):
+                        found[path] = oid
+        return found
+
     def changed_since(self, time: int, own: str | None) -> bool:
         """Whether a branch beside `own` may have been made or moved after `time` (nanoseconds since the epoch).
 

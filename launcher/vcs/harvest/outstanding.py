@@ -8,9 +8,11 @@ import os
 
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import ending, tips
+from launcher.vcs.harvest.agent_refs import AgentRefs
 from launcher.vcs.harvest.decide import kept_places
 from launcher.vcs.harvest.trusted import ref
 from launcher.vcs.quarantine import record as records
+from launcher.vcs.quarantine.contents import given_oids, given_place
 from launcher.vcs.quarantine.reached import reached
 from policy.errors import Refusal
 
@@ -25,17 +27,16 @@ def outstanding(directory: str, *, kept: bool = True) -> bool:
     Raises:
         Refusal: git-record-damaged.
     """
-    if not ending.due(directory):
-        return False
     record = records.read(directory)
-    if record is None or os.path.lexists(f"{directory}/{records.HARVEST}/{ending.JOURNAL}"):
+    if record is None:
+        return False
+    if os.path.lexists(f"{directory}/{records.HARVEST}/{ending.JOURNAL}"):
         return True
     identity = os.path.basename(os.path.realpath(directory))
     try:
-        written = os.stat(f"{directory}/{records.RECORD}").st_mtime_ns
+        places = kept_places(identity) if kept else None
         return any(
-            _waits(tip, kept_places(identity) if kept else None) or tips.further(directory, tip.repository, written)
-            for tip in tips.read(directory, record)
+            _waits(tip, places) or _beside(directory, tip.repository, places) for tip in tips.read(directory, record)
         )
     except (Refusal, OSError):
         return True
@@ -54,3 +55,18 @@ def _waits(tip: tips.Tip, places: tuple[str, ...] | None) -> bool:
     own = ref(git, "HEAD" if places is not None else repository.branch or "HEAD")
     others = ("refs/heads/", *(f"{place}/" for place in places)) if places is not None else ()
     return not all(reached(git, oid, tips=(own,) if own else (), refs=others) for oid in oids)
+
+
+def _beside(directory: str, repository: records.Repository, places: tuple[str, ...] | None) -> bool:
+    """Whether a further branch, a tag or a stash of the agent's holds a commit that no ref of the host's reaches.
+
+    What the host itself has shown him is not his, whatever the host has removed since.
+    """
+    with AgentRefs(f"{directory}/{records.GIT}", repository.private, tips.digits(repository)) as refs:
+        oids = set(refs.everything().values())
+    oids -= given_oids(given_place(directory, repository.private))
+    oids -= {repository.base}
+    git = Git(repository.git_dir)
+    own = ref(git, "HEAD")
+    others = ("refs/heads/", "refs/tags/", *(f"{place}/" for place in places or ()))
+    return any(not reached(git, oid, tips=(own,) if own else (), refs=others) for oid in sorted(filter(None, oids)))

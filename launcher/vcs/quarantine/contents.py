@@ -240,6 +240,15 @@ def new_refs(
     replace_file(f"{given}/loose", _loose_text(loose))
 
 
+def given_oids(given: str) -> set[str]:
+    """Every object id that a ref of the host's had when it was shown (`given_place`)."""
+    loose = {line.split("\t")[0] for line in _text(f"{given}/loose").split("\n")}
+    packed = {
+        line.split(b" ")[0].lstrip(b"^").decode("ascii", "replace") for line in _bytes(f"{given}/packed").split(b"\n")
+    }
+    return loose | packed
+
+
 def given_place(directory: str, private: str) -> str:
     """Where what was shown to one private git directory is remembered."""
     return f"{directory}/{GIVEN}/{hashlib.sha256(os.fsencode(private)).hexdigest()[:16]}"

@@ -174,6 +174,8 @@ class _Renewal:
             if not self.quiet:
                 contents.configure(directory, source, self._settings(source))
                 contents.files(directory, source)
+            # Before the host's refs are shown: among them is where the agent's own branch is now.
+            start = self._advanced(directory, source, old, head)
             packed = f"{source.common_dir}/packed-refs"
             contents.new_refs(
                 directory,
@@ -183,7 +185,7 @@ class _Renewal:
                 old.branch,
                 packed_too=self.seen.get(packed) != self.stamps[packed][1],
             )
-            return self._repository(name, source, self._advanced(directory, source, old, head))
+            return self._repository(name, source, start)
 
     def _advanced(self, directory: Inside, source: Source, old: Repository, head: refs.Head) -> refs.Head:
         """Where the agent's work starts from now."""
