@@ -19,6 +19,11 @@ EXAMPLES = (
     ("paddock denials --list", "the sessions that were refused something"),
 )
 
+NONE = (
+    "no refusal was heard. What a jail does not show is simply not there, and tells nobody: "
+    "`paddock doctor` says what can be heard here, `paddock learn -- COMMAND` sees the rest"
+)
+
 
 def main(argv: list[str]) -> int:
     """Exit status 0; 125 when there is no such session."""
@@ -49,7 +54,7 @@ def denials(
     if path is None:
         if not as_json:
             messages.show(f"nothing was refused in session {session}, as far as could be heard: "
-                          "paddock doctor says what can" if session else "no session was refused anything")  # fmt: skip
+                          "paddock doctor says what can" if session else NONE)  # fmt: skip
         return 0
     contents = store.read(path)
     passed = contents.decisions if decisions else []
@@ -78,8 +83,8 @@ def _path(directory: str, session: str | None, live: list[str]) -> str | None:
         raise Refusal(
             "session-unknown",
             f"nothing is kept of a session {session}",
-            context=f"kept: {known or 'none'}; a session that was refused nothing leaves nothing",
-            hint="paddock denials --list",
+            context=f"kept: {known or 'none'}; a session of which no refusal was heard leaves nothing",
+            hint="paddock denials --list; `paddock doctor` says what can be heard here; `paddock learn` sees the rest",
         )
     return path
 
@@ -129,4 +134,4 @@ def _list(directory: str, *, as_json: bool) -> None:
     for session, time, number, command in rows:
         messages.show(printable(f"{session:<{width}}  {time}  {number:>6}  {command}"))
     if not rows:
-        messages.show("no session was refused anything")
+        messages.show(NONE)

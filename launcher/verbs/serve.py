@@ -34,6 +34,7 @@ def serve(
     """
     from launcher.service import audit, daemon, journal
 
+    os.chdir("/")  # or the worktree that it was started in would be in use for ever
     faulthandler.enable()  # the watchdog's SIGABRT then says where it stood still
     listener = audit.join()  # first of all: nothing that is started later has the capability
     where = places.places(os.environ)

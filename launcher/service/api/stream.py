@@ -64,11 +64,11 @@ class AttachStream(asyncio.Protocol):
         self._pending = 0
         if write and live.request.stdin == "null":
             raise Refusal("session-no-stdin", f"session {live.name} has no standard input to write to",
-                          hint="it was made with stdin null; attach with mode=read")  # fmt: skip
+                          hint="it was made with stdin null; look on: --read (mode=read)")  # fmt: skip
         if write and live.streams.writer is not None:
             if not take:
                 raise Refusal("session-has-writer", f"another client writes to session {live.name}",
-                              hint="attach with mode=read, or take its place with take=1")  # fmt: skip
+                              hint="look on: --read (mode=read); or take its place: --take (take=1)")  # fmt: skip
             if isinstance(live.streams.writer, AttachStream):
                 live.streams.writer.displaced()
         if write:
