@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import shlex
+import shutil
 import signal
 from typing import Any
 
@@ -112,7 +113,7 @@ def _agent(client: Client, where: Places, options: cli.Parsed, command: list[str
 
 
 def _default(provider: str, where: Places) -> list[str]:
-    """The provider's own command for the protocol.
+    """The provider's own command for the protocol: an adapter that is installed before one that npx would fetch.
 
     Raises:
         Refusal: usage.
@@ -122,6 +123,9 @@ def _default(provider: str, where: Places) -> list[str]:
     spec = providers.load(where).spec(provider)
     if spec is None or not spec.acp:
         raise cli.usage(f"{provider} has no command for the Agent Client Protocol: name one behind `--`", "attach")
+    for name in spec.adapters:
+        if "/" not in name and shutil.which(name):
+            return [name]
     return shlex.split(spec.acp)
 
 

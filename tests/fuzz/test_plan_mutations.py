@@ -37,6 +37,7 @@ VARIABLES = {
     "PADDOCK_NO_USERNS": ("1", None),
     "PADDOCK_LANDLOCK_ABI": ("6", "7", None),
 }
+EXAMPLES = int(os.environ.get("PADDOCK_EXAMPLES", "40"))
 OWN_DIRECTORIES = ("state-not-ours", "state-unusable")
 NEW_NAMES = ("tool", "late", ".envrc", ".gitmodules", "HEAD", "x.code-workspace", "z.toml", ".git", "commondir")
 
@@ -300,7 +301,7 @@ def test_a_valid_plan_is_the_plan_that_would_be_made(
     place = public_dir / "fuzz"
     place.mkdir()
     who.give(place)
-    valid, again = forked.run(lambda: explore(place, options, 60), who)
+    valid, again = forked.run(lambda: explore(place, options, EXAMPLES), who)
     # The comparison means something only if both ways out occurred.
     assert valid
     assert again

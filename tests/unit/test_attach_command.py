@@ -1,0 +1,34 @@
+"""What `paddock attach --provider NAME` starts when no command is named."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher.session.places import Places, places
+from launcher.verbs import attach
+from policy.errors import Refusal
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Places:
+    """Paddock's directories in a home of this test."""
+    return places({"HOME": str(tmp_path)})
+
+
+def test_an_adapter_that_is_installed_comes_before_one_that_npx_would_fetch(
+    where: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No jail reaches a registry of packages unless it is told to."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert attach._default("claude-code", where) == ["npx", "-y", "@agentclientprotocol/claude-agent-acp"]
+    adapter = tmp_path / "claude-agent-acp"
+    adapter.write_text("#!/bin/sh\n")
+    adapter.chmod(0o755)
+    assert attach._default("claude-code", where) == ["claude-agent-acp"]
+    assert attach._default("gemini", where) == ["gemini", "--acp"]
+
+
+def test_a_provider_without_a_command_for_the_protocol_is_an_error(where: Places) -> None:
+    """It says what to write."""
+    with pytest.raises(Refusal, match="name one behind"):
+        attach._default("nobody", where)
