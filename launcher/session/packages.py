@@ -7,6 +7,10 @@ nothing but the standard library's core. Everything else calls `enable` before i
 import sys
 
 _ADDRESS_SPACE = 9  # RLIMIT_AS
+_STACK = 3  # RLIMIT_STACK (getrlimit(2)), the same on every machine that Paddock knows
+LEAST_STACK = 256 << 10
+"""Bytes of stack that planning takes, with much to spare."""
+
 LEAST_ROOM = 64 << 20
 """Bytes of address space without which the packages cannot be loaded."""
 
@@ -34,6 +38,14 @@ def enable() -> None:
             "there is not enough memory to make a plan",
             context=f"{room >> 20} MiB of address space are allowed (ulimit -v), {LEAST_ROOM >> 20} needed",
             hint="allow more; the command in the jail can be bounded with --limit memory=SIZE",
+        )
+    stack = syscalls.prlimit64(0, _STACK)[0]
+    if stack < LEAST_STACK:  # the same half dies there of SIGSEGV, now and then
+        raise Refusal(
+            "memory-missing",
+            "there is not enough stack to make a plan",
+            context=f"{stack >> 10} KiB are allowed (ulimit -s), {LEAST_STACK >> 10} needed",
+            hint="ulimit -s 8192",
         )
     import site
 

@@ -17,7 +17,7 @@ from tests.support.identity import Who
 from tests.support.install import Installed
 from tests.support.jail import Jail
 
-ROUNDS = 50
+ROUNDS = 30
 PATIENCE = 20.0
 
 # Leaves a daemon that double-forked into a session of its own with a clean environment and no streams, one that only
