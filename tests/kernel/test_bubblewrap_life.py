@@ -4,6 +4,7 @@ import os
 import select
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +25,9 @@ def paddock(who: Who, installed: Installed, place: Path) -> Iterator[Paddock]:
     need("bubblewrap")
     made = paddocks.make(who, installed, place)
     yield made
+    end = time.monotonic() + PATIENCE  # what a console's end has ended is perhaps still at it
+    while made.left() and time.monotonic() < end:
+        time.sleep(0.05)
     assert made.left() == []
 
 

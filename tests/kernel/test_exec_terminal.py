@@ -213,4 +213,4 @@ def test_hanging_up_reaches_the_command(session: Session, console: Console) -> N
     with console:
         console.type(line(session, "bash", "-c", "trap 'echo hung up >told; exit' HUP; echo ready; read line") + "\n")
         console.expect("ready")
-    assert fifo.read_text() == "hung up\n"
+    assert set(fifo.read_text().splitlines()) == {"hung up"}  # the kernel and the launcher may both tell it
