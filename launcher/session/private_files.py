@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_REPLACED = 100
+"""Times that a file may be replaced while it is opened. Who does it more often is not another session."""
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -92,8 +94,10 @@ def read(directory: int, name: str, limit: int, *, follow: bool = False) -> Cont
     """
     try:
         descriptor = os.open(name, _READ & ~os.O_NOFOLLOW if follow else _READ, dir_fd=directory)
-        while os.fstat(descriptor).st_nlink == 0:  # replaced between the two calls, as another session does it
-            os.close(descriptor)
+        for _ in range(_REPLACED):
+            if os.fstat(descriptor).st_nlink:
+                break
+            os.close(descriptor)  # replaced between the two calls, as another session does it
             descriptor = os.open(name, _READ & ~os.O_NOFOLLOW if follow else _READ, dir_fd=directory)
     except FileNotFoundError:
         return None
@@ -106,6 +110,8 @@ def read(directory: int, name: str, limit: int, *, follow: bool = False) -> Cont
             raise Unusable("it is no regular file")
         if not follow and found.st_uid != os.geteuid():
             raise Unusable(f"it belongs to user {found.st_uid}")
+        if not found.st_nlink:
+            raise Unusable("it keeps changing")
         if not follow and found.st_nlink > 1:
             raise Unusable("it has several names (hard links)")
         if found.st_size > limit:

@@ -153,21 +153,11 @@ class AgentRefs:
     def loose(self) -> dict[str, str]:
         """Loose branches. More than `MOST_LOOSE` entries are a Refusal."""
         found: dict[str, str] = {}
-        pending = [HEADS[:-1]]
-        seen = 0
-        while pending:
-            here = pending.pop()
-            for name, directory in self._listing(here):
-                seen += 1
-                if seen > MOST_LOOSE:
-                    raise _too_many(f"more than {MOST_LOOSE} entries below {self.path}/{HEADS}")
-                path = f"{here}/{name}"
-                if directory:
-                    pending.append(path)
-                elif plausible(path) and not path.endswith(".lock") and not self._hidden(path):
-                    oid = self.branch(path)
-                    if oid is not None:
-                        found[path] = oid
+        for path in self._files(HEADS[:-1]):
+            if plausible(path) and not path.endswith(".lock") and not self._hidden(path):
+                oid = self.branch(path)
+                if oid is not None:
+                    found[path] = oid
         return found
 
     def everything(self) -> dict[str, str]:
@@ -177,20 +167,23 @@ class AgentRefs:
             oid, _, name = line.decode("utf-8", "surrogateescape").partition(" ")
             if self._is_oid(oid):
                 found[name] = oid
-        pending, seen = ["refs"], 0
+        for path in self._files("refs"):
+            oid = (self._read(path, _MOST_LINE) or b"").decode("ascii", "replace").strip()
+            if self._is_oid(oid):
+                found[path] = oid
+        return found
+
+    def _files(self, top: str) -> list[str]:
+        """What is below a directory and is none. More than `MOST_LOOSE` entries are a Refusal."""
+        found: list[str] = []
+        pending, seen = [top], 0
         while pending:
             here = pending.pop()
             for name, directory in self._listing(here):
                 seen += 1
                 if seen > MOST_LOOSE:
-                    raise _too_many(f"more than {MOST_LOOSE} entries below {self.path}/refs")
-                path = f"{here}/{name}"
-                if directory:
-                    pending.append(path)
-                else:
-                    oid = (self._read(path, _MOST_LINE) or b"").decode("ascii", "replace").strip()
-                    if self._is_oid(oid):
-                        found[path] = oid
+                    raise _too_many(f"more than {MOST_LOOSE} entries below {self.path}/{top}")
+                (pending if directory else found).append(f"{here}/{name}")
         return found
 
     def changed_since(self, time: int, own: str | None) -> bool:
