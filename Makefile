@@ -28,7 +28,7 @@ demo: $(VENV)/.installed ## install Paddock in .venv and show what a jail allows
 
 .PHONY: test
 test: $(VENV)/.tools ## run all tests: units, structure, types and style, and the real kernel
-	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal --quiet $(ARGS)
+	@$(BIN)/python -m tests.support.suite --numprocesses $(WORKERS) --dist worksteal --quiet $(ARGS)
 
 .PHONY: agents
 agents: $(VENV)/.tools ## install the real agents that tests/agents drives (npm, 2 GB)

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from launcher.session import private_files
-from launcher.session.private_files import Content, Unusable
+from launcher.session.private_files import Changing, Content, Unusable
 from policy import logins
 from policy.logins import Login
 from policy.plan import Plan
@@ -157,6 +157,8 @@ def _of_user(login: Login) -> Content | None:
 def _copied(directory: int, name: str, login: Login, there: Content | None) -> bool:
     try:
         here = private_files.read(directory, name, LARGEST_COPY)
+    except Changing:
+        return False  # another session's doing, or the agent's; nothing is taken away from it
     except Unusable:
         here = None  # the agent's doing; it is replaced
         with suppress(FileNotFoundError):

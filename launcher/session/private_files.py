@@ -21,6 +21,10 @@ class Unusable(Exception):
     """A file or directory is not what it should be. The text says what it is."""
 
 
+class Changing(Unusable):
+    """A file that is replaced again and again while it is opened: what it is cannot be said, and is soon known."""
+
+
 class Content(NamedTuple):
     """A file's bytes, and what changes when anybody writes or replaces it."""
 
@@ -91,27 +95,29 @@ def read(directory: int, name: str, limit: int, *, follow: bool = False) -> Cont
 
     Raises:
         Unusable: it is a link, no regular file, somebody else's, known by another name too, or larger.
+        Changing: it was replaced each time that it was looked at.
     """
     try:
         descriptor = os.open(name, _READ & ~os.O_NOFOLLOW if follow else _READ, dir_fd=directory)
+        found = os.fstat(descriptor)
         for _ in range(_REPLACED):
-            if os.fstat(descriptor).st_nlink:
+            if found.st_nlink:
                 break
             os.close(descriptor)  # replaced between the two calls, as another session does it
             descriptor = os.open(name, _READ & ~os.O_NOFOLLOW if follow else _READ, dir_fd=directory)
+            found = os.fstat(descriptor)
     except FileNotFoundError:
         return None
     except OSError as error:
         what = "it is a symbolic link" if error.errno == 40 else error.strerror or str(error)
         raise Unusable(what) from None
     try:
-        found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise Unusable("it is no regular file")
         if not follow and found.st_uid != os.geteuid():
             raise Unusable(f"it belongs to user {found.st_uid}")
         if not found.st_nlink:
-            raise Unusable("it keeps changing")
+            raise Changing("it keeps changing")
         if not follow and found.st_nlink > 1:
             raise Unusable("it has several names (hard links)")
         if found.st_size > limit:

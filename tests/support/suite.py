@@ -1,0 +1,41 @@
+"""`make test`: the whole suite, and once more by themselves the few tests that failed beside the others.
+
+Most of the suite is processes that race for two processors. What fails there and passes alone has shown something
+about the load, which is worth to be read and no reason to refuse a change: it is named at the end as unsteady. A test
+that fails twice fails the suite, and so do many failures at once, which load does not explain.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+MOST_TRIED_AGAIN = 5
+FAILED = 1
+"""Pytest's own exit status when tests ran and some failed."""
+
+
+def main(arguments: list[str]) -> int:
+    """Runs pytest with `arguments`. Returns its exit status, 0 when all that failed passed alone."""
+    with tempfile.TemporaryDirectory() as cache:
+        status = pytest("-o", f"cache_dir={cache}", *arguments)
+        if status != FAILED:
+            return status
+        failed = json.loads((Path(cache) / "v/cache/lastfailed").read_bytes())
+        if len(failed) > MOST_TRIED_AGAIN:
+            return status
+        print(f"\nsuite: {len(failed)} failed beside others, and run once more by themselves", flush=True)
+        status = pytest("-o", f"cache_dir={cache}", "--quiet", "--last-failed")
+    if status == 0:
+        print("suite: unsteady, failed beside others and passed alone:", *failed, sep="\n    ", flush=True)
+    return status
+
+
+def pytest(*arguments: str) -> int:
+    """Exit status of one run of pytest in a process of its own."""
+    return subprocess.run([sys.executable, "-m", "pytest", *arguments], check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
