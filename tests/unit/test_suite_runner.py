@@ -1,5 +1,6 @@
 """tests/support/suite.py, on suites of three tests."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,9 @@ def run(place: Path, text: str) -> "subprocess.CompletedProcess[str]":
     (place / "test_it.py").write_text(text)
     program = f"import sys; sys.path.insert(0, {str(HERE)!r}); from tests.support.suite import main; "
     program += "sys.exit(main(sys.argv[1:]))"
-    line = [sys.executable, "-c", program, "--numprocesses", "2", "--quiet", str(place)]
-    return subprocess.run(line, cwd=place, capture_output=True, text=True, check=False)
+    line = [sys.executable, "-c", program, "-p", "xdist", "--numprocesses", "1", "--quiet", str(place)]
+    env = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # their imports take longer than the tests
+    return subprocess.run(line, cwd=place, env=env, capture_output=True, text=True, check=False)
 
 
 ONCE = """
