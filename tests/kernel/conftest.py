@@ -13,13 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import install
+from policy import promises
+from tests.support import install, repository
+from tests.support import jail as jails
 from tests.support import paddock as paddocks
 from tests.support import world as worlds
 from tests.support.features import need
 from tests.support.identity import MARKER, Who
 from tests.support.install import Installed
+from tests.support.jail import Jail
 from tests.support.paddock import Paddock
+from tests.support.programs.scene import Scene
+from tests.support.repository import Repo
 from tests.support.world import World
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -171,3 +176,30 @@ def user_paddock(user: Who, installed: Installed, public_dir: Path) -> Iterator[
     made = paddocks.make(user, installed, user.give(place))
     yield made
     assert made.left() == []
+
+
+@pytest.fixture(params=promises.BACKENDS)
+def scene(request: pytest.FixtureRequest, who: Who, installed: Installed, repo: Repo, public_dir: Path) -> Scene:
+    """A worktree of a real repository for one backend and one identity."""
+    return Scene.make(who, installed, repo, request.param, public_dir)
+
+
+@pytest.fixture(params=promises.BACKENDS)
+def scene_of_user(request: pytest.FixtureRequest, user: Who, installed: Installed, public_dir: Path) -> Scene:
+    """The same for an ordinary user alone: for work that takes seconds and knows no difference."""
+    place = public_dir / "place"
+    place.mkdir()
+    return Scene.make(user, installed, repository.make(user, user.give(place)), request.param, public_dir)
+
+
+@pytest.fixture
+def jail(who: Who, installed: Installed, place: Path) -> Jail:
+    """A jail around an empty worktree, without what a session adds to it."""
+    need("userns")
+    return jails.make(who, installed, place)
+
+
+@pytest.fixture(params=[True, False], ids=["pid-namespace", "subreaper"])
+def namespaces(request: pytest.FixtureRequest) -> bool:
+    """Whether the jail has namespaces, or only two processes that watch each other."""
+    return bool(request.param)

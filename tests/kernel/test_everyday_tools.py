@@ -8,28 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from policy import promises
-from tests.support import repository
-from tests.support.identity import Who
-from tests.support.install import Installed, base_python
+from tests.support.install import base_python
 from tests.support.programs.scene import Scene
-from tests.support.repository import Repo
 
 MEBIBYTE = 1 << 20
-
-
-@pytest.fixture(params=promises.BACKENDS)
-def scene(request: pytest.FixtureRequest, who: Who, installed: Installed, repo: Repo, public_dir: Path) -> Scene:
-    """A worktree of a real repository for one backend and one identity."""
-    return Scene.make(who, installed, repo, request.param, public_dir)
-
-
-@pytest.fixture(params=promises.BACKENDS)
-def scene_of_user(request: pytest.FixtureRequest, user: Who, installed: Installed, public_dir: Path) -> Scene:
-    """The same for an ordinary user alone: for work that takes seconds and knows no difference."""
-    place = public_dir / "place"
-    place.mkdir()
-    return Scene.make(user, installed, repository.make(user, user.give(place)), request.param, public_dir)
 
 
 SHELL = {

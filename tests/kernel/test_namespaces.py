@@ -8,21 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.support import jail as jails
-from tests.support.features import need
-from tests.support.identity import Who
-from tests.support.install import Installed
 from tests.support.jail import Jail, filled
-
-
-@pytest.fixture
-def jail(who: Who, installed: Installed, place: Path) -> Jail:
-    """A jail around an empty worktree."""
-    need("userns")
-    return jails.make(who, installed, place)
-
 
 # What is there
 

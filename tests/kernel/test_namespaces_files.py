@@ -4,23 +4,8 @@ Only the namespaces are in force here, and no capability; Landlock and seccomp w
 """
 
 import os
-from pathlib import Path
 
-import pytest
-
-from tests.support import jail as jails
-from tests.support.features import need
-from tests.support.identity import Who
-from tests.support.install import Installed
 from tests.support.jail import Jail, filled
-
-
-@pytest.fixture
-def jail(who: Who, installed: Installed, place: Path) -> Jail:
-    """A jail around an empty worktree."""
-    need("userns")
-    return jails.make(who, installed, place)
-
 
 # Metadata and writes
 

@@ -11,18 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import jail as jails
-from tests.support.features import need
-from tests.support.identity import Who
-from tests.support.install import Installed
 from tests.support.jail import Jail
-
-
-@pytest.fixture
-def jail(who: Who, installed: Installed, place: Path) -> Jail:
-    """A jail around an empty worktree."""
-    need("userns")
-    return jails.make(who, installed, place)
 
 
 @contextmanager

@@ -6,21 +6,12 @@ from pathlib import Path
 import pytest
 
 from policy import promises
-from tests.support.identity import Who
-from tests.support.install import Installed
 from tests.support.programs import handoff, reads, writes
 from tests.support.programs.harness import ATTACK, TWIN, Given
 from tests.support.programs.scene import SECRET, Answers, Scene, Trees, leaked, snapshot
-from tests.support.repository import Repo
 
 # Acts of `writes` that a read-only root directory of the worktree (--freeze-root) or its border concern.
 DENIED = {"placed_only": True}
-
-
-@pytest.fixture(params=promises.BACKENDS)
-def scene(request: pytest.FixtureRequest, who: Who, installed: Installed, repo: Repo, public_dir: Path) -> Scene:
-    """A worktree of a real repository for one backend and one identity."""
-    return Scene.make(who, installed, repo, request.param, public_dir)
 
 
 def denied_trees(scene: Scene, names: Iterable[str]) -> tuple[Trees, Given]:

@@ -3,20 +3,8 @@
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
-
-from policy import promises
-from tests.support.identity import Who
-from tests.support.install import Installed
 from tests.support.programs import metadata, reads, writes
 from tests.support.programs.scene import SECRET, Scene, Trees, bystander, leaked
-from tests.support.repository import Repo
-
-
-@pytest.fixture(params=promises.BACKENDS)
-def scene(request: pytest.FixtureRequest, who: Who, installed: Installed, repo: Repo, public_dir: Path) -> Scene:
-    """A worktree of a real repository for one backend and one identity."""
-    return Scene.make(who, installed, repo, request.param, public_dir)
 
 
 def home_with_secrets(scene: Scene) -> dict[str, str]:

@@ -5,21 +5,11 @@ import os
 import signal
 from pathlib import Path
 
-import pytest
-
 from policy import promises
-from tests.support.identity import Who
-from tests.support.install import Installed, base_python
+from tests.support.install import base_python
 from tests.support.programs.scene import Scene
-from tests.support.repository import Repo
 
 LIMITS = {"open_files": 64, "file_size": 1 << 20, "memory": 256 << 20, "processes": 40, "cpu_time": 60}
-
-
-@pytest.fixture(params=promises.BACKENDS)
-def scene(request: pytest.FixtureRequest, who: Who, installed: Installed, repo: Repo, public_dir: Path) -> Scene:
-    """A worktree of a real repository for one backend and one identity."""
-    return Scene.make(who, installed, repo, request.param, public_dir)
 
 
 def test_promise_kernel_surface(scene: Scene) -> None:

@@ -9,24 +9,15 @@ import socket
 import struct
 import subprocess
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
 from policy import promises
-from tests.support.identity import Who
-from tests.support.install import Installed, base_python
+from tests.support.install import base_python
 from tests.support.programs import processes
 from tests.support.programs.harness import ATTACK, TWIN
 from tests.support.programs.hygiene import KINDS
 from tests.support.programs.scene import SECRET, Bystander, Scene, bystander, leaked
-from tests.support.repository import Repo
-
-
-@pytest.fixture(params=promises.BACKENDS)
-def scene(request: pytest.FixtureRequest, who: Who, installed: Installed, repo: Repo, public_dir: Path) -> Scene:
-    """A worktree of a real repository for one backend and one identity."""
-    return Scene.make(who, installed, repo, request.param, public_dir)
 
 
 def test_promise_environment(scene: Scene) -> None:

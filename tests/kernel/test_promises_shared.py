@@ -13,21 +13,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import pytest
-
 from policy import promises
 from tests.support.identity import Who
-from tests.support.install import Installed, base_python
+from tests.support.install import base_python
 from tests.support.programs.harness import Given
 from tests.support.programs.scene import SECRET, Answers, Scene, leaked
-from tests.support.repository import Repo
-
-
-@pytest.fixture(params=promises.BACKENDS)
-def scene(request: pytest.FixtureRequest, who: Who, installed: Installed, repo: Repo, public_dir: Path) -> Scene:
-    """A worktree of a real repository for one backend and one identity."""
-    return Scene.make(who, installed, repo, request.param, public_dir)
-
 
 # Makes one of each as the identity (objects of another user would be closed by their modes), tells their numbers, and
 # at the word of its standard input what has become of them.

@@ -11,20 +11,12 @@ from pathlib import Path
 import pytest
 
 from policy import promises
-from tests.support.identity import Who
-from tests.support.install import Installed, base_python
+from tests.support.install import base_python
 from tests.support.programs import harness, network, sockets
 from tests.support.programs.harness import ATTACK, TWIN, Given
 from tests.support.programs.scene import Scene
-from tests.support.repository import Repo
 
 TCP_FASTOPEN = 23
-
-
-@pytest.fixture(params=promises.BACKENDS)
-def scene(request: pytest.FixtureRequest, who: Who, installed: Installed, repo: Repo, public_dir: Path) -> Scene:
-    """A worktree of a real repository for one backend and one identity."""
-    return Scene.make(who, installed, repo, request.param, public_dir)
 
 
 def test_promise_unix_sockets(scene: Scene) -> None:

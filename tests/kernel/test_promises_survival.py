@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from policy import promises
-from tests.support.identity import Who
-from tests.support.install import Installed, base_python
+from tests.support.install import base_python
 from tests.support.programs.scene import Scene
-from tests.support.repository import Repo
 
 PATIENCE = 30.0
 
@@ -66,12 +64,6 @@ os.write(1, b"ready\\n")
 if sys.argv[1] == "wait":
     time.sleep(600)
 """
-
-
-@pytest.fixture(params=promises.BACKENDS)
-def scene(request: pytest.FixtureRequest, who: Who, installed: Installed, repo: Repo, public_dir: Path) -> Scene:
-    """A worktree of a real repository for one backend and one identity."""
-    return Scene.make(who, installed, repo, request.param, public_dir)
 
 
 def started(scene: Scene, mode: str) -> tuple["subprocess.Popen[bytes]", int]:

@@ -5,28 +5,9 @@ import os
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from policy import promises
-from tests.support import repository
-from tests.support.identity import Who
-from tests.support.install import Installed, base_python
+from tests.support.install import base_python
 from tests.support.programs.scene import Scene
-from tests.support.repository import Repo
-
-
-@pytest.fixture(params=promises.BACKENDS)
-def scene(request: pytest.FixtureRequest, who: Who, installed: Installed, repo: Repo, public_dir: Path) -> Scene:
-    """A worktree of a real repository for one backend and one identity."""
-    return Scene.make(who, installed, repo, request.param, public_dir)
-
-
-@pytest.fixture(params=promises.BACKENDS)
-def scene_of_user(request: pytest.FixtureRequest, user: Who, installed: Installed, public_dir: Path) -> Scene:
-    """The same for an ordinary user alone."""
-    place = public_dir / "place"
-    place.mkdir()
-    return Scene.make(user, installed, repository.make(user, user.give(place)), request.param, public_dir)
 
 
 def answers(scene: Scene, code: str, *words: str | Path, options: tuple[str | Path, ...] = ()) -> list[object]:

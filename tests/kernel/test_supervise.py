@@ -4,28 +4,10 @@ import os
 import shlex
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 
-from tests.support import jail as jails
-from tests.support.features import need
-from tests.support.identity import Who
-from tests.support.install import Installed
 from tests.support.jail import Jail
-
-
-@pytest.fixture
-def jail(who: Who, installed: Installed, place: Path) -> Jail:
-    """A jail around an empty worktree."""
-    need("userns")
-    return jails.make(who, installed, place)
-
-
-@pytest.fixture(params=[True, False], ids=["pid-namespace", "subreaper"])
-def namespaces(request: pytest.FixtureRequest) -> bool:
-    """Whether the jail has namespaces, or only two processes that watch each other."""
-    return bool(request.param)
 
 
 def line(jail: Jail, *argv: str, namespaces: bool, **spec: object) -> str:
