@@ -78,18 +78,10 @@ def run(
     for warning in plan.warnings:
         messages.say(f"paddock: warning: {printable(warning)}")
     session = state.open_session(places, plan.worktree_id, name, mounts=promises.has_mounts(plan.backend))
-    facts: list[tuple[str, str, str]] = []
-    status_code: int | None = None
-    limits: Limits | None = None
-    egress: Egress | None = None
-    denials: Denials | None = None
-    ended: list[str] = []
-    git: Lease | None = None
-    logins: Logins | None = None
-    harvested: dict[str, Any] | None = None
-    refused: Refusal | None = None
     told = observer if observer is not None else _nobody
     told("session", (session.name, session.directory, plan.worktree, plan.worktree_id, plan.backend, plan.net))
+    facts: list[tuple[str, str, str]] = []
+    status_code: int | None = None
 
     def on_report(rows: "tuple[tuple[str, str, str], ...]") -> None:
         facts.extend(rows)
@@ -101,110 +93,43 @@ def run(
         if on_start is not None:
             on_start(pid)
 
-    watch = handoff.Watch(plan)
-    ending = _Ending(session, watch, thorough=strict or report is not None)
+    parts = _Parts(plan, session, places, thorough=strict or target is not None)
     try:
-        if plan.net == "proxy":
-            from launcher.egress import start
-
-            egress = start.Egress(plan, session.directory, _packages)
-            session.slots.update(egress.slots)
-        if plan.git == "private":
-            from launcher.session import private_git
-
-            git = ending.git = private_git.take(places, plan, session.slots)
-        if plan.logins:
-            from launcher.session import logins as session_logins
-
-            logins = session_logins.Logins(plan, session.slots["home"])
-            for line in logins.bring():
-                messages.say(f"paddock: warning: {printable(line)}")
-        session.slots["secret"] = os.urandom(24).hex()
-        bound = plan.bind(session.slots)
         if verbose:
             messages.say(f"paddock: provider {plan.provider or 'none'} ({printable(plan.provider_source)})")
             messages.say(f"paddock: session {session.name}, {plan.backend}, worktree {printable(plan.worktree)}")
-        if _costly(plan):
-            from launcher.session import limits as session_limits
-
-            private = (*session.private.values(),) or (session.slots["tmp"],)
-            private = (session.slots["home"], *private, *((git.directory,) if git is not None else ()))
-            limits = session_limits.Limits(bound, session.directory, private, uid=os.geteuid())
-            bound = limits.plan
-        worker = Worker(
-            bound,
-            bound.argv(arguments),
-            hygiene.environment(bound, os.environ, given),
-            entry.filter,
-            session,
-            limits,
-            entry.support,
-            egress,
-        )
-        denials = _denials(places, session, bound, wants, started)
-        if wants is not None:
-            worker.watch()
-        if denials is not None and denials.fd != -1:
-            worker.be_heard()
-        listener = worker.take_further(session.listen())
+        worker = parts.made(entry, arguments, given)
+        listener = parts.listening(worker, wants, started)
         status_code = terminal.supervise(
             worker,
             namespaces=worker.namespaces,
             on_report=facts.extend if observer is None else on_report,
             on_child=on_child,
-            handed_over=(listener, *(egress.handed_over if egress is not None else ())),
-            watch=limits.watch if limits is not None else None,
-            denials=denials,
-            # Nothing is in the way of the end then but the kernel, which takes the namespaces apart meanwhile.
-            when_empty=ending.come if limits is None and egress is None and denials is None else _not_yet,
+            handed_over=(listener, *(parts.egress.handed_over if parts.egress is not None else ())),
+            watch=parts.limits.watch if parts.limits is not None else None,
+            denials=parts.denials,
+            when_empty=parts.when_empty,
         )
     finally:
-        failures: list[str] = []
-        if limits is not None:
-            facts[:] = limits.facts(tuple(facts))
-            ended = limits.told()
-            failures += limits.close()
-        if egress is not None and (lost := egress.close()):
-            ended.append(lost)
-        if denials is not None:
-            ended += denials.close()
-        if logins is not None:
-            ended += logins.take_back()
-        ending.come()
-        failures += ending.failures
-        changes = ending.changes
-        if git is not None:
-            from launcher.session import private_git
-
-            finished = private_git.finish(
-                git, plan, strict=strict, hold=strict and bool(changes), nothing=ending.nothing_to_harvest
-            )
-            ended += finished.lines
-            harvested, refused = finished.data, finished.refusal
-        passed = limits.watch.ended if limits is not None and limits.watch is not None else ""
-        refusals = denials.total if denials is not None else 0
-        told("ended", (status_code, passed, refusals, harvested, changes, tuple(ended)))
+        parts.end(facts, strict=strict)
+        refusals = parts.denials.total if parts.denials is not None else 0
+        told("ended", (status_code, parts.passed, refusals, parts.harvested, parts.changes, tuple(parts.lines)))
         if target is not None:
             from launcher.ledger import enforcement
 
             content = enforcement.document(
-                plan, tuple(facts), session=session.name, status=status_code, changes=changes, harvest=harvested
-            )
+                plan, tuple(facts), session=session.name, status=status_code, changes=parts.changes,
+                harvest=parts.harvested,
+            )  # fmt: skip
             try:
                 target.write(enforcement.text(content))
             except Refusal as refusal:
                 if status_code is not None:
                     raise
                 messages.say(str(refusal))  # what is being raised already matters more
-    for line in (*ended, *(() if strict else handoff.told(changes))):  # a refusal names them itself
-        messages.say(f"paddock: {printable(line)}")
-    if denials is not None:
-        for line in denials.summary(quiet=quiet):
-            messages.say(f"paddock: {line}")
-    for failure in failures:
-        messages.say(f"paddock: warning: not removed: {printable(failure)}")
-    if strict and (refused is not None or changes):
-        raise refused or handoff.refused(changes)
+    parts.say(quiet=quiet, strict=strict)
+    if strict and (parts.refused is not None or parts.changes):
+        raise parts.refused or handoff.refused(parts.changes)
     return status_code
 
 
@@ -212,43 +137,142 @@ def _nobody(what: str, data: "Any") -> None:  # noqa: ANN401  # as `observer`
     del what, data
 
 
-class _Ending:
-    """What is done once the jail is empty: the session's directories go, the worktree is looked at.
+class _Parts:
+    """What a session has beside its command. Made one after the other, ended together, however many there are by then.
 
     Attributes:
-        git: the use of the private git directory, if there is one.
-        failures: what could not be removed.
-        changes: of hand-off files.
-        nothing_to_harvest: False also where nobody has looked.
+        limits, egress, denials: None where the plan has no need of them.
+        changes: of hand-off files, once the jail is empty.
+        passed: the limit that ended the session, or "".
+        harvested: the report of the harvest; None without a private git directory.
+        refused: why nothing was handed over, if so.
+        lines: what is to be said at the end.
     """
 
-    __slots__ = ("_session", "_thorough", "_watch", "changes", "come_already", "failures", "git", "nothing_to_harvest")
+    __slots__ = (
+        "_emptied", "_failures", "_git", "_logins", "_nothing_to_harvest", "_places", "_plan", "_session", "_thorough",
+        "_watch", "changes", "denials", "egress", "harvested", "limits", "lines", "passed", "refused",
+    )  # fmt: skip
 
-    def __init__(self, session: state.Session, watch: handoff.Watch, *, thorough: bool) -> None:
+    def __init__(self, plan: Plan, session: state.Session, places: Places, *, thorough: bool) -> None:
+        self._plan = plan
         self._session = session
-        self._watch = watch
+        self._places = places
         self._thorough = thorough
-        self.git: Lease | None = None
-        self.come_already = False
-        self.failures: list[str] = []
+        self._watch = handoff.Watch(plan)
+        self._emptied = False
+        self._nothing_to_harvest = False  # also where nobody has looked
+        self._failures: list[str] = []
+        self._git: Lease | None = None
+        self._logins: Logins | None = None
+        self.limits: Limits | None = None
+        self.egress: Egress | None = None
+        self.denials: Denials | None = None
         self.changes: tuple[handoff.Change, ...] = ()
-        self.nothing_to_harvest = False
+        self.passed = ""
+        self.harvested: dict[str, Any] | None = None
+        self.refused: Refusal | None = None
+        self.lines: list[str] = []
 
-    def come(self) -> None:
-        """Does it, the first time."""
-        if self.come_already:
-            return
-        self.come_already = True
-        self.failures = self._session.close()
-        self.changes = self._watch.changes(thorough=self._thorough)
-        if self.git is not None:
+    def made(self, entry: cache.Entry, arguments: tuple[str, ...], given: dict[str, str]) -> Worker:
+        """Makes what the plan asks for. Returns what runs in the jail."""
+        plan, session = self._plan, self._session
+        if plan.net == "proxy":
+            from launcher.egress import start
+
+            self.egress = start.Egress(plan, session.directory, _packages)
+            session.slots.update(self.egress.slots)
+        if plan.git == "private":
             from launcher.session import private_git
 
-            self.nothing_to_harvest = private_git.nothing_new(self.git)
+            self._git = private_git.take(self._places, plan, session.slots)
+        if plan.logins:
+            from launcher.session import logins
 
+            self._logins = logins.Logins(plan, session.slots["home"])
+            for line in self._logins.bring():
+                messages.say(f"paddock: warning: {printable(line)}")
+        session.slots["secret"] = os.urandom(24).hex()
+        bound = plan.bind(session.slots)
+        if _costly(plan):
+            from launcher.session import limits
 
-def _not_yet() -> None:
-    """Limits, the proxy and the ledger end first, and need the jail's end for that."""
+            private = (*session.private.values(),) or (session.slots["tmp"],)
+            private = (session.slots["home"], *private, *((self._git.directory,) if self._git is not None else ()))
+            self.limits = limits.Limits(bound, session.directory, private, uid=os.geteuid())
+            bound = self.limits.plan
+        environment = hygiene.environment(bound, os.environ, given)
+        return Worker(
+            bound, bound.argv(arguments), environment, entry.filter, session, self.limits, entry.support, self.egress
+        )
+
+    def listening(self, worker: Worker, wants: "Wants | None", started: int) -> int:
+        """Has somebody hear what is refused. Returns the socket for further commands."""
+        self.denials = _denials(self._places, self._session, worker.plan, wants, started)
+        if wants is not None:
+            worker.watch()
+        if self.denials is not None and self.denials.fd != -1:
+            worker.be_heard()
+        return worker.take_further(self._session.listen())
+
+    def when_empty(self) -> None:
+        """While the kernel takes the namespaces apart, where nothing else has to end first."""
+        if self.limits is None and self.egress is None and self.denials is None:
+            self._empty()
+
+    def _empty(self) -> None:
+        """What is done once the jail is empty: the session's directories go, the worktree is looked at."""
+        if self._emptied:
+            return
+        self._emptied = True
+        self._failures += self._session.close()
+        self.changes = self._watch.changes(thorough=self._thorough)
+        if self._git is not None:
+            from launcher.session import private_git
+
+            self._nothing_to_harvest = private_git.nothing_new(self._git)
+
+    def end(self, facts: list[tuple[str, str, str]], *, strict: bool) -> None:
+        """Ends all of it, and hands over the work.
+
+        Args:
+            facts: of the jail; what the limits say of themselves is added.
+            strict: harvest nothing when hand-off files have changed.
+        """
+        if self.limits is not None:
+            facts[:] = self.limits.facts(tuple(facts))
+            self.lines += self.limits.told()
+            self._failures += self.limits.close()
+            self.passed = self.limits.watch.ended if self.limits.watch is not None else ""
+        if self.egress is not None and (lost := self.egress.close()):
+            self.lines.append(lost)
+        if self.denials is not None:
+            self.lines += self.denials.close()
+        if self._logins is not None:
+            self.lines += self._logins.take_back()
+        self._empty()
+        if self._git is not None:
+            from launcher.session import private_git
+
+            finished = private_git.finish(
+                self._git,
+                self._plan,
+                strict=strict,
+                hold=strict and bool(self.changes),
+                nothing=self._nothing_to_harvest,
+            )
+            self.lines += finished.lines
+            self.harvested, self.refused = finished.data, finished.refusal
+
+    def say(self, *, quiet: bool, strict: bool) -> None:
+        """Tells the user what there is to know; of hand-off files only where no refusal will name them."""
+        for line in (*self.lines, *(() if strict else handoff.told(self.changes))):
+            messages.say(f"paddock: {printable(line)}")
+        if self.denials is not None:
+            for line in self.denials.summary(quiet=quiet):
+                messages.say(f"paddock: {line}")
+        for failure in self._failures:
+            messages.say(f"paddock: warning: not removed: {printable(failure)}")
 
 
 def _packages() -> None:
