@@ -64,6 +64,10 @@ def _audit() -> str:
         return "" if state else "CAP_AUDIT_CONTROL or the initial network namespace is missing"
 
 
+def _git_lfs() -> str:
+    return "" if shutil.which("git-lfs") else "git-lfs is not installed"
+
+
 def _qemu() -> str:
     return "" if shutil.which("qemu-aarch64") else "qemu-aarch64 (qemu-user) is not installed"
 
@@ -75,6 +79,7 @@ FEATURES: dict[str, Callable[[], str]] = {
     "network": _network,
     "agents": _agents,
     "chromium": _chromium,
+    "git-lfs": _git_lfs,
     "qemu": _qemu,
     "audit": _audit,
     "systemd": booted.missing,

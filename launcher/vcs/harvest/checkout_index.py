@@ -67,13 +67,33 @@ def bring_forward(entry: Entry, git: Git, directory: str, serial: str, step: Cal
     if not _trapped(git, entry.path, making):
         try:
             # In this order: the option counts for what comes after it (git-update-index(1)).
-            words = ("update-index", "-q", "--ignore-submodules", "--refresh")
-            git.run(*words, ok=(0, 1), environment=where, timeout=_PATIENCE)
+            words = ("update-index", "--ignore-submodules", "--refresh")
+            if git.run(*words, ok=(0, 1), environment=where, timeout=_PATIENCE).status == 1:
+                _unknown(git, where)
         except GitFailed as error:
             if error.reference != "git-timeout":
                 raise
             _unlink(f"{making}.lock")  # the index is right without: only the user's first `git status` takes longer
     _put(making, beside, target, step)
+
+
+def _unknown(git: Git, where: dict[str, str]) -> None:
+    """Takes what is known of files that seem changed out of the index: the user's own git is to compare them.
+
+    No filter has run here. Where a file is what a filter makes of its entry (Git LFS, line endings), the user's git
+    would still take it for changed, because of the size that the index has of it.
+    """
+    changed = git.run("diff-files", "-z", "--raw", "--no-abbrev", "--ignore-submodules", environment=where).out
+    lines = b""
+    fields = iter(changed.split(b"\0"))
+    for record in fields:
+        if not record:
+            break
+        mode, _, oid, _, kind = record[1:].split(b" ")
+        path = next(fields)
+        if kind == b"M":
+            lines += mode + b" " + oid + b"\t" + path + b"\0"
+    git.run("update-index", "-z", "--index-info", input=lines, environment=where)
 
 
 def _trapped(git: Git, root: str, index: str) -> bool:

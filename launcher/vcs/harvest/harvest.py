@@ -119,7 +119,7 @@ class _Run:
         entries: list[journal.Entry] = []
         results: list[PartResult] = []
         for found in reversed(gathered):  # submodules before what holds them
-            lfs.take(self._directory, found.part)
+            lfs.take(self._directory, found.part, found.git)
             entry, said = decide.decide(found, self._id)
             if entry is not None:
                 entries.append(entry)

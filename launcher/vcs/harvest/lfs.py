@@ -9,6 +9,8 @@ import os
 import stat
 
 from launcher.jail import syscalls
+from launcher.vcs import large
+from launcher.vcs.git import Git
 from launcher.vcs.harvest.parts import Part
 from launcher.vcs.quarantine.record import GIT
 from policy.errors import Refusal
@@ -23,7 +25,7 @@ _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _HEX = frozenset("0123456789abcdef")
 
 
-def take(directory: str, part: Part) -> int:
+def take(directory: str, part: Part, git: Git) -> int:
     """Copies new objects of one repository into the main store; returns their number. May be repeated.
 
     An object that nothing refers to does no harm; one that is missing would make the user's checkout fail.
@@ -31,6 +33,7 @@ def take(directory: str, part: Part) -> int:
     Args:
         directory: of the private git directory.
         part: the repository.
+        git: on it.
 
     Raises:
         Refusal: harvest-lfs: an object's content is not what its name says, or there are too many.
@@ -51,14 +54,15 @@ def take(directory: str, part: Part) -> int:
     taken = 0
     size = 0
     try:
+        store = large.store(git)
         for first in _hex_names(top, 2):
             for second in _hex_names(top, 2, first):
                 for name in _hex_names(top, 64, f"{first}/{second}"):
-                    target = f"{part.common}/lfs/objects/{first}/{second}/{name}"
+                    target = f"{store}/{first}/{second}/{name}"
                     if not name.startswith(first + second) or os.path.lexists(target):
                         continue
                     taken += 1
-                    size += _copy(top, f"{first}/{second}/{name}", target, MOST_BYTES - size)
+                    size += _copy(part, top, f"{first}/{second}/{name}", target, MOST_BYTES - size)
                     if taken > MOST_OBJECTS:
                         raise _refused(part, f"more than {MOST_OBJECTS} new objects")
     finally:
@@ -77,17 +81,17 @@ def _hex_names(top: int, length: int, below: str = ".") -> list[str]:
         os.close(descriptor)
 
 
-def _copy(top: int, source: str, target: str, most: int) -> int:
+def _copy(part: Part, top: int, source: str, target: str, most: int) -> int:
     """Copies one object, hashing what is written. Returns its size."""
     name = os.path.basename(target)
     try:
         reader = syscalls.openat2(top, source, _FILE, 0, _NEVER)
     except OSError as error:
-        raise _refused(None, f"{name}: {error.strerror}") from None
+        raise _refused(part, f"{name}: {error.strerror}") from None
     temporary = f"{target}.{os.urandom(5).hex()}.tmp"
     try:
         if not stat.S_ISREG(os.fstat(reader).st_mode):
-            raise _refused(None, f"{name} is not a regular file")
+            raise _refused(part, f"{name} is not a regular file")
         os.makedirs(os.path.dirname(target), exist_ok=True)
         writer = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
@@ -96,12 +100,12 @@ def _copy(top: int, source: str, target: str, most: int) -> int:
             while block := os.read(reader, 1 << 20):
                 size += len(block)
                 if size > most:
-                    raise _refused(None, f"the new objects hold more than {MOST_BYTES} bytes")
+                    raise _refused(part, f"the new objects hold more than {MOST_BYTES} bytes")
                 digest.update(block)
                 while block:
                     block = block[os.write(writer, block) :]
             if digest.hexdigest() != name:
-                raise _refused(None, f"the content of {name} has another hash")
+                raise _refused(part, f"the content of {name} has another hash")
             os.fsync(writer)
             os.rename(temporary, target)
         except BaseException:
@@ -114,11 +118,10 @@ def _copy(top: int, source: str, target: str, most: int) -> int:
     return size
 
 
-def _refused(part: Part | None, why: str) -> Refusal:
-    where = f" in {part.label}" if part is not None else ""
+def _refused(part: Part, why: str) -> Refusal:
     return Refusal(
         "harvest-lfs",
-        f"objects of Git LFS{where} are not taken over, so neither are the commits",
+        f"objects of Git LFS in {part.label} are not taken over, so neither are the commits",
         context=why,
         hint="look at what changed below lfs/objects: paddock run -- git lfs fsck",
     )

@@ -4,7 +4,7 @@ import os
 
 from pydantic import BaseModel, ConfigDict
 
-from launcher.vcs import checkout
+from launcher.vcs import checkout, large
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.quarantine.inside import Inside
@@ -148,10 +148,11 @@ def _examined(git: Git, part: Part, worktree: Worktree) -> PartCondition:
     untracked = 0
     # Without --ignore-submodules git would start itself in directories whose git directory an agent may have made.
     words = ("status", "--porcelain=v2", "-z", "--no-renames", "--ignore-submodules=all", "--untracked-files=normal")
-    for record in git.run(*words).out.split(b"\0"):
+    records = git.run(*words).out.split(b"\0")
+    for record in records:
         modified += record[:2] in (b"1 ", b"2 ", b"u ")
         untracked += record[:2] == b"? " and not _copied(os.fsdecode(record[2:]), part, worktree)
-    modified += _moved_gitlinks(git, part, worktree)
+    modified += _moved_gitlinks(git, part, worktree) - _large(git, records, os.fspath(part.path))
     ahead = 0
     detached = False
     if head is not None:
@@ -162,6 +163,29 @@ def _examined(git: Git, part: Part, worktree: Worktree) -> PartCondition:
         name=part.name, branch=branch, head=head, ahead=ahead, modified=modified, untracked=untracked,
         operation=operation, detached=detached,
     )  # fmt: skip
+
+
+def _large(git: Git, records: list[bytes], root: str) -> int:
+    """How many of the modified files are large ones, stored and as committed: no filter runs that would say so."""
+    candidates: list[tuple[str, str]] = []
+    for record in records:
+        # "1 .M", submodule, modes (HEAD, index, working tree), ids (HEAD, index), path: git-status(1)
+        if record.startswith(b"1 .M N..."):
+            *_, in_index, here, _, oid, path = record.split(b" ", 8)
+            if in_index == here:
+                candidates.append((oid.decode(), os.fsdecode(path)))
+    pointers = large.pointers(git, dict.fromkeys(oid for oid, _ in candidates)) if candidates else {}
+    if not pointers:
+        return 0
+    store = large.store(git)
+    tree = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return sum(
+            oid in pointers and large.stored(store, pointers[oid]) and large.is_content(tree, path, pointers[oid])
+            for oid, path in candidates
+        )
+    finally:
+        os.close(tree)
 
 
 def _copied(path: str, part: Part, worktree: Worktree) -> bool:
