@@ -15,7 +15,7 @@ from launcher.vcs.git import Completed, Git
 from launcher.vcs.merge import files, work
 from launcher.vcs.merge.outcome import Source
 from launcher.vcs.merge.target import find
-from launcher.vcs.merge.transaction import Transaction
+from launcher.vcs.transaction import Transaction
 from policy.errors import Refusal
 
 _WRITERS = {"read-tree", "update-index", "checkout-index", "update-ref"}

@@ -1,21 +1,22 @@
 """Moving refs of several repositories as one outcome: all are locked and compared before any is moved.
 
-`git update-ref --stdin` holds the locks of a transaction between `prepare` and `commit`. A SIGKILL before the first
-commit leaves every ref as it was (git removes its locks when its standard input ends); after it, the journal says what
-is left to do.
+A SIGKILL before the first commit of a transaction leaves every ref as it was; after it, the journal says what is left
+to do.
 """
 
-import subprocess
 from collections.abc import Callable, Sequence
-from typing import IO
+from contextlib import ExitStack
 
-from launcher.vcs.git import Git, GitFailed, kill
+from launcher.vcs import transaction
+from launcher.vcs.git import Git
 from launcher.vcs.harvest.journal import Entry, Update
 from launcher.vcs.harvest.trusted import ref
-from policy.errors import Refusal
+from launcher.vcs.transaction import Transaction
 
 Step = Callable[[str], None]
 """Told each step before it is done."""
+
+_MOVED = ("harvest-refs-moved", "try again: paddock worktree harvest")
 
 
 def settle(git: Git, updates: Sequence[Update]) -> list[Update]:
@@ -47,85 +48,16 @@ def publish(entries: Sequence[Entry], message: str, step: Step, git_for: Callabl
     Raises:
         Refusal: harvest-refs-moved (a ref was moved or locked in this very moment); nothing has been moved then.
     """
-    transactions: list[_Transaction] = []
-    try:
+    with ExitStack() as stack:
+        ready: list[Transaction] = []
         for entry in entries:
             git = git_for(entry.git_dir)
             updates = settle(git, entry.updates)
             if updates:
                 step(f"prepare {entry.name or 'worktree'}")
-                transaction = _Transaction(git, message)
-                transactions.append(transaction)
-                transaction.prepare(updates)
-        for number, transaction in enumerate(transactions):
+                held = stack.enter_context(Transaction(git, message, moved=_MOVED))
+                held.prepare([transaction.Update(each.ref, each.new, each.old) for each in updates])
+                ready.append(held)
+        for number, held in enumerate(ready):
             step(f"commit {number}")
-            transaction.say("commit")
-    finally:
-        for transaction in transactions:
-            transaction.close()
-
-
-class _Transaction:
-    """One `git update-ref --stdin`. What was not committed when it is closed has not happened."""
-
-    def __init__(self, git: Git, message: str) -> None:
-        self._git = git
-        self._process = git.start(
-            *("update-ref", "-m", message, "--stdin"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-
-    def prepare(self, updates: Sequence[Update]) -> None:
-        """Locks and compares every ref."""
-        stdin = self._stream(self._process.stdin)
-        self.say("start")
-        for update in updates:
-            if update.ref == "HEAD":
-                stdin.write(b"option no-deref\n")
-            stdin.write(f"update {update.ref} {update.new} {update.old}\n".encode("utf-8", "surrogateescape"))
-        self.say("prepare")
-
-    def say(self, word: str) -> None:
-        """Says `word` and waits for its `word: ok`.
-
-        Raises:
-            Refusal: harvest-refs-moved.
-        """
-        stdin, stdout = self._stream(self._process.stdin), self._stream(self._process.stdout)
-        try:
-            stdin.write(f"{word}\n".encode())
-            stdin.flush()
-        except BrokenPipeError:
-            answer = b""  # git has ended, and says why on its standard error
-        else:
-            answer = stdout.readline()
-        if answer.strip() == f"{word}: ok".encode():
-            return
-        stderr = self._stream(self._process.stderr)
-        raise Refusal(
-            "harvest-refs-moved",
-            "a branch was moved or locked by somebody else in this very moment",
-            context="\n".join(stderr.read(4000).decode(errors="replace").strip().splitlines()[-4:]),
-            hint="try again: paddock worktree harvest",
-        )
-
-    def close(self) -> None:
-        """Ends the process. Its end is waited for, because it removes its locks."""
-        stdin = self._stream(self._process.stdin)
-        try:
-            stdin.close()
-        except BrokenPipeError:
-            pass
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            raise GitFailed("git-timeout", ["update-ref"], self._git.git_dir, "does not end", status=None) from None
-        finally:
-            kill(self._process)
-
-    @staticmethod
-    def _stream(stream: IO[bytes] | None) -> IO[bytes]:
-        assert stream is not None
-        return stream
+            held.commit()

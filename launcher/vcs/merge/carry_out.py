@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from launcher.vcs.git import Git
 from launcher.vcs.journal import Journal, Move, Run, State
 from launcher.vcs.merge.files import Files
-from launcher.vcs.merge.transaction import Transaction, Update
+from launcher.vcs.transaction import Transaction, Update
 from policy.errors import Refusal
 
 KEPT = "refs/paddock/merge"

@@ -1,7 +1,8 @@
 """A set of ref updates in one repository, held ready: locked, compared with what they should replace, not yet done.
 
 `git update-ref --stdin` between `prepare` and `commit` (git-update-ref(1)). When this process dies, git sees the end
-of its input and takes its locks away.
+of its input and takes its locks away. Harvest and merge both move refs of several repositories as one outcome: all of
+their transactions are prepared before the first one is committed.
 """
 
 import select
@@ -16,9 +17,11 @@ from policy.errors import Refusal
 _PATIENCE = 120.0
 """Seconds to wait for an answer of git: reference-transaction hooks are off, so only a slow disk takes long."""
 
+_MOVED = ("refs-moved", "somebody else moved or locked one of them in the meantime: run the same command again")
+
 
 class Update(NamedTuple):
-    """One ref to move: from `old` ("" when it must not exist) to `new`."""
+    """One ref to move: from `old` ("" or zeros when it must not exist) to `new`."""
 
     ref: str
     new: str
@@ -31,10 +34,12 @@ class Transaction:
     Args:
         git: the repository, through the worktree whose HEAD is meant.
         message: for the reflog.
+        moved: the reference and hint of the Refusal when somebody else was quicker.
     """
 
-    def __init__(self, git: Git, message: str) -> None:
+    def __init__(self, git: Git, message: str, *, moved: tuple[str, str] = _MOVED) -> None:
         self._git = git
+        self._moved = moved
         self._words = ("update-ref", "--stdin", "-m", message)
         pipe = subprocess.PIPE
         self._process = git.start(*self._words, stdin=pipe, stdout=pipe, stderr=pipe)
@@ -49,7 +54,8 @@ class Transaction:
         """Locks every ref and compares it.
 
         Raises:
-            Refusal: refs-moved (somebody else moved or holds one of them). Nothing has happened then.
+            Refusal: refs-moved, or as `moved` says (somebody else moved or holds one of them). Nothing has happened
+                then.
         """
         zero = "0" * max((len(update.new) for update in updates), default=40)
         lines = ["start"]
@@ -65,7 +71,7 @@ class Transaction:
         """Moves the refs.
 
         Raises:
-            Refusal: refs-moved.
+            Refusal: refs-moved, or as `moved` says.
         """
         self._say(["commit"], ("commit: ok",), "moved")
 
@@ -95,11 +101,12 @@ class Transaction:
         for answer in answers:
             if self._line() != answer:
                 words = self._process.stderr.read(1 << 16).decode(errors="replace").strip().splitlines()
+                reference, hint = self._moved
                 raise Refusal(
-                    "refs-moved",
+                    reference,
                     f"the branches could not be {what}",
                     context="\n".join([f"in {self._git.git_dir}", *words[-4:]]),
-                    hint="somebody else moved or locked one of them in the meantime: run the same command again",
+                    hint=hint,
                 )
 
     def _line(self) -> str:
