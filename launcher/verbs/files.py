@@ -3,8 +3,9 @@
 import os
 
 from launcher import cli
-from launcher.session import inputs, places
+from launcher.session import inputs, messages, places
 from launcher.vcs import checkout
+from policy.errors import Refusal, printable
 
 SYNOPSIS = "[--stdio | --http ADDRESS] [--mode strict|compatible] [--session ID[=DIR]]... [options]"
 EXTRA = (
@@ -62,6 +63,7 @@ def main(argv: list[str]) -> int:
     if not directories and ("--worktree" in options or mode == "strict"):
         session_id = "worktree"
         directories[session_id] = _worktree(options, cwd)
+    _check_live(where, directories, compatible=mode == "compatible")
     from launcher.bridges.files import serve
     from launcher.bridges.files.sessions import Mode
 
@@ -81,6 +83,28 @@ def _directories(named: list[str], cwd: str) -> dict[str, str]:
         path = os.path.join(cwd, directory) if directory else ""
         found[name] = path and (inputs.resolved(path) or os.path.normpath(path))
     return found
+
+
+def _check_live(where: places.Places, directories: dict[str, str], *, compatible: bool) -> None:
+    """Refuses ids of sessions that do not run: a slip of the pen would be told to nobody but the agent.
+
+    With `compatible` such an id is served, as that of a stranger; that is said.
+
+    Raises:
+        Refusal: session-unknown, session-not-ours, session-name.
+    """
+    from launcher.session import exec_client, known_as
+
+    for name in (name for name, directory in directories.items() if not directory):
+        try:
+            exec_client.connect(where, known_as.resolved(where, name)).close()
+        except Refusal as refusal:
+            if refusal.reference == "session-deaf":
+                continue  # it is just starting
+            if not compatible or refusal.reference == "session-not-ours":
+                raise
+            without = "until there is, calls in its name are served without any boundaries"
+            messages.say(f"paddock: warning: there is no live session {printable(name)}; {without}")
 
 
 def _worktree(options: cli.Parsed, cwd: str) -> str:

@@ -1,6 +1,7 @@
 """The file tools over HTTP: sessions by header and token, each in its own jail, side by side."""
 
 import anyio
+import httpx2
 import pytest
 
 from launcher.bridges.files.headers import SESSION_HEADER, TOKEN_HEADER
@@ -81,6 +82,10 @@ def test_an_unproven_session_is_a_clear_error(user_paddock: Paddock) -> None:
                     assert "could not be resolved" in str(said.told["message"])
         async with server.client(good) as call:
             assert (await call("read", file_path="file")).text == "content\n"
+        async with httpx2.AsyncClient(headers={"Accept": "text/event-stream"}, timeout=60) as http:
+            for method in ("GET", "DELETE", "OPTIONS"):  # nobody keeps a stream open on which nothing will come
+                answer = await http.request(method, server.url, headers=good if method == "DELETE" else {})
+                assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")
 
     with Server(paddock, *words) as server:
         anyio.run(ask, server)

@@ -1,5 +1,7 @@
 """File tools for a live session: the worker and the shell run in the jail that `paddock run --session` has made."""
 
+import subprocess
+
 import anyio
 import pytest
 
@@ -41,28 +43,34 @@ def test_the_worker_runs_in_the_live_jail(user_paddock: Paddock, backend: dict[s
 
 @pytest.mark.spec("US5.2", "EDGE-1", "EDGE-5")
 def test_a_session_is_served_while_it_lives(user_paddock: Paddock) -> None:
-    """Before it starts and after it has ended its calls are errors; in between they are served, from one server."""
+    """Once it has ended its calls are errors; when it is started again, one and the same server serves it again."""
     paddock = user_paddock
 
+    def start() -> "subprocess.Popen[bytes]":
+        words = paddock.words("run", "--session", "later", *seen(paddock), "--", "sh", "-c", "echo ready; exec cat")
+        process = paddock.who.start(words, cwd=paddock.worktree)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        return process
+
+    def end(process: "subprocess.Popen[bytes]") -> None:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+
     async def ask() -> None:
+        process = start()
         async with over_stdio(paddock, "--session", "later") as call:
-            assert (await call("read", file_path="file")).error == "WORKTREE_UNRESOLVED"
-            words = paddock.words("run", "--session", "later", *seen(paddock), "--", "sh", "-c", "echo ready; exec cat")
-            process = paddock.who.start(words, cwd=paddock.worktree)
-            assert process.stdout is not None
-            assert process.stdin is not None
-            assert process.stderr is not None
-            assert process.stdout.readline() == b"ready\n"
-            await _until(call, "")
-            process.stdin.close()
-            assert process.wait(60) == 0
-            process.stdout.close()
-            process.stderr.close()
+            assert (await call("read", file_path="file")).text == "content\n"
+            end(process)
             await _until(call, "WORKTREE_UNRESOLVED")
             assert (await call("write", file_path="file", content="x")).error == "WORKTREE_UNRESOLVED"
+            process = start()
+            await _until(call, "")
+        end(process)
 
     anyio.run(ask)
     assert (paddock.worktree / "file").read_text() == "content\n"
+    assert paddock.refused("files", "--session", "later").reference == "session-unknown"
 
 
 async def _until(call: Caller, error: str) -> None:

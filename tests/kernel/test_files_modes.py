@@ -62,7 +62,7 @@ def test_calls_without_a_known_session_over_http(user_paddock: Paddock) -> None:
 
 @pytest.mark.spec("CONTRACT-COMPATIBLE")
 def test_calls_without_a_session_over_standard_streams(user_paddock: Paddock) -> None:
-    """`compatible` alone has no boundaries; with a worktree it has; an unknown session is legacy or an error."""
+    """`compatible` alone has no boundaries; with a worktree it has; unknown sessions are legacy, or refused at once."""
     paddock = user_paddock
     outside = paddock.place / "outside"
     outside.mkdir()
@@ -74,12 +74,14 @@ def test_calls_without_a_session_over_standard_streams(user_paddock: Paddock) ->
             await uses_anything(call, outside)
         async with over_stdio(paddock, "--mode", "compatible", "--session", "stranger") as call:
             await uses_anything(call, outside)
-        async with over_stdio(paddock, "--mode", "strict", "--session", "stranger") as call:
-            await is_refused(call, outside)
         async with over_stdio(paddock, "--mode", "compatible", "--worktree", ".") as call:
             assert (await call("read", file_path=str(outside / "secret"))).error == "SANDBOX_VIOLATION"
 
     anyio.run(ask)
+    told = paddock.call("files", "--mode", "compatible", "--session", "stranger")
+    assert "warning: there is no live session stranger" in told.stderr
+    assert "without any boundaries" in told.stderr
+    assert paddock.refused("files", "--mode", "strict", "--session", "stranger").reference == "session-unknown"
 
 
 @pytest.mark.spec("EDGE-1", "EDGE-5")
@@ -117,6 +119,8 @@ def test_a_worktree_that_is_not_there_is_never_legacy(user_paddock: Paddock) -> 
         (("--stdio", "--http", "127.0.0.1:0"), "usage"),
         (("--session", "a=."), "worktree"),
         (("--session", "a=", "--session", "b"), "usage"),
+        (("--http", "127.0.0.1:0", "--session", "a=.", "--session", "stranger"), "session-unknown"),
+        (("--session", "../a"), "session-name"),
         (("--session", "a=.", "--session", "a=."), "usage"),
         (("--session", "a=.", "--session", "b=."), "usage"),
         (("--http", "0.0.0.0:0"), "http-not-loopback"),

@@ -61,6 +61,40 @@ def test_tools_work_inside_and_are_denied_outside(paddock: Paddock) -> None:
     assert (paddock.worktree / "new/deep/one").read_text() == "a\nB\nc\n"
 
 
+def test_every_line_has_its_answer(user_paddock: Paddock) -> None:
+    """Also what the protocol's own library cannot read, such as half of a surrogate pair; the server goes on."""
+    paddock = user_paddock
+    call = '{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":"write","arguments":%s}}'
+    start = '{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}'
+    lines = (  # what is sent, the id and the code of the answer
+        (call % (1, '{"file_path":"a","content":"\\ud800"}'), 1, -32602),
+        (f'{{"jsonrpc":"2.0","id":2,"method":"initialize","params":{start}}}', 2, 0),
+        ('{"jsonrpc":"2.0","method":"notifications/initialized"}', None, None),
+        (call % ('"three"', '{"file_path":"\\udfff","content":"x"}'), "three", -32602),
+        (call % ('"\\ud800"', "{}"), None, -32602),
+        ('{"jsonrpc":"2.0","id":4,', None, -32700),
+        ("[" * 100_000, None, -32700),
+        ('{"jsonrpc":"2.0","id":5,"method":6}', 5, -32600),
+        ("[]", None, -32600),
+        ("", None, None),
+        (call % (7, '{"file_path":"a","content":"\\ud83d\\ude00"}'), 7, 0),
+    )
+    server = paddock.who.start(paddock.words("files"), cwd=paddock.worktree, env=paddock.env)
+    assert server.stdin is not None
+    assert server.stdout is not None
+    for line, identifier, code in lines:
+        server.stdin.write(line.encode() + b"\n")
+        server.stdin.flush()
+        if code is None:
+            continue
+        said = json.loads(server.stdout.readline())
+        assert (said["id"], said.get("error", {}).get("code", 0)) == (identifier, code), said
+    _, errors = server.communicate(timeout=60)
+    assert (server.returncode, b"Traceback" in errors) == (0, False), errors
+    assert [path.name for path in paddock.worktree.glob("a*")] == ["a"]
+    assert (paddock.worktree / "a").read_text() == "\U0001f600"
+
+
 def test_the_files_are_the_users(paddock: Paddock) -> None:
     """What a tool makes belongs to who started the server, with the rights that his umask leaves."""
 

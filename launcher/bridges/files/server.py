@@ -11,16 +11,18 @@ import anyio.to_thread
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
-from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
 from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from launcher.bridges.files.answers import Answer
 from launcher.bridges.files.calls import CALLS, MOST_CONTENT, Call, Shell
 from launcher.bridges.files.headers import SESSION_HEADER, TOKEN_HEADER
 from launcher.bridges.files.router import Router
 from launcher.bridges.files.shell import Stop
+from launcher.bridges.files.stdio import answered
 
 PATH = "/mcp"
 THREADS = 64
@@ -72,13 +74,13 @@ def build(router: Router, session_id: str | None = None) -> "Server[dict[str, An
 async def serve_stdio(router: Router, session_id: str | None) -> None:
     """Serves one client on standard input and output until it leaves."""
     server = build(router, session_id)
-    async with stdio_server() as (reading, writing):
+    async with answered() as (reading, writing):
         await server.run(reading, writing, server.create_initialization_options())
 
 
 def application(router: Router) -> Starlette:
     """The streamable HTTP application. Each request stands alone: what it may do is in its own two headers."""
-    return build(router).streamable_http_app(
+    found = build(router).streamable_http_app(
         streamable_http_path=PATH,
         json_response=True,
         stateless_http=True,
@@ -89,6 +91,24 @@ def application(router: Router) -> Starlette:
             allowed_origins=[],
         ),
     )
+    found.add_middleware(_PostOnly)
+    return found
+
+
+class _PostOnly:
+    """Answers other methods at once: there is nothing to hear on a stream of its own, and nothing to delete.
+
+    The SDK would hold a GET open, whoever sends it, for messages that never come.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] != "POST":
+            await Response(status_code=405, headers={"Allow": "POST"})(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 @contextmanager
