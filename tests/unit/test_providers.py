@@ -1,6 +1,5 @@
 """Provider specs and their translation into variables and flags."""
 
-import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -255,9 +254,9 @@ def test_specs_are_frozen() -> None:
 
 
 def test_the_example_of_the_documentation_is_a_provider() -> None:
-    """As it stands there."""
-    blocks = re.findall(r"(?s)```toml\n(.*?)```", (ROOT / "README.md").read_text())
-    (example,) = (block for block in blocks if 'name = "my-agent"' in block)
-    spec = parse_spec(example, "README.md")
+    """As it stands there; README leads to it."""
+    example = "policy/providers/example.toml"
+    assert f"]({example})" in (ROOT / "README.md").read_text()
+    spec = parse_spec((ROOT / example).read_text(), example)
     assert spec.files[0].account == ["user_id"]
     assert spec.native.prompts_off.unless == ["--ask"]
