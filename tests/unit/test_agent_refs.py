@@ -86,6 +86,37 @@ def test_links_fifos_and_files_without_end_are_not_read(tree: Path, tmp_path: Pa
         refs.head()
 
 
+@pytest.mark.parametrize("name", ["refs/tags/x", "refs/tags", "refs/heads/y/z", "refs", "packed-refs"])
+@pytest.mark.parametrize("kind", ["fifo", "link", "mode"])
+def test_whoever_asks_for_everything_hears_of_what_is_hidden(tree: Path, tmp_path: Path, name: str, kind: str) -> None:
+    """Anything in the place of a ref, of a directory of refs or of packed ones may hide commits; a symref does not."""
+    (tree / "refs/stash").write_text(f"{TWO}\n")
+    (tree / "refs/remotes/origin").mkdir(parents=True)
+    (tree / "refs/remotes/origin/HEAD").write_text("ref: refs/remotes/origin/main\n")
+    with AgentRefs(str(tree), "", 40) as refs:
+        found = refs.everything()
+        assert (found["refs/stash"], found["refs/heads/one"], found["refs/tags/v1"]) == (TWO, ONE, ONE)
+        assert "refs/remotes/origin/HEAD" not in found
+    path = tree / name
+    path.parent.mkdir(exist_ok=True)
+    if kind == "mode":
+        if os.geteuid() == 0:  # whom no mode keeps out
+            return
+        if not path.exists():
+            path.write_text(f"{TWO}\n")
+        path.chmod(0)
+    else:
+        if path.exists():
+            path.rename(tmp_path / "away")
+        os.mkfifo(path) if kind == "fifo" else path.symlink_to(tmp_path)
+    try:
+        with AgentRefs(str(tree), "", 40) as refs, pytest.raises(Refusal, match="cannot be read"):
+            refs.everything()
+    finally:
+        if kind == "mode":
+            path.chmod(0o700)
+
+
 def test_a_directory_reached_through_a_link_is_refused(tree: Path, tmp_path: Path) -> None:
     """A private git directory, or a submodule's, that the agent replaced by a link is no private git directory."""
     (tree / "modules").mkdir()

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.vcs.quarantine import lock as private_lock
 from launcher.vcs.quarantine import record
-from launcher.vcs.worktrees import lock
+from launcher.vcs.worktrees import lock, patience
 from launcher.vcs.worktrees.models import Worktree
 from launcher.vcs.worktrees.request import Options
 from launcher.vcs.worktrees.service import WorktreeService
@@ -117,6 +117,30 @@ def test_work_that_is_nowhere_else_is_not_removed(place: Place, kind: str) -> No
     if kind in ("modified", "staged"):
         assert git("show", f"{ref}:file", at=Path(store)) == "changed"
     assert ("new" in content) is (kind in ("untracked", "detached"))
+
+
+def test_a_fifo_that_git_would_read_patterns_from_holds_nobody_up(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is named at once, by a look and by a forced removal; git alone would wait for its other side for ever."""
+    monkeypatch.setattr(patience, "SOON", 0.3)
+    made = place.service.add(place.app, "T")
+    patterns = Path(made.path, ".gitignore")
+    content = patterns.read_text()
+    patterns.unlink()
+    os.mkfifo(patterns)
+    new = Path(made.path, "new")  # only for what it does not know git asks whether it is ignored
+    new.touch()
+    (stake,) = place.service.status(made).at_stake()
+    assert str(patterns) in stake
+    assert refused(place, made).reference == "worktree-dirty"
+    with pytest.raises(Refusal) as raised:
+        place.service.remove(made, force=True)
+    assert (raised.value.reference, raised.value.hint) == ("worktree-obstructed", f"rm {patterns}")
+    patterns.unlink()
+    patterns.write_text(content)
+    new.unlink()
+    assert place.service.status(made).at_stake() == []
 
 
 def test_ignored_files_are_no_work(place: Place) -> None:

@@ -105,12 +105,7 @@ class AgentRefs:
         content = self._read(ref, _MOST_LINE)
         if content is None:
             if self._hidden(ref):
-                raise Refusal(
-                    "harvest-ref-unreadable",
-                    f"the agent's branch {ref.removeprefix(HEADS)} cannot be read",
-                    context=f"{self.path}/{ref}: a file is expected, and the agent has put something else there",
-                    hint="its commits are still in that directory: git reflog, in a jail of the worktree, finds them",
-                )
+                raise self._obstructed(ref)
             return self._packed_one(ref)
         text = content.decode("ascii", "replace").strip()
         return text if self._is_oid(text) else None
@@ -161,25 +156,58 @@ class AgentRefs:
         return found
 
     def everything(self) -> dict[str, str]:
-        """Branches, and whatever else the agent has a ref for: tags, a stash. More than `MOST_LOOSE` are a Refusal."""
+        """Branches, and whatever else the agent has a ref for: tags, a stash. More than `MOST_LOOSE` are a Refusal.
+
+        Raises:
+            Refusal: harvest-ref-unreadable: something hides refs; harvest-refs-too-large.
+        """
         found: dict[str, str] = {}
-        for line in (self._read("packed-refs", MOST_PACKED) or b"").split(b"\n"):
+        packed = self._read("packed-refs", MOST_PACKED)
+        if packed is None and self._there("packed-refs"):
+            raise self._obstructed("packed-refs")
+        for line in (packed or b"").split(b"\n"):
             oid, _, name = line.decode("utf-8", "surrogateescape").partition(" ")
             if self._is_oid(oid):
                 found[name] = oid
-        for path in self._files("refs"):
-            oid = (self._read(path, _MOST_LINE) or b"").decode("ascii", "replace").strip()
+        for path in self._files("refs", whole=True):
+            content = self._read(path, _MOST_LINE)
+            if content is None and self._there(path):
+                raise self._obstructed(path)
+            oid = (content or b"").decode("ascii", "replace").strip()
             if self._is_oid(oid):
                 found[path] = oid
         return found
 
-    def _files(self, top: str) -> list[str]:
-        """What is below a directory and is none. More than `MOST_LOOSE` entries are a Refusal."""
+    def _there(self, path: str) -> bool:
+        """Whether anything has that name, or something on the way to it keeps that from being known."""
+        try:
+            os.close(syscalls.openat2(self._descriptor, path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, 0, _NEVER))
+        except OSError as error:
+            return error.errno != errno.ENOENT
+        return True
+
+    def _obstructed(self, path: str) -> Refusal:
+        what = f"branch {path.removeprefix(HEADS)}" if path.startswith(HEADS) else path
+        return Refusal(
+            "harvest-ref-unreadable",
+            f"the agent's {what} cannot be read",
+            context=f"{self.path}/{path}: a file is expected, and the agent has put something else there",
+            hint="its commits are still in that directory: git reflog, in a jail of the worktree, finds them",
+        )
+
+    def _files(self, top: str, *, whole: bool = False) -> list[str]:
+        """What is below a directory and is none. More than `MOST_LOOSE` entries are a Refusal.
+
+        With `whole` a directory that cannot be listed is one (harvest-ref-unreadable), too.
+        """
         found: list[str] = []
         pending, seen = [top], 0
         while pending:
             here = pending.pop()
-            for name, directory in self._listing(here):
+            listing = self._listing(here)
+            if whole and not listing and not self._listable(here):
+                raise self._obstructed(here)
+            for name, directory in listing:
                 seen += 1
                 if seen > MOST_LOOSE:
                     raise _too_many(f"more than {MOST_LOOSE} entries below {self.path}/{top}")
@@ -242,6 +270,14 @@ class AgentRefs:
         finally:
             os.close(fd)
         return sorted(found)
+
+    def _listable(self, path: str) -> bool:
+        """Whether a directory that seems empty is one that can be listed, or is not there at all."""
+        try:
+            os.close(syscalls.openat2(self._descriptor, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, 0, _NEVER))
+        except OSError as error:
+            return error.errno == errno.ENOENT
+        return True
 
     def _read(self, path: str, limit: int) -> bytes | None:
         """Content of a regular file; None when it is absent or something else. Longer than `limit` is a Refusal."""

@@ -4,6 +4,7 @@ import os
 import time
 
 from launcher.vcs.git import Git
+from launcher.vcs.worktrees import patience
 from launcher.vcs.worktrees.creation import IDENTITY
 from launcher.vcs.worktrees.models import Part, Worktree
 
@@ -19,8 +20,10 @@ def keep(worktree: Worktree) -> list[tuple[str, str]]:
     repositories that somebody put inside; not what is ignored. Where nothing differs the ref holds HEAD itself. Git
     directories that lie among the files are never read.
 
-    Refusals: of git.
+    Refusals: of git; worktree-obstructed.
     """
+    for part in worktree.parts:
+        patience.check(os.fspath(part.path))
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     kept: list[tuple[str, str]] = []
     commits: dict[str, str] = {}

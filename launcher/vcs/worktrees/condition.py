@@ -8,10 +8,11 @@ from launcher.vcs import checkout, large
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.quarantine.inside import Inside
-from launcher.vcs.worktrees import files
+from launcher.vcs.worktrees import files, patience
 from launcher.vcs.worktrees.models import Part, State, Worktree
 from launcher.vcs.worktrees.request import Unharvested
 from launcher.vcs.worktrees.user_config import UserConfig
+from policy.errors import Refusal
 
 _MOST_COPIED = 1 << 20
 """Bytes of an untracked file up to which it is compared with the parent's."""
@@ -137,6 +138,8 @@ def _part(part: Part, worktree: Worktree, user: UserConfig) -> PartCondition:
         return _examined(git, part, worktree)
     except GitFailed as failure:
         return PartCondition(name=part.name, problem=failure.context.splitlines()[-1])
+    except Refusal as refusal:
+        return PartCondition(name=part.name, problem=f"{refusal.message}: {refusal.context}")
 
 
 def _examined(git: Git, part: Part, worktree: Worktree) -> PartCondition:
@@ -148,7 +151,7 @@ def _examined(git: Git, part: Part, worktree: Worktree) -> PartCondition:
     untracked = 0
     # Without --ignore-submodules git would start itself in directories whose git directory an agent may have made.
     words = ("status", "--porcelain=v2", "-z", "--no-renames", "--ignore-submodules=all", "--untracked-files=normal")
-    records = git.run(*words).out.split(b"\0")
+    records = patience.run(git, *words).out.split(b"\0")
     for record in records:
         modified += record[:2] in (b"1 ", b"2 ", b"u ")
         untracked += record[:2] == b"? " and not _copied(os.fsdecode(record[2:]), part, worktree)

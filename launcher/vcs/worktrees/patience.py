@@ -1,0 +1,80 @@
+"""Git on files that an agent may have written: a name at which it would wait for ever is found soon.
+
+Git opens every `.gitignore` and `.gitattributes` there is, a FIFO too (no other side ever writes into it), and would
+wait until its time is over. Looking for one before each command would double the reading of directories, so it is
+looked for when git takes long.
+"""
+
+import os
+import shlex
+import stat
+
+from launcher.vcs.git import Completed, Git, GitFailed
+from policy.errors import Refusal
+
+SOON = 3.0
+"""Seconds that git is given before it is asked why. Most worktrees need a hundredth of it."""
+
+_OPENED = frozenset({".gitattributes", ".gitignore", ".gitmodules"})
+
+
+def run(git: Git, *words: str) -> Completed:
+    """Runs a command that only reads and may be repeated.
+
+    Args:
+        git: with a work tree.
+        words: the command.
+
+    Raises:
+        Refusal: worktree-obstructed.
+        GitFailed: as `Git.run`.
+    """
+    try:
+        return git.run(*words, timeout=min(SOON, git.timeout))
+    except GitFailed as failure:
+        if failure.reference != "git-timeout":
+            raise
+    assert git.work_tree is not None
+    check(git.work_tree)
+    return git.run(*words)
+
+
+def check(root: str) -> None:
+    """Refuses (worktree-obstructed) a tree with something that git would wait for.
+
+    Args:
+        root: absolute; no link below it is followed.
+    """
+    found = _obstacle(root)
+    if found is not None:
+        raise Refusal(
+            "worktree-obstructed",
+            f"git would wait for ever in {root}",
+            context=f"{found} is neither a file nor a directory, and git reads from what has that name",
+            hint=f"rm {shlex.quote(found)}",
+        )
+
+
+def _obstacle(root: str) -> str | None:
+    pending = [root]
+    while pending:
+        here = pending.pop()
+        try:
+            with os.scandir(here) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        if entry.name != ".git":
+                            pending.append(entry.path)
+                    elif entry.name in _OPENED and _waits(entry.path):
+                        return entry.path
+        except OSError:
+            continue  # gone, or closed to us: git does not come there either
+    return None
+
+
+def _waits(path: str) -> bool:
+    try:
+        mode = os.stat(path).st_mode  # git follows a link to `.gitmodules`
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
