@@ -46,6 +46,7 @@ format: $(VENV)/.tools ## rewrite the sources in the agreed style
 .PHONY: bench
 bench: $(VENV)/.tools ## compare start-up times, as ratios
 	@$(BIN)/python -m tests.bench.bench_launch
+	$(BIN)/python -m tests.bench.bench_service
 
 .PHONY: clean
 clean: ## remove .venv and everything else that can be made again

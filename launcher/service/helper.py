@@ -30,7 +30,7 @@ else:
 LAUNCH = b"L"  # to the helper; with a memory file, standard input, output and error
 SESSION = b"S"  # from it: name, directory, worktree, its id, backend, network
 JAIL = b"J"  # process id of the jail's first process
-STARTED = b"B"  # the command is about to be executed; data: seconds since the launch was received
+STARTED = b"B"  # the command is about to be executed; data: when, after CLOCK_MONOTONIC, which all processes share
 ENDED = b"X"  # status, limit that was passed, denials, harvest, hand-off changes, what was told
 REFUSED = b"E"  # the Refusal as a dictionary
 
@@ -55,10 +55,9 @@ def main(parent: int, descriptor: int, run: "Callable[..., int]") -> "NoReturn":
     os.set_inheritable(descriptor, False)
     channel = _socket.socket(fileno=descriptor)
     descriptors = _received(channel)
-    begun = time.monotonic()
     os.setsid()
     launch = _unpacked(descriptors)
-    os._exit(_run(launch, channel, begun, run))
+    os._exit(_run(launch, channel, run))
 
 
 def _received(channel: "_socket.socket") -> list[int]:
@@ -110,7 +109,7 @@ def _replace_environment(wanted: dict[str, str]) -> None:
     os.environ.update(wanted)
 
 
-def _run(launch: "dict[str, Any]", channel: "_socket.socket", begun: float, run: "Callable[..., int]") -> int:
+def _run(launch: "dict[str, Any]", channel: "_socket.socket", run: "Callable[..., int]") -> int:
     def send(letter: bytes, data: "Any") -> None:  # noqa: ANN401  # what marshal takes
         try:
             channel.send(letter + marshal.dumps(data))
@@ -120,7 +119,7 @@ def _run(launch: "dict[str, Any]", channel: "_socket.socket", begun: float, run:
     def observer(what: str, data: object) -> None:
         if what == "ended" and isinstance(data, tuple):
             data = _bounded(data)
-        send(_LETTERS[what], time.monotonic() - begun if what == "started" else data)
+        send(_LETTERS[what], time.monotonic() if what == "started" else data)
 
     try:
         os.chdir(launch["directory"])

@@ -168,7 +168,7 @@ class Pool:
             await asyncio.sleep(0)
 
     def take(self) -> Helper:
-        """A helper that is ready, or a new one.
+        """A helper that is ready, or a new one. The next one is not started before `fill`: it would delay this one.
 
         Raises:
             OSError: none can be started.
@@ -179,7 +179,6 @@ class Pool:
             if found.ended() is not None:
                 self.drop(found)
                 found = None
-        self.fill()
         return found if found is not None else Helper(self._groups)
 
     def drop(self, one: Helper) -> None:

@@ -85,7 +85,7 @@ class Attempt:
             elif letter == letters.JAIL:
                 self.jail = data
             elif letter == letters.STARTED:
-                self.spawn_seconds = time.monotonic() - self._handed
+                self.spawn_seconds = data - self._handed  # not when this loop came to hear of it
                 self.begun.set()
             elif letter == letters.ENDED:
                 self._end = data

@@ -208,8 +208,10 @@ class Supervisor:
                 live.streams.finish_attempt()
                 taken.kill()
                 self.pool.drop(taken)
+                self.pool.fill()
                 raise _unstartable(error) from None
             await attempt.begun.wait()
+            self.pool.fill()
         if attempt.spawn_seconds is not None and not attempt.ended.is_set():
             self._running(live, attempt)
         await attempt.ended.wait()
