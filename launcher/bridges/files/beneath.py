@@ -51,19 +51,20 @@ def make_beneath(root: int, path: str) -> int:
     Raises:
         OSError: as `open_beneath` and mkdir(2).
     """
-    flags = os.O_PATH | os.O_DIRECTORY
     try:
-        return open_beneath(root, path, flags)
+        return open_beneath(root, path, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
         pass
     here = os.dup(root)
+    names = path.split("/")
     try:
-        for name in path.split("/"):
+        for left, name in enumerate(names, 1 - len(names)):
             try:
                 os.mkdir(name, dir_fd=here)
             except FileExistsError:
                 pass
-            found = open_beneath(here, name, flags)
+            # Those on the way need not be readable.
+            found = open_beneath(here, name, (os.O_PATH if left else os.O_RDONLY) | os.O_DIRECTORY)
             os.close(here)
             here = found
     except BaseException:

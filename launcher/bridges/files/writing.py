@@ -13,8 +13,6 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from launcher.bridges.files import listing
 from launcher.bridges.files.answers import Answer, ErrorType, ToolFailed
@@ -42,9 +40,11 @@ def write(place: Place, call: Write) -> Answer:
     data = _encoded(call.content)
     folder = make_beneath(place.root, place.folder)
     try:
-        with _alone(folder):
-            before = _standing(folder, place.name)
-            _replace(folder, place.name, data, before)
+        _lock(folder)
+        before = _standing(folder, place.name)
+        if before is not None:
+            os.close(_writable(folder, place.name, os.O_WRONLY))
+        _replace(folder, place.name, data, before)
     finally:
         os.close(folder)
     return Answer(f"{'created' if before is None else 'replaced'} {listing.shown(place.shown)}: {len(data)} bytes")
@@ -60,21 +60,21 @@ def edit(place: Place, call: Edit) -> Answer:
     old, new = _encoded(call.old_string), _encoded(call.new_string)
     if old == new:
         raise ToolFailed(ErrorType.INVALID_ARGUMENT, "old_string and new_string are the same")
-    folder = open_beneath(place.root, place.folder, os.O_PATH | os.O_DIRECTORY)
+    folder = open_beneath(place.root, place.folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with _alone(folder):
-            data, before = _content(folder, place.name)
-            count = data.count(old)
-            if count == 0:
-                raise ToolFailed(ErrorType.NO_MATCH, "old_string is not in the file; read it again and copy exactly")
-            if count > 1 and not call.replace_all:
-                raise ToolFailed(
-                    ErrorType.NOT_UNIQUE,
-                    f"old_string is there {count} times; give more of its surroundings, or set replace_all",
-                )
-            if len(data) + count * (len(new) - len(old)) > MOST_CONTENT:
-                raise _too_large()
-            _replace(folder, place.name, data.replace(old, new), before)
+        _lock(folder)
+        data, before = _content(folder, place.name)
+        count = data.count(old)
+        if count == 0:
+            raise ToolFailed(ErrorType.NO_MATCH, "old_string is not in the file; read it again and copy exactly")
+        if count > 1 and not call.replace_all:
+            raise ToolFailed(
+                ErrorType.NOT_UNIQUE,
+                f"old_string is there {count} times; give more of its surroundings, or set replace_all",
+            )
+        if len(data) + count * (len(new) - len(old)) > MOST_CONTENT:
+            raise _too_large()
+        _replace(folder, place.name, data.replace(old, new), before)
     finally:
         os.close(folder)
     return Answer(f"edited {listing.shown(place.shown)}: {count} {'place' if count == 1 else 'places'}")
@@ -112,23 +112,22 @@ def _too_large() -> ToolFailed:
     return ToolFailed(ErrorType.TOO_LARGE, f"files of more than {MOST_CONTENT >> 20} MiB are not written or edited")
 
 
-@contextmanager
-def _alone(folder: int) -> Iterator[None]:
-    """Holds the directory's lock, so that two workers that share a worktree do not undo each other's edits."""
-    lock = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise ToolFailed(ErrorType.BUSY, "somebody else keeps the directory locked; try again") from None
-                time.sleep(0.005)
-        yield
-    finally:
-        os.close(lock)
+def _lock(folder: int) -> None:
+    """Takes the lock of a directory until it is closed: who shares a worktree must not undo each other's edits.
+
+    Raises:
+        ToolFailed: somebody else keeps it.
+        OSError: the directory cannot be locked.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise ToolFailed(ErrorType.BUSY, "somebody else keeps the directory locked; try again") from None
+            time.sleep(0.005)
 
 
 def _standing(folder: int, name: str) -> os.stat_result | None:
@@ -145,15 +144,16 @@ def _standing(folder: int, name: str) -> os.stat_result | None:
 
 
 def _content(folder: int, name: str) -> tuple[bytes, os.stat_result]:
-    fd = open_beneath(folder, name, REGULAR)
+    """What is in a file that may be written, and what fstat(2) says of it."""
+    if _standing(folder, name) is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+    fd = _writable(folder, name, os.O_RDWR)
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             raise no_file(found.st_mode)
-        if found.st_size > MOST_CONTENT:
-            raise _too_large()
-        with open(fd, "rb", closefd=False) as file:
-            data = file.read(MOST_CONTENT + 1)
+        # One byte more than there should be: by it a file shows that it grows.
+        data = _up_to(fd, min(found.st_size, MOST_CONTENT) + 1)
     finally:
         os.close(fd)
     if len(data) > MOST_CONTENT:
@@ -170,9 +170,7 @@ def _same(one: os.stat_result, other: os.stat_result | None) -> bool:
 
 
 def _replace(folder: int, name: str, data: bytes, before: os.stat_result | None) -> None:
-    """Puts `data` at `name`, which was `before` a moment ago."""
-    if before is not None:
-        _refuse_unwritable(folder, name)
+    """Puts `data` at `name`, which was `before` a moment ago, and may be written."""
     fd, temporary = _with_mode(folder, 0o666 if before is None else before.st_mode & 0o777, exactly=before is not None)
     try:
         rest = memoryview(data)
@@ -198,17 +196,35 @@ def _replace(folder: int, name: str, data: bytes, before: os.stat_result | None)
             os.unlink(temporary, dir_fd=folder)
 
 
-def _refuse_unwritable(folder: int, name: str) -> None:
-    """Asks the kernel whether the file itself may be written: a rename would only ask about its directory.
+def _writable(folder: int, name: str, flags: int) -> int:
+    """Opens a file that the kernel lets be written: a rename would only ask whether its directory may be.
+
+    Args:
+        folder: of its directory.
+        name: in there.
+        flags: O_WRONLY or O_RDWR.
+
+    Returns:
+        A descriptor that the caller owns.
 
     Raises:
         OSError: it may not: its mode, or the mount that keeps it read-only.
     """
     try:
-        os.close(open_beneath(folder, name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY))
+        return open_beneath(folder, name, flags | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
         if error.errno != errno.ETXTBSY:  # a programme that runs keeps the file it was started from
             raise
+    return open_beneath(folder, name, REGULAR)
+
+
+def _up_to(fd: int, size: int) -> bytes:
+    """The first `size` bytes of a file, or all that it has."""
+    pieces = []
+    while size > 0 and (piece := os.read(fd, size)):
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
 
 
 def _with_mode(folder: int, mode: int, *, exactly: bool) -> tuple[int, str]:
