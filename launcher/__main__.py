@@ -52,7 +52,9 @@ def _dispatch(called: str, words: list[str]) -> int:
 
         return run.under_another_name(called, words)
     if not words or words[0] in ("-h", "--help", "help"):
-        print(cli.overview())
+        from launcher.verbs import help_page
+
+        print(help_page.overview())
         return 0 if words else EXIT_REFUSED
     verb = words[0]
     if verb == "run":

@@ -6,6 +6,7 @@ from typing import Any
 
 from launcher import cli
 from launcher.session import messages, places
+from launcher.verbs import help_page
 from launcher.verbs import run as runs
 
 SYNOPSIS = "[options] -- PROVIDER [ARGUMENT]..."
@@ -45,7 +46,7 @@ def main(argv: list[str]) -> int:
     """Runs a provider behind the bridge; returns its exit status."""
     options, command = cli.parse(argv, EXTRA, verb="acp")
     if "--help" in options:
-        print(cli.help_text("acp", SYNOPSIS, EXAMPLES, NOTES, options=(*EXTRA, *cli.OPTIONS)))
+        print(help_page.of_verb("acp", SYNOPSIS, EXAMPLES, about=NOTES, options=EXTRA, launch=cli.OPTIONS))
         return 0
     if "--supervised" in options and command:
         from launcher.verbs import attach

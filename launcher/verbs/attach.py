@@ -14,7 +14,7 @@ from launcher.service.attaching import Attached, status_of
 from launcher.service.client import Client, session_path
 from launcher.session import messages, places
 from launcher.session.places import Places
-from launcher.verbs import acp, session_request
+from launcher.verbs import acp, help_page, session_request
 from policy.errors import Refusal, printable
 
 SYNOPSIS = "[options] SESSION | [options] --provider NAME [-- COMMAND [ARGUMENT]...]"
@@ -43,7 +43,8 @@ def main(argv: list[str]) -> int:
     """Exit status: the session's own when it has ended, 0 when this client has left."""
     options, rest = cli.parse(argv, (*OWN, *acp.EXTRA), verb="attach")
     if "--help" in options:
-        print(cli.help_text("attach", SYNOPSIS, EXAMPLES, NOTES, options=(*OWN, *acp.EXTRA, *cli.OPTIONS)))
+        own = (*OWN, *acp.EXTRA)
+        print(help_page.of_verb("attach", SYNOPSIS, EXAMPLES, about=NOTES, options=own, launch=cli.OPTIONS))
         return 0
     if "--provider" in options:
         for only in ("--read", "--from-now"):

@@ -5,9 +5,10 @@ import os
 from launcher import cli
 from launcher.jail import request
 from launcher.session import exec_client, inputs, messages, places, state
+from launcher.verbs import help_page
 from policy.errors import Refusal, printable
 
-SYNOPSIS = "SESSION [--env NAME[=VALUE]]... [--cwd DIR] -- COMMAND [ARGUMENT]..."
+SYNOPSIS = "SESSION [--env NAME[=VALUE]]... [--cwd DIR] -- COMMAND [ARGUMENT]... | --list [--json]"
 OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--env", cli.MANY, "NAME[=VALUE]", "pass a variable of the caller, or set one"),
     ("--cwd", cli.ONE, "DIR", "directory to start in, inside the worktree (default: this one if it is inside)"),
@@ -38,7 +39,7 @@ def main(argv: list[str]) -> int:
         more, rest = cli.parse(rest[1:], verb="exec", options=OPTIONS)
         options = _joined(options, more)
     if "--help" in options:
-        print(cli.help_text("exec", SYNOPSIS, EXAMPLES, NOTES, options=OPTIONS))
+        print(help_page.of_verb("exec", SYNOPSIS, EXAMPLES, about=NOTES, options=OPTIONS))
         return 0
     where = places.places(os.environ)
     if "--list" in options:
@@ -49,7 +50,7 @@ def main(argv: list[str]) -> int:
     if "--json" in options:
         raise cli.usage("--json goes with --list", "exec")
     if not session:
-        raise cli.usage("there is no session named", "exec")
+        raise cli.usage("no session is named", "exec")
     if not rest:
         raise cli.usage("there is no command to run", "exec")
     cwd = options.get("--cwd")

@@ -20,14 +20,14 @@ EXAMPLES = (
     ("paddock explain --rw ../shared ../shared/notes.md", "what changes with one more option"),
     ("paddock explain --plan --provider codex -- codex", "everything that is decided for a launch"),
 )
-STATUSES = ("exit status: 0; with PATH, 1 when nothing is allowed there; 125 when paddock refused or failed.",)
+STATUSES = "Exit status: 0; with PATH, 1 when nothing is allowed there; 125 when paddock refused or failed."
 
 
 def main(argv: list[str]) -> int:
     """Prints the plan, or the verdict on a path (exit status 0 if anything is allowed there, else 1)."""
     options, path, command = question.parse(argv, EXTRA, verb="explain", one="PATH, or --plan")
     if "--help" in options:
-        print(question.help_text("explain", SYNOPSIS, EXAMPLES, EXTRA, STATUSES))
+        print(question.page("explain", SYNOPSIS, EXAMPLES, EXTRA, STATUSES))
         return 0
     if path == "":
         raise cli.usage("PATH is empty", "explain")

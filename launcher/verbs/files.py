@@ -5,6 +5,7 @@ import os
 from launcher import cli
 from launcher.session import inputs, messages, places
 from launcher.vcs import checkout
+from launcher.verbs import help_page
 from policy.errors import Refusal, printable
 
 SYNOPSIS = "[--stdio | --http ADDRESS] [--mode strict|compatible] [--session ID[=DIR]]... [options]"
@@ -31,18 +32,17 @@ loopback only. Over standard streams the session is fixed: --session, else --wor
 
 --mode compatible serves calls without a session, or with an unknown one, without any boundaries and outside of
 any jail (over HTTP they need the token of the session ""). Never offer it to an agent that is to be confined."""
-STATUSES = (
-    "exit status: 0 when the client has left or a signal ended the server; 125 when paddock refused or failed.",
-)
+STATUSES = "Exit status: 0 when the client has left or a signal ended the server; 125 when paddock refused or failed."
 
 
 def main(argv: list[str]) -> int:
     """Serves until the client leaves, or a signal comes; returns the exit status."""
     options, rest = cli.parse(argv, verb="files", options=(*EXTRA, *cli.without_unused()))
     if "--help" in options:
-        own = "\n".join(f"  {f'{name} {metavar}'.rstrip():<28} {text}" for name, _, metavar, text in EXTRA)
-        extra = f"{NOTES}\n\nThe options of `paddock run` that decide how a jail is made, and:\n{own}"
-        print(cli.help_text("files", SYNOPSIS, EXAMPLES, extra, options=cli.without_unused(), statuses=STATUSES))
+        page = help_page.of_verb(
+            "files", SYNOPSIS, EXAMPLES, about=NOTES, options=EXTRA, launch=cli.without_unused(), statuses=STATUSES
+        )
+        print(page)
         return 0
     if rest:
         raise cli.usage(f"there is nothing to do with {rest[0]}", "files")

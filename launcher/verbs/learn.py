@@ -8,6 +8,7 @@ from launcher import cli
 from launcher.session import messages, places, report_file, teach
 from launcher.session.machine import Machine
 from launcher.vcs import checkout
+from launcher.verbs import help_page
 from launcher.verbs import run as runs
 from policy import proposal
 from policy.errors import printable
@@ -27,8 +28,8 @@ EXAMPLES = (
     ("paddock run --config policy.toml -- npm test", "a run with them"),
 )
 STATUSES = (
-    "exit status: 0 when the command succeeded, or something is proposed for it; 1 when it failed and nothing",
-    "is; 125 when paddock refused or failed.",
+    "Exit status: 0 when the command succeeded, or something is proposed for it; 1 when it failed and nothing is; "
+    "125 when paddock refused or failed."
 )
 NOTES = """The command runs held by its jail, as with `paddock run`; its system calls for files are looked at, and what
 it wanted, would have got without a jail, and did not get in it is proposed. Secrets, whole home directories
@@ -42,9 +43,10 @@ def main(argv: list[str]) -> int:
     """Exit status 0 when the command succeeds with what is proposed or needs nothing; 1 when it failed all the same."""
     options, command = cli.parse(argv, EXTRA, verb="learn")
     if "--help" in options:
-        own = "\n".join(f"  {f'{name} {metavar}'.rstrip():<14} {text}" for name, _, metavar, text in EXTRA)
-        extra = f"{NOTES}\n\nThe options of `paddock run`, as far as they decide anything, and:\n{own}"
-        print(cli.help_text("learn", SYNOPSIS, EXAMPLES, extra, options=cli.without_unused(), statuses=STATUSES))
+        page = help_page.of_verb(
+            "learn", SYNOPSIS, EXAMPLES, about=NOTES, options=EXTRA, launch=cli.without_unused(), statuses=STATUSES
+        )
+        print(page)
         return 0
     if not command:
         raise cli.usage("there is no command to run", "learn")

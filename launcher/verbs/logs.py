@@ -28,9 +28,10 @@ def main(argv: list[str]) -> int:
 def logs(
     session: Name,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it is over.")] = False,
-    tail: Annotated[int | None, typer.Option("--tail", "-n", metavar="N", min=0, help="Only the last lines.")] = None,
+    tail: Annotated[int | None, typer.Option("--tail", "-n", metavar="N", min=0, help="Only the last N lines.")] = None,
     stream: Annotated[
-        list[str] | None, typer.Option("--stream", metavar="NAME", help="stdout, stderr or paddock (the service's).")
+        list[str] | None,
+        typer.Option("--stream", metavar="NAME", help="Only stdout, stderr or paddock (what the service says)."),
     ] = None,
     times: Annotated[bool, typer.Option("--times", "-t", help="With the time of each line.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,

@@ -35,7 +35,7 @@ CONFLICT = 1
 def main(argv: list[str]) -> int:
     """Exit status 0 when everything was merged, 1 when a child conflicted (those before it stay merged)."""
     if argv[:1] == ["status"]:
-        return typer_verb.run("merge", status, argv[1:], examples=EXAMPLES[-1:])
+        return typer_verb.run("merge status", status, argv[1:], examples=EXAMPLES[-1:])
     return typer_verb.run("merge", merge, argv, examples=EXAMPLES)
 
 
@@ -45,24 +45,29 @@ def merge(
         typer.Argument(metavar="CHILD...", help="Branches, worktrees, tickets.", show_default=False),
     ] = None,
     into: Annotated[
-        str | None, typer.Option(metavar="TRUNK", help="Branch or worktree (default: what is checked out here).")
+        str | None,
+        typer.Option(metavar="TRUNK", help="The branch or worktree to merge into (default: what is checked out here)."),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Merge the branches of all linked worktrees.")] = False,
     order: Annotated[Order, typer.Option(help="Which child comes first.")] = Order.GIVEN,
     forecast: Annotated[bool, typer.Option("--preview", help="Tell what would conflict; change nothing.")] = False,
     no_checkout: Annotated[bool, typer.Option("--no-checkout", help="Move branches only, no files.")] = False,
     check: Annotated[
-        str | None, typer.Option(metavar="CMD", help="Run CMD in a jail after each merge; failing stops there.")
+        str | None,
+        typer.Option(
+            metavar="CMD",
+            help="Run CMD in a jail on the files of each merge; where it fails, the child counts as conflicted.",
+        ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Finish a run that was interrupted.")] = False,
-    rollback: Annotated[str | None, typer.Option(metavar="RUN", help="Take a run back.")] = None,
+    rollback: Annotated[str | None, typer.Option(metavar="RUN", help="Take a whole run back.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
     """Merges the work of each CHILD into TRUNK, submodules first.
 
     In order, up to the first that conflicts; what was merged before it stays. Nothing moves until everything is
     known, and then all of it does: branches, submodules and files, or nothing. Uncommitted work stays as it is;
-    where it is in the way, the merge is refused before anything moves. "paddock merge status" lists the runs.
+    where it is in the way, the merge is refused before anything moves. `paddock merge status` lists the runs.
 
     Exit status: 0 when everything was merged; 1 when a child conflicted, or --preview forecasts that one would; 125
     when it was refused, or failed.

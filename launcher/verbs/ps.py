@@ -24,8 +24,10 @@ def main(argv: list[str]) -> int:
 
 
 def ps(
-    every: Annotated[bool, typer.Option("--all", "-a", help="Those that are over, too.")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=10_000, help="At most.")] = 200,
+    every: Annotated[bool, typer.Option("--all", "-a", help="Also those that are over.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", min=1, max=10_000, help="Show so many at most.")
+    ] = 200,
     as_json: Json = False,
 ) -> int:
     """Lists the service's sessions, the newest first."""

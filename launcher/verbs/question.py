@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from launcher import cli
+from launcher.verbs import help_page
 from policy.host import Host
 from policy.verdict import Verdict
 
@@ -59,10 +60,13 @@ def grantable(found: Verdict, machine: Host) -> Verdict:
     return found._replace(hint=f"{ABSENT}, then {found.hint}")
 
 
-def help_text(verb: str, synopsis: str, examples: tuple[tuple[str, str], ...],
-              extra: tuple[tuple[str, str, str, str], ...], statuses: tuple[str, ...]) -> str:  # fmt: skip
+def page(
+    verb: str,
+    synopsis: str,
+    examples: tuple[tuple[str, str], ...],
+    options: tuple[help_page.Row, ...],
+    statuses: str,
+) -> str:
     """The `--help` of a verb that asks."""
-    own = "\n".join(f"  {name:<8} {text}" for name, _, _, text in extra)
-    about = f"The options of `paddock run`, as far as they decide anything, and:\n{own}"
-    options = tuple(option for option in cli.without_unused() if option[0] != "--verbose")
-    return cli.help_text(verb, synopsis, examples, about, options=options, statuses=statuses)
+    launch = tuple(option for option in cli.without_unused() if option[0] != "--verbose")
+    return help_page.of_verb(verb, synopsis, examples, options=options, launch=launch, statuses=statuses)

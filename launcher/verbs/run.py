@@ -33,7 +33,9 @@ def main(argv: list[str]) -> int:
     """Runs a command in a jail; returns the exit status for the shell."""
     options, command = cli.parse(argv, verb="run")
     if "--help" in options:
-        print(cli.help_text("run", SYNOPSIS, EXAMPLES))
+        from launcher.verbs import help_page
+
+        print(help_page.of_verb("run", SYNOPSIS, EXAMPLES, options=cli.OPTIONS))
         return 0
     if not command:
         raise cli.usage("there is no command to run", "run")

@@ -1,8 +1,7 @@
 """`paddock service SUBCOMMAND`: the supervisor as a unit of systemd. One table; each sub-command in its own module."""
 
-from difflib import get_close_matches
-
-from policy.errors import EXIT_REFUSED, Refusal
+from launcher.verbs import help_page
+from policy.errors import EXIT_REFUSED
 
 SUBCOMMANDS: dict[str, tuple[str, str, str]] = {
     # name -> (module, its function from argv to exit status, summary)
@@ -30,13 +29,7 @@ def main(argv: list[str]) -> int:
         return 0 if argv else EXIT_REFUSED
     word = argv[0]
     if word not in SUBCOMMANDS and word not in HIDDEN:
-        near = get_close_matches(word, SUBCOMMANDS, n=1)
-        raise Refusal(
-            "usage",
-            f"paddock service has no {word}",
-            context=f"did you mean {near[0]}?" if near else "subcommands: " + ", ".join(SUBCOMMANDS),
-            hint="paddock service --help",
-        )
+        raise help_page.unknown_subcommand("service", word, tuple(SUBCOMMANDS))
     module, function = HIDDEN[word] if word in HIDDEN else SUBCOMMANDS[word][:2]
     status: int = getattr(__import__(module, fromlist=[function]), function)(argv[1:])
     return status
@@ -44,8 +37,5 @@ def main(argv: list[str]) -> int:
 
 def overview() -> str:
     """What `paddock service --help` prints."""
-    lines = ["usage: paddock service SUBCOMMAND ...", "", "The supervisor under systemd.", "", "subcommands:"]
-    lines += [f"  {name:<9} {summary}" for name, (_, _, summary) in SUBCOMMANDS.items()]
-    lines += ["", "examples:"]
-    lines += [line for text, meaning in EXAMPLES for line in (f"  {text}", f"      {meaning}")]
-    return "\n".join([*lines, "", "paddock service SUBCOMMAND --help says more."])
+    known = {name: summary for name, (_, _, summary) in SUBCOMMANDS.items()}
+    return help_page.of_subcommands("service", "The service (paddock serve) as a unit of systemd.", known, EXAMPLES)

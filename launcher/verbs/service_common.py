@@ -11,7 +11,7 @@ from launcher.service.client import Client
 from launcher.session import messages, places
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Name = Annotated[str, typer.Argument(metavar="SESSION", help="Its name.", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="SESSION", help="Name of the session.", show_default=False)]
 
 
 def client() -> Client:

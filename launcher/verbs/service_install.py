@@ -30,7 +30,10 @@ UNINSTALL_EXAMPLES = (
 
 System = Annotated[bool, typer.Option("--system", help="For the machine's service manager (as root).")]
 User = Annotated[bool, typer.Option("--user", help="For your own service manager.")]
-Root = Annotated[str | None, typer.Option("--root", metavar="DIR", help="Below DIR; no service manager is told.")]
+Root = Annotated[
+    str | None,
+    typer.Option("--root", metavar="DIR", help="Work below DIR, as in an image; no service manager is told."),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 
 

@@ -17,7 +17,7 @@ def main(argv: list[str]) -> int:
 
 
 def status(as_json: Json = False) -> int:
-    """Shows how the service of this user is."""
+    """Shows how the service of this user is doing."""
     health = client().call("GET", "/v1/health")
     if as_json:
         show_json(health)

@@ -25,13 +25,16 @@ def main(argv: list[str]) -> int:
 
 
 def stop(
-    sessions: Annotated[list[str], typer.Argument(metavar="SESSION...", help="Their names.", show_default=False)],
-    now: Annotated[bool, typer.Option("--now", help="Without patience.")] = False,
+    sessions: Annotated[
+        list[str], typer.Argument(metavar="SESSION...", help="Names of the sessions.", show_default=False)
+    ],
+    now: Annotated[bool, typer.Option("--now", help="Kill at once.")] = False,
     term: Annotated[
-        float | None, typer.Option("--patience", metavar="SECONDS", min=0, max=3_600, help="Between SIGTERM and kill.")
+        float | None,
+        typer.Option("--patience", metavar="SECONDS", min=0, max=3_600, help="Time between SIGTERM and kill."),
     ] = None,
-    signal: Annotated[str | None, typer.Option("--signal", "-s", metavar="NAME", help="Only send this.")] = None,
-    forget: Annotated[bool, typer.Option("--forget", help="Forget them when they are over.")] = False,
+    signal: Annotated[str | None, typer.Option("--signal", "-s", metavar="NAME", help="Only send this signal.")] = None,
+    forget: Annotated[bool, typer.Option("--forget", help="Then remove their record and their log.")] = False,
     as_json: Json = False,
 ) -> int:
     """Ends sessions: closes their input, sends SIGTERM, kills what is left; what they committed is harvested."""

@@ -3,15 +3,14 @@
 import json
 import os
 import tomllib
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from launcher.session import messages, places
-from launcher.verbs import typer_verb
+from launcher.verbs import help_page, typer_verb
 from launcher.verbs.service_common import Json, ago, client, show_json
-from policy.errors import Refusal, printable
+from policy.errors import EXIT_REFUSED, Refusal, printable
 
 RUN_EXAMPLES = (
     ("paddock tickets run tickets.toml", "worktrees, agents, merge; waits for the end"),
@@ -20,36 +19,41 @@ RUN_EXAMPLES = (
 )
 LIST_EXAMPLES = (("paddock tickets list", "runs, the newest first"),)
 STOP_EXAMPLES = (("paddock tickets stop run-1a2b", "end its agents, merge nothing"),)
+EXAMPLES = (RUN_EXAMPLES[0], *LIST_EXAMPLES, *STOP_EXAMPLES)
+SUBCOMMANDS: dict[str, tuple[str, tuple[tuple[str, str], ...], str]] = {
+    # name -> (its function here, its examples, summary)
+    "run": ("run", RUN_EXAMPLES, "make worktrees, run the agents, merge what they commit"),
+    "list": ("list_runs", LIST_EXAMPLES, "list the runs, the newest first"),
+    "stop": ("stop", STOP_EXAMPLES, "end a run's agents, and merge nothing"),
+}
 _WAIT = 300
 _MOST_BYTES = 4 << 20
 
 
 def main(argv: list[str]) -> int:
     """Exit status 0 when all went well; 1 when an agent failed, or its work conflicts."""
-    table: dict[str, tuple[Callable[..., int], tuple[tuple[str, str], ...]]] = {
-        "run": (run, RUN_EXAMPLES), "list": (list_runs, LIST_EXAMPLES), "stop": (stop, STOP_EXAMPLES),
-    }  # fmt: skip
     if not argv or argv[0] in ("-h", "--help", "help"):
-        print("usage: paddock tickets run|list|stop ...\n\nMany tickets, each in a worktree of its own, merged at the "
-              "end.\n\nexamples:")  # fmt: skip
-        for command, meaning in (*RUN_EXAMPLES, *LIST_EXAMPLES, *STOP_EXAMPLES):
-            print(f"  {command}\n      {meaning}")
-        print("\npaddock tickets SUBCOMMAND --help says more.")
-        return 0 if argv else 125
-    if argv[0] not in table:
-        raise Refusal("usage", f"paddock tickets has no {argv[0]}", hint="paddock tickets --help")
-    function, examples = table[argv[0]]
-    return typer_verb.run(f"tickets {argv[0]}", function, argv[1:], examples=examples)
+        known = {name: summary for name, (_, _, summary) in SUBCOMMANDS.items()}
+        about = "Many tickets, each in a worktree of its own, merged at the end. The service must run: paddock serve."
+        print(help_page.of_subcommands("tickets", about, known, EXAMPLES))
+        return 0 if argv else EXIT_REFUSED
+    if argv[0] not in SUBCOMMANDS:
+        raise help_page.unknown_subcommand("tickets", argv[0], tuple(SUBCOMMANDS))
+    function, examples, _ = SUBCOMMANDS[argv[0]]
+    return typer_verb.run(f"tickets {argv[0]}", globals()[function], argv[1:], examples=examples)
 
 
 def run(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="TOML or JSON.", show_default=False)],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The tickets, as TOML or JSON.", show_default=False)],
     repository: Annotated[
-        str | None, typer.Option("--repo", metavar="DIR", help="The worktree to begin with and to merge into (here).")
+        str | None,
+        typer.Option("--repo", metavar="DIR", help="The worktree to begin with and to merge into (default: this one)."),
     ] = None,
-    parallel: Annotated[int | None, typer.Option(metavar="N", min=1, max=256, help="Agents at the same time.")] = None,
+    parallel: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=256, help="How many agents work at the same time.")
+    ] = None,
     no_merge: Annotated[bool, typer.Option("--no-merge", help="Leave their work on their branches.")] = False,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Of the run.")] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the run.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait for its end.")] = False,
     as_json: Json = False,
 ) -> int:
@@ -123,7 +127,8 @@ def list_runs(as_json: Json = False) -> int:
 
 
 def stop(
-    name: Annotated[str, typer.Argument(metavar="RUN", help="Its name.", show_default=False)], as_json: Json = False
+    name: Annotated[str, typer.Argument(metavar="RUN", help="Name of the run.", show_default=False)],
+    as_json: Json = False,
 ) -> int:
     """Stops a ticket run: its agents end, nothing is merged."""
     service = client()

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import typer
 
-from launcher.session import messages
 from policy.errors import Refusal
 
 
@@ -20,19 +19,19 @@ def run(verb: str, command: Callable[..., int], argv: list[str], *, examples: tu
     Raises:
         Refusal: ``usage`` for words that the verb does not take; and whatever `command` refuses.
     """
+    before = argv[: argv.index("--")] if "--" in argv else argv
+    if "--help" in before or "-h" in before:
+        from launcher.verbs import typer_page
+
+        print(typer_page.page(verb, command, examples))
+        return 0
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    lines = [line for text, meaning in examples for line in (f"  {text}", f"      {meaning}")]
-    # \b keeps Click from refilling the paragraph.
-    app.command(epilog="\b\nexamples:\n" + "\n".join(lines))(command)
+    app.command()(command)
     try:
         result = app(args=argv, prog_name=f"paddock {verb}", standalone_mode=False)
     except SystemExit:
         # Typer's own answer to EPIPE, and to nothing else when it does not stand alone.
         raise BrokenPipeError from None
-    except OSError as error:
-        if "--help" in argv:  # then nothing but standard output was written
-            raise messages.unwritable(error) from None
-        raise
     except Exception as error:
         # ClickException, by its shape: newer releases of Typer carry a Click of their own.
         explain = getattr(error, "format_message", None)

@@ -23,7 +23,7 @@ EXAMPLES = (
     ("paddock why 127.0.0.1:5432 --reach 5432", "a port of this machine's loopback"),
     ("paddock why https://example.com/x", "of a URL, host and port count"),
 )
-STATUSES = ("exit status: 0 when anything is allowed there, 1 when nothing is; 125 when paddock refused or failed.",)
+STATUSES = "Exit status: 0 when anything is allowed there, 1 when nothing is; 125 when paddock refused or failed."
 
 _PORT = 443
 _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ssh": 22}
@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
     """Exit status 0 if anything is allowed there, else 1."""
     options, what, command = question.parse(argv, EXTRA, verb="why", one="PATH or HOST")
     if "--help" in options:
-        print(question.help_text("why", SYNOPSIS, EXAMPLES, EXTRA, STATUSES))
+        print(question.page("why", SYNOPSIS, EXAMPLES, EXTRA, STATUSES))
         return 0
     if not what:
         raise cli.usage("there is nothing to ask about", "why")

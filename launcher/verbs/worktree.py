@@ -1,8 +1,7 @@
 """`paddock worktree SUBCOMMAND`: worktrees for agents. One table; each sub-command lives in a `worktree_*` module."""
 
-from difflib import get_close_matches
-
-from policy.errors import Refusal
+from launcher.verbs import help_page
+from policy.errors import EXIT_REFUSED
 
 SUBCOMMANDS: dict[str, tuple[str, str, str]] = {
     # name -> (module, its function from argv to exit status, summary). A further sub-command is a row here.
@@ -27,9 +26,9 @@ def main(argv: list[str]) -> int:
     """Hands the rest to a sub-command; its exit status."""
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(overview())
-        return 0 if argv else 125
+        return 0 if argv else EXIT_REFUSED
     if argv[0] not in SUBCOMMANDS:
-        raise _unknown(argv[0])
+        raise help_page.unknown_subcommand("worktree", argv[0], tuple(SUBCOMMANDS))
     module, function, _ = SUBCOMMANDS[argv[0]]
     status: int = getattr(__import__(module, fromlist=[function]), function)(argv[1:])
     return status
@@ -37,18 +36,5 @@ def main(argv: list[str]) -> int:
 
 def overview() -> str:
     """What `paddock worktree --help` prints."""
-    lines = ["usage: paddock worktree SUBCOMMAND ...", "", "Worktrees for agents.", "", "subcommands:"]
-    lines += [f"  {name:<9} {summary}" for name, (_, _, summary) in SUBCOMMANDS.items()]
-    lines += ["", "examples:"]
-    lines += [line for text, meaning in EXAMPLES for line in (f"  {text}", f"      {meaning}")]
-    return "\n".join([*lines, "", "paddock worktree SUBCOMMAND --help says more."])
-
-
-def _unknown(word: str) -> Refusal:
-    near = get_close_matches(word, SUBCOMMANDS, n=1)
-    return Refusal(
-        "usage",
-        f"paddock worktree has no {word}",
-        context=f"did you mean {near[0]}?" if near else "subcommands: " + ", ".join(SUBCOMMANDS),
-        hint="paddock worktree --help",
-    )
+    known = {name: summary for name, (_, _, summary) in SUBCOMMANDS.items()}
+    return help_page.of_subcommands("worktree", "Worktrees for agents.", known, EXAMPLES)

@@ -17,8 +17,8 @@ EXAMPLES = (
     ("paddock worktree add big --sparse src --sparse docs", "two directories (and the files at the top) only"),
     ("paddock worktree add PROJ-17 --copy .env --json", "with an untracked file of this worktree; say it as JSON"),
 )
-_FILTER = "Let this filter of your git configuration run (for git-lfs: lfs). None runs otherwise."
-_COPY = "Copy untracked files that match, from this worktree. The agent can then read them."
+_FILTER = "Let this filter of your git configuration run (for git-lfs: lfs); none runs otherwise."
+_COPY = "Copy untracked files that match, from this worktree; the agent can then read them."
 
 
 def add(argv: list[str]) -> int:
@@ -27,21 +27,36 @@ def add(argv: list[str]) -> int:
 
 
 def _add(
-    ticket: Annotated[str, typer.Argument(metavar="TICKET", help="What it is for.", show_default=False)],
-    branch: Annotated[str | None, typer.Option("--branch", "-b", metavar="NAME", help="Its branch.")] = None,
-    start_at: Annotated[str | None, typer.Option("--from", metavar="COMMIT", help="Start there (HEAD).")] = None,
-    path: Annotated[str | None, typer.Option("--path", metavar="DIR", help="Its directory.")] = None,
+    ticket: Annotated[
+        str,
+        typer.Argument(
+            metavar="TICKET",
+            help="A name for the task; the directory and the branch are named after it.",
+            show_default=False,
+        ),
+    ],
+    branch: Annotated[
+        str | None,
+        typer.Option("--branch", "-b", metavar="NAME", help="Its branch (default: agent/TICKET, made anew)."),
+    ] = None,
+    start_at: Annotated[
+        str | None, typer.Option("--from", metavar="COMMIT", help="The commit to start from (default: HEAD).")
+    ] = None,
+    path: Annotated[
+        str | None, typer.Option("--path", metavar="DIR", help="Its directory (default: beside this worktree).")
+    ] = None,
     submodule: Annotated[
-        list[str] | None, typer.Option("--submodule", metavar="NAME", help="Populate only these submodules.")
+        list[str] | None, typer.Option("--submodule", metavar="NAME", help="Populate only this submodule.")
     ] = None,
     no_submodules: Annotated[bool, typer.Option("--no-submodules", help="Leave all submodules empty.")] = False,
     copy: Annotated[list[str] | None, typer.Option("--copy", metavar="PATTERN", help=_COPY)] = None,
     sparse: Annotated[
-        list[str] | None, typer.Option("--sparse", metavar="DIR", help="Check out only these directories.")
+        list[str] | None,
+        typer.Option("--sparse", metavar="DIR", help="Check out only this directory, and the files at the top."),
     ] = None,
     filters: Annotated[list[str] | None, typer.Option("--filter", metavar="NAME", help=_FILTER)] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", metavar="N", min=1, max=64, help="Processes that write files.")
+        int | None, typer.Option("--workers", metavar="N", min=1, max=64, help="How many processes write files.")
     ] = None,
     repository: Repository = None,
     as_json: Json = False,

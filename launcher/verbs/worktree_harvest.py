@@ -51,11 +51,15 @@ def _harvest(
     strict: Annotated[
         bool, typer.Option("--strict-handoff", help="Refuse commits that change files which other tools execute.")
     ] = False,
-    push: Annotated[str, typer.Option("--push", metavar="REMOTE", help="Then push what was taken there.")] = "",
-    max_size: Annotated[str, typer.Option("--max-size", metavar="BYTES", help="Largest pack (2G).")] = "2G",
-    max_blob: Annotated[str, typer.Option("--max-blob", metavar="BYTES", help="Largest file (512M).")] = "512M",
-    max_objects: Annotated[int, typer.Option("--max-objects", metavar="N", help="Most objects.")] = 2_000_000,
-    max_commits: Annotated[int, typer.Option("--max-commits", metavar="N", help="Most commits.")] = 100_000,
+    push: Annotated[str, typer.Option("--push", metavar="REMOTE", help="Then push there what was taken.")] = "",
+    max_size: Annotated[str, typer.Option("--max-size", metavar="BYTES", help="Largest pack (default: 2G).")] = "2G",
+    max_blob: Annotated[
+        str, typer.Option("--max-blob", metavar="BYTES", help="Largest file (default: 512M).")
+    ] = "512M",
+    max_objects: Annotated[
+        int, typer.Option("--max-objects", metavar="N", help="How many objects at most.")
+    ] = 2_000_000,
+    max_commits: Annotated[int, typer.Option("--max-commits", metavar="N", help="How many commits at most.")] = 100_000,
     as_json: _Json = False,
 ) -> int:
     """Takes over what an agent committed in its private git directory.

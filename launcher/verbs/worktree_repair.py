@@ -28,7 +28,9 @@ def repair(argv: list[str]) -> int:
 
 def _adopt(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="Root of the worktree.", show_default=False)],
-    ticket: Annotated[str | None, typer.Option("--ticket", metavar="TICKET", help="What it is for.")] = None,
+    ticket: Annotated[
+        str | None, typer.Option("--ticket", metavar="TICKET", help="A name for its task (default: the directory's).")
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Takes on a linked worktree that git made, with its submodules. Its branch will never be deleted with it."""

@@ -187,7 +187,7 @@ def test_help_says_what_the_verb_itself_does(user_paddock: Paddock) -> None:
     for verb in ("explain", "why", "learn"):
         text = user_paddock.call(verb, "--help", cwd=Path("/")).stdout
         assert "the command's own" not in text
-        assert "exit status: 0" in text
+        assert "Exit status: 0" in text
         assert not [name for name in idle if f"  {name}" in text]
     assert all(f"  {name}" in user_paddock.call("run", "--help", cwd=Path("/")).stdout for name in idle)
     assert "3 when the work is kept" in " ".join(user_paddock.call("worktree", "harvest", "--help").stdout.split())

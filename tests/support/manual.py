@@ -3,12 +3,32 @@
 `python -m tests.support.manual` (or `make docs`) writes it into both; a test compares.
 """
 
+import contextlib
+import io
 import re
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
 
 from launcher import cli
-from launcher.verbs import acp, attach, denials, doctor, explain, merge, run, service, why, worktree
+from launcher.verbs import (
+    acp,
+    attach,
+    explain,
+    files,
+    help_page,
+    learn,
+    run,
+    service,
+    tickets,
+    typer_verb,
+    why,
+    worktree,
+)
 from launcher.verbs import exec as further
+from launcher.verbs.typer_page import Parameters, parameters
 from policy import promises
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED
 from policy.providers.registry import load_registry
@@ -34,18 +54,23 @@ def promise_table() -> str:
 
 
 def option_table() -> str:
-    """The launch options as a Markdown table."""
+    """The launch options as a Markdown table, in groups."""
     lines = ["| option | meaning |", "|---|---|"]
-    for name, kind, metavar, text in cli.OPTIONS:
-        shown = f"{name} {metavar}".rstrip() + (" ..." if kind == cli.MANY else "")
-        lines.append(f"| `{shown.replace('|', chr(92) + '|')}` | {text} |")
+    for title, rows in help_page.grouped(cli.OPTIONS):
+        lines.append(f"| **{title}** | |")
+        for row in rows:
+            shown = help_page.notation(row).replace("|", "\\|")
+            lines.append(f"| `{shown}` | {help_page.told(row)} |")
     return "\n".join(lines)
 
 
 def verb_table() -> str:
-    """The verbs as a Markdown table."""
-    return "\n".join(["| verb | what it does |", "|---|---|"]
-                     + [f"| `paddock {name}` | {summary} |" for name, (_, summary) in cli.VERBS.items()])  # fmt: skip
+    """The verbs as a Markdown table, in groups."""
+    lines = ["| verb | what it does |", "|---|---|"]
+    for title, verbs in help_page.VERB_GROUPS:
+        lines.append(f"| **{title}** | |")
+        lines += [f"| `paddock {name}` | {cli.VERBS[name][1]} |" for name in verbs]
+    return "\n".join(lines)
 
 
 def provider_table() -> str:
@@ -86,48 +111,114 @@ def _roff(text: str) -> str:
     return re.sub(r"(?m)^([.'])", r"\\&\1", text)
 
 
+class Described(NamedTuple):
+    """What the manual says of a verb, or of a sub-command."""
+
+    summary: str
+    synopsis: str
+    taken: Parameters
+    examples: tuple[tuple[str, str], ...]
+    notes: str = ""
+    """Paragraphs, in roff(7)."""
+
+
+BY_HAND = {
+    # verb -> (its module, its own options, whether it takes those of `paddock run`, too)
+    "run": (run, cli.OPTIONS, False),
+    "exec": (further, further.OPTIONS, False),
+    "acp": (acp, acp.EXTRA, True),
+    "files": (files, files.EXTRA, True),
+    "explain": (explain, explain.EXTRA, True),
+    "why": (why, why.EXTRA, True),
+    "learn": (learn, learn.EXTRA, True),
+    "attach": (attach, (*attach.OWN, *acp.EXTRA), True),
+}
+SUBCOMMANDS = {
+    "worktree": {name: row[2] for name, row in worktree.SUBCOMMANDS.items()},
+    "service": {name: row[2] for name, row in service.SUBCOMMANDS.items()},
+    "tickets": {name: row[2] for name, row in tickets.SUBCOMMANDS.items()},
+    "merge": {"": cli.VERBS["merge"][1], "status": "show what merges have done here"},
+}
+
+
+def described() -> Iterator[tuple[str, Described]]:
+    """Every command line form: ``run``, ``worktree add`` and so on, as its own `--help` has it."""
+    for verb, (_, summary) in cli.VERBS.items():
+        if verb in BY_HAND:
+            known, options, more = BY_HAND[verb]
+            notes = (
+                *(getattr(known, "NOTES", "").split("\n\n")),
+                "It takes the options of run, too, as far as they decide anything." if more else "",
+            )
+            told = "\n.PP\n".join(_roff(" ".join(note.split())) for note in notes if note)
+            yield verb, Described(summary, known.SYNOPSIS, Parameters((), options), known.EXAMPLES, told)
+            continue
+        for name, about in SUBCOMMANDS.get(verb, {"": summary}).items():
+            form = f"{verb} {name}".rstrip()
+            command, examples = function_of(form)
+            taken = parameters(command)
+            yield form, Described(about, taken.synopsis(), taken, examples)
+
+
+def function_of(form: str) -> tuple[Callable[..., int], tuple[tuple[str, str], ...]]:
+    """The function that a verb, or a sub-command, lets Typer call, and its examples."""
+    verb, *words = form.split()
+    seen = []
+
+    def note(_: str, command: Callable[..., int], __: list[str], *, examples: tuple[tuple[str, str], ...]) -> int:
+        seen.append((command, examples))
+        return 0
+
+    with mock.patch.object(typer_verb, "run", note), contextlib.redirect_stdout(io.StringIO()):
+        import_module(cli.VERBS[verb][0]).main([*words, "--help"])
+    (found,) = seen
+    return found
+
+
+def _definitions(rows: Iterator[tuple[str, str, str]]) -> list[str]:
+    """(bold, italic, text) as a list of roff(7)."""
+    lines = []
+    for bold, italic, text in rows:
+        value = f" \\fI{_roff(italic)}\\fR" if italic else ""
+        lines += [".TP", f"\\fB{_roff(bold)}\\fR{value}", _roff(text + ".")]
+    return lines
+
+
 def man_page() -> str:
     """The man page paddock(1)."""
     out = [
         ".\\\" Made by tests/support/manual.py from the programme's own tables. Do not edit.",
         ".TH PADDOCK 1",
+        ".nh",
+        ".ad l",
         ".SH NAME",
         "paddock \\- hold a command to its git worktree",
         ".SH SYNOPSIS",
     ]
-    shown = {"run": run.SYNOPSIS, "exec": further.SYNOPSIS, "acp": acp.SYNOPSIS,
-             "explain": explain.SYNOPSIS, "why": why.SYNOPSIS,
-             "denials": "[SESSION] [--follow] [--decisions] [--json] | --list"}  # fmt: skip
-    for verb, synopsis in shown.items():
-        out += [f".B paddock {verb}", _roff(synopsis), ".br"]
-    for verb in cli.VERBS:
-        if verb not in shown:
-            out += [f".B paddock {verb}", "[options]", ".br"]
+    known = dict(described())
+    for verb, about in known.items():
+        out += [f".B paddock {verb}", _roff(about.synopsis), ".br"]
     out += [
         ".SH DESCRIPTION",
         "Paddock starts a command in a jail that the kernel enforces: it can read and write its git worktree,",
-        "a private home and a private temporary directory, read the system's programmes, and nothing else.",
-        ".SH VERBS",
+        "a private home and private temporary directories, read the system's programmes, and nothing else.",
     ]
-    for verb, (_, summary) in cli.VERBS.items():
-        out += [".TP", f".B {verb}", _roff(summary[0].upper() + summary[1:] + ".")]
-    out += [".SH SUBCOMMANDS OF WORKTREE"]
-    for name, (_, _, summary) in worktree.SUBCOMMANDS.items():
-        out += [".TP", f".B {name}", _roff(summary[0].upper() + summary[1:] + ".")]
-    out += [".SH SUBCOMMANDS OF SERVICE"]
-    for name, (_, _, summary) in service.SUBCOMMANDS.items():
-        out += [".TP", f".B {name}", _roff(summary[0].upper() + summary[1:] + ".")]
-    for verbs, options in (
-        ("RUN AND EXPLAIN", cli.OPTIONS),
-        ("ACP", acp.EXTRA),
-        ("ATTACH", attach.OWN),
-        ("EXEC", further.OPTIONS),
-    ):
-        out += [f".SH OPTIONS OF {verbs}"]
-        for name, kind, metavar, text in options:
-            value = f" \\fI{_roff(metavar)}\\fR" if metavar else ""
-            out += [".TP", f"\\fB{_roff(name)}\\fR{value}" + (" ..." if kind == cli.MANY else ""), _roff(text + ".")]
-    out += [_roff(further.NOTES), ".SH EDITORS", _roff(acp.NOTES)]
+    for title, verbs in help_page.VERB_GROUPS:
+        out += [f".SH {title.upper()}"]
+        for verb, about in known.items():
+            if verb.partition(" ")[0] not in verbs:
+                continue
+            out += [f".SS paddock {verb}", _roff(about.summary[0].upper() + about.summary[1:] + ".")]
+            if verb == "run":
+                out += ["The options are below, under OPTIONS OF RUN."]
+            else:
+                out += [".PP", about.notes] if about.notes else []
+                out += _definitions((name, "", text) for name, text in about.taken.arguments)
+                out += _definitions((row[0], row[2], help_page.told(row)) for row in about.taken.options)
+    out += [".SH OPTIONS OF RUN"]
+    for title, rows in help_page.grouped(cli.OPTIONS):
+        out += [f".SS {title.capitalize()}"]
+        out += _definitions((row[0], row[2], help_page.told(row)) for row in rows)
     out += [".SH PROMISES"]
     for name, promise, _ in promises.ROWS:
         out += [".TP", f".B {_roff(name)}", _roff(promise + ".")]
@@ -144,8 +235,7 @@ def man_page() -> str:
     ):
         out += [".TP", f".B {status}", meaning]
     out += [".SH EXAMPLES"]
-    shown_by = (run, further, acp, attach, explain, why, denials, worktree, merge, service, doctor)
-    for command, meaning in [example for verb_module in shown_by for example in verb_module.EXAMPLES]:
+    for command, meaning in (example for about in known.values() for example in about.examples):
         out += [".TP", f".B {_roff(command)}", _roff(meaning[0].upper() + meaning[1:] + ".")]
     out += [
         ".SH FILES",

@@ -1,10 +1,13 @@
 """The hand-written parser of the prefix form."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher import cli
+from launcher.verbs import help_page
 from policy.errors import Refusal
 
 VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1).filter(
@@ -97,10 +100,12 @@ def test_what_is_given_comes_out(given_options: list[tuple[str, str, bool]], com
 
 
 def test_help_names_every_option_and_verb() -> None:
-    """The same table serves parser and help."""
-    text = cli.help_text("run", "...", (("paddock run -- x", "example"),))
-    for name, *_ in cli.OPTIONS:
-        assert f"  {name}" in text
+    """The same tables serve parser and help; nothing is in two groups, or in none."""
+    text = help_page.of_verb("run", "...", (("paddock run -- x", "example"),), options=cli.OPTIONS)
+    shown = re.findall(r"(?m)^  (--[a-z-]+)", text)
+    assert sorted(shown) == sorted(name for name, *_ in cli.OPTIONS)
     assert "paddock run -- x" in text
-    assert all(f"  {verb} " in cli.overview() for verb in cli.VERBS)
-    assert max(map(len, text.splitlines())) <= 120
+    verbs = re.findall(r"(?m)^  ([a-z]+) ", help_page.overview().partition("examples:")[0])
+    assert sorted(verbs) == sorted(cli.VERBS)
+    for line in (text + help_page.overview()).splitlines():
+        assert len(line) <= 100

@@ -5,9 +5,10 @@ import shutil
 import subprocess
 
 import pytest
+import typer
 
 from launcher import cli
-from launcher.verbs import run
+from launcher.verbs import help_page, run
 from tests.support import manual
 
 
@@ -39,16 +40,42 @@ def test_the_man_page_is_clean_roff() -> None:
 
 def test_help_names_every_option() -> None:
     """`paddock run --help` lists each option of the table with its text."""
-    text = cli.help_text("run", run.SYNOPSIS, run.EXAMPLES)
-    for name, _, metavar, meaning in cli.OPTIONS:
-        assert f"{name} {metavar}".rstrip() in text
-        assert meaning in text
+    text = help_page.of_verb("run", run.SYNOPSIS, run.EXAMPLES, options=cli.OPTIONS)
+    plain = " ".join(text.split())
+    for row in cli.OPTIONS:
+        assert f"  {help_page.notation(row)}" in text
+        assert help_page.told(row) in plain
+
+
+def test_help_of_the_other_verbs_names_what_typer_takes() -> None:
+    """A page is made from the signature that Typer reads: neither knows an option that the other does not."""
+    compared = 0
+    for verb, about in manual.described():
+        if verb in manual.BY_HAND:
+            continue
+        command, _ = manual.function_of(verb)
+        app = typer.Typer(add_completion=False)
+        app.command()(command)
+        taken = {word for each in typer.main.get_command(app).params for word in each.opts if word.startswith("--")}
+        assert {row[0] for row in about.taken.options} == taken - {"--help"}, verb
+        compared += len(taken)
+    assert compared > 80
+
+
+def test_the_man_page_has_every_form_of_every_verb() -> None:
+    """Synopsis and options of sub-commands too."""
+    page = manual.man_page()
+    for verb, about in manual.described():
+        assert f".B paddock {verb}\n" in page
+        assert about.synopsis
+        for row in about.taken.options:
+            assert f"\\fB{row[0].replace('-', chr(92) + '-')}\\fR" in page
 
 
 def test_the_overview_names_every_verb() -> None:
     """`paddock --help` lists each verb of the table with its summary."""
     for name, (_, summary) in cli.VERBS.items():
-        assert f"{name:<9} {summary}" in cli.overview()
+        assert f"{name:<9} {summary}" in help_page.overview()
 
 
 def test_readme_names_no_option_that_does_not_exist() -> None:
