@@ -16,6 +16,11 @@ from policy.hosts import HostRule, matches, parse_rule
 LOCALHOST = "localhost"
 """Needs no resolver (RFC 6761 section 6.3), and is a grant of the loopback addresses when a rule names it."""
 
+WITHOUT_CONTENT = frozenset(("GET", "HEAD", "DELETE", "TRACE"))
+"""Methods whose requests have no content that means anything (RFC 9110 section 9.3): by them it could only be carried
+past a rule, or be a second request to a server that does not expect it.
+"""
+
 _METHOD_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ-")
 _LONGEST_PATH = 1024
 
@@ -52,12 +57,16 @@ class Request(NamedTuple):
         port: 1 to 65535.
         method: of a plain HTTP request, "" for a tunnel.
         path: of a plain HTTP request, as sent.
+        content: the plain HTTP request has some.
+        restated: the name of a header by which it states its method or path once more, "" without one.
     """
 
     host: str | Address
     port: int
     method: str = ""
     path: str = ""
+    content: bool = False
+    restated: str = ""
 
     @property
     def where(self) -> str:
@@ -131,7 +140,8 @@ def canonical_path(target: str) -> str | None:
     """The path that `target` (path and query of a request) means, or None when two servers could read it differently.
 
     Ambiguous are encoded slashes, backslashes and percent signs, dot segments, empty segments, parameters behind dots,
-    characters that do not belong into a URL (RFC 3986 section 3.3).
+    characters that do not belong into a URL (RFC 3986 section 3.3), and encoded bytes that are no UTF-8, such as a
+    dot's in more bytes than it needs.
     """
     path = target.partition("?")[0]
     if not path.startswith("/") or not path.isascii() or any(not "!" <= char <= "~" for char in path) or "#" in path:
@@ -146,6 +156,10 @@ def canonical_path(target: str) -> str | None:
         if char in ("", "/", "\\", "%") or ord(char) < 0x20 or char == "\x7f":
             return None
         decoded += char + part[2:]
+    try:
+        decoded.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return None
     segments = decoded.split("/")[1:]
     if "\\" in decoded or any(segment.partition(";")[0] in (".", "..") for segment in segments):
         return None
@@ -177,8 +191,7 @@ class EgressPolicy:
         suggestion = f"--allow-domain {wanted.where}"
         if narrow is None:
             return Verdict(False, "", f"no rule allows {wanted.where}", suggestion)
-        what = "tunnels" if not wanted.method else f"{wanted.method} {wanted.path.partition('?')[0]}"
-        return Verdict(False, str(narrow), f"the rule {narrow} does not cover {what}", suggestion)
+        return Verdict(False, str(narrow), f"the rule {narrow} does not cover {_described(narrow, wanted)}", suggestion)
 
     def judge_address(self, wanted: Request, address: Address, *, own: bool = False) -> Verdict:
         """Whether `address`, which a name that passed `decide` has led to, may be dialled.
@@ -188,7 +201,7 @@ class EgressPolicy:
             address: the one to be dialled.
             own: this machine has it, so it leads to services that listen here.
         """
-        there = Request(address, wanted.port, wanted.method, wanted.path)
+        there = wanted._replace(host=address)
         for rule in self.deny:
             if rule.host.network is not None and self._denies(rule, there):
                 return Verdict(
@@ -213,7 +226,7 @@ class EgressPolicy:
 
     def _fits(self, rule: EgressRule, wanted: Request) -> bool:
         """Whether a request, at the rule's host, is one that a narrow rule means. Never an ambiguous path."""
-        if not wanted.method or (rule.methods and wanted.method not in rule.methods):
+        if not wanted.method or wanted.restated or not self._has_method(rule, wanted):
             return False
         path = canonical_path(wanted.path)
         return not rule.path or (path is not None and _below(path, rule.path))
@@ -221,12 +234,30 @@ class EgressPolicy:
     def _denies(self, rule: EgressRule, wanted: Request) -> bool:
         if not matches(rule.host, str(wanted.host), wanted.port):
             return False
-        if not rule.narrow or not wanted.method:
+        if not rule.narrow or not wanted.method or wanted.restated:
             return True
         if rule.methods and wanted.method not in rule.methods:
             return False
         path = canonical_path(wanted.path)
-        return not rule.path or path is None or _below(path, rule.path)
+        # Some servers take capital and small letters for the same, in a path.
+        return not rule.path or path is None or _below(path.lower(), rule.path.lower())
+
+    def _has_method(self, rule: EgressRule, wanted: Request) -> bool:
+        """Whether a rule's methods, if it has any, stand for the request; those without content stand for none with."""
+        if not rule.methods:
+            return True
+        return wanted.method in rule.methods and not (wanted.content and wanted.method in WITHOUT_CONTENT)
+
+
+def _described(rule: EgressRule, wanted: Request) -> str:
+    """What of the request a narrow rule does not cover."""
+    if not wanted.method:
+        return "tunnels"
+    if wanted.restated:
+        return f"a request that states its method or path once more, in {wanted.restated}"
+    if wanted.content and wanted.method in rule.methods and wanted.method in WITHOUT_CONTENT:
+        return f"{wanted.method} with content"
+    return f"{wanted.method} {wanted.path.partition('?')[0]}"
 
 
 def _below(path: str, top: str) -> bool:

@@ -183,10 +183,12 @@ class Exchange:
             if event is h11.NEED_DATA:
                 connection.receive_data(await self._receive())
                 relay.last = self._loop.time()
-            elif isinstance(event, h11.Data | h11.EndOfMessage):
+            elif isinstance(event, h11.Data):
                 await self._loop.sock_sendall(server, writer.send(event) or b"")
-                if isinstance(event, h11.EndOfMessage):
-                    return
+            elif isinstance(event, h11.EndOfMessage):
+                # Without the fields behind the content, which nobody has judged (RFC 9110 section 6.5.1 lets them go).
+                await self._loop.sock_sendall(server, writer.send(h11.EndOfMessage()) or b"")
+                return
             else:
                 raise _Gone
 

@@ -19,6 +19,11 @@ _HOP_BY_HOP = frozenset(
 ) | {b"proxy-authorization", b"proxy-authenticate", b"proxy-authentication-info", b"http2-settings"}
 _HTTP_PORT = 80
 
+# No standard has them, and frameworks obey them: another method, or another path, than the request line's.
+_RESTATING = frozenset(
+    (b"x-http-method-override", b"x-http-method", b"x-method-override", b"x-original-url", b"x-rewrite-url")
+) | {b"x-original-uri", b"x-forwarded-uri", b"x-forwarded-prefix", b"x-forwarded-method", b"x-original-method"}
+
 
 class Bad(Exception):
     """A request that is not carried out; `status` for the answer, `host` as far as it could be read."""
@@ -94,6 +99,8 @@ def _plain(request: h11.Request, hosts: list[bytes]) -> Head:
     method = request.method.decode("latin-1")
     wanted = _authority(authority, _HTTP_PORT)._replace(method=method, path=path)
     _agree(hosts, wanted, _HTTP_PORT)
+    restated = next((name for name, _ in request.headers if name.replace(b"_", b"-") in _RESTATING), b"")
+    wanted = wanted._replace(content=_has_content(request), restated=restated.decode("latin-1"))
     listed = {
         word.strip().lower()
         for name, value in request.headers
@@ -111,6 +118,14 @@ def _plain(request: h11.Request, hosts: list[bytes]) -> Head:
         if raw.lower() in (b"content-length", b"transfer-encoding")
     )
     return Head(wanted, False, path.encode("latin-1"), kept, framing)
+
+
+def _has_content(request: h11.Request) -> bool:
+    """Whether a body follows (RFC 9112 section 6.3)."""
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
+        for name, value in request.headers
+    )
 
 
 def _authority(text: str, default_port: int | None) -> Request:

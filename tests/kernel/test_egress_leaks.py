@@ -22,6 +22,7 @@ ALLOWED = (
     "good.example", "*.good.example", "second.example:80/public", "both.example", "six.example", "mixed.example",
     "loop.example", "loop6.example", "mapped.example", "nat.example", "own.example", "own6.example",
     "zero.example", *(f"{name}.example" for name in internet.CLOSED), "POST second.example:8000", f"{SECOND}:8000",
+    "GET second.example:80/reading",
 )  # fmt: skip
 DENIED = ("bad.good.example", "good.example:80/secret")
 
@@ -122,6 +123,7 @@ def by_socks(name: str, host: str, port: int, **more: object) -> Attempt:
     return {"act": "socks", "name": name, "address": (kind + packed + port.to_bytes(2, "big")).hex(), **more}
 
 
+SMUGGLED = "GET /smuggled HTTP/1.1\r\nHost: second.example\r\n\r\n"
 GET = "GET /inside HTTP/1.1\r\nHost: good.example\r\nConnection: close\r\n\r\n"
 
 # fmt: off
@@ -178,6 +180,15 @@ def test_nothing_leaves_through_the_proxy_but_what_is_allowed(world: World, padd
               more="Content-Length: 0\r\nContent-Length: 26\r\n"),
         plain("an obscure coding", "http://good.example/x", method="POST", body="0\r\n\r\n",
               more="Transfer-Encoding: chunked, identity\r\n"),
+        plain("content by a method that has none", "http://second.example/reading", body=SMUGGLED,
+              more=f"Content-Length: {len(SMUGGLED)}\r\n"),
+        plain("chunks by a method that has no content", "http://second.example/reading", body=f"0\r\n\r\n{SMUGGLED}",
+              more="Transfer-Encoding: chunked\r\n"),
+        plain("another method", "http://second.example/reading", method="POST", more="Content-Length: 0\r\n"),
+        *(plain(f"a method or path in {name}", "http://second.example/reading", more=f"{name}: {value}\r\n")
+          for name, value in (("X-HTTP-Method-Override", "POST"), ("X_Method_Override", "PUT"),
+                              ("X-Original-URL", "/secret"), ("X-Rewrite-URL", "/secret"))),
+        plain("a path in too many bytes", "http://second.example/public/%c0%ae%c0%ae/secret"),
         plain("no whole URL", "/x", host="good.example"),
         plain("https in the clear", "https://good.example/x"),
         {"act": "words", "name": "no token", "send": "GET http://good.example/ HTTP/1.1\r\nHost: good.example\r\n\r\n"},
@@ -194,6 +205,9 @@ def test_nothing_leaves_through_the_proxy_but_what_is_allowed(world: World, padd
     ]  # fmt: skip
     twins += [
         plain("the path", "http://second.example/public/x"),
+        plain("the method", "http://second.example/reading/x", more="Content-Length: 0\r\n"),
+        plain("fields behind the content", "http://good.example/x", method="POST",
+              more="Transfer-Encoding: chunked\r\n", body="4\r\nabcd\r\n0\r\nX-Original-URL: /secret\r\n\r\n"),
         plain("an address by rule", f"http://{SECOND}:8000/x"),
         by_socks("SOCKS to an address by rule", f"[{SECOND}]", 8000, send=GET),
         plain("a body", "http://good.example/x", method="POST", body="abcd", more="Content-Length: 4\r\n"),
@@ -233,7 +247,7 @@ def test_nothing_leaves_through_the_proxy_but_what_is_allowed(world: World, padd
         (SECOND, 8000),
     }
     requests = {entry["what"].split()[1] for entry in seen if entry["kind"] == "request"}
-    assert requests == {"/x", "/inside", "/first", "/public/x"}
+    assert requests == {"/x", "/inside", "/first", "/public/x", "/reading/x"}
     asked = {entry["what"] for entry in seen if entry["kind"] == "dns"}
     assert asked <= {rule.partition(":")[0] for rule in ALLOWED} | {"www.good.example"}
 

@@ -2,6 +2,7 @@
 
 import ipaddress
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,10 @@ from policy.hosts import parse_host
 HTTP = {"method": "GET", "path": "/public/a"}
 
 
-def wants(where: str, **more: str) -> Request:
+READING = ("GET,POST example.com/a",)
+
+
+def wants(where: str, **more: Any) -> Request:  # noqa: ANN401  # fields of a Request
     """A request for HOST:PORT: a tunnel, or plain HTTP with `method` and `path`."""
     host, _, port = where.rpartition(":")
     return Request(parse_host(host), int(port), **more)
@@ -95,11 +99,19 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
         (("example.com/public",), "example.com:80", {"method": "GET", "path": "/public/%2e%2e/secret"}, False),
         (("example.com/public",), "example.com:80", {"method": "GET", "path": "/public/..;/secret"}, False),
         (("example.com/public",), "example.com:80", {"method": "GET", "path": "/p%75blic?x=/../"}, True),
+        (("example.com/public",), "example.com:80", {"method": "GET", "path": "/public/%c0%ae%c0%ae/secret"}, False),
+        (("example.com/public",), "example.com:80", {"method": "GET", "path": "/public/%C3%A9"}, True),
         (("GET example.com/x", "example.com"), "example.com:443", {}, True),
+        (READING, "example.com:80", {"method": "POST", "path": "/a", "content": True}, True),
+        (READING, "example.com:80", {"method": "GET", "path": "/a", "content": True}, False),
+        (READING, "example.com:80", {"method": "GET", "path": "/a", "restated": "x-http-method"}, False),
+        (("example.com/a",), "example.com:80", {"method": "GET", "path": "/a", "restated": "x-original-url"}, False),
+        (("example.com/a",), "example.com:80", {"method": "GET", "path": "/a", "content": True}, True),
+        (("example.com",), "example.com:80", {**HTTP, "content": True, "restated": "x-http-method"}, True),
     ],
 )
 def test_only_what_a_rule_names_is_allowed(
-    allow: tuple[str, ...], where: str, more: dict[str, str], allowed: bool
+    allow: tuple[str, ...], where: str, more: dict[str, Any], allowed: bool
 ) -> None:
     """A denial says what would allow it."""
     verdict = EgressPolicy(allow).decide(wants(where, **more))
@@ -122,9 +134,13 @@ def test_only_what_a_rule_names_is_allowed(
         ("example.com/secret", "example.com:80", {"method": "GET", "path": "/%73ecret"}, False),
         ("example.com/secret", "example.com:80", {"method": "GET", "path": "/a/../secret"}, False),
         ("example.com/secret", "example.com:80", {"method": "GET", "path": "//secret"}, False),
+        ("example.com/secret", "example.com:80", {"method": "GET", "path": "/SECRET"}, False),
+        ("example.com/secret", "example.com:80", {**HTTP, "restated": "x-original-url"}, False),
+        ("POST example.com", "example.com:80", {**HTTP, "restated": "x-http-method-override"}, False),
+        ("POST example.com", "example.com:80", {**HTTP, "content": True}, True),
     ],
 )
-def test_a_denial_beats_what_is_allowed(deny: str, where: str, more: dict[str, str], allowed: bool) -> None:
+def test_a_denial_beats_what_is_allowed(deny: str, where: str, more: dict[str, Any], allowed: bool) -> None:
     """Whichever order they are written in; the verdict names it."""
     verdict = EgressPolicy(("example.com", "*.example.com"), (deny,)).decide(wants(where, **more))
     assert verdict.allowed == allowed

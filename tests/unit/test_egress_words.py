@@ -169,6 +169,23 @@ def test_a_plain_request_is_understood() -> None:
     assert written == b"GET /a?b=1 HTTP/1.1\r\nHost: example.com\r\nX: 1\r\nConnection: close\r\n\r\n"
 
 
+@pytest.mark.parametrize(
+    ("lines", "content", "restated"),
+    [
+        ("X: 1", False, ""),
+        ("Content-Length: 0", False, ""),
+        ("Content-Length: 5", True, ""),
+        ("Transfer-Encoding: chunked", True, ""),
+        ("X-HTTP-Method-Override: DELETE", False, "x-http-method-override"),
+        ("x_original_url: /secret", False, "x_original_url"),
+    ],
+)
+def test_what_could_be_carried_past_a_rule_is_noticed(lines: str, content: bool, restated: str) -> None:
+    """Content where none has a meaning, and headers that state the method or the path once more."""
+    wanted = head_of(f"GET http://a.com/ HTTP/1.1|Host: a.com|{lines}").wanted
+    assert (wanted.content, wanted.restated) == (content, restated)
+
+
 def test_a_tunnel_is_understood() -> None:
     """With a Host header that agrees, with and without its port, or without any in HTTP/1.0."""
     for lines in ("HTTP/1.1|Host: example.com:443", "HTTP/1.1|Host: EXAMPLE.com", "HTTP/1.0"):
