@@ -71,7 +71,8 @@ def derive(
     root = str(context.main_worktree_path)
     backend = choose_backend(rules.backend, support)
     mounts = promises.has_mounts(backend)
-    mode, doubts = private_git.choose(rules, git, host, mounts=mounts)
+    hidden = frozenset(name for name, _ in _ungranted(context))
+    mode, doubts = private_git.choose(rules, git, host, mounts=mounts, root=root, hidden=hidden)
     rules = replace(rules, git=mode, net=network_mode(rules, provider))
     check_publish(rules, mounts=mounts)
     warnings = [*rules.warnings, *doubts]
@@ -99,8 +100,7 @@ def derive(
     binds: list[Bind] = []
     covered: dict[str, str] = {}
     if mode == "private":
-        hidden = frozenset(name for name, _ in _ungranted(context))
-        shown, binds, covered = private_git.shown(git, root, hidden)
+        shown, binds, covered = private_git.shown(git, root, hidden, mounts=mounts)
         grants += shown
     else:
         grants += git_grants(git, mode, root)

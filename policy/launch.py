@@ -35,6 +35,7 @@ class Git(NamedTuple):
         inside: git directories of submodules that lie in the submodules themselves, where the worktree is writable.
         pointers: `.git` files of other worktrees that lie in this one.
         obstacles: why no private git directory can be made, as sentences.
+        created: whether Paddock made the worktree; looked at only where a jail has no mounts.
     """
 
     kind: str
@@ -46,6 +47,7 @@ class Git(NamedTuple):
     inside: tuple[str, ...] = ()
     pointers: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
+    created: bool = False
 
 
 class Command(NamedTuple):

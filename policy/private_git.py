@@ -1,25 +1,44 @@
 """Whether a command gets a private git directory, and what of the repository a jail with one shows.
 
 The agent writes a git directory of its own, which borrows the repository's objects. It is shown in the place of the
-worktree's `.git`, in the jail only; nothing of the repository but its objects is shown, and those are read-only.
+worktree's `.git`, in the jail only; nothing of the repository but its objects is shown, and those are read-only. Where
+a jail has no mounts, `.git` leads there on the disk meanwhile (`launcher.vcs.quarantine.swap`).
 """
 
+from policy import promises
 from policy.config.rules import Rules
 from policy.errors import Refusal
 from policy.host import Host
 from policy.launch import Git
 from policy.plan import Bind, Grant, beneath
 
-SOURCE = "--git private"
+SOURCE = promises.PRIVATE_GIT
+
+SWAPPED = (
+    "while this runs, {root}/.git leads to a git directory that the command writes (no mount can cover it in the jail "
+    "alone): run no git there outside, and open it in no editor or prompt that does; the end puts it back"
+)
 
 DIRECTORY = "@git/git"
 """The private git directory; see launcher/vcs/quarantine/record.py for what lies beside it."""
 
 
-def choose(rules: Rules, git: Git, host: Host, *, mounts: bool) -> tuple[str, list[str]]:
+def choose(
+    rules: Rules, git: Git, host: Host, *, mounts: bool, root: str, hidden: frozenset[str]
+) -> tuple[str, list[str]]:
     """The access to git that a launch has, and what the user should know of it.
 
-    `auto` is private where that can be held, else readonly.
+    `auto` is private where that can be held, else readonly. Without mounts `.git` on the disk has to lead to the
+    private git directory meanwhile, where git outside of the jail meets it too: so only in worktrees that Paddock made
+    for agents, and with a warning.
+
+    Args:
+        rules: the merged configuration.
+        git: of the worktree.
+        host: answers about the disk.
+        mounts: whether the jail has a mount namespace.
+        root: canonical root of the worktree.
+        hidden: names of submodules that are not granted.
 
     Raises:
         Refusal: git-private-impossible.
@@ -28,19 +47,39 @@ def choose(rules: Rules, git: Git, host: Host, *, mounts: bool) -> tuple[str, li
         return rules.git, []
     reasons = [*git.obstacles, *_not_granted(rules, git, host)]
     if not mounts:
-        reasons.insert(0, "without a mount namespace the worktree's .git cannot be covered, and git outside of the "
-                       "jail would obey what the command writes there")  # fmt: skip
+        reasons = [*_unswappable(git, hidden), *reasons]
     if not reasons:
-        return "private", []
+        return "private", [] if mounts else [SWAPPED.format(root=root)]
     if rules.git == "private":
         raise Refusal(
             "git-private-impossible",
             "this worktree cannot have a private git directory",
             context="\n".join(reasons),
-            hint="--git readonly: log, diff and status work\n"
+            hint=("make one that can, and work there: paddock worktree add TICKET\n"
+                  if not (mounts or git.created) else "")
+            + "--git readonly: log, diff and status work\n"
             "or --git shared: the command may write the repository, hooks and configuration included",
-        )
+        )  # fmt: skip
     return "readonly", [f"git is read-only, commits are not possible: {reasons[0]}"]
+
+
+def _unswappable(git: Git, hidden: frozenset[str]) -> list[str]:
+    """Why `.git` on the disk must not lead to a private git directory, where nothing but that is possible."""
+    if git.kind == "main":
+        return ["without a mount namespace the repository itself, which lies in a main checkout, cannot be covered"]
+    if not git.created:
+        return [
+            "without a mount namespace the worktree's .git cannot be covered, and git outside of the jail would obey "
+            "what the command writes there; only a worktree that Paddock made is put up with that "
+            "(paddock worktree add TICKET)"
+        ]
+    if git.inside:
+        return [f"{git.inside[0]} lies in the submodule, where without a mount namespace the command could write it"]
+    return [
+        f"without a mount namespace the private git directory of submodule {name}, which is not granted, cannot be "
+        "hidden"
+        for name in sorted(hidden)
+    ][:1]
 
 
 def _not_granted(rules: Rules, git: Git, host: Host) -> list[str]:
@@ -64,13 +103,16 @@ def reachable(binds: list[Bind], denied: dict[str, str], nested: list[str]) -> l
     return [bind for bind in binds if not hidden(bind[1])]
 
 
-def shown(git: Git, root: str, hidden: frozenset[str]) -> tuple[list[Grant], list[Bind], dict[str, str]]:
-    """What a jail with mounts shows: grants at their own paths, binds at others, and what is denied.
+def shown(
+    git: Git, root: str, hidden: frozenset[str], *, mounts: bool = True
+) -> tuple[list[Grant], list[Bind], dict[str, str]]:
+    """What a jail shows: grants at their own paths, binds at others, which need mounts, and what is denied.
 
     Args:
         git: of the worktree.
         root: canonical root of the worktree.
         hidden: names of submodules that are not granted.
+        mounts: whether the jail has a mount namespace.
     """
     top = f"{root}/.git"
     main = git.kind == "main"
@@ -82,7 +124,7 @@ def shown(git: Git, root: str, hidden: frozenset[str]) -> tuple[list[Grant], lis
         if name in hidden:
             denied |= {} if main else {f"{DIRECTORY}/{private}": f"submodule {name} is not granted"}
             continue
-        if name or not main:
+        if mounts and (name or not main):
             binds.append((f"@git/pointers/{at}", f"{path}/.git", "r"))
         for number, store in enumerate(stores):
             found = [(store, "objects"), *([(large[store], "lfs/objects")] if store in large else [])]

@@ -13,6 +13,7 @@ BUBBLEWRAP = "bubblewrap"
 
 PRIVATE_HOME = "private home"
 PRIVATE_TEMP = "private temp"
+PRIVATE_GIT = "--git private"
 """Sources of the grants of the session's slots, which lie in Paddock's own state: they hold although that is denied."""
 
 NESTED = "granted submodule"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from policy import promises, risk
 from policy.plan import Grant, Plan, beneath
-from policy.promises import NESTED
+from policy.promises import NESTED, PRIVATE_GIT, PRIVATE_HOME, PRIVATE_TEMP
 
 NAMES = {"r": "read", "w": "write", "x": "execute", "i": "device control"}
 
@@ -18,7 +18,7 @@ HANDOFF = "hand-off file"
 """Source of a limit: other tools would execute the file later."""
 
 
-BEYOND_DENIAL = (NESTED, "private home", "private temp")
+BEYOND_DENIAL = (NESTED, PRIVATE_HOME, PRIVATE_TEMP, PRIVATE_GIT)
 """Sources of grants that hold although a denied path lies above: the slots lie in Paddock's own state, once bound."""
 
 

@@ -12,6 +12,7 @@ Launch path: `os`.
 import time
 
 from launcher.lean import os
+from policy import promises
 from policy.errors import Refusal, printable
 from policy.plan import Plan
 
@@ -42,7 +43,9 @@ class Watch:
         self._since = time.time_ns() - _TICK
         self._started = time.monotonic()
         self._before = self._seen()
-        self._pointers = self._pointing()
+        # Swapped on the disk they change by our own doing; what the command does to them is told when they are docked.
+        swapped = plan.git == "private" and not promises.has_mounts(plan.backend)
+        self._pointers = {} if swapped else self._pointing()
 
     def changes(self, *, thorough: bool = True) -> tuple[Change, ...]:
         """What was created, changed or removed since, sorted by path.
@@ -51,7 +54,7 @@ class Watch:
             thorough: look for repositories made in the worktree, too, however short the session was. A walk over the
                 worktree would be most of what a short command takes.
         """
-        pointing = self._pointing()
+        pointing = self._pointing() if self._pointers else {}
         found = self._changes() + tuple(
             ("changed", f"{root}/.git"[len(self._root) + 1 :], "protect")
             for root, stamp in self._pointers.items()

@@ -14,6 +14,7 @@ ENVIRONMENT = "env"  # subject: a variable's name; answer: its value or None
 IDENTITY = "id"  # subject: a path; answer: device, inode, mode, owner of the entry itself (lstat) and of its target
 CONTENT = "stat"  # as IDENTITY, and size, mtime, ctime: changes with a file's content and a directory's entries
 TEXT = "text"  # subject: a small file of /proc, whose stat says nothing; answer: its first bytes
+POINTER = "git"  # subject: a `.git` file; answer: its content, whichever file it is: it is replaced and put back again
 IMPLIED = "dir"  # subject: a directory; answer: what CONTENT gives for it, and inputs (marshalled) that hold as long
 RESOLVED = "real"  # subject: a path; answer: its canonical form with device and inode there, or None
 
@@ -41,6 +42,13 @@ def ask(kind: str, subject: str, environ: "os._Environ[str] | dict[str, str]") -
             wanted, endings = frozenset(names), tuple(suffix for suffix in suffixes if suffix)
             entries = os.listdir("/".join(directory))
             return tuple(sorted(entry for entry in entries if entry in wanted or (endings and entry.endswith(endings))))
+        if kind == POINTER:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+            descriptor = os.open(subject, flags)
+            try:
+                return os.read(descriptor, 8192) if os.fstat(descriptor).st_mode & 0o170000 == 0o100000 else None
+            finally:
+                os.close(descriptor)
         if kind == TEXT:
             descriptor = os.open(subject, os.O_RDONLY | os.O_CLOEXEC)
             try:

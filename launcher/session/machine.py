@@ -8,7 +8,9 @@ import pwd
 import stat
 
 from launcher.session import inputs
+from launcher.session.places import places
 from launcher.vcs.disk import Present
+from launcher.vcs.quarantine import pointer, swap
 
 _DISK = Present()
 
@@ -19,6 +21,7 @@ class Machine:
     def __init__(self, environ: "os._Environ[str] | dict[str, str]") -> None:
         self._environ = environ
         self._inputs: dict[tuple[str, str], object] = {}
+        self._originals: dict[str, bytes] | None = None
 
     def recorded(self) -> tuple[inputs.Input, ...]:
         """Everything that was asked so far, with the answers, for the plan cache.
@@ -78,11 +81,17 @@ class Machine:
 
     def kind(self, path: str) -> str | None:
         """What lstat(2) says `path` is; None when absent."""
+        if self._pointer(path) is not None:
+            return "file"
         self._ask(inputs.IDENTITY, path)
         return _DISK.kind(path)
 
     def resolve(self, path: str) -> str | None:
         """The canonical path, None when it does not exist or cannot be reached."""
+        if path.endswith(f"/{pointer.NAME}"):
+            above = self.resolve(os.path.dirname(path))
+            if above is not None and self._pointer(f"{above}/{pointer.NAME}") is not None:
+                return f"{above}/{pointer.NAME}"
         answer = self._ask(inputs.RESOLVED, path)
         return answer[0] if isinstance(answer, tuple) else None
 
@@ -122,8 +131,30 @@ class Machine:
 
     def read(self, path: str, limit: int = 65536) -> bytes | None:
         """Content of a regular file up to `limit` bytes; None when longer, not regular, or unreadable."""
+        known = self._pointer(path)
+        if known is not None:
+            return known
         self._ask(inputs.CONTENT, path)
         return _DISK.read(path, limit)
+
+    def _pointer(self, path: str) -> bytes | None:
+        """Content of a `.git` file; None for anything else.
+
+        While a jail without mounts lives in a worktree, what lies there is the command's; then it is what it was
+        before (`launcher.vcs.quarantine.swap`). The answer is by content: each session puts back another file.
+        """
+        if not path.endswith(f"/{pointer.NAME}"):
+            return None
+        if self._originals is None:
+            self._originals = swap.originals(places(self._environ).state)
+        known = self._originals.get(path)
+        if known is None and _DISK.kind(path) != "file":
+            return None
+        answer = known if known is not None else self._ask(inputs.POINTER, path)
+        if not isinstance(answer, bytes):
+            return None
+        self._inputs[inputs.POINTER, path] = answer
+        return answer
 
     def executable(self, path: str) -> bool:
         """Whether the calling user may execute this regular file."""

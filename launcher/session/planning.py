@@ -13,7 +13,9 @@ from launcher.session.private_home import make_private_home
 from launcher.session.programs import find_command
 from launcher.session.trust import Trust
 from launcher.vcs import checkout
+from launcher.vcs.worktrees import files
 from launcher.vcs.worktrees.naming import worktree_id as worktree_id
+from launcher.vcs.worktrees.store import WorktreeRepository
 from policy import derive, promises, toolchain_table, toolchains
 from policy.config import flags
 from policy.config import rules as config_rules
@@ -102,7 +104,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     provider = providers.translated(chosen, settings, context, command, machine)
     plan = derive.derive(
         context,
-        repositories.described(found, machine),
+        repositories.described(found, machine, created=not support.userns and _created(found, places, machine)),
         program,
         rules,
         support,
@@ -237,6 +239,16 @@ def _try_bubblewrap(support: probe.Support, machine: Machine, writable: tuple[st
             machine.resolve(f"{directory}/bwrap")
     path, works, why = probe.bubblewrap(tuple(filter(None, map(machine.resolve, writable))))
     support.bubblewrap, support.bubblewrap_why = path if works else "", why
+
+
+def _created(found: checkout.Checkout, places: Places, machine: Machine) -> bool:
+    """Whether Paddock made this worktree for an agent, and did not find it made by somebody else."""
+    if found.kind != "linked":
+        return False
+    machine.depends_on_content(f"{found.git_dir}/{files.RECORD}")  # written anew whenever what is known changes
+    store = WorktreeRepository(places.state)
+    row = store.get(worktree_id(found.root)) if os.path.exists(store.path) else None
+    return row is not None and not row.adopted and (row.path, str(row.main.git_dir)) == (found.root, found.git_dir)
 
 
 def _depend_on_code(machine: Machine) -> None:

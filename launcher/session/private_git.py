@@ -37,9 +37,6 @@ class Finished:
         self.refusal = refusal
 
 
-NOTHING = Finished([], None)
-
-
 def take(places: Places, plan: Plan, slots: dict[str, str]) -> Lease:
     """Makes the worktree's private git directory ready, adds its slot, and tells what the user should know.
 
@@ -73,19 +70,32 @@ def finish(taken: Lease, plan: Plan, *, strict: bool = False, hold: bool = False
         hold: nothing is.
         nothing: there is nothing to take over, as `nothing_new` said when the jail was empty.
     """
-    taken.close()
+    lines: list[str] = []
+    try:
+        taken.close()
+    except Refusal as refusal:
+        messages.say(str(refusal))
+        return Finished(lines, refusal.as_dict())
+    if replaced := [docked for docked in taken.docked if docked.aside]:
+        from launcher.session import handoff
+        from launcher.vcs.quarantine import swap
+
+        lines = swap.told(replaced)
+        if strict:
+            changed = [f"{docked.path}/.git"[len(plan.worktree) + 1 :] for docked in replaced]
+            return Finished(lines, None, handoff.refused(tuple(("changed", path, "protect") for path in changed)))
     if hold or nothing:
-        return NOTHING
+        return Finished(lines, None)
     try:
         if not ending.due(taken.directory):
-            return NOTHING
+            return Finished(lines, None)
         from launcher.session import harvesting, packages
 
         packages.enable()
         result = harvesting.take(taken.directory, plan.handoff_patterns, strict=strict)
-        return Finished(harvesting.told(result, once=True), result.as_dict())
+        return Finished([*lines, *harvesting.told(result, once=True)], result.as_dict())
     except Refusal as refusal:
         if refusal.reference == STRICT:
-            return Finished([], refusal.as_dict(), refusal)
+            return Finished(lines, refusal.as_dict(), refusal)
         messages.say(str(refusal))
-        return Finished([], refusal.as_dict())
+        return Finished(lines, refusal.as_dict())

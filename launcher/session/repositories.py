@@ -26,8 +26,14 @@ _DEPTH = 5
 """So many repositories deep git follows alternates."""
 
 
-def described(found: Checkout, host: Host) -> Git:
-    """The facts about a checkout's git data that decisions need. What was looked at becomes an input of the Plan."""
+def described(found: Checkout, host: Host, *, created: bool = False) -> Git:
+    """The facts about a checkout's git data that decisions need. What was looked at becomes an input of the Plan.
+
+    Args:
+        found: the checkout.
+        host: answers about the disk.
+        created: whether Paddock made it.
+    """
     obstacles: list[str] = []
     repositories: list[Repository] = []
     large: list[tuple[str, str]] = []
@@ -65,6 +71,7 @@ def described(found: Checkout, host: Host) -> Git:
         inside=tuple(inside),
         pointers=_pointers(found, host),
         obstacles=tuple(obstacles),
+        created=created,
     )
 
 

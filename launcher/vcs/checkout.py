@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from launcher.vcs import git_config
 from launcher.vcs.disk import Disk
+from launcher.vcs.quarantine import record
 from policy.errors import Refusal
 from policy.plan import beneath
 
@@ -97,6 +98,19 @@ def _is_git_dir(path: str, disk: Disk) -> bool:
     )
 
 
+def _is_private(git_dir: str, disk: Disk) -> bool:
+    """Whether a git directory is a private one of Paddock's, or lies in one (`launcher.vcs.quarantine.record`)."""
+    here = git_dir
+    while here != "/":
+        above = os.path.dirname(here)
+        if os.path.basename(here) == record.GIT:
+            content = disk.read(f"{above}/{record.RECORD}", 64 << 20)
+            if content is not None and content.startswith(record.MAGIC):
+                return True
+        here = above
+    return False
+
+
 def _described(root: str, entry: str, kind: str, disk: Disk) -> Checkout:
     if kind == "dir":
         if not _is_git_dir(entry, disk):
@@ -107,6 +121,12 @@ def _described(root: str, entry: str, kind: str, disk: Disk) -> Checkout:
     git_dir = _pointer(entry, root, disk)
     if beneath(git_dir, root):
         raise _invalid(entry, f"it points into the worktree itself, at {git_dir}")
+    if _is_private(git_dir, disk):
+        raise _invalid(
+            entry,
+            f"it leads to a private git directory, which an agent writes: {git_dir}",
+            hint=f"if a session is running in {root}, wait for it; if one was killed: paddock worktree dock {root}",
+        )
     common_text = _line(f"{git_dir}/commondir", disk)
     if common_text is not None:
         common = disk.resolve(os.path.join(git_dir, common_text))

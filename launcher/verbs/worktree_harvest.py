@@ -98,7 +98,7 @@ def _dock(directory: _Directory = None, as_json: _Json = False) -> int:
     start = directory_named(directory) if directory else places.current_directory()
     done = docking.dock(records.directory_of(places.places(os.environ).state, worktree_id(os.path.realpath(start))))
     if as_json:
-        print(json.dumps([item._asdict() for item in done], indent=2))
+        print(json.dumps([item.as_dict() for item in done], indent=2))
         return 0
     for item in done:
         aside = f"; what was there is in {item.aside}" if item.aside else ""

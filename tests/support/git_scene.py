@@ -67,12 +67,17 @@ class Git:
 
 
 def make(who: Who, installed: Installed, public_dir: Path, worktree: str, backend: str) -> Git:
-    """The repository of `git_commands.SETUP`, owned by `who`."""
+    """The repository of `git_commands.SETUP`, owned by `who`; for the guard `one` is a worktree that Paddock made."""
     need({promises.NAMESPACES: "userns", promises.BUBBLEWRAP: "bubblewrap"}.get(backend, "landlock"))
     place = public_dir / "place"
     place.mkdir(exist_ok=True)
     ended = who.run(["bash", "-euc", git_commands.SETUP], cwd=who.give(place))
     assert ended.returncode == 0, ended.stderr
+    if backend == promises.GUARD and worktree == "one":
+        words = [str(installed.paddock), "worktree", "add", "one", "--branch", "one", "--path", str(place / "one")]
+        for command in (["git", "worktree", "remove", "--force", "--force", "../one"], words):
+            ended = who.run(command, cwd=place / "main")
+            assert ended.returncode == 0, ended.stderr
     return Git(who, installed, place, place / worktree, backend)
 
 

@@ -14,7 +14,7 @@ DELETED = " (deleted)"
 
 # Sources of grants that hold although a denied path lies above them: the slots lie in Paddock's own state, which is
 # denied (as in `namespaces.layout`, where they are exempt).
-_BEYOND_DENIAL = (promises.NESTED, promises.PRIVATE_HOME, promises.PRIVATE_TEMP)
+_BEYOND_DENIAL = (promises.NESTED, promises.PRIVATE_HOME, promises.PRIVATE_TEMP, promises.PRIVATE_GIT)
 
 
 class Refused(PermissionError):

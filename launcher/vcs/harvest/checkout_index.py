@@ -64,7 +64,9 @@ def bring_forward(entry: Entry, git: Git, directory: str, serial: str, step: Cal
             # What is staged differs from both: it stays, path by path.
             _path_by_path(objects, making, old or empty, new)
     os.rmdir(nothing)
-    if not _trapped(git, entry.path, making):
+    # Without mounts a command may have removed the submodule's directory, or put a link there.
+    there = os.path.isdir(entry.path) and os.path.realpath(entry.path) == entry.path
+    if there and not _trapped(git, entry.path, making):
         try:
             # In this order: the option counts for what comes after it (git-update-index(1)).
             words = ("update-index", "--ignore-submodules", "--refresh")

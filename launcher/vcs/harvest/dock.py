@@ -6,27 +6,13 @@ private one where no git looks for it, before the pointer is written. Host git n
 """
 
 import os
-import shutil
 import stat
-from typing import NamedTuple
 
-from launcher.vcs.quarantine import lock
+from launcher.vcs.quarantine import lock, swap
 from launcher.vcs.quarantine import record as records
+from launcher.vcs.quarantine.pointer import Holder
+from launcher.vcs.quarantine.swap import Docked
 from policy.errors import Refusal
-
-
-class Docked(NamedTuple):
-    """What docking did at one checkout.
-
-    Attributes:
-        path: the checkout's root.
-        action: ``right`` (nothing to do) or ``restored``.
-        aside: where what had been there is now; "" when there was nothing.
-    """
-
-    path: str
-    action: str
-    aside: str
 
 
 def dock(directory: str) -> tuple[Docked, ...]:
@@ -50,66 +36,48 @@ def dock(directory: str) -> tuple[Docked, ...]:
             )
         if not lock.alone(descriptor, wait=False):
             raise Refusal("dock-busy", f"a session is running in {record.worktree}", hint="dock when it has ended")
-        # A submodule's root may be a link by now; the worktree's own pointer first, then outermost to innermost.
-        return tuple(_docked(directory, record, repository) for repository in record.repositories)
+        before = swap.dock(directory)
+        # The worktree's own pointer first, then outermost to innermost.
+        now = tuple(_docked(directory, record, repository) for repository in record.repositories)
+        known = {docked.path: docked for docked in before}
+        return tuple(known.get(docked.path, docked) if docked.action == "right" else docked for docked in now)
     finally:
         if descriptor >= 0:
             os.close(descriptor)
 
 
 def _docked(directory: str, record: records.Record, repository: records.Repository) -> Docked:
-    path, entry = repository.path, f"{repository.path}/.git"
-    if os.path.realpath(path) != path or not os.path.isdir(path):
-        # The agent has removed the submodule's directory, or put a link there: `git submodule update` makes it anew.
-        return Docked(path, "right", "")
-    if repository.git_dir == entry:
-        if not stat.S_ISDIR(_mode(entry)):
-            raise Refusal(
-                "dock-main",
-                f"{entry} was the repository itself, and is gone",
-                context="a main checkout holds its repository; there is nothing that it could be restored from",
-                hint="look for it beside the worktree, or restore it from a backup",
-            )
-        return Docked(path, "right", "")
-    if _right(entry, repository):
-        return Docked(path, "right", "")
-    aside = ""
+    path = repository.path
+    entry = f"{path}/.git"
     try:
-        if os.path.lexists(entry):
-            aside = f"{directory}/docked-{os.urandom(5).hex()}"
-            shutil.move(entry, aside)
-        relative = os.path.relpath(repository.git_dir, path)
-        text = repository.git_dir if not repository.name else relative  # as git itself writes the two
-        records.replace_file(entry, os.fsencode(f"gitdir: {text}\n"))
-        os.chmod(entry, 0o644)
+        try:
+            holder = Holder(record.worktree, path)
+        except (FileNotFoundError, NotADirectoryError):
+            if not repository.name:
+                raise
+            # The agent has removed the submodule's directory, or put a link there: `git submodule update` makes it.
+            return Docked(path, "right")
+        with holder:
+            found = holder.stat()
+            if repository.git_dir == entry:
+                if found is None or not stat.S_ISDIR(found.st_mode):
+                    raise Refusal(
+                        "dock-main",
+                        f"{entry} was the repository itself, and is gone",
+                        context="a main checkout holds its repository; there is nothing that it could be restored from",
+                        hint="look for it beside the worktree, or restore it from a backup",
+                    )
+                return Docked(path, "right")
+            content = holder.read()
+            if content is not None and swap.leads_to(content, path, repository.git_dir):
+                return Docked(path, "right")
+            aside = holder.put_aside(directory)
+            relative = os.path.relpath(repository.git_dir, path)
+            text = repository.git_dir if not repository.name else relative  # as git itself writes the two
+            holder.put(os.fsencode(f"gitdir: {text}\n"), f".git.paddock-{os.urandom(6).hex()}")
+            return Docked(path, "restored", aside)
     except OSError as error:
         raise Refusal(
             "dock-failed", f"{entry} cannot be put right", context=error.strerror or str(error),
             hint=f"do not run git in {record.worktree} until it is: paddock worktree dock",
         ) from None  # fmt: skip
-    return Docked(path, "restored", aside)
-
-
-def _right(entry: str, repository: records.Repository) -> bool:
-    """Whether a pointer file leads to the trusted git directory (gitrepository-layout(5))."""
-    try:
-        descriptor = os.open(entry, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return False
-        content = os.fsdecode(os.read(descriptor, 8192))
-    finally:
-        os.close(descriptor)
-    if not content.startswith("gitdir: "):
-        return False
-    target = content[len("gitdir: ") :].rstrip("\n")
-    return os.path.realpath(os.path.join(repository.path, target)) == repository.git_dir
-
-
-def _mode(path: str) -> int:
-    try:
-        return os.lstat(path).st_mode
-    except OSError:
-        return 0

@@ -20,7 +20,7 @@ from launcher.vcs.harvest.agent_refs import HEADS, AgentRefs, plausible
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits, Part, PartResult
 from launcher.vcs.harvest.trusted import ref
-from launcher.vcs.quarantine import contents, lock
+from launcher.vcs.quarantine import contents, lock, swap
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.reached import reached
 from policy.errors import Refusal, printable
@@ -68,6 +68,7 @@ def harvest(
         if not lock.alone(descriptor, wait=False):
             record = records.read(directory)
             return HarvestResult(record.worktree if record else "", "busy")
+        swap.dock(directory)  # a session that was killed could not
         run = _Run(directory, limits or Limits(), handoff, strict=strict, step=step)
         return run.all(branches or {})
     finally:

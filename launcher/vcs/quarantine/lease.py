@@ -8,10 +8,14 @@ Launch path: `os`, `fcntl`.
 
 from launcher.lean import os
 from launcher.vcs.quarantine import lock
-from launcher.vcs.quarantine.record import GIT, MOUNTED, SWAPPED, Record, read, stamp
+from launcher.vcs.quarantine.record import GIT, MOUNTED, SWAPPED, SWAPPED_NOW, Record, read, stamp
 from policy import promises
 from policy.errors import Refusal
 from policy.plan import Plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.vcs.quarantine.swap import Docked
 
 _ATTEMPTS = 20
 
@@ -27,19 +31,31 @@ class Lease:
         directory: see `record`.
         record: as it was when the session started.
         warnings: what the user should know.
+        docked: what was done with the `.git` files when it ended, where they were swapped and no other session lives.
     """
 
-    __slots__ = ("_lock", "directory", "record", "warnings")
+    __slots__ = ("_lock", "directory", "docked", "record", "warnings")
 
     def __init__(self, directory: str, record: Record, warnings: tuple[str, ...], descriptor: int) -> None:
         self.directory = directory
         self.record = record
         self.warnings = warnings
+        self.docked: tuple[Docked, ...] = ()
         self._lock = descriptor
 
     def close(self) -> None:
-        """Ends the use. To be called when no process of the jail lives any more."""
-        os.close(self._lock)
+        """Ends the use. To be called when no process of the jail lives any more.
+
+        Raises:
+            Refusal: dock-failed, swap-damaged: the use has ended, and `.git` is not what it was.
+        """
+        try:
+            if self.record.form == SWAPPED:
+                from launcher.vcs.quarantine import swap
+
+                self.docked = swap.dock_if_last(self._lock, self.directory)
+        finally:
+            os.close(self._lock)
 
 
 def take(directory: str, plan: Plan) -> Lease:
@@ -51,10 +67,13 @@ def take(directory: str, plan: Plan) -> Lease:
         directory: canonical; made by the caller.
         plan: with ``git`` private; bound or not.
 
+    Where the plan's jail has no mounts, `.git` leads to the private git directory from now on, for everybody.
+
     Raises:
-        Refusal: state-unusable, git-private-busy, git-record-damaged, and what `renew` refuses.
+        Refusal: state-unusable, git-private-busy, git-record-damaged, what `renew` refuses, and what `swap` does.
     """
     warnings: tuple[str, ...] = ()
+    swapped = form_of(plan) == SWAPPED
     for _ in range(_ATTEMPTS):
         try:
             descriptor = lock.opened(directory)
@@ -62,18 +81,29 @@ def take(directory: str, plan: Plan) -> Lease:
             raise unusable(directory, error) from None
         try:
             if lock.alone(descriptor, wait=False):
+                if os.path.lexists(f"{directory}/{SWAPPED_NOW}"):
+                    warnings = (*warnings, *_docked(directory))
                 record = read(directory)
                 if record is None or not fits(record, plan) or not unchanged(record) or not whole(directory, record):
                     from launcher.vcs.quarantine import renew
 
                     said = renew.renew(directory, plan, record)
                     warnings = (*warnings, *said)
+                if swapped:
+                    _swap(directory)
             lock.together(descriptor)
-            # In between somebody else may have had it alone, and harvested, renewed or removed.
+            # In between somebody else may have had it alone, and harvested, renewed, docked or removed.
             record = read(directory)
-            if record is not None and fits(record, plan) and _is(descriptor, f"{directory}/{lock.LOCK}"):
+            if (
+                record is not None
+                and fits(record, plan)
+                and _is(descriptor, f"{directory}/{lock.LOCK}")
+                and os.path.lexists(f"{directory}/{SWAPPED_NOW}") == swapped
+            ):
                 return Lease(directory, record, warnings, descriptor)
         except BaseException:
+            if swapped:
+                _abandoned(descriptor, directory)
             os.close(descriptor)
             raise
         os.close(descriptor)
@@ -83,6 +113,37 @@ def take(directory: str, plan: Plan) -> Lease:
         context="another session there was started with other submodules or another form of jail",
         hint="wait until it has ended, or --git readonly",
     )
+
+
+def _swap(directory: str) -> None:
+    from launcher.vcs.quarantine import swap
+
+    record = read(directory)
+    assert record is not None
+    try:
+        swap.swap(directory, record)
+    except OSError as error:
+        raise unusable(directory, error) from None
+
+
+def _abandoned(descriptor: int, directory: str) -> None:
+    """Docks after a failure; where that fails too, what is being raised already matters more, and the next one tries.
+
+    Nothing of the command's has been there yet.
+    """
+    from launcher.vcs.quarantine import swap
+
+    try:
+        swap.dock_if_last(descriptor, directory)
+    except Refusal:
+        return
+
+
+def _docked(directory: str) -> tuple[str, ...]:
+    """Ends what a session that was killed has left; what the user should know of it."""
+    from launcher.vcs.quarantine import swap
+
+    return tuple(swap.told(swap.dock(directory)))
 
 
 def fits(record: Record, plan: Plan) -> bool:

@@ -9,6 +9,7 @@
     store/     does not exist here: in jails, where object stores are shown whose own place is covered
     given/     of `contents`: which refs were shown, so that the agent's own are told from them
     harvest/   of the harvest: its journal, and what came in
+    swapped    of `swap`: what the worktree's `.git` files were, as long as they lead to git/
 
 A record is replaced as a whole and synced, so a reader meets the old one or the new one. There is one exactly when the
 private git directory is complete: it is written last, before the first session starts.
@@ -24,12 +25,14 @@ GIT = "git"
 POINTERS = "pointers"
 STORE = "store"
 HARVEST = "harvest"
+SWAPPED_NOW = "swapped"
 
 MOUNTED = "mounted"
 SWAPPED = "swapped"
 """How a jail comes to the private directory: bound in the jail only, or named by the worktree's `.git` on disk."""
 
-_MAGIC = b"paddock-git 1"
+MAGIC = b"paddock-git 1"
+"""How every record begins."""
 _END = b"end"
 _MOST_BYTES = 64 << 20
 
@@ -128,13 +131,13 @@ class Record:
             words += [*repository.fields(), str(len(repository.stores)), *repository.stores]
         for stamp in self.seen:
             words += stamp
-        return b"\0".join((_MAGIC, *map(os.fsencode, words), _END))
+        return b"\0".join((MAGIC, *map(os.fsencode, words), _END))
 
     @classmethod
     def decode(cls, content: bytes) -> "Record | None":
         """The record that `encode` wrote; None for anything else."""
         magic, *fields = content.split(b"\0")
-        if magic != _MAGIC or not fields or fields.pop() != _END:
+        if magic != MAGIC or not fields or fields.pop() != _END:
             return None
         words = list(map(os.fsdecode, fields))
         try:

@@ -11,6 +11,8 @@ from launcher.jail.remove import remove_tree
 from launcher.vcs.checkout import Checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
+from launcher.vcs.quarantine import record as private
+from launcher.vcs.quarantine import swap
 from launcher.vcs.worktrees import copying, files, lock
 from launcher.vcs.worktrees.models import Part, State, Worktree
 from launcher.vcs.worktrees.proposal import propose
@@ -55,6 +57,8 @@ class Creation:
                 if own is None:
                     raise Refusal("worktree-busy", f"somebody is at work on {worktree.path}", hint="try again later")
                 self._step("record")
+                # Left by a session in a worktree that was here before, and that is gone.
+                swap.forget(private.directory_of(self._state, worktree.worktree_id))
                 self._store.save(worktree)
                 kept = os.dup(own)  # beyond the repository's lock
             try:

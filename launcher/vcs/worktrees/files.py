@@ -9,13 +9,13 @@ import time
 from launcher.jail.remove import remove_tree
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
+from launcher.vcs.quarantine.swap import BUSY
 from launcher.vcs.worktrees.models import Part, Worktree
 
 RECORD = "paddock-worktree.json"
 """In the git directory of each worktree that Paddock knows: what the store is made from again when it is lost."""
 
 LOCKED = "locked"
-_BUSY = "paddock is at work: "
 
 
 def free_name(common_dirs: list[str], wanted: str) -> str:
@@ -42,7 +42,7 @@ def make(part: Part, owner: str, zero: str) -> None:
     os.makedirs(os.path.dirname(git_dir), exist_ok=True)
     os.mkdir(git_dir)
     # First: `git worktree prune` would take a directory that is not finished for one that is broken.
-    _write(f"{git_dir}/{LOCKED}", f"{_BUSY}{owner}\n")
+    _write(f"{git_dir}/{LOCKED}", f"{BUSY}{owner}\n")
     _write(f"{git_dir}/gitdir", f"{os.fspath(part.path)}/.git\n")
     _write(f"{git_dir}/commondir", "../..\n")
     _write(f"{git_dir}/HEAD", f"ref: {part.ref}\n" if part.ref else f"{part.base}\n")
@@ -68,7 +68,7 @@ def unlock(part: Part) -> None:
 def relock(part: Part, owner: str) -> None:
     """Locks a worktree that is about to vanish, so that nobody prunes it halfway."""
     if os.path.isdir(part.git_dir):
-        _replace(f"{part.git_dir}/{LOCKED}", f"{_BUSY}{owner}\n")
+        _replace(f"{part.git_dir}/{LOCKED}", f"{BUSY}{owner}\n")
 
 
 def lock_reason(git_dir: str) -> str | None:
@@ -145,7 +145,7 @@ def _is_bare(common_dir: str) -> bool:
 
 def _locked_by(git_dir: str) -> str | None:
     text = os.fsdecode(Present().read(f"{git_dir}/{LOCKED}", 8192) or b"").strip()
-    return text.removeprefix(_BUSY) if text.startswith(_BUSY) else None
+    return text.removeprefix(BUSY) if text.startswith(BUSY) else None
 
 
 def _write(path: str, text: str) -> None:

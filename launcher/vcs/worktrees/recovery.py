@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
-from launcher.vcs.quarantine import record
+from launcher.vcs.quarantine import record, swap
 from launcher.vcs.worktrees import files, lock
 from launcher.vcs.worktrees.creation import IDENTITY, Creation
 from launcher.vcs.worktrees.models import Part, State, Worktree
@@ -42,6 +42,7 @@ class Recovery:
 
         Cheap when there is nothing to do; every command of the service begins with it. Returns what was done.
         """
+        swap.originals(self._state)
         known = self._store.of(common_dir)
         unknown = self._unknown(common_dir, known)
         if not unknown and all(row.state is State.READY and self._is_well(row) for row in known):
@@ -117,7 +118,7 @@ class Recovery:
         root = os.path.dirname(entry)
         if root != row.path and os.path.lexists(entry):
             return self._rekeyed(row, root)
-        there = os.path.lexists(f"{row.path}/.git")
+        there = self._is_there(row)
         wanted = State.READY if there else State.MISSING
         if row.state is not wanted:
             self._step("state")
@@ -146,7 +147,13 @@ class Recovery:
 
     def _is_well(self, row: Worktree) -> bool:
         entry = f"{row.path}/.git"
-        return files.points_to(os.fspath(row.main.git_dir)) == entry and os.path.lexists(entry)
+        return files.points_to(os.fspath(row.main.git_dir)) == entry and self._is_there(row)
+
+    def _is_there(self, row: Worktree) -> bool:
+        """Whether the worktree has a `.git`; one that is swapped now may have been removed by a command in its jail."""
+        if os.path.lexists(f"{row.path}/.git"):
+            return True
+        return swap.is_swapped(record.directory_of(self._state, row.worktree_id)) and os.path.isdir(row.path)
 
     def _unknown(self, common_dir: str, known: list[Worktree]) -> list[Worktree]:
         """Worktrees that are noted in git's own directories, but not in the store."""

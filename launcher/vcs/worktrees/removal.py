@@ -11,7 +11,7 @@ from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from launcher.vcs.quarantine import lock as private_lock
-from launcher.vcs.quarantine import record
+from launcher.vcs.quarantine import record, swap
 from launcher.vcs.worktrees import backup, condition, files, lock, naming
 from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.creation import IDENTITY
@@ -260,6 +260,8 @@ def _no_session(state: str, worktree: Worktree) -> Iterator[None]:
     try:
         if not private_lock.alone(descriptor, wait=False):
             raise Refusal("worktree-in-use", f"a session is running in {worktree.path}", hint="paddock exec --list")
+        if worktree.state is State.READY:
+            swap.dock(directory)
         yield
     finally:
         os.close(descriptor)

@@ -1,0 +1,187 @@
+"""One `.git` entry of a worktree that an agent could write: looked at, put aside and replaced without following it.
+
+The directory that holds it is opened once, without links below the worktree's root. Everything then goes by that
+descriptor and the one name: what an agent has left there, a link, a FIFO, a directory, is never opened as such.
+
+Launch path of jails without mounts: `os` and `errno`.
+"""
+
+import errno
+
+from launcher.lean import os
+
+NAME = ".git"
+MOST_BYTES = 8192
+"""A pointer file is one path; git itself reads no more than this of one."""
+
+_ON_THE_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_TYPE = 0o170000
+_FILE, _SUBDIRECTORY, _LINK = 0o100000, 0o040000, 0o120000
+
+
+class Holder:
+    """The directory of a `.git` entry. A context manager.
+
+    Attributes:
+        path: the directory.
+    """
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, root: str, path: str) -> None:
+        """Opens the directory.
+
+        Args:
+            root: canonical root of the worktree; nothing that leads to it is an agent's.
+            path: that of a repository in it: `root` itself, or below it.
+
+        Raises:
+            OSError: it is not there any more, or a link leads to it (NotADirectoryError).
+        """
+        self.path = path
+        self._fd = os.open(root, _ON_THE_WAY)
+        try:
+            self._open_up()
+            for name in path[len(root) :].split("/"):
+                if name:
+                    self._step(name, _ON_THE_WAY)
+                    self._open_up()
+            self._step(".", _DIRECTORY)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def _step(self, name: str, flags: int) -> None:
+        inner = os.open(name, flags, dir_fd=self._fd)
+        os.close(self._fd)
+        self._fd = inner
+
+    def _open_up(self) -> None:
+        """Makes a directory of the user's usable again: whoever may write it can have taken the user's rights away."""
+        found = os.fstat(self._fd)
+        if found.st_mode & 0o700 != 0o700 and found.st_uid == os.geteuid():
+            os.chmod(f"/proc/self/fd/{self._fd}", found.st_mode & 0o7777 | 0o700)
+
+    def __enter__(self) -> "Holder":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._fd)
+
+    def stat(self, name: str = NAME) -> "os.stat_result | None":
+        """What lstat(2) says of an entry; None when it is not there."""
+        try:
+            return os.stat(name, dir_fd=self._fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def read(self) -> bytes | None:
+        """Content of the entry when it is a regular file of a pointer's size, else None."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        try:
+            fd = os.open(NAME, flags, dir_fd=self._fd)
+        except OSError:
+            return None  # absent, a link (ELOOP), a socket (ENXIO), or its mode was taken away: no pointer
+        try:
+            if os.fstat(fd).st_mode & _TYPE != _FILE:
+                return None
+            content = b""
+            while len(content) <= MOST_BYTES and (block := os.read(fd, MOST_BYTES + 1 - len(content))):
+                content += block
+            return content if len(content) <= MOST_BYTES else None
+        finally:
+            os.close(fd)
+
+    def put(
+        self, content: bytes, temporary: str, *, mode: int = 0o644, owner: tuple[int, int] | None = None, time: int = 0
+    ) -> None:
+        """Makes the entry a new regular file, in one step, synced. What is there must be no directory.
+
+        Args:
+            content: of the file.
+            temporary: a name in the same directory that is this call's alone.
+            mode: its permissions.
+            owner: user and group, which only root can give away; None for the caller's.
+            time: of its last change, in nanoseconds; 0 for now.
+
+        Raises:
+            OSError: it cannot be made; the entry is as it was.
+        """
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(temporary, flags, 0o600, dir_fd=self._fd)
+        try:
+            try:
+                rest = memoryview(content)
+                while rest:
+                    rest = rest[os.write(fd, rest) :]
+                if owner is not None and owner != (os.geteuid(), os.getegid()):
+                    os.fchown(fd, *owner)
+                os.fchmod(fd, mode)
+                if time:
+                    os.utime(fd, ns=(time, time))
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.rename(temporary, NAME, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        except BaseException:
+            os.unlink(temporary, dir_fd=self._fd)
+            raise
+        os.fsync(self._fd)
+
+    def drop(self, name: str) -> None:
+        """Removes a file or link of that name, if there is one."""
+        try:
+            os.unlink(name, dir_fd=self._fd)
+        except FileNotFoundError:
+            return
+
+    def put_aside(self, directory: str) -> str:
+        """Moves the entry, whatever it is, to where no git looks for it. Returns where it is; "" when it was nothing.
+
+        Into `directory` where that is possible. On another file system a pointer's worth of text, or that of a link, is
+        written anew there; what is larger gets another name where it is, and nobody may enter it; a FIFO goes.
+
+        Args:
+            directory: of ours.
+
+        Raises:
+            OSError: it can be neither moved nor copied; it is where it was.
+        """
+        found = self.stat()
+        if found is None:
+            return ""
+        kind = found.st_mode & _TYPE
+        if kind == _SUBDIRECTORY:
+            self._change_mode(NAME, 0o700)  # rename(2) of a directory writes its `..`
+        aside = f"{directory}/docked-{os.urandom(5).hex()}"
+        try:
+            os.rename(NAME, aside, src_dir_fd=self._fd)
+            return aside
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+        content = os.fsencode(os.readlink(NAME, dir_fd=self._fd)) if kind == _LINK else self.read()
+        if content is not None:
+            fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(fd, content)
+            finally:
+                os.close(fd)
+        elif kind in (_FILE, _SUBDIRECTORY):
+            other = f"{NAME}.docked-{os.urandom(5).hex()}"
+            os.rename(NAME, other, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+            self._change_mode(other, 0)
+            return f"{self.path}/{other}"
+        else:
+            aside = ""
+        os.unlink(NAME, dir_fd=self._fd)
+        return aside
+
+    def _change_mode(self, name: str, mode: int) -> None:
+        """Changes the mode of a file or directory, whatever its mode was, and never through a link."""
+        fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._fd)
+        try:
+            os.chmod(f"/proc/self/fd/{fd}", mode)
+        finally:
+            os.close(fd)

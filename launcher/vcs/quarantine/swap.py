@@ -1,0 +1,352 @@
+"""Where a jail has no mounts: `.git` on the disk leads to the private git directory while sessions live there.
+
+What is changed is written down first (`swapped`, see `record`), so whoever has the directory's lock alone and
+finds that file there knows that no session lives any more, and docks: the pointers lead to the trusted git directories
+again. Every step may be repeated; a SIGKILL between any two leaves a state that the next one completes.
+
+While it is swapped, git outside of the jail would obey what the agent writes. Paddock's own git never looks at `.git`
+then: it is given the trusted git directory by the record, or by `originals`.
+
+Launch path of jails without mounts: `os` and the system calls.
+"""
+
+from launcher.lean import os
+from launcher.vcs.quarantine import lock
+from launcher.vcs.quarantine.pointer import NAME, Holder
+from launcher.vcs.quarantine.record import GIT, SWAPPED_NOW, Record, replace_file, sync_directory
+from policy.errors import Refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+BUSY = "paddock is at work: "
+"""How a lock of `git worktree lock` begins that is Paddock's own."""
+
+_MAGIC = b"paddock-swap 1"
+_END = b"end"
+_FIELDS = 9
+
+
+class Entry:
+    """One `.git` file. Immutable by custom.
+
+    Attributes:
+        path: the directory that holds it, canonical.
+        git_dir: the trusted git directory that it leads to.
+        content: of the file.
+        mode: of the file: permission bits.
+        owner: user and group.
+        time: of its last change, in nanoseconds.
+        mark: what told this very file from any other; see `_mark`.
+        swapped: what is written in its place.
+    """
+
+    __slots__ = ("content", "git_dir", "mark", "mode", "owner", "path", "swapped", "time")
+
+    def __init__(
+        self,
+        path: str,
+        git_dir: str,
+        content: bytes,
+        mode: int,
+        owner: tuple[int, int],
+        time: int,
+        mark: str,
+        swapped: bytes,
+    ) -> None:
+        self.path = path
+        self.git_dir = git_dir
+        self.content = content
+        self.mode = mode
+        self.owner = owner
+        self.time = time
+        self.mark = mark
+        self.swapped = swapped
+
+
+class Docked:
+    """What docking did with one `.git` entry.
+
+    Attributes:
+        path: the directory that holds it.
+        action: ``right`` (nothing to do) or ``restored``.
+        aside: where what an agent had put there is now; "" when it was nothing.
+    """
+
+    __slots__ = ("action", "aside", "path")
+
+    def __init__(self, path: str, action: str, aside: str = "") -> None:
+        self.path = path
+        self.action = action
+        self.aside = aside
+
+    def as_dict(self) -> dict[str, str]:
+        """Plain data for ``--json``."""
+        return {"path": self.path, "action": self.action, "aside": self.aside}
+
+
+def is_swapped(directory: str) -> bool:
+    """Whether the pointers of the worktree whose private git directory is in `directory` lead there, or may."""
+    return os.path.lexists(f"{directory}/{SWAPPED_NOW}")
+
+
+def swap(directory: str, record: Record) -> None:
+    """Makes every `.git` file of a worktree lead to its private git directory. For who has the lock alone.
+
+    Raises:
+        Refusal: git-pointer-changed: what lies at `.git` is not what the record knows. Nothing is changed then.
+        OSError: one could not be written. What was changed is changed back.
+    """
+    entries = tuple(_looked(directory, record.worktree, one.path, one.git_dir, one.private)
+                    for one in record.repositories)  # fmt: skip
+    serial = os.urandom(6).hex()
+    replace_file(f"{directory}/{SWAPPED_NOW}", _encoded(serial, entries))
+    try:
+        for entry in entries:
+            _hold(entry, os.path.basename(directory))
+        for entry in entries:
+            with Holder(record.worktree, entry.path) as holder:
+                holder.put(entry.swapped, _temporary(serial), mode=entry.mode, owner=entry.owner)
+    except BaseException:
+        dock(directory)
+        raise
+
+
+def dock(directory: str) -> tuple[Docked, ...]:
+    """Puts back what `swap` has replaced. For who has the lock alone, so that no jail of the worktree lives.
+
+    Returns:
+        What was done, the worktree's own first; () when nothing was swapped.
+
+    Raises:
+        Refusal: dock-failed, swap-damaged. It stays written down what is to be done.
+    """
+    found = _read(directory)
+    if found is None:
+        return ()
+    serial, entries = found
+    done = tuple(_back(directory, entries[0].path, entry, serial) for entry in entries)
+    for entry in entries:
+        _release(entry)
+    os.unlink(f"{directory}/{SWAPPED_NOW}")
+    sync_directory(directory)
+    return done
+
+
+def dock_if_last(descriptor: int, directory: str) -> tuple[Docked, ...]:
+    """Docks at the end of a session, unless another one lives in the worktree; that one does it.
+
+    Args:
+        descriptor: of the lock, which the session shares. Of those that end together one has it alone in the end: a
+            lock that cannot be raised is lost (flock(2)).
+        directory: of the private git directory.
+    """
+    return dock(directory) if is_swapped(directory) and lock.alone(descriptor, wait=False) else ()
+
+
+def told(done: "Iterable[Docked]") -> list[str]:
+    """What the user should know of it: where an agent had something else at `.git`."""
+    return [
+        f"{docked.path}/{NAME} had been replaced by the command; what it had put there is in {docked.aside}"
+        for docked in done
+        if docked.aside
+    ]
+
+
+def originals(state: str) -> dict[str, bytes]:
+    """Docks wherever every session has ended; what `.git` files are where one lives: path -> content.
+
+    Args:
+        state: Paddock's state directory. A worktree that cannot be docked counts as one where a session lives: who
+            wants to use it is told why.
+    """
+    found: dict[str, bytes] = {}
+    try:
+        names = os.listdir(f"{state}/git")
+    except OSError:
+        return found
+    for name in names:
+        directory = f"{state}/git/{name}"
+        if is_swapped(directory):
+            found.update(_originals(directory))
+    return found
+
+
+def _originals(directory: str) -> dict[str, bytes]:
+    try:
+        settle(directory)
+    except Refusal:
+        pass  # whoever wants to use the worktree comes to the same place, and is told
+    try:
+        known = _read(directory)
+    except Refusal:
+        return {}  # what its `.git` files lead to is refused by `checkout.find`
+    return {} if known is None else {f"{entry.path}/{NAME}": entry.content for entry in known[1]}
+
+
+def settle(directory: str) -> tuple[Docked, ...]:
+    """Docks if no session lives in the worktree.
+
+    Raises:
+        Refusal: as `dock`; state-unusable.
+    """
+    try:
+        descriptor = lock.opened(directory)
+    except OSError as error:
+        raise _failed(directory, directory, error) from None
+    try:
+        return dock_if_last(descriptor, directory)
+    finally:
+        os.close(descriptor)
+
+
+def forget(directory: str) -> None:
+    """Gives up what was swapped: the worktree is gone, and another one is to be made in its place."""
+    try:
+        os.unlink(f"{directory}/{SWAPPED_NOW}")
+    except FileNotFoundError:
+        return
+
+
+def _looked(directory: str, root: str, path: str, git_dir: str, private: str) -> Entry:
+    """A `.git` file as it is, which must be one that leads to the trusted git directory."""
+    try:
+        with Holder(root, path) as holder:
+            found, content = holder.stat(), holder.read()
+    except OSError as error:
+        raise _changed(path, error.strerror or str(error)) from None
+    if found is None or content is None or not leads_to(content, path, git_dir):
+        raise _changed(path, f"it does not lead to {git_dir}")
+    place = f"{directory}/{GIT}/{private}" if private else f"{directory}/{GIT}"
+    owner = (found.st_uid, found.st_gid)
+    return Entry(path, git_dir, content, found.st_mode & 0o777, owner, found.st_mtime_ns, _mark(found),
+                 os.fsencode(f"gitdir: {place}\n"))  # fmt: skip
+
+
+def leads_to(content: bytes, path: str, git_dir: str) -> bool:
+    """Whether a pointer file's content, in the directory `path`, names a git directory (gitrepository-layout(5))."""
+    text = os.fsdecode(content)
+    if not text.startswith("gitdir: ") or "\0" in text:
+        return False
+    target = text[len("gitdir: ") :].rstrip("\n")
+    return os.path.realpath(os.path.join(path, target)) == git_dir
+
+
+def _back(directory: str, root: str, entry: Entry, serial: str) -> Docked:
+    """One `.git` entry is what it was. What an agent has put there is moved to where no git looks."""
+    try:
+        try:
+            holder = Holder(root, entry.path)
+        except (FileNotFoundError, NotADirectoryError):
+            if entry.path == root:
+                raise
+            # The agent has removed the submodule's directory, or put a link there: `git submodule update` makes it.
+            return Docked(entry.path, "right")
+        with holder:
+            holder.drop(_temporary(serial))
+            found = holder.stat()
+            if found is not None and _mark(found) == entry.mark:
+                return Docked(entry.path, "right")
+            aside = "" if holder.read() in (entry.swapped, entry.content) else holder.put_aside(directory)
+            try:
+                holder.put(entry.content, _temporary(serial), mode=entry.mode, owner=entry.owner, time=entry.time)
+            except OSError:
+                holder.drop(NAME)  # the disk is full, say: git outside had better find nothing than what was there
+                raise
+            return Docked(entry.path, "restored", aside)
+    except OSError as error:
+        raise _failed(directory, f"{entry.path}/{NAME}", error) from None
+
+
+def _temporary(serial: str) -> str:
+    return f"{NAME}.paddock-{serial}"
+
+
+def _mark(found: "os.stat_result") -> str:
+    """Tells a file from all others, and from what it was before a change: nobody sets the ctime back."""
+    return f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
+
+
+def _hold(entry: Entry, owner: str) -> None:
+    """Locks a linked worktree as `git worktree lock` does: without a `.git`, git elsewhere would prune it as gone."""
+    if not os.path.lexists(f"{entry.git_dir}/commondir"):
+        return
+    try:
+        fd = os.open(f"{entry.git_dir}/locked", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    except FileExistsError:
+        return  # the user's own
+    try:
+        os.write(fd, os.fsencode(f"{BUSY}{owner}\n"))
+    finally:
+        os.close(fd)
+
+
+def _release(entry: Entry) -> None:
+    """Takes Paddock's lock away; one of the user's stays."""
+    path = f"{entry.git_dir}/locked"
+    try:
+        with open(path, "rb") as file:
+            ours = file.read(200).startswith(BUSY.encode())
+    except FileNotFoundError:
+        return
+    if ours:
+        os.unlink(path)
+
+
+def _encoded(serial: str, entries: "Iterable[Entry]") -> bytes:
+    """The content of the journal. Neither a path nor a pointer holds a NUL, so that is what separates the fields."""
+    words = [_MAGIC, serial.encode()]
+    for entry in entries:
+        words += [os.fsencode(entry.path), os.fsencode(entry.git_dir), entry.content, entry.swapped]
+        words += [str(number).encode() for number in (entry.mode, *entry.owner, entry.time)]
+        words.append(entry.mark.encode())
+    return b"\0".join((*words, _END))
+
+
+def _read(directory: str) -> tuple[str, tuple[Entry, ...]] | None:
+    """What is written down: (serial, the entries); None when nothing is swapped.
+
+    Raises:
+        Refusal: swap-damaged.
+    """
+    path = f"{directory}/{SWAPPED_NOW}"
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _failed(directory, path, error) from None
+    magic, *words = content.split(b"\0")
+    if magic != _MAGIC or len(words) < 2 + _FIELDS or words[-1] != _END or (len(words) - 2) % _FIELDS:
+        raise Refusal(
+            "swap-damaged",
+            f"{path} is not what Paddock writes",
+            context="it says which git directories the .git files of a worktree belong to",
+            hint="write them by hand (gitdir: PATH), or git worktree repair from the main checkout; then remove it",
+        )
+    entries = []
+    for at in range(1, len(words) - 1, _FIELDS):
+        where, git_dir, original, swapped, mode, uid, gid, time, mark = words[at : at + _FIELDS]
+        entries.append(Entry(os.fsdecode(where), os.fsdecode(git_dir), original, int(mode), (int(uid), int(gid)),
+                             int(time), mark.decode(), swapped))  # fmt: skip
+    return words[0].decode(), tuple(entries)
+
+
+def _changed(path: str, why: str) -> Refusal:
+    return Refusal(
+        "git-pointer-changed",
+        f"{path}/{NAME} is not what it was when this launch was planned",
+        context=why,
+        hint="look at it, then once more; `git worktree repair` mends moved worktrees",
+    )
+
+
+def _failed(directory: str, path: str, error: OSError) -> Refusal:
+    return Refusal(
+        "dock-failed",
+        f"{path} cannot be put right",
+        context=error.strerror or str(error),
+        hint=f"run no git there until it is: paddock worktree dock; {directory}/{SWAPPED_NOW} says what it was",
+    )
