@@ -66,6 +66,7 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--publish", MANY, "[ADDRESS:]PORT[:PORT]", "let this port of the machine's loopback lead to one of the jail"),
     ("--git", ONE, "auto|private|readonly|shared", "access to git (auto: private where it can be held, else readonly)"),
     ("--strict-handoff", FLAG, "", "refuse to hand over work that changes files which other tools execute or obey"),
+    ("--sign", FLAG, "", "sign the commits that are taken over, outside, by your own git configuration"),
     ("--env", MANY, "NAME[=VALUE]", "pass a variable of the caller, or set one"),
     ("--limit", MANY, "NAME=VALUE", "bound processes, memory, open_files, file_size, disk or cpu_time"),
     ("--backend", ONE, "auto|landlock|bubblewrap", "what holds the jail (auto: Landlock where there is any)"),
@@ -78,7 +79,7 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--verbose", FLAG, "", "say what is done (short: -v)"),
 )
 
-UNUSED = ("--session", "--supervised", "--report", "--strict-handoff", "--dry-run", "--quiet")
+UNUSED = ("--session", "--supervised", "--report", "--strict-handoff", "--sign", "--dry-run", "--quiet")
 """What `paddock run` alone obeys. Verbs that put a question about a run accept them, so that a line can be reused."""
 
 SHORT = {"-q": "--quiet", "-v": "--verbose", "-h": "--help"}

@@ -21,6 +21,7 @@ def take(
     patterns: Iterable[tuple[str, str]],
     *,
     strict: bool = False,
+    sign: bool = False,
     limits: Limits | None = None,
     branches: Mapping[str, str] | None = None,
     step: Callable[[str], None] = lambda what: None,
@@ -31,6 +32,7 @@ def take(
         directory: `record.directory_of` the worktree.
         patterns: hand-off patterns with their modes, as `Plan.handoff_patterns` has them.
         strict: refuse commits that change hand-off files.
+        sign: with the user's own signature.
         limits: bounds; the default ones when None.
         branches: see `harvest.harvest`.
         step: told each step.
@@ -48,7 +50,7 @@ def take(
                 found.append((change.change, change.path, mode))
         return tuple(found)
 
-    return harvest(directory, limits=limits, branches=branches, handoff=handoff, strict=strict, step=step)
+    return harvest(directory, limits=limits, branches=branches, handoff=handoff, strict=strict, sign=sign, step=step)
 
 
 def _hooks(directory: str) -> tuple[tuple[str, str], ...]:

@@ -58,7 +58,9 @@ def nothing_new(taken: Lease) -> bool:
         return False
 
 
-def finish(taken: Lease, plan: Plan, *, strict: bool = False, hold: bool = False, nothing: bool = False) -> Finished:
+def finish(
+    taken: Lease, plan: Plan, *, strict: bool = False, sign: bool = False, hold: bool = False, nothing: bool = False
+) -> Finished:
     """Ends the use of the private git directory; the last session in the worktree harvests. For after the jail's end.
 
     A harvest that is refused is no failure of the session: the work stays where it is.
@@ -67,7 +69,8 @@ def finish(taken: Lease, plan: Plan, *, strict: bool = False, hold: bool = False
         taken: the use.
         plan: of the session.
         strict: commits that change hand-off files are not taken over.
-        hold: nothing is.
+        sign: with the user's own signature.
+        hold: nothing is taken over.
         nothing: there is nothing to take over, as `nothing_new` said when the jail was empty.
     """
     lines: list[str] = []
@@ -92,7 +95,7 @@ def finish(taken: Lease, plan: Plan, *, strict: bool = False, hold: bool = False
         from launcher.session import harvesting, packages
 
         packages.enable()
-        result = harvesting.take(taken.directory, plan.handoff_patterns, strict=strict)
+        result = harvesting.take(taken.directory, plan.handoff_patterns, strict=strict, sign=sign)
         return Finished([*lines, *harvesting.told(result, once=True)], result.as_dict())
     except Refusal as refusal:
         if refusal.reference == STRICT:

@@ -38,6 +38,7 @@ def run(
     verbose: bool,
     quiet: bool = False,
     strict: bool = False,
+    sign: bool = False,
     wants: "Wants | None" = None,
     started: int = 0,
     on_start: "Callable[[int], None] | None" = None,
@@ -55,6 +56,7 @@ def run(
         verbose: say on stderr what is done.
         quiet: no summary of what was refused.
         strict: refuse when hand-off files have changed, and harvest nothing then.
+        sign: sign what is harvested.
         wants: told what the command wants; `entry.filter` was made for watching then.
         started: nanoseconds since the epoch that name the session's ledger; 0 for now.
         on_start: told the process id of the jail's init, with which everything in the jail ends.
@@ -111,7 +113,7 @@ def run(
             when_empty=parts.when_empty,
         )
     finally:
-        parts.end(facts, strict=strict)
+        parts.end(facts, strict=strict, sign=sign)
         refusals = parts.denials.total if parts.denials is not None else 0
         told("ended", (status_code, parts.passed, refusals, parts.harvested, parts.changes, tuple(parts.lines)))
         if target is not None:
@@ -232,12 +234,13 @@ class _Parts:
 
             self._nothing_to_harvest = private_git.nothing_new(self._git)
 
-    def end(self, facts: list[tuple[str, str, str]], *, strict: bool) -> None:
+    def end(self, facts: list[tuple[str, str, str]], *, strict: bool, sign: bool) -> None:
         """Ends all of it, and hands over the work.
 
         Args:
             facts: of the jail; what the limits say of themselves is added.
             strict: harvest nothing when hand-off files have changed.
+            sign: sign what is harvested.
         """
         if self.limits is not None:
             facts[:] = self.limits.facts(tuple(facts))
@@ -258,6 +261,7 @@ class _Parts:
                 self._git,
                 self._plan,
                 strict=strict,
+                sign=sign,
                 hold=strict and bool(self.changes),
                 nothing=self._nothing_to_harvest,
             )

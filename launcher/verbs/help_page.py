@@ -19,7 +19,7 @@ OPTION_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("what runs", ("--worktree", "--submodule", "--provider", "--dialect", "--keep-prompts", "--logins")),
     ("files", ("--rw", "--ro", "--deny", "--freeze-root")),
     ("network", ("--net", "--allow-domain", "--deny-domain", "--reach", "--publish")),
-    ("git", ("--git", "--strict-handoff")),
+    ("git", ("--git", "--strict-handoff", "--sign")),
     ("environment and limits", ("--env", "--limit")),
     ("the jail", ("--backend", "--config")),
     ("the session", ("--session", "--supervised", "--report", "--dry-run", "--quiet", "--verbose")),

@@ -22,6 +22,8 @@ EXAMPLES = (
     ("paddock run --report report.json -- true", "what was really enforced, as JSON"),
 )
 
+_UNPLANNED = ("--env", "--session", "--report", "--dry-run", "--verbose", "--quiet", "--strict-handoff", "--sign")
+"""Options that no Plan depends on."""
 
 RUNNERS = frozenset(
     "env nice nohup setsid stdbuf timeout node npx pnpx bunx npm pnpm yarn bun deno uvx uv pipx".split()  # noqa: SIM905
@@ -71,6 +73,7 @@ def launch(options: cli.Parsed, command: list[str], observer: "Callable[[str, An
         verbose="--verbose" in options,
         quiet="--quiet" in options,
         strict="--strict-handoff" in options,
+        sign="--sign" in options,
         observer=observer,
     )
 
@@ -134,7 +137,7 @@ def key_words(options: cli.Parsed, command: list[str]) -> tuple[tuple[object, ..
             started = 0
     words: list[object] = [command[0], (started, command[started]) if started else 0, tuple(names)]
     for name in sorted(options):
-        if name not in ("--env", "--session", "--report", "--dry-run", "--verbose", "--quiet", "--strict-handoff"):
+        if name not in _UNPLANNED:
             choice = options[name]
             words.append((name, tuple(choice) if isinstance(choice, list) else choice))
     return tuple(words), given

@@ -24,6 +24,7 @@ HARVEST_EXAMPLES = (
     ("paddock worktree harvest PROJ-17", "the same in the worktree of a ticket"),
     ("paddock worktree harvest ../agent-1 --branch topic", "a branch that the agent made, too"),
     ("paddock worktree harvest --strict-handoff --json", "refuse what other tools would execute; say it as JSON"),
+    ("paddock worktree harvest --sign", "and sign the commits, with your own key"),
     ("paddock worktree harvest --push origin", "and push the branch, with your own credentials"),
 )
 DOCK_EXAMPLES = (("paddock worktree dock ../agent-1", "make .git lead to your repository again, whatever lies there"),)
@@ -50,6 +51,9 @@ def _harvest(
     branch: Annotated[list[str] | None, typer.Option("--branch", metavar="NAME", help=_BRANCH)] = None,
     strict: Annotated[
         bool, typer.Option("--strict-handoff", help="Refuse commits that change files which other tools execute.")
+    ] = False,
+    sign: Annotated[
+        bool, typer.Option("--sign", help="Sign the commits, by your own git configuration (user.signingKey).")
     ] = False,
     push: Annotated[str, typer.Option("--push", metavar="REMOTE", help="Then push there what was taken.")] = "",
     max_size: Annotated[str, typer.Option("--max-size", metavar="BYTES", help="Largest pack (default: 2G).")] = "2G",
@@ -80,6 +84,7 @@ def _harvest(
         where,
         patterns,
         strict=strict,
+        sign=sign,
         limits=limits,
         branches=_branches(branch or []),
         step=_progress if not as_json and sys.stderr.isatty() else lambda what: None,

@@ -68,6 +68,11 @@ def _git_lfs() -> str:
     return "" if shutil.which("git-lfs") else "git-lfs is not installed"
 
 
+def _signing() -> str:
+    lacking = [name for name in ("ssh-keygen", "gpg", "gpg-agent") if shutil.which(name) is None]
+    return f"{', '.join(lacking)}: not installed" if lacking else ""
+
+
 def _qemu() -> str:
     return "" if shutil.which("qemu-aarch64") else "qemu-aarch64 (qemu-user) is not installed"
 
@@ -80,6 +85,7 @@ FEATURES: dict[str, Callable[[], str]] = {
     "agents": _agents,
     "chromium": _chromium,
     "git-lfs": _git_lfs,
+    "signing": _signing,
     "qemu": _qemu,
     "audit": _audit,
     "systemd": booted.missing,

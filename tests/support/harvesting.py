@@ -1,7 +1,7 @@
 """A programme for tests: one harvest in a process of its own, which may kill itself at any step.
 
-Words: a JSON object with limits, branches, strict, kill_at (number of the step before which it dies, from 1), and the
-directory. Prints the result or the Refusal as JSON; `steps` among it are the steps that were told.
+Words: a JSON object with limits, branches, strict, sign, kill_at (number of the step before which it dies, from 1), and
+the directory. Prints the result or the Refusal as JSON; `steps` among it are the steps that were told.
 """
 
 import json
@@ -30,6 +30,7 @@ def main(spec: dict[str, Any], directory: str) -> None:
             branches=spec.get("branches", {}),
             handoff=lambda changes: tuple((change.change, change.path, "report") for change in changes),
             strict=spec.get("strict", False),
+            sign=spec.get("sign", False),
             step=step,
         )
         answer = result.as_dict()

@@ -54,11 +54,11 @@ def decide(found: Found, worktree_id: str) -> tuple[Entry | None, tuple[PartResu
             base = found.new
             updates.append(Update(pin(worktree_id), "", found.new))
             if _checked_out(part, git):
-                index = (now, found.new)
+                index = (now, found.target)
     elif found.extra:
         name, oid = next(iter(found.extra.items()))
         results.append(PartResult(part.name, name, "", oid, commits=found.commits))
-    if found.detached and not (found.new and checks.contains(git, found.quarantine, found.new, found.detached)):
+    if found.detached and not (found.new and checks.contains(git, found.quarantine, found.target, found.detached)):
         result, kept = _detached(found, worktree_id)
         results.append(result)
         updates += kept
@@ -74,13 +74,14 @@ def decide(found: Found, worktree_id: str) -> tuple[Entry | None, tuple[PartResu
         index=index,
         private=part.inside,
         base=base,
+        tip=found.signed if base else "",
     )
     return entry, tuple(results)
 
 
 def _moved(found: Found, worktree_id: str, now: str) -> tuple[PartResult, list[Update]]:
     """The updates that bring the own branch (or HEAD) to the new commit, given where it is now."""
-    part, git, new = found.part, found.git, found.new
+    part, git, new = found.part, found.git, found.target
     assert found.quarantine is not None
     result = PartResult(part.name, part.ref, now, new, commits=found.commits, files=len(found.files))
     aside = beside(worktree_id, part.ref)
@@ -110,12 +111,12 @@ def _kept(found: Found, result: PartResult, aside: str, worktree_id: str) -> tup
     note = (
         f"{name} has been moved by somebody else meanwhile, so the work is kept in {aside}; {_join(found.part, aside)}"
     )
-    kept = PartResult(**(vars(result) | {"kept": aside, "again": before == found.new, "note": note}))
+    kept = PartResult(**(vars(result) | {"kept": aside, "again": before == found.target, "note": note}))
     if kept.again:
         return kept, []
-    if not before or checks.contains(git, found.quarantine, found.new, before):
-        return kept, [Update(aside, "", found.new)]
-    return kept, [Update(_free(git, f"{_ROOT}/backup/{worktree_id}"), "", before), Update(aside, "", found.new)]
+    if not before or checks.contains(git, found.quarantine, found.target, before):
+        return kept, [Update(aside, "", found.target)]
+    return kept, [Update(_free(git, f"{_ROOT}/backup/{worktree_id}"), "", before), Update(aside, "", found.target)]
 
 
 def _detached(found: Found, worktree_id: str) -> tuple[PartResult, list[Update]]:
@@ -130,7 +131,7 @@ def _detached(found: Found, worktree_id: str) -> tuple[PartResult, list[Update]]
     if not again:
         older = (name for before, name in known.items() if checks.contains(git, found.quarantine, oid, before))
         aside = next(older, "") or _free(git, place)
-    words = ("rev-list", "--count", oid, "--not", *([found.new] if found.new else []), "--all")
+    words = ("rev-list", "--count", oid, "--not", *([found.target] if found.target else []), "--all")
     commits = int(git.run(*words, environment=found.quarantine.environment).out)
     name = part.ref.removeprefix("refs/heads/")
     note = f"the agent committed on a detached HEAD, not on {name}: the work is kept in {aside}; {_join(part, aside)}"

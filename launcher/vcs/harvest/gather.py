@@ -23,6 +23,7 @@ class Found:
         part: the repository.
         git: on it.
         new: the commit to take over; "" when the tip has not moved.
+        signed: the commit that stands for it in the main repository, signed; "" when that is the same.
         detached: the commit of a detached HEAD that is to be kept; "" for none.
         extra: branches to take over beside it: full name -> commit.
         links: commits that commits of the repository around it name, and that are new here.
@@ -35,6 +36,7 @@ class Found:
     part: Part
     git: Git
     new: str = ""
+    signed: str = ""
     detached: str = ""
     extra: dict[str, str] = field(default_factory=dict)
     links: tuple[str, ...] = ()
@@ -42,6 +44,11 @@ class Found:
     commits: int = 0
     files: tuple[FileChange, ...] = ()
     detached_files: tuple[FileChange, ...] = ()
+
+    @property
+    def target(self) -> str:
+        """What the ref becomes."""
+        return self.signed or self.new
 
     @property
     def wanted(self) -> tuple[str, ...]:

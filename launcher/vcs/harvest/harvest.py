@@ -15,12 +15,24 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import checkout_index, decide, gather, journal, lfs, packs, publish, tips
+from launcher.vcs.harvest import (
+    as_user,
+    checkout_index,
+    checks,
+    decide,
+    gather,
+    journal,
+    lfs,
+    packs,
+    publish,
+    signing,
+    tips,
+)
 from launcher.vcs.harvest.agent_refs import HEADS, AgentRefs, plausible
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits, Part, PartResult
 from launcher.vcs.harvest.trusted import ref
-from launcher.vcs.quarantine import contents, lock, swap
+from launcher.vcs.quarantine import contents, lock, signed, swap
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.reached import reached
 from policy.errors import Refusal, printable
@@ -41,6 +53,7 @@ def harvest(
     branches: Mapping[str, str] | None = None,
     handoff: Handoff = lambda changes: (),
     strict: bool = False,
+    sign: bool = False,
     step: Callable[[str], None] = lambda what: None,
 ) -> HarvestResult:
     """Takes over what the private git directory in `directory` holds.
@@ -52,6 +65,7 @@ def harvest(
             of the agent's name may stand a submodule's, with a colon.
         handoff: finds hand-off files among the changes.
         strict: refuse when it finds any.
+        sign: commits of the worktree's own repository are made anew with the user's signature.
         step: told each step before it is done, for progress.
 
     Returns:
@@ -69,7 +83,7 @@ def harvest(
             record = records.read(directory)
             return HarvestResult(record.worktree if record else "", "busy")
         swap.dock(directory)  # a session that was killed could not
-        run = _Run(directory, limits or Limits(), handoff, strict=strict, step=step)
+        run = _Run(directory, limits or Limits(), handoff, strict=strict, sign=sign, step=step)
         return run.all(branches or {})
     finally:
         os.close(descriptor)
@@ -79,7 +93,14 @@ class _Run:
     """One harvest, under the lock."""
 
     def __init__(
-        self, directory: str, limits: Limits, handoff: Handoff, *, strict: bool, step: Callable[[str], None]
+        self,
+        directory: str,
+        limits: Limits,
+        handoff: Handoff,
+        *,
+        strict: bool,
+        sign: bool,
+        step: Callable[[str], None],
     ) -> None:
         self._directory = directory
         self._id = os.path.basename(directory)
@@ -87,6 +108,8 @@ class _Run:
         self._limits = limits
         self._handoff = handoff
         self._strict = strict
+        self._sign = sign
+        self._signed = signed.read(directory)
         self._gits: dict[str, Git] = {}
         self._step = step
         self._joined: dict[str, str] = {}
@@ -117,6 +140,8 @@ class _Run:
         told = self._handoff(changes)
         if told and self._strict:
             raise _strict(told)
+        for found in gathered:
+            notes += self._signatures(found, record.worktree)
         entries: list[journal.Entry] = []
         results: list[PartResult] = []
         for found in reversed(gathered):  # submodules before what holds them
@@ -145,7 +170,7 @@ class _Run:
         if self._joined:
             for repository in record.repositories:
                 if repository.private in self._joined:
-                    words = ("-m", _MESSAGE, records.pin(self._id), self._joined[repository.private])
+                    words = ("-m", _MESSAGE, records.pin(self._id), self._standing(self._joined[repository.private]))
                     self._git(repository.git_dir).run("update-ref", *words)
             self._renew(self._joined)
         return outcome
@@ -191,12 +216,13 @@ class _Run:
         now = ref(found.git, part.ref)
         known = (now,) if now else ()
         given = (part.base,) if part.base else ()
-        merged = found.new and reached(found.git, found.new, tips=known)
+        merged = found.new and reached(found.git, self._standing(found.new), tips=known)
         if merged and not reached(found.git, found.new, tips=given):
             self._joined[part.inside] = found.new
             found.new = ""
         at = tip.detached
-        if at is not None and at not in (part.base, tip.new) and not reached(found.git, at, tips=known, refs=_OWN):
+        new = at is not None and at not in (part.base, tip.new)
+        if at is not None and new and not reached(found.git, self._standing(at), tips=known, refs=_OWN):
             found.detached = at
         return found
 
@@ -217,7 +243,11 @@ class _Run:
         listing = git.run("for-each-ref", "--format=%(objectname) %(refname)", HEADS).out.decode(errors="replace")
         known = {name: oid for oid, _, name in (line.partition(" ") for line in listing.splitlines())}
         given = _given(self._directory, part)
-        return {name: oid for name, oid in sorted(own.items()) if oid not in (known.get(name), given.get(name))}
+        return {
+            name: oid
+            for name, oid in sorted(own.items())
+            if not {oid, self._standing(oid)} & {known.get(name), given.get(name)}
+        }
 
     def _finish(self, written: journal.Journal) -> None:
         """Publishes what the journal says. May be repeated after a crash, at any point."""
@@ -234,6 +264,30 @@ class _Run:
         self._step("done")
         journal.remove(self._place)
 
+    def _signatures(self, found: Found, worktree: str) -> list[str]:
+        """Puts signed commits in the place of the agent's, those of an earlier harvest too; returns what to say."""
+        if found.part.inside:
+            unsigned = f"commits of {found.part.label} are not signed: the commits around it name them as they are"
+            return [unsigned] if self._sign else []
+        assert found.quarantine is not None
+        gone = checks.missing(found.git, tuple(self._signed.values()), found.quarantine)
+        known = {old: new for old, new in self._signed.items() if new not in gone}
+        if self._sign:
+            user = as_user.prepare(found.part.git_dir, found.part.common, worktree)
+            made = signing.sign(found.git, found.quarantine, found.wanted, known, user, self._step)
+            known |= made
+            if made:
+                signed.write(self._directory, known)
+                self._signed = known
+        found.signed = known.get(found.new, "")
+        found.detached = known.get(found.detached, found.detached)
+        found.extra = {name: known.get(oid, oid) for name, oid in found.extra.items()}
+        return []
+
+    def _standing(self, oid: str) -> str:
+        """What stands for a commit of the agent's in the main repository."""
+        return self._signed.get(oid, oid)
+
     def _git(self, git_dir: str) -> Git:
         """Git on a trusted git directory, the same for all steps: it has asked what is configured."""
         if git_dir not in self._gits:
@@ -243,7 +297,9 @@ class _Run:
     def _arrived(self, entry: journal.Entry) -> bool:
         """Whether the own ref of an entry has moved: somebody else may have been quicker, and then it has not."""
         return any(
-            update.new == entry.base and update.beside and ref(self._git(entry.git_dir), update.ref) == update.new
+            update.new == (entry.tip or entry.base)
+            and update.beside
+            and ref(self._git(entry.git_dir), update.ref) == update.new
             for update in entry.updates
         )
 

@@ -49,6 +49,7 @@ class Entry:
         index: (object id that the index belongs to, object id that it shall belong to); None to leave it alone.
         private: the repository's `private` in the record.
         base: what its `base` in the record becomes; "" to leave it.
+        tip: the own ref's new value, when it is not `base`: the signed commit that stands for it.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Entry:
     index: tuple[str, str] | None = None
     private: str = ""
     base: str = ""
+    tip: str = ""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ git: what a ref of its own reaches, on a branch or kept beside one, is not lost.
 """
 
 import os
+from collections.abc import Mapping
 
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import ending, tips
@@ -12,6 +13,7 @@ from launcher.vcs.harvest.agent_refs import AgentRefs
 from launcher.vcs.harvest.decide import kept_places
 from launcher.vcs.harvest.trusted import ref
 from launcher.vcs.quarantine import record as records
+from launcher.vcs.quarantine import signed
 from launcher.vcs.quarantine.contents import given_oids, given_place
 from launcher.vcs.quarantine.reached import reached
 from policy.errors import Refusal
@@ -32,17 +34,19 @@ def outstanding(directory: str, *, kept: bool = True) -> bool:
         return False
     if os.path.lexists(f"{directory}/{records.HARVEST}/{ending.JOURNAL}"):
         return True
+    standing = signed.read(directory)
     identity = os.path.basename(os.path.realpath(directory))
     try:
         places = kept_places(identity) if kept else None
         return any(
-            _waits(tip, places) or _beside(directory, tip.repository, places) for tip in tips.read(directory, record)
+            _waits(tip, places, standing) or _beside(directory, tip.repository, places, standing)
+            for tip in tips.read(directory, record)
         )
     except (Refusal, OSError):
         return True
 
 
-def _waits(tip: tips.Tip, places: tuple[str, ...] | None) -> bool:
+def _waits(tip: tips.Tip, places: tuple[str, ...] | None, standing: Mapping[str, str]) -> bool:
     repository = tip.repository
     if tip.new is None and repository.base is not None:
         return True
@@ -54,10 +58,12 @@ def _waits(tip: tips.Tip, places: tuple[str, ...] | None) -> bool:
     git = Git(repository.git_dir)
     own = ref(git, "HEAD" if places is not None else repository.branch or "HEAD")
     others = ("refs/heads/", *(f"{place}/" for place in places)) if places is not None else ()
-    return not all(reached(git, oid, tips=(own,) if own else (), refs=others) for oid in oids)
+    return not all(reached(git, standing.get(oid, oid), tips=(own,) if own else (), refs=others) for oid in oids)
 
 
-def _beside(directory: str, repository: records.Repository, places: tuple[str, ...] | None) -> bool:
+def _beside(
+    directory: str, repository: records.Repository, places: tuple[str, ...] | None, standing: Mapping[str, str]
+) -> bool:
     """Whether a further branch, a tag or a stash of the agent's holds a commit that no ref of the host's reaches.
 
     What the host itself has shown him is not his, whatever the host has removed since.
@@ -69,4 +75,5 @@ def _beside(directory: str, repository: records.Repository, places: tuple[str, .
     git = Git(repository.git_dir)
     own = ref(git, "HEAD")
     others = ("refs/heads/", "refs/tags/", *(f"{place}/" for place in places or ()))
-    return any(not reached(git, oid, tips=(own,) if own else (), refs=others) for oid in sorted(filter(None, oids)))
+    known = (own,) if own else ()
+    return any(not reached(git, standing.get(oid, oid), tips=known, refs=others) for oid in sorted(filter(None, oids)))

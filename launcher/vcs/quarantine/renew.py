@@ -6,9 +6,10 @@ record, then everything is made again; or the old one, then the next call does t
 
 import os
 import shutil
+from collections.abc import Mapping
 
 from launcher.vcs.git import Git
-from launcher.vcs.quarantine import contents, refs, settings
+from launcher.vcs.quarantine import contents, refs, settings, signed
 from launcher.vcs.quarantine.contents import Source
 from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.quarantine.lease import form_of, unusable
@@ -61,6 +62,7 @@ class _Renewal:
         self.stamps: dict[str, Stamp] = {}
         self.quiet = False
         self.warnings: list[str] = []
+        self.signed = signed.read(directory)
 
     def run(self) -> tuple[str, ...]:
         self._sweep()
@@ -193,7 +195,7 @@ class _Renewal:
         agent = contents.agent_head(directory)
         if head == known or agent == head:
             return head
-        if agent == known or _arrived(directory, source, old, agent, head):
+        if agent == known or _arrived(directory, source, old, agent, head, self.signed):
             if contents.advance(directory, source, head):
                 self.warnings.append(
                     f"{source.path}: a merge, cherry-pick or revert that the agent had begun was given up, because "
@@ -255,7 +257,14 @@ class _Renewal:
                 replace_file(path, content)
 
 
-def _arrived(directory: Inside, source: Source, old: Repository, agent: refs.Head | None, head: refs.Head) -> bool:
+def _arrived(
+    directory: Inside,
+    source: Source,
+    old: Repository,
+    agent: refs.Head | None,
+    head: refs.Head,
+    standing: Mapping[str, str],
+) -> bool:
     """Whether the host's branch has all that the agent committed on it, or on a detached HEAD beside it.
 
     The user has merged what a harvest had kept. The trusted repository is asked: it has not what was never harvested.
@@ -269,7 +278,10 @@ def _arrived(directory: Inside, source: Source, old: Repository, agent: refs.Hea
     given = () if old.base is None else (old.base,)
     return all(
         oid is not None
-        and (oid == old.base or (reached(git, oid, tips=(head.oid,), refs=own) and not reached(git, oid, tips=given)))
+        and (
+            oid == old.base
+            or (reached(git, standing.get(oid, oid), tips=(head.oid,), refs=own) and not reached(git, oid, tips=given))
+        )
         for oid in oids
     )
 

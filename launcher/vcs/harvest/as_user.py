@@ -1,0 +1,95 @@
+"""The user's own git, with his own configuration: for what only that can do, which is to log in and to sign.
+
+Nothing of the worktree may take part. The repository is named by its trusted git directory, the current directory is
+`/`, hooks are off (a relative `core.hooksPath` would lead into the worktree), PATH has no entry in it, and neither may
+a file of the configuration, or a programme that it names, lie where the agent writes.
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+from typing import NamedTuple
+
+from policy.errors import Refusal
+from policy.plan import SYSTEM_PATH, beneath
+
+_PROGRAMS = ("gpg.program", "gpg.openpgp.program", "gpg.x509.program", "gpg.ssh.program", "gpg.ssh.defaultkeycommand")
+
+
+class AsUser(NamedTuple):
+    """How the user's git is called on one repository.
+
+    Attributes:
+        words: the programme and its options; a sub-command comes behind them.
+        environment: the whole of it.
+        settings: his effective configuration; keys as git writes them, the last value of each.
+    """
+
+    words: tuple[str, ...]
+    environment: dict[str, str]
+    settings: dict[str, str]
+
+
+def prepare(git_dir: str, common_dir: str, worktree: str) -> AsUser:
+    """The user's git on a trusted repository.
+
+    Args:
+        git_dir: trusted.
+        common_dir: trusted; may lie in the worktree (`.git` of a main checkout), where the jail covers it.
+        worktree: where the agent writes.
+
+    Raises:
+        Refusal: git-missing, git-config-unreadable, git-config-in-worktree.
+    """
+    git = shutil.which("git", path=SYSTEM_PATH)
+    if git is None:
+        raise Refusal("git-missing", "git is not installed", context=f"looked in {SYSTEM_PATH}")
+
+    def agents(path: str) -> bool:
+        real = os.path.realpath(path)
+        return beneath(real, worktree) and not beneath(real, common_dir) and not beneath(real, git_dir)
+
+    path = ":".join(
+        entry for entry in os.environ.get("PATH", os.defpath).split(":") if entry.startswith("/") and not agents(entry)
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {"PATH": path}
+    words = (git, f"--git-dir={git_dir}", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false")
+    listed = subprocess.run(
+        [*words, "config", "--list", "--includes", "--show-origin", "--null"],
+        env=environment, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    if listed.returncode != 0:
+        raise Refusal(
+            "git-config-unreadable",
+            f"git cannot read its configuration for {git_dir}",
+            context=os.fsdecode(listed.stderr).strip(),
+        )
+    settings: dict[str, str] = {}
+    fields = os.fsdecode(listed.stdout).split("\0")
+    for origin, entry in zip(fields[::2], fields[1::2], strict=False):
+        if origin.startswith("file:") and agents(os.path.join("/", origin.removeprefix("file:"))):
+            raise _in_worktree(origin.removeprefix("file:"), "git would obey that file of its configuration")
+        key, _, value = entry.partition("\n")
+        settings[key] = value
+    for key in _PROGRAMS:
+        for word in _words(settings.get(key, "")):
+            if agents(os.path.join("/", os.path.expanduser(word))):
+                raise _in_worktree(word, f"{key} names it")
+    return AsUser(words, environment, settings)
+
+
+def _words(value: str) -> list[str]:
+    try:
+        return [value, *shlex.split(value)] if value else []
+    except ValueError:
+        return [value]
+
+
+def _in_worktree(path: str, why: str) -> Refusal:
+    return Refusal(
+        "git-config-in-worktree",
+        f"git is not run with your own configuration, because {path} lies where the agent writes",
+        context=why,
+        hint="do it yourself when you have read that file, or keep it outside of the worktree",
+    )

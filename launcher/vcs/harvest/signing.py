@@ -1,0 +1,175 @@
+"""Signing at the harvest: the agent's commits are made once more by the user's own git, with his signature.
+
+In the jail there is no key. What has crossed and passed every check is signed in the quarantine, oldest first: the same
+tree, author, committer and message, parents that are signed themselves, and the header ``gpgsig`` on top. That nothing
+else differs is checked on the result; what the user's git would write otherwise is refused.
+Format: gitformat-signature(5), and "commit" in git-hash-object(1).
+"""
+
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from launcher.vcs.git import Git
+from launcher.vcs.harvest.as_user import AsUser
+from launcher.vcs.harvest.trusted import KEPT, Quarantine
+from policy.errors import Refusal
+
+PATIENCE = 600.0
+"""Seconds for one commit: the user may be asked for a passphrase."""
+
+_BATCH = 500
+_IDENTITY = re.compile(rb"(.*) <([^<>\n]*)> (-?[0-9]+ [-+][0-9]{4})", re.DOTALL)
+_ENCODING = re.compile(rb"[A-Za-z0-9._:-]+")
+_SIGNATURES = (b"gpgsig", b"gpgsig-sha256")
+
+
+class _Commit(NamedTuple):
+    headers: tuple[tuple[bytes, bytes], ...]
+    message: bytes
+
+    def content(self) -> bytes:
+        """The object without signatures."""
+        lines = [b"%s %s\n" % header for header in self.headers if header[0] not in _SIGNATURES]
+        return b"".join((*lines, b"\n", self.message))
+
+    def first(self, name: bytes) -> bytes:
+        return next((value for header, value in self.headers if header == name), b"")
+
+
+def sign(
+    git: Git,
+    quarantine: Quarantine,
+    wanted: tuple[str, ...],
+    known: Mapping[str, str],
+    user: AsUser,
+    step: Callable[[str], None],
+) -> dict[str, str]:
+    """Signs what is new of the history of `wanted`, into the quarantine.
+
+    Args:
+        git: on the trusted repository.
+        quarantine: holds the commits, and gets the signed ones.
+        wanted: object ids of commits.
+        known: commits that have been signed already -> the signed ones, which exist.
+        user: his git.
+        step: told what comes next.
+
+    Returns:
+        Each new commit -> the signed one; known ones are not among them.
+
+    Raises:
+        Refusal: harvest-sign.
+        GitFailed: git failed.
+    """
+    where = quarantine.environment
+    listing = git.run("rev-list", "--topo-order", "--reverse", *wanted, "--not", "--all", environment=where).out
+    new = [oid for oid in listing.decode().split() if oid not in known]
+    made: dict[str, str] = {}
+    for number, (oid, commit) in enumerate(_commits(git, where, new), 1):
+        step(f"sign {number} of {len(new)}")
+        made[oid] = _signed(git, oid, commit, {**known, **made}, user, where)
+    if made:
+        oids = "".join(f"{oid}\n" for oid in made.values()).encode()
+        git.run("pack-objects", "-q", f"{quarantine.directory}/pack/pack", input=oids, environment=where)
+    return made
+
+
+def _commits(git: Git, where: Mapping[str, str], oids: list[str]) -> Iterator[tuple[str, _Commit]]:
+    for at in range(0, len(oids), _BATCH):
+        batch = oids[at : at + _BATCH]
+        out = git.run("cat-file", "--batch", input="".join(f"{oid}\n" for oid in batch).encode(), environment=where).out
+        start = 0
+        for oid in batch:
+            line = out.index(b"\n", start)
+            end = line + 1 + int(out[start:line].split()[2])
+            yield oid, _parsed(out[line + 1 : end])
+            start = end + 1
+
+
+def _parsed(content: bytes) -> _Commit:
+    """A commit's headers in their order, continuation lines with their indent, and its message."""
+    head, _, message = content.partition(b"\n\n")
+    headers: list[tuple[bytes, bytes]] = []
+    for line in head.split(b"\n"):
+        if line.startswith(b" ") and headers:
+            headers[-1] = (headers[-1][0], headers[-1][1] + b"\n" + line)
+        else:
+            name, _, value = line.partition(b" ")
+            headers.append((name, value))
+    return _Commit(tuple(headers), message)
+
+
+def _signed(
+    git: Git, oid: str, commit: _Commit, known: Mapping[str, str], user: AsUser, where: Mapping[str, str]
+) -> str:
+    """Makes the signed counterpart of one commit; returns its object id."""
+
+    def renewed(name: bytes, value: bytes) -> tuple[bytes, bytes]:
+        return name, known.get(value.decode(), value.decode()).encode() if name == b"parent" else value
+
+    wanted = commit._replace(headers=tuple(renewed(*header) for header in commit.headers))
+    author, committer = (_identity(oid, wanted.first(name)) for name in (b"author", b"committer"))
+    encoding = wanted.first(b"encoding") or b"UTF-8"
+    if not _ENCODING.fullmatch(encoding):
+        raise _refused(oid, f"its encoding is {encoding!r}")
+    words = [*user.words, "-c", f"i18n.commitEncoding={encoding.decode()}", "commit-tree", _key(user)]
+    for name, value in wanted.headers:
+        words += ["-p", value.decode()] if name == b"parent" else []
+    words.append(wanted.first(b"tree").decode())
+    environment: dict[bytes, bytes] = {os.fsencode(key): os.fsencode(value) for key, value in user.environment.items()}
+    environment |= {os.fsencode(key): os.fsencode(value) for key, value in where.items()}
+    environment[b"GIT_NO_REPLACE_OBJECTS"] = b"1"
+    for role, (person, mail, date) in ((b"AUTHOR", author), (b"COMMITTER", committer)):
+        environment |= {b"GIT_%s_NAME" % role: person, b"GIT_%s_EMAIL" % role: mail, b"GIT_%s_DATE" % role: b"@" + date}
+    try:
+        done = subprocess.run(
+            words, env=environment, cwd="/", input=wanted.message, capture_output=True, timeout=PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise _refused(oid, f"it was not signed within {PATIENCE:.0f} seconds") from None
+    if done.returncode != 0:
+        raise _refused(oid, "\n".join(done.stderr.decode(errors="replace").strip().splitlines()[-8:]))
+    made = done.stdout.decode().strip()
+    ((_, result),) = _commits(git, where, [made])
+    if not any(result.first(name) for name in _SIGNATURES):
+        raise _refused(oid, "git has made a commit without a signature")
+    if result.content() != wanted.content():
+        raise _refused(oid, "git would write more than the signature anew: it has headers or names that git does not")
+    return made
+
+
+def _key(user: AsUser) -> str:
+    """The option that names the key. Without one git would take the committer's, who is whom the agent likes."""
+    key = user.settings.get("user.signingkey", "")
+    if key or user.settings.get("gpg.format", "openpgp") == "ssh":
+        return f"-S{key}"
+    name, mail = (
+        user.settings.get(f"committer.{word}") or user.settings.get(f"user.{word}", "") for word in ("name", "email")
+    )
+    if not mail:
+        raise Refusal(
+            "harvest-sign",
+            "there is no key to sign with, so nothing is taken over",
+            context="neither user.signingKey nor user.email is set",
+            hint="git config --global user.signingKey KEY",
+        )
+    return f"-S{name} <{mail}>"
+
+
+def _identity(oid: str, value: bytes) -> tuple[bytes, bytes, bytes]:
+    found = _IDENTITY.fullmatch(value)
+    if found is None:
+        raise _refused(oid, f"{value!r} is nobody whom git would write")
+    return found[1], found[2], found[3]
+
+
+def _refused(oid: str, why: str) -> Refusal:
+    return Refusal(
+        "harvest-sign",
+        f"{oid} cannot be signed, so nothing is taken over",
+        context=why,
+        hint=f"git commit-tree -S, in a terminal, shows whether git itself can sign; or harvest without --sign; {KEPT}",
+    )

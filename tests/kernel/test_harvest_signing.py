@@ -1,0 +1,202 @@
+"""Signing at the harvest: the user's own git and key, outside, on commits that are otherwise as the agent made them."""
+
+import json
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import paddock as paddocks
+from tests.support import private_git, repository
+from tests.support.features import need
+from tests.support.git_scene import ok
+from tests.support.identity import Who
+from tests.support.install import Installed
+from tests.support.paddock import Paddock
+from tests.support.private_git import Planted
+
+_FORMAT = "--format=%T %an %ae %at %cn %ce %ct %e %B"
+"""All that a commit says, but for its parents and signature."""
+
+
+@pytest.fixture
+def keys(user: Who, public_dir: Path) -> Path:
+    """A key for SSH signatures of the user's, with which his git signs when it is asked to."""
+    need("landlock")
+    need("userns")
+    need("signing")
+    place = public_dir / "keys"
+    place.mkdir()
+    user.give(place)
+    ok(user.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "key"], cwd=place))
+    (place / "allowed").write_text(f"tester@example.invalid {(place / 'key.pub').read_text()}")
+    for key, value in (
+        ("gpg.format", "ssh"), ("user.signingKey", place / "key.pub"), ("gpg.ssh.allowedSignersFile", place / "allowed")
+    ):  # fmt: skip
+        ok(user.run(["git", "config", "--global", key, value]))
+    return place
+
+
+@pytest.fixture
+def here(user: Who, installed: Installed, public_dir: Path, keys: Path) -> Paddock:
+    """The command with a linked worktree, of a user who has a key."""
+    place = public_dir / "place-of-user"
+    place.mkdir()
+    return paddocks.make(user, installed, user.give(place))
+
+
+@pytest.fixture
+def planted(user: Who, installed: Installed, public_dir: Path, keys: Path) -> Planted:
+    """A private git directory with a submodule's, planted by hand, of a user who has a key."""
+    place = public_dir / "harvests"
+    place.mkdir()
+    repo = repository.make(user, user.give(place))
+    return private_git.plant(repo, repo.one, installed, place, submodule=True)
+
+
+@pytest.fixture
+def gpg(user: Who, keys: Path) -> Iterator[None]:
+    """A key for OpenPGP signatures, found by the user's name, in the place of the other."""
+    for words in (("--unset", "gpg.format"), ("--unset", "user.signingKey")):
+        ok(user.run(["git", "config", "--global", *words]))
+    made = ["gpg", "--batch", "--quiet", "--passphrase", "", "--quick-gen-key"]
+    (user.home / ".gnupg").mkdir(0o700)
+    user.give(user.home / ".gnupg")
+    ok(user.run([*made, "Tester <tester@example.invalid>", "ed25519", "sign", "never"]))
+    yield
+    ok(user.run(["gpgconf", "--kill", "all"]))
+
+
+def _host(here: Paddock, *words: str) -> str:
+    return ok(here.who.run(["git", *words], cwd=here.worktree)).strip()
+
+
+def _sessions_work(here: Paddock, script: str, *options: str) -> "tuple[str, str]":
+    ended = here.run(*options, "--", "bash", "-ec", script)
+    return ok(ended), ended.stderr
+
+
+def test_a_run_signs_what_it_harvests_and_the_next_one_goes_on_from_there(here: Paddock) -> None:
+    """All commits verify, say what the agent's said, and have signed parents; nothing is ever harvested twice."""
+    script = f"""
+    date >one; git add one; GIT_AUTHOR_NAME=Other git commit -q -m one
+    git switch -q -c side HEAD~1; date >two; git add two
+    printf 'no newline\\n\\n  at its end' | git commit -q -F - --cleanup=verbatim
+    git switch -q -; git -c i18n.commitEncoding=ISO-8859-1 merge -q -m "$(printf 'Gr\\374n')" side
+    git log --topo-order {shlex.quote(_FORMAT)} | sha256sum
+    git log --format=%G? | sort -u
+    """
+    said, told = _sessions_work(here, script, "--sign")
+    assert "3 commits harvested" in told
+    digest, unsigned = said.splitlines()
+    assert unsigned == "N"
+    log = ok(
+        here.who.run(["sh", "-c", f"git log --topo-order {shlex.quote(_FORMAT)} | sha256sum"], cwd=here.worktree)
+    ).strip()
+    assert log == digest
+    assert _host(here, "log", "--format=%G?").split() == ["G", "G", "G", "N"]
+    for commit in _host(here, "rev-list", "HEAD~1..", "--").split():
+        assert "Good" in here.who.run(["git", "verify-commit", commit], cwd=here.worktree).stderr
+    assert _host(here, "status", "--porcelain", "--untracked-files=no") == ""
+    ok(here.call("worktree", "harvest", "--branch", "side"))
+    assert _host(here, "rev-parse", "side") == _host(here, "rev-parse", "HEAD^2")
+    assert here.call("worktree", "harvest", "--sign").stdout == "nothing new\n"
+    head = _host(here, "rev-parse", "HEAD")
+    said, told = _sessions_work(
+        here, "git rev-parse HEAD; date >three; git add three; git commit -q -m three", "--sign"
+    )
+    assert said.strip() == head
+    assert "1 commit harvested" in told
+    said, told = _sessions_work(here, "date >four; git add four; git commit -q -m four")
+    assert _host(here, "log", "--format=%G?").split() == ["N", "G", "G", "G", "G", "N"]
+    assert here.run("--", "git", "status", "--porcelain", "--untracked-files=no").stderr == ""
+
+
+def test_what_was_signed_and_kept_beside_a_branch_is_known_again(here: Paddock) -> None:
+    """The branch has moved: the signed work is kept once, and the session after the merge starts from the merge."""
+    work = "date >.envrc; git add .envrc; git commit -q -m work"
+    assert "handoff-strict" in here.run("--strict-handoff", "--", "sh", "-c", work).stderr
+    _host(here, "commit", "-q", "--allow-empty", "-m", "meanwhile")
+    first, second = (
+        json.loads(here.call("worktree", "harvest", "--json", *options).stdout)["parts"][0]
+        for options in (("--sign",), ())
+    )
+    assert (first["kept"], first["again"]) == (second["kept"], False)
+    assert (second["again"], second["new"]) == (True, first["new"])
+    assert _host(here, "log", "-1", "--format=%G? %s", first["kept"]) == "G work"
+    assert _host(here, "for-each-ref", "refs/paddock/backup") == ""
+    _host(here, "add", ".envrc")
+    _host(here, "merge", "-q", "--autostash", "-m", "merge", first["kept"])
+    said, told = _sessions_work(here, "git rev-parse HEAD; date >more; git add more; git commit -q -m more", "--sign")
+    assert (said.strip(), "harvested to one" in told) == (_host(here, "rev-parse", "HEAD~1"), True), told
+
+
+def test_openpgp_signs_with_the_users_key_whoever_the_agent_says_he_is(planted: Planted, gpg: None) -> None:
+    """Without a configured key it is the user's, by his name; commits of a submodule stay as they are, as is said."""
+    planted.who.run(["git", "config", "--global", "user.email", "tester@example.invalid"])
+    planted.who.run(["git", "config", "--global", "user.name", "Tester"])
+    inner = planted.commit("inner.py", "1\n", at="library")
+    planted.commit("outer.py", "1\n", link=inner)
+    result = planted.harvest(sign=True)
+    assert result["state"] == "harvested", result
+    assert any("library are not signed" in note for note in result["notes"])
+    assert planted.host("log", "-1", "--format=%G? %cn") == "G Agent"
+    assert (
+        planted.host("rev-parse", "HEAD:library")
+        == inner
+        == planted.host("rev-parse", "HEAD", at=planted.worktree / "library")
+    )
+    assert planted.harvest(sign=True)["state"] == "nothing"
+
+
+def test_sigkill_while_signing_loses_nothing_and_signs_nothing_twice(planted: Planted) -> None:
+    """Killed before steps of a harvest that signs, the next one finishes it; commits on top have signed parents."""
+    count = 1
+    planted.commit("0.py", "0\n")
+    steps = planted.harvest(sign=True)["steps"]
+    wanted = ("sign", "journal", "commit", "record")
+    for kill_at in [next(at for at, step in enumerate(steps, 1) if step.startswith(name)) for name in wanted]:
+        planted.commit(f"{kill_at}.py", "x\n")
+        count += 1
+        assert planted.start(sign=True, kill_at=kill_at).returncode == -9
+        result = planted.harvest(sign=True)
+        assert result["state"] == "harvested", result
+        assert planted.host("log", "--format=%G?", "one").split() == ["G"] * count + ["N"]
+        assert planted.host("status", "--porcelain") == ""
+    assert planted.host("for-each-ref", "--format=%(refname)", "refs/paddock/agents", "refs/paddock/backup") == ""
+
+
+def test_what_cannot_be_signed_as_it_is_is_not_taken(here: Paddock, keys: Path) -> None:
+    """Without the key, with a programme or a setting out of the worktree: nothing moves, nothing there is executed."""
+    before = _host(here, "rev-parse", "HEAD")
+    (keys / "key").rename(keys / "away")
+    _, told = _sessions_work(here, "date >one; git add one; git commit -q -m one", "--sign")
+    assert "[harvest-sign]" in told
+    (keys / "away").rename(keys / "key")
+    evil = here.worktree / "evil"
+    evil.write_text(f"#!/bin/sh\ntouch {here.place}/canary\n")
+    evil.chmod(0o755)
+    (here.worktree / "included").write_text(f'[gpg "ssh"]\n\tprogram = {evil}\n')
+    here.who.give(here.worktree)
+    for key, value in (("gpg.ssh.program", evil), ("include.path", here.worktree / "included")):
+        _host(here, "config", key, str(value))
+        assert here.refused("worktree", "harvest", "--sign").reference == "git-config-in-worktree"
+        _host(here, "config", "--unset", key)
+    assert _host(here, "rev-parse", "HEAD") == before
+    assert not (here.place / "canary").exists()
+    planted = {"PATH": f"{here.worktree}:{here.who.path}"}
+    shutil.copy(evil, here.worktree / "ssh-keygen")
+    ended = here.call("worktree", "harvest", "--sign", env=planted)
+    assert "1 commit harvested" in ok(ended)
+    assert not (here.place / "canary").exists()
+    # What the user's git would not write again.
+    tagged = r"""
+    commit=$(git cat-file commit HEAD | sed -e '/^committer/a header of its own' | git hash-object -t commit -w --stdin)
+    git update-ref HEAD "$(git commit-tree -p $commit -m two "HEAD^{tree}")"
+    """
+    _, told = _sessions_work(here, tagged, "--sign")
+    assert "[harvest-sign]" in told
+    assert "2 commits harvested" in ok(here.call("worktree", "harvest"))
+    assert "\nheader of its own" in _host(here, "cat-file", "commit", "HEAD~1")
