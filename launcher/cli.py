@@ -73,13 +73,14 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--config", ONE, "FILE", "read one more configuration file, above all others"),
     ("--session", ONE, "NAME", "name of the session (default: random)"),
     ("--supervised", FLAG, "", "run in the service (paddock serve), where it can be watched and stopped"),
+    ("--detach", FLAG, "", "run in the service, left to itself: print the session's name, and return"),
     ("--report", ONE, "FILE", "write what was really enforced to FILE, as JSON"),
     ("--dry-run", FLAG, "", "decide everything, print the plan, start nothing"),
     ("--quiet", FLAG, "", "no summary of what was denied, which comes only at a terminal anyway (short: -q)"),
     ("--verbose", FLAG, "", "say what is done (short: -v)"),
 )
 
-UNUSED = ("--session", "--supervised", "--report", "--strict-handoff", "--sign", "--dry-run", "--quiet")
+UNUSED = ("--session", "--supervised", "--detach", "--report", "--strict-handoff", "--sign", "--dry-run", "--quiet")
 """What `paddock run` alone obeys. Verbs that put a question about a run accept them, so that a line can be reused."""
 
 SHORT = {"-q": "--quiet", "-v": "--verbose", "-h": "--help"}

@@ -9,7 +9,7 @@ from policy.errors import Refusal
 Parse = Callable[[list[str]], tuple[dict[str, str | list[str] | bool], list[str]]]
 """Understands `SessionRequest.words`: options by name, and the command."""
 
-_NOT_HERE = ("--session", "--supervised", "--report", "--dry-run", "--help")
+_NOT_HERE = ("--session", "--supervised", "--detach", "--report", "--dry-run", "--help")
 
 
 def options_of(request: SessionRequest, parse: Parse) -> dict[str, str | list[str] | bool]:

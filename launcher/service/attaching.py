@@ -12,14 +12,17 @@ from typing import Any
 
 from launcher.jail.status import Decoder
 from launcher.service.client import Client, session_path
-from launcher.service.frames import END, ERRORS, HELLO, INPUT, OUTPUT, OVER, REFUSED, SIGNAL, frame
+from launcher.service.frames import END, ERRORS, HELLO, INPUT, OUTPUT, OVER, REFUSED, SIGNAL, WINDOW, frame
 from launcher.service.jobs import refusal_of
+from launcher.service.raw_terminal import RawTerminal
 from policy.errors import Refusal
 
 _PIECE = 64 << 10
 _MOST_WAITING = 1 << 20
 """Bytes for the service that wait, before no more is read from standard input."""
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+OF_TERMINALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+"""Those that a terminal sends: to the whole process group in front of it."""
 
 
 class Attached:
@@ -44,13 +47,22 @@ class Attached:
         self._connection, ahead = client.upgrade(session_path(name, "attach"), query)
         self._connection.setblocking(False)
         self._waiting = bytearray()
+        self._terminal: RawTerminal | None = None
         self.left = False
         """Whether this client has left a session that goes on."""
         self._decoder = Decoder()
-        self._ahead = ahead
         self.hello: dict[str, Any] = {}
         self.session: dict[str, Any] | None = None
         """The session as it was when it was over; None as long as it is not."""
+        self._going_on = self._take(ahead)
+        while self._going_on and not self.hello:
+            select.select([self._connection], [], [])
+            self._going_on = self._receive()
+
+    @property
+    def at_terminal(self) -> bool:
+        """Whether this process's terminal stands for one of the session's."""
+        return self._mode == "write" and bool(self.hello.get("terminal")) and os.isatty(0)
 
     def follow(self, *, signals: bool) -> None:
         """Passes everything on until the session is over, or somebody hangs up.
@@ -60,34 +72,69 @@ class Attached:
 
         Raises:
             Refusal: the service's.
+            KeyboardInterrupt: a signal has ended this client, not the session; the terminal is as it was.
         """
         reading = self._mode != "read"
-        with self._signals() if signals else contextlib.nullcontext(-1) as waking:
-            try:
-                going_on = self._take(self._ahead)
-                while going_on and not (self.left and not self._waiting):
-                    wanted: list[Any] = [self._connection]
-                    # What the service does not take is not read: it would gather here.
-                    if reading and len(self._waiting) < _MOST_WAITING:
-                        wanted.append(0)
-                    if waking != -1:
-                        wanted.append(waking)
-                    ready, writable, _ = select.select(wanted, [self._connection] if self._waiting else [], [])
-                    if waking in ready:
-                        for number in os.read(waking, 64):
-                            self._waiting += frame(SIGNAL, bytes((number,)))
-                    if 0 in ready:
-                        data = os.read(0, _PIECE)
-                        reading = bool(data)
-                        self.left = not reading and self._mode == "acp"
-                        if not self.left:
-                            self._waiting += frame(INPUT, data) if data else frame(END)
-                    if writable:
-                        self._push()
-                    if self._connection in ready:
-                        going_on = self._receive()
-            finally:
-                self._connection.close()
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._connection.close)
+            waking = stack.enter_context(self._signals()) if signals else -1
+            going_on = self._going_on
+            if self.at_terminal:
+                self._terminal = stack.enter_context(RawTerminal())
+                self._resize()
+                waking = stack.enter_context(self._signals()) if waking == -1 else waking
+            while going_on and not (self.left and not self._waiting):
+                wanted: list[Any] = [self._connection]
+                # What the service does not take is not read: it would gather here.
+                if reading and len(self._waiting) < _MOST_WAITING:
+                    wanted.append(0)
+                if waking != -1:
+                    wanted.append(waking)
+                ready, writable, _ = select.select(wanted, [self._connection] if self._waiting else [], [])
+                if waking in ready:
+                    for number in os.read(waking, 64):
+                        self._signalled(number, pass_on=signals)
+                if 0 in ready:
+                    reading = self._read()
+                if writable:
+                    self._push()
+                if self._connection in ready:
+                    going_on = self._receive()
+
+    def _read(self) -> bool:
+        """Passes standard input on, and its end; whether there is more to read."""
+        try:
+            data = os.read(0, _PIECE)
+        except OSError:  # a terminal that has hung up
+            data = b""
+        if self._terminal is not None:
+            ended = not data  # only by hanging up, which a signal tells, too
+            data, self.left = self._terminal.typed(data)
+            if data:
+                self._waiting += frame(INPUT, data)
+            return not ended and not self.left
+        if not data and self._mode == "acp":
+            self.left = True
+        else:
+            self._waiting += frame(INPUT, data) if data else frame(END)
+        return bool(data)
+
+    def _signalled(self, number: int, *, pass_on: bool) -> None:
+        """Does what a signal for this process means."""
+        if number in (signal.SIGWINCH, signal.SIGCONT):
+            if self._terminal is not None:
+                self._terminal.enter()  # a shell that has continued this process had the terminal meanwhile
+                self._resize()
+        elif pass_on:
+            group = b"\1" if number in OF_TERMINALS else b""
+            self._waiting += frame(SIGNAL, bytes((number,)) + group)
+        else:
+            raise KeyboardInterrupt
+
+    def _resize(self) -> None:
+        assert self._terminal is not None
+        rows, columns = self._terminal.size()
+        self._waiting += frame(WINDOW, rows.to_bytes(2, "little") + columns.to_bytes(2, "little"))
 
     def _push(self) -> None:
         try:
@@ -127,7 +174,7 @@ class Attached:
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
         before: dict[signal.Signals, Callable[[int, FrameType | None], Any] | int | None] = {}
-        for number in PASSED_ON:
+        for number in (*PASSED_ON, signal.SIGWINCH, signal.SIGCONT):
             before[number] = signal.signal(number, _noted)
         waking = signal.set_wakeup_fd(theirs.fileno())
         try:

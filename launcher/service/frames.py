@@ -5,7 +5,7 @@ the same form, and takes frames apart. A module of its own, because clients star
 """
 
 HELLO, OUTPUT, ERRORS, OVER, REFUSED = b"H", b"O", b"R", b"X", b"E"
-INPUT, END, SIGNAL = b"I", b"Z", b"K"
+INPUT, END, SIGNAL, WINDOW = b"I", b"Z", b"K", b"W"
 
 MOST_FRAME = 1 << 20
 """Bytes of a payload."""

@@ -36,6 +36,7 @@ REFUSED = b"E"  # the Refusal as a dictionary
 
 _LETTERS = {"session": SESSION, "jail": JAIL, "started": STARTED, "ended": ENDED, "refused": REFUSED}
 _NOFILE = 7  # RLIMIT_NOFILE
+_TIOCSCTTY = 0x540E
 _MOST_TOLD = 64 << 10
 
 
@@ -87,6 +88,10 @@ def _unpacked(descriptors: list[int]) -> "dict[str, Any]":
         os.dup2(fd, number, inheritable=True)
         os.close(fd)
     launch: dict[str, Any] = marshal.loads(content)
+    if launch["terminal"]:
+        import fcntl
+
+        fcntl.ioctl(0, _TIOCSCTTY, 0)  # ioctl_tty(2): Ctrl-C and the window's size are for this session from now on
     _replace_environment(launch["environment"])
     os.umask(launch["umask"])
     hard = syscalls.prlimit64(0, _NOFILE)[1]

@@ -55,6 +55,8 @@ class Input(StrEnum):
     """/dev/null."""
     PIPE = "pipe"
     """A pipe that stays open until a client or a stop closes it."""
+    TERMINAL = "terminal"
+    """A pseudo terminal of its own, which is its standard output and error, too."""
 
 
 class RestartPolicy(StrEnum):

@@ -62,7 +62,7 @@ class Helper:
         """Hands over the one launch.
 
         Args:
-            launch: words, environment, directory, umask, open_files; see `launcher.service.helper`.
+            launch: words, environment, directory, umask, open_files, terminal; see `launcher.service.helper`.
             streams: what becomes its standard input, output and error; they stay the caller's here.
 
         Raises:
@@ -98,6 +98,14 @@ class Helper:
         """Signals the process, unless it has ended."""
         if self._process.poll() is None:
             os.kill(self.pid, number)
+
+    def signal_group(self, number: int) -> None:
+        """Signals its process group, which it leads from the launch on; before that, it alone."""
+        if self._process.poll() is None:
+            try:
+                os.killpg(self.pid, number)
+            except ProcessLookupError:
+                os.kill(self.pid, number)
 
     def kill_now(self) -> None:
         """Sends it SIGKILL, and so to all that lives by it."""

@@ -57,7 +57,7 @@ class Attempt:
         Raises:
             OSError: no pipes, or the helper has ended.
         """
-        fds = self._streams.open(stdin=request.stdin is Input.PIPE)
+        fds = self._streams.open(request.stdin)
         self._handed = time.monotonic()
         try:
             self.helper.launch(
@@ -67,6 +67,7 @@ class Attempt:
                     "directory": request.directory,
                     "umask": request.umask,
                     "open_files": open_files,
+                    "terminal": request.stdin is Input.TERMINAL,
                 },
                 fds,
             )
@@ -140,10 +141,19 @@ class Attempt:
             harvest=harvest, handoff=handoff, notes=notes,
         )  # fmt: skip
 
-    def send(self, number: int, groups: Groups) -> None:
-        """Sends a signal: to the launcher, which passes it on; SIGKILL to the jail, so that its launcher ends well."""
+    def send(self, number: int, groups: Groups, *, group: bool = False) -> None:
+        """Sends a signal: to the launcher, which passes it on; SIGKILL to the jail, so that its launcher ends well.
+
+        Args:
+            number: the signal.
+            groups: knows the session's control group.
+            group: to the launcher's process group, in which the command and what it has started are, too; the
+                launcher and its init know such a signal, and do not send it twice (`launcher.jail.init`).
+        """
         if number == signal.SIGKILL:
             self.kill_jail(groups)
+        elif group:
+            self.helper.signal_group(number)
         else:
             self.helper.send_signal(number)
 
@@ -241,13 +251,17 @@ class Live:
     async def stop(self, settings: Settings, groups: Groups, term_seconds: float) -> None:
         """Ends the present attempt in order: standard input, SIGTERM, kill of the jail, kill of its launcher.
 
-        Without patience (`term_seconds` 0) the jail is killed at once.
+        A terminal hangs up in place of standard input's end. Without patience (`term_seconds` 0) the jail is killed at
+        once.
         """
         attempt = self.attempt
         if attempt is None:
             return
         if self.streams.has_input and term_seconds:
-            self.streams.end_input()
+            if self.request.stdin is Input.TERMINAL:
+                attempt.send(signal.SIGHUP, groups, group=True)  # an interactive shell obeys no SIGTERM
+            else:
+                self.streams.end_input()
             if await _within(attempt.ended, settings.stdin_seconds):
                 return
         if term_seconds:

@@ -6,12 +6,16 @@ when it does so for too long.
 """
 
 import asyncio
+import fcntl
 import os
+import struct
+import termios
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from launcher.service.logs import LogWriter
+from launcher.service.models import Input
 
 STDOUT, STDERR = "stdout", "stderr"
 _PIECE = 64 << 10
@@ -55,27 +59,34 @@ class Streams:
         self._input = bytearray()
         self._input_ended = False
         self._deaf = False
+        self._terminal = False
+        self._window = (24, 80)
         self._holders: set[object] = set()
         self._drained = asyncio.Event()
         self._drained.set()
         self._over = False
         self.writer: object | None = None
 
-    def open(self, *, stdin: bool) -> tuple[int, int, int]:
-        """Makes the pipes of one attempt; returns the ends for the session, which the caller closes.
+    def open(self, stdin: Input) -> tuple[int, int, int]:
+        """Makes the pipes, or the terminal, of one attempt; returns the ends for the session, which the caller closes.
 
         Args:
-            stdin: whether it has a standard input; else it reads /dev/null.
+            stdin: what it has for its standard input.
+
+        Raises:
+            OSError: there are no descriptors, or no terminals left.
         """
         fds: list[int] = []
         try:
-            if stdin:
+            if stdin is Input.TERMINAL:
+                self._open_terminal(fds)
+            elif stdin is Input.PIPE:
                 theirs, self._stdin = os.pipe()
+                fds.append(theirs)
                 os.set_blocking(self._stdin, False)
             else:
-                theirs = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-            fds.append(theirs)
-            for stream in (STDOUT, STDERR):
+                fds.append(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
+            for stream in (STDOUT, STDERR) if stdin is not Input.TERMINAL else ():
                 ours, theirs = os.pipe()
                 os.set_blocking(ours, False)
                 self._readers[ours] = stream
@@ -91,6 +102,23 @@ class Streams:
         self._deaf = False
         self._push()
         return fds[0], fds[1], fds[2]
+
+    def _open_terminal(self, fds: list[int]) -> None:
+        """A pseudo terminal (pty(7)); the session's end is put into `fds`, once for each standard stream."""
+        ours, theirs = os.openpty()
+        self._readers[ours] = STDOUT
+        fds.append(theirs)
+        self._stdin = os.dup(ours)
+        os.set_blocking(ours, False)  # of the open file, so of both
+        fds += [os.dup(theirs), os.dup(theirs)]
+        self._terminal = True
+        self.resize(*self._window)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Gives the terminal, if there is one, a size; the kernel tells the programmes that it is in front of."""
+        self._window = (rows, columns)
+        if self._terminal and self._stdin != -1:
+            fcntl.ioctl(self._stdin, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     # Output
 
@@ -198,7 +226,10 @@ class Streams:
         return True
 
     def end_input(self) -> None:
-        """Closes standard input, behind what was sent."""
+        """Closes standard input, behind what was sent. At a terminal that is Ctrl-D (termios(3), VEOF)."""
+        if self._terminal:
+            self.write(b"\x04")
+            return
         self._input_ended = True
         self._push()
 

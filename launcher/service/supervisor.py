@@ -318,8 +318,13 @@ class Supervisor:
 
     # Ending
 
-    def signal(self, name: str, number: int) -> None:
+    def signal(self, name: str, number: int, *, group: bool = False) -> None:
         """Sends a signal to a session's command.
+
+        Args:
+            name: the session.
+            number: of `SENDABLE`.
+            group: to the command's process group, as Ctrl-C at a terminal does.
 
         Raises:
             Refusal: session-unknown, session-over, session-not-running, signal-unknown.
@@ -330,7 +335,7 @@ class Supervisor:
         attempt = self.required(name).attempt
         if attempt is None:
             raise Refusal("session-not-running", f"session {name} has no process now", hint=f"paddock show {name}")
-        attempt.send(number, self.groups)
+        attempt.send(number, self.groups, group=group)
 
     def stop(self, name: str, term_seconds: float | None = None, why: Reason = Reason.STOPPED) -> None:
         """Begins to end a session; a session that is over is left alone.

@@ -48,6 +48,8 @@ def main(argv: list[str]) -> int:
     if "--help" in options:
         print(help_page.of_verb("acp", SYNOPSIS, EXAMPLES, about=NOTES, options=EXTRA, launch=cli.OPTIONS))
         return 0
+    if "--detach" in options:
+        raise cli.usage("--detach goes with `paddock run`; an agent that outlives its editor: paddock attach", "acp")
     if "--supervised" in options and command:
         from launcher.verbs import attach
 

@@ -12,6 +12,7 @@ from typing import Any
 from launcher import cli
 from launcher.service.attaching import Attached, status_of
 from launcher.service.client import Client, session_path
+from launcher.service.raw_terminal import LEAVE_NAME
 from launcher.session import messages, places
 from launcher.session.places import Places
 from launcher.verbs import acp, help_page, session_request
@@ -75,11 +76,15 @@ def editor(options: cli.Parsed, command: list[str]) -> int:
 
 def _follow(attached: Attached, name: str) -> int:
     try:
+        if attached.at_terminal:
+            messages.say(f"paddock: attached to {printable(name)}; {LEAVE_NAME} leaves it")
         attached.follow(signals=False)
     except KeyboardInterrupt:
         messages.say(f"paddock: session {printable(name)} goes on")
         return 128 + signal.SIGINT
     if attached.session is None and attached.left:
+        if attached.at_terminal:
+            messages.say(f"paddock: session {printable(name)} goes on")
         return 0
     return status_of(attached.session)
 
@@ -87,14 +92,14 @@ def _follow(attached: Attached, name: str) -> int:
 def _mode(client: Client, name: str) -> str:
     """A session without standard input, and one that speaks a protocol, can only be looked at."""
     session = client.call("GET", session_path(name))
-    return "write" if session["stdin"] == "pipe" and session["bridge"] is None else "read"
+    return "write" if session["stdin"] in ("pipe", "terminal") and session["bridge"] is None else "read"
 
 
 def _agent(client: Client, where: Places, options: cli.Parsed, command: list[str], *, new: bool) -> str:
     """The name of the session that the agent lives in: the one that lives, or a new one."""
     words = command or _default(str(options["--provider"]), where)
     cwd = places.current_directory()
-    own = ("--supervised", *(row[0] for row in OWN))
+    own = ("--supervised", "--detach", *(row[0] for row in OWN))
     request = {**session_request.request(options, words, cwd, without=own), "bridge": "acp"}
     kind = hashlib.sha256(json.dumps([cwd, words, request["options"]]).encode()).hexdigest()[:32]
     request["labels"] = {LABEL: kind}

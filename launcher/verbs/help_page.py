@@ -22,7 +22,7 @@ OPTION_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("git", ("--git", "--strict-handoff", "--sign")),
     ("environment and limits", ("--env", "--limit")),
     ("the jail", ("--backend", "--config")),
-    ("the session", ("--session", "--supervised", "--report", "--dry-run", "--quiet", "--verbose")),
+    ("the session", ("--session", "--supervised", "--detach", "--report", "--dry-run", "--quiet", "--verbose")),
 )
 
 Row = tuple[str, str, str, str]

@@ -53,7 +53,7 @@ def launch(options: cli.Parsed, command: list[str], observer: "Callable[[str, An
         observer: see `launcher.session.run.run`.
     """
     where = places.places(os.environ)
-    if "--supervised" in options:
+    if "--supervised" in options or "--detach" in options:
         from launcher.session import packages
 
         packages.enable()

@@ -2,6 +2,8 @@
 
 import json
 import os
+import shlex
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 from launcher.jail.status import Decoder
 from tests.support import identity, install, paddock, served
+from tests.support.console import CTRL_C, Console
 from tests.support.install import Installed
 from tests.support.served import Served
 
@@ -188,3 +191,55 @@ def test_attach_sees_output_and_leaves(service: Served) -> None:
     assert service.cli("attach", "joined").returncode == 125
     assert json.loads(service.cli("status", "--json").stdout)["uid"] == service.paddock.who.uid
     assert os.path.exists(service.address)
+
+
+def test_ctrl_c_of_a_client_reaches_all_that_a_terminal_would_reach(service: Served) -> None:
+    """With the mark behind it a signal is for the command's process group: its children, and once for each."""
+    script = "trap 'echo told' INT; (trap 'echo child; exit 3' INT; echo ready; read x); echo status $?; read x"
+    service.create("bash", "-c", script, name="group", stdin="pipe")
+    with Client(service, "group", "mode=write&offset=0") as client:
+        seen = b""
+        while b"ready" not in seen:
+            seen += output(client.read(b"O"))
+        client.send(b"K", bytes((signal.SIGINT, 1)))
+        while b"status" not in seen:
+            seen += output(client.read(b"O"))
+        client.send(b"Z")
+        seen += output(client.read(b"X"))
+    assert sorted(seen.split()) == sorted(b"ready child told status 3".split())
+
+
+def test_a_supervised_run_at_a_terminal_has_one(service: Served) -> None:
+    """With its size and keys; it can be left and joined again, and the person's own terminal is as before."""
+    who = service.paddock.who
+    inside = "test -t 0 && stty size >/dev/tty; trap 'stty size' WINCH; echo ready; while :; do sleep 0.05; done"
+    run = shlex.join(service.paddock.words("run", "--supervised", "--session", "typed", "--", "sh", "-c", inside))
+    join = shlex.join(service.paddock.words("attach", "typed"))
+    with Console(who, service.paddock.worktree) as console:
+        console.type(f"export XDG_RUNTIME_DIR={service.runtime}\n")
+        console.resize(30, 90)
+        console.run(run)
+        console.expect(r"30 90\s+ready")
+        console.resize(31, 91)
+        console.expect("31 91")
+        console.type("\x1d.")
+        console.expect("session typed goes on")
+        console.expect("<0>")
+        console.resize(32, 92)
+        console.run(join)
+        console.expect("ready")
+        console.expect("32 92")
+        console.type(CTRL_C)
+        console.expect(f"<{128 + signal.SIGINT}>")
+        console.run("stty -a")
+        console.expect(r" icanon ")
+    assert service.over("typed")["outcome"]["signal"] == "SIGINT"
+
+
+def test_a_detached_run_is_left_to_itself(service: Served) -> None:
+    """Its name is printed once its command runs; one that cannot start is an error."""
+    run = service.cli("run", "--detach", "--", "sleep", "1000")
+    name = run.stdout.strip()
+    assert (run.returncode, service.get(f"/v1/sessions/{name}").json["state"]) == (0, "running"), run
+    service.post(f"/v1/sessions/{name}/stop", {"term_seconds": 0, "wait": 30})
+    assert service.cli("run", "--detach", "--", "no-such-thing").returncode == 127

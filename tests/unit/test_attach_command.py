@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.service.raw_terminal import RawTerminal
 from launcher.session.places import Places, places
 from launcher.verbs import attach
 from policy.errors import Refusal
@@ -32,3 +33,13 @@ def test_a_provider_without_a_command_for_the_protocol_is_an_error(where: Places
     """It says what to write."""
     with pytest.raises(Refusal, match="name one behind"):
         attach._default("nobody", where)
+
+
+def test_two_keys_leave_a_terminal_and_one_of_them_is_for_the_session() -> None:
+    """The first is held back until the next one has come, which may be in another read."""
+    terminal = RawTerminal.__new__(RawTerminal)
+    terminal._held = b""
+    assert terminal.typed(b"ab\x1d") == (b"ab", False)
+    assert terminal.typed(b"c") == (b"\x1dc", False)
+    assert terminal.typed(b"d\x1d") == (b"d", False)
+    assert terminal.typed(b".rest") == (b"", True)

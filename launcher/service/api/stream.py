@@ -9,43 +9,22 @@ has the same form). Query: ``mode=read`` (default) or ``write``, ``offset=N`` to
 
 From the server: ``H`` hello, ``O`` standard output, ``R`` standard error, ``X`` the session is over, ``E`` a refusal,
 after which the stream ends. ``H``, ``X`` and ``E`` are JSON. To the server: ``I`` standard input, ``Z`` its end,
-``K`` a signal's number in one byte.
+``K`` a signal's number in one byte, behind which a second one, 1, means the command's whole process group, as a
+terminal would, ``W`` the terminal's size: rows and columns, two bytes each (little-endian).
 """
 
-import asyncio
-import json
-import logging
-from typing import Any
 from urllib.parse import parse_qs
 
-from launcher.jail.status import Decoder
-from launcher.service.frames import (
-    END,
-    ERRORS,
-    HEADER,
-    HELLO,
-    INPUT,
-    MOST_FRAME,
-    OUTPUT,
-    OVER,
-    REFUSED,
-    SIGNAL,
-    frame,
-)
+from launcher.service.api.client_stream import ClientStream
+from launcher.service.frames import END, ERRORS, HELLO, INPUT, OUTPUT, SIGNAL, WINDOW
+from launcher.service.models import Input
 from launcher.service.running import Live
 from launcher.service.streams import STDOUT, Piece
 from launcher.service.supervisor import Supervisor
 from policy.errors import Refusal
 
-log = logging.getLogger("paddock.service")
 
-_HIGH_WATER = 1 << 20
-PATIENCE = 30.0
-"""Seconds for which a client may hold the session up by not reading."""
-UPGRADED = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: paddock-stream\r\n\r\n"
-
-
-class AttachStream(asyncio.Protocol):
+class AttachStream(ClientStream):
     """One attached client."""
 
     def __init__(self, supervisor: Supervisor, live: Live, *, write: bool, take: bool, offset: int | None) -> None:
@@ -54,15 +33,10 @@ class AttachStream(asyncio.Protocol):
         Raises:
             Refusal: session-has-writer, session-no-stdin.
         """
-        self._supervisor = supervisor
-        self._live = live
+        super().__init__(supervisor, live)
         self._write = write
         self._offset = offset
-        self._decoder = Decoder()
-        self._transport: asyncio.Transport | None = None
-        self._patience: asyncio.TimerHandle | None = None
-        self._pending = 0
-        if write and live.request.stdin == "null":
+        if write and live.request.stdin is Input.NULL:
             raise Refusal("session-no-stdin", f"session {live.name} has no standard input to write to",
                           hint="it was made with stdin null; look on: --read (mode=read)")  # fmt: skip
         if write and live.streams.writer is not None:
@@ -74,79 +48,32 @@ class AttachStream(asyncio.Protocol):
         if write:
             live.streams.writer = self
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def joined(self) -> None:
         """Says hello and subscribes."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=_HIGH_WATER)
-        transport.write(UPGRADED)
-        streams = self._live.streams
+        streams = self.live.streams
         first = streams.first if self._offset is not None else streams.offset
         wanted = streams.offset if self._offset is None else min(self._offset, streams.offset)
-        self._send(HELLO, {"session": self._live.name, "mode": "write" if self._write else "read",
-                           "offset": max(first, wanted), "missed": max(0, first - wanted)})  # fmt: skip
+        self.send_json(HELLO, {"session": self.live.name, "mode": "write" if self._write else "read",
+                               "offset": max(first, wanted), "missed": max(0, first - wanted),
+                               "terminal": self.live.request.stdin is Input.TERMINAL})  # fmt: skip
         streams.subscribe(self, self._offset)
-        self._live.client.set()
-
-    def _send(self, kind: bytes, content: dict[str, Any]) -> None:
-        assert self._transport is not None
-        self._transport.write(frame(kind, json.dumps(content).encode()))
-
-    # Output
 
     def output(self, piece: Piece) -> None:
         """Passes output on."""
-        assert self._transport is not None
-        if not self._transport.is_closing():
-            self._transport.write(frame(OUTPUT if piece.stream == STDOUT else ERRORS, piece.data))
-
-    def over(self) -> None:
-        """Tells that the session is over, and hangs up."""
-        assert self._transport is not None
-        if not self._transport.is_closing():
-            session = self._supervisor.session(self._live.name)
-            self._send(OVER, session.model_dump(mode="json"))
-            self._transport.close()
+        self.send_frame(OUTPUT if piece.stream == STDOUT else ERRORS, piece.data)
 
     def displaced(self) -> None:
         """Another client writes from now on; this one may go on reading."""
         self._write = False
 
-    def pause_writing(self) -> None:
-        """The client does not read fast enough: the session waits for it, for a while."""
-        self._live.streams.hold(self, held=True)
-        self._patience = asyncio.get_running_loop().call_later(PATIENCE, self._let_go)
+    def frame_received(self, kind: bytes, payload: bytes) -> None:
+        """Takes a frame of the client's.
 
-    def resume_writing(self) -> None:
-        """It has caught up."""
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
-        self._live.streams.hold(self, held=False)
-
-    def _let_go(self) -> None:
-        assert self._transport is not None
-        log.warning("a client of session %s did not read for %g s", self._live.name, PATIENCE)
-        self._transport.abort()
-
-    # Input
-
-    def data_received(self, data: bytes) -> None:
-        """Takes frames of the client's."""
-        self._pending += len(data)
-        try:
-            for kind, payload in self._decoder.feed(data):
-                self._pending -= HEADER + len(payload)
-                self._frame(kind, payload)
-            if self._pending > MOST_FRAME + HEADER:
-                raise Refusal("request-large", "a frame of the stream is too long",
-                              context=f"at most {MOST_FRAME} bytes")  # fmt: skip
-        except Refusal as refusal:
-            self._refuse(refusal)
-
-    def _frame(self, kind: bytes, payload: bytes) -> None:
-        streams = self._live.streams
-        if kind in (INPUT, END, SIGNAL) and not self._write:
+        Raises:
+            Refusal: session-has-writer, request-large, request-invalid, and those of `Supervisor.signal`.
+        """
+        streams = self.live.streams
+        if kind in (INPUT, END, SIGNAL, WINDOW) and not self._write:
             raise Refusal("session-has-writer", "this client may only read", hint="attach with mode=write")
         if kind == INPUT:
             if not streams.write(payload):
@@ -154,29 +81,19 @@ class AttachStream(asyncio.Protocol):
                               context=f"{streams.waiting} bytes are waiting for it already")  # fmt: skip
         elif kind == END:
             streams.end_input()
-        elif kind == SIGNAL and len(payload) == 1:
-            self._supervisor.signal(self._live.name, payload[0])
+        elif kind == SIGNAL and (len(payload) == 1 or (len(payload) == 2 and payload[1] == 1)):
+            self.supervisor.signal(self.live.name, payload[0], group=len(payload) == 2)
+        elif kind == WINDOW and len(payload) == 4:
+            streams.resize(int.from_bytes(payload[:2], "little"), int.from_bytes(payload[2:], "little"))
         else:
             raise Refusal("request-invalid", "this is no frame of the stream")
 
-    def _refuse(self, refusal: Refusal) -> None:
-        assert self._transport is not None
-        self._send(REFUSED, dict(refusal.as_dict()))
-        self._transport.close()
-
-    def eof_received(self) -> bool:
-        """The client has left. Who only ends the session's input says so (`END`), because a socket cannot tell."""
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone; the session stays."""
-        del exc
-        if self._patience is not None:
-            self._patience.cancel()
-        self._live.streams.unsubscribe(self)
+    def left(self) -> None:
+        """The session stays."""
+        self.live.streams.unsubscribe(self)
 
 
-def attach(supervisor: Supervisor, name: str, query: str) -> asyncio.Protocol:
+def attach(supervisor: Supervisor, name: str, query: str) -> ClientStream:
     """The stream for an upgrade request.
 
     Raises:
