@@ -241,10 +241,22 @@ class Git:
         words += ["--no-pager", arguments[0]]
         if arguments[0] in _DIFFS:
             words += ["--no-ext-diff", "--no-textconv"]
+        variables = hardening.environment([*overrides, *self._settings], self._protocols) | dict(environment or {})
+        return self._spawned(words + list(arguments[1:]), variables, stdin, stdout, stderr)
+
+    def _spawned(
+        self,
+        words: list[str],
+        environment: dict[str, str],
+        stdin: int | IO[bytes] | None,
+        stdout: int | IO[bytes] | None,
+        stderr: int | IO[bytes] | None,
+    ) -> "subprocess.Popen[bytes]":
+        """Starts the process itself; `environment` is all of it."""
         return subprocess.Popen(
-            words + list(arguments[1:]),
+            words,
             cwd=self.work_tree or "/",
-            env=hardening.environment([*overrides, *self._settings], self._protocols) | dict(environment or {}),
+            env=environment,
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,

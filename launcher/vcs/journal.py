@@ -52,6 +52,8 @@ class Move(BaseModel):
             checked out at what its parent records).
         old: commit before the run.
         new: commit after it.
+        jailed: an agent wrote the files, so git that touches them runs in a jail.
+        agent: the private git directory of the agent whose worktree it is in; None where there is none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -62,6 +64,8 @@ class Move(BaseModel):
     ref: str
     old: str
     new: str
+    jailed: bool = False
+    agent: AbsolutePath | None = None
 
 
 class Run(BaseModel):

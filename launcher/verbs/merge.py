@@ -3,17 +3,22 @@
 import json
 import os
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated
 
 import typer
 
-from launcher.session import messages, places
+from launcher.session import configuration, harvesting, messages, places
 from launcher.session.planning import worktree_id
+from launcher.vcs.harvest.parts import HarvestResult
 from launcher.vcs.journal import Run, State
 from launcher.vcs.merge import children, preview, sessions, target, work
 from launcher.vcs.merge.check import Check
 from launcher.vcs.merge.children import Order
+from launcher.vcs.merge.moves import Follow
 from launcher.vcs.merge.outcome import Source
+from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.record import directory_of
 from launcher.vcs.worktrees.store import WorktreeRepository
 from launcher.verbs import typer_verb
@@ -45,8 +50,7 @@ def merge(
         typer.Argument(metavar="CHILD...", help="Branches, worktrees, tickets.", show_default=False),
     ] = None,
     into: Annotated[
-        str | None,
-        typer.Option(metavar="TRUNK", help="The branch or worktree to merge into (default: what is checked out here)."),
+        str | None, typer.Option(metavar="TRUNK", help="Branch, worktree, ticket (default: what is checked out here).")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Merge the branches of all linked worktrees.")] = False,
     order: Annotated[Order, typer.Option(help="Which child comes first.")] = Order.GIVEN,
@@ -83,7 +87,11 @@ def merge(
         return _tell_end(done, as_json=as_json)
     if bool(words) == every:
         raise Refusal("usage", "name the children, or say --all", hint="paddock merge --help")
-    found = target.find(start, into)
+
+    def find() -> target.Target:
+        return target.find(start, into, _root_of(state))
+
+    found = find()
     sources = _children(found, words, start, state)
     for source in sources:
         _warn_of_sessions(source, state)
@@ -92,15 +100,15 @@ def merge(
         answer = preview.preview(found, sources)
         print(answer.model_dump_json(indent=2) if as_json else answer.pretty_print())
         return 0 if answer.clean else CONFLICT
-    with Check(found, check, hidden=as_json) as gate:
+    with _agent_at_rest(found, state) as agent, Check(found, check, hidden=as_json) as gate:
         settings = work.Settings(
             state,
             os.environ,
-            files=not no_checkout,
+            follow=Follow(files=not no_checkout, jailed=agent is not None, agent=agent),
             gate=gate if check is not None else None,
             progress=_progress if sys.stderr.isatty() else None,
         )
-        run = work.merge(lambda: target.find(start, into), sources, settings, found.common_dir)
+        run = work.merge(find, sources, settings, found.common_dir)
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr)
     return _tell(run, found, as_json=as_json, files=not no_checkout)
@@ -109,8 +117,36 @@ def merge(
 def _children(found: target.Target, words: list[str] | None, start: str, state: str) -> list[Source]:
     if not words:
         return children.all_of(found)
+    of_ticket = _root_of(state)
+    return children.named(found, words, start, lambda word: of_ticket(word, found.common_dir))
+
+
+def _root_of(state: str) -> Callable[[str, str], str | None]:
+    """Finds the root of the worktree that was made for a ticket in a repository."""
     known = WorktreeRepository(state)
-    return children.named(found, words, start, lambda word: root_of(word, known.of(found.common_dir)))
+    return lambda word, common_dir: root_of(word, known.of(common_dir))
+
+
+def _agent_at_rest(found: target.Target, state: str) -> AbstractContextManager[str | None]:
+    """Keeps agents from working in a linked worktree that is merged into, and takes over what they have committed.
+
+    Yields the agent's private git directory. None where there is none, and in a main checkout: that is the user's.
+    """
+    if found.worktree is None or found.git_dir == found.common_dir:
+        return nullcontext()
+    return sessions.at_rest(found.worktree, lambda root: directory_of(state, worktree_id(root)), _harvest)
+
+
+def _harvest(directory: str) -> HarvestResult:
+    record = records.read(directory)
+    assert record is not None
+    settings, _ = configuration.load(record.worktree, None, None, os.environ)
+    patterns = [(entry.value, "protect") for entry in settings.handoff_protect]
+    patterns += [(entry.value, "report") for entry in settings.handoff_report]
+    result = harvesting.take(directory, patterns)
+    for line in harvesting.told(result):
+        messages.say(f"paddock: {line}")
+    return result
 
 
 def _warn_of_sessions(source: Source, state: str) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from launcher.vcs.merge.moves import Follow
 from launcher.vcs.merge.preview import preview
 from tests.support.ground import ENVIRONMENT, Entry, Ground
 from tests.support.install import public_root
@@ -67,7 +68,7 @@ def by_engine(ground: Ground, names: list[str]) -> str:
 
 def by_engine_without_checkout(ground: Ground, names: list[str]) -> str:
     """The engine, refs alone."""
-    ground.merge(*names, settings=ground.settings()._replace(files=False))
+    ground.merge(*names, settings=ground.settings()._replace(follow=Follow(files=False)))
     return ground.tree("main")
 
 

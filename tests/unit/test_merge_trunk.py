@@ -6,6 +6,7 @@ import pytest
 
 from launcher.vcs.journal import State
 from launcher.vcs.merge import work
+from launcher.vcs.merge.moves import Follow
 from launcher.vcs.merge.target import find
 from policy.errors import Refusal
 from tests.support.ground import Ground
@@ -232,7 +233,7 @@ def test_a_bare_repository_can_be_merged_in(ground: Ground, tmp_path: Path) -> N
 
 def test_files_can_be_left_alone(ground: Ground) -> None:
     """With `files` off the branch moves and the checkout does not."""
-    ground.merge("one", settings=ground.settings()._replace(files=False))
+    ground.merge("one", settings=ground.settings()._replace(follow=Follow(files=False)))
     assert ground.id("main") == ground.id("one")
     assert (ground.root / "a").read_text() == LINES
 

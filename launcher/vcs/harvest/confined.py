@@ -1,9 +1,10 @@
 """One git command in a minimal jail: what runs in the helper process that `jail.start` starts.
 
-The command reads bytes that an agent wrote, so it is held like an agent: it sees the system's programmes, the object
-directories that it is to read, and nothing else; it writes nothing but its standard output; it has no network, no
-terminal, no privileges, and nothing of it survives. A Plan is made by hand here, because nothing is to be configured,
-and a session's own machinery (private home, control socket, job control) would only be in the way.
+The command reads bytes that an agent wrote, so it is held like an agent: it sees the system's programmes, what it is
+to read, and nothing else; it writes its standard output and the trees that are named for it, none for a harvest; it
+has no network, no terminal, no privileges, and nothing of it survives. A Plan is made by hand here, because nothing is
+to be configured, and a session's own machinery (private home, control socket, job control)
+would only be in the way.
 
 Namespaces where the machine has them, Landlock where it has it; with one of the two the jail holds. Without namespaces
 there is no guard either: the calls that it would judge are not allowed at all (ENOSYS), and git does without them.
@@ -26,8 +27,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-Spec = tuple[str, tuple[str, ...], tuple[str, ...], tuple[tuple[str, str], ...], tuple[tuple[str, int], ...]]
-"""(directory to start in, argument vector, readable trees, environment, limits); argv[0] is absolute."""
+Trees = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+"""(readable, writable, what stays as it is inside of the writable ones where there are mounts)."""
+
+Spec = tuple[str, tuple[str, ...], Trees, tuple[tuple[str, str], ...], tuple[tuple[str, int], ...]]
+"""(directory to start in, argument vector, trees, environment, limits); argv[0] is absolute."""
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store", "/opt/git",
           "/run/current-system", "/home/linuxbrew/.linuxbrew")  # fmt: skip
@@ -55,6 +59,13 @@ def main(descriptor: int, parent: int) -> int:
         return EXIT_REFUSED
 
 
+def refusal_in(said: str) -> Refusal | None:
+    """The Refusal at the end of what a helper has written to standard error; None when its command ran."""
+    _, mark, text = said.rpartition("\n\0")
+    parts = text.split("\0")
+    return Refusal(parts[0], parts[1], context=parts[2], hint=parts[3]) if mark and len(parts) == 4 else None
+
+
 def _run(spec: Spec) -> int:
     from launcher.jail import probe
 
@@ -77,7 +88,7 @@ def _run(spec: Spec) -> int:
 
 
 def _plan(spec: Spec, backend: str) -> Plan:
-    cwd, argv, readable, environment, limits = spec
+    cwd, argv, (readable, writable, fixed), environment, limits = spec
     grants: list[tuple[str, str, str]] = []
     links: list[tuple[str, str]] = []
     for path in (*SYSTEM, *_FILES):
@@ -87,6 +98,7 @@ def _plan(spec: Spec, backend: str) -> Plan:
             grants.append((path, "rx" if path in SYSTEM else "r", "system"))
     grants += [(path, "rw", "device") for path in _DEVICES]
     grants += [(path, "r", "objects") for path in readable]
+    grants += [(path, "rw", "files") for path in writable]
     fields: dict[str, object] = dict.fromkeys(Plan.FIELDS, ())
     fields |= dict.fromkeys(("provider", "provider_source", "dialect", "worktree_id", "git", "server_name"), "")
     fields |= {
@@ -97,6 +109,7 @@ def _plan(spec: Spec, backend: str) -> Plan:
         "command": argv[0],
         "arguments_at": -1,
         "grants": tuple(grants),
+        "read_only": tuple((path, "repository") for path in fixed),
         "links": tuple(links),
         "net": "none",
         "env_set": environment,

@@ -5,7 +5,8 @@ In this order: everything crosses into quarantines and is checked (`gather`), it
 indexes brought forward, the record renewed. Until the journal is written nothing is visible; from then on whoever
 harvests next finishes it. So it can be killed anywhere and called as often as one likes.
 
-It takes the directory's lock for itself alone, so that no session of the worktree lives meanwhile.
+It takes the directory's lock for itself alone, so that no session of the worktree lives meanwhile; or finds all of its
+sessions frozen, and takes over what is committed by then.
 """
 
 import os
@@ -32,7 +33,7 @@ from launcher.vcs.harvest.agent_refs import HEADS, AgentRefs, plausible
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits, Part, PartResult
 from launcher.vcs.harvest.trusted import ref
-from launcher.vcs.quarantine import contents, lock, signed, swap
+from launcher.vcs.quarantine import contents, frozen, signed, swap
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.reached import reached
 from policy.errors import Refusal, printable
@@ -69,7 +70,7 @@ def harvest(
         step: told each step before it is done, for progress.
 
     Returns:
-        What happened. `busy` when a session lives in the worktree: the last one to end harvests.
+        What happened. `busy` when a session is alive in the worktree: the last one to end harvests.
 
     Raises:
         Refusal: the work is not taken over, for the reason that it gives. It stays where it is.
@@ -77,16 +78,14 @@ def harvest(
     directory = os.path.realpath(directory)
     if records.read(directory) is None:
         return HarvestResult("", "nothing")
-    descriptor = lock.opened(directory)
-    try:
-        if not lock.alone(descriptor, wait=False):
+    with frozen.held(directory) as rest:
+        if rest is frozen.Rest.NONE:
             record = records.read(directory)
             return HarvestResult(record.worktree if record else "", "busy")
-        swap.dock(directory)  # a session that was killed could not
+        if rest is frozen.Rest.ENDED:
+            swap.dock(directory)  # a session that was killed could not
         run = _Run(directory, limits or Limits(), handoff, strict=strict, sign=sign, step=step)
         return run.all(branches or {})
-    finally:
-        os.close(descriptor)
 
 
 class _Run:

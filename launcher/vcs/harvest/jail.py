@@ -43,6 +43,42 @@ class Reading(NamedTuple):
     stores: tuple[str, ...]
 
 
+def start(
+    spec: confined.Spec,
+    *,
+    stdin: int | IO[bytes] | None,
+    stdout: int | IO[bytes] | None,
+    stderr: int | IO[bytes] | None,
+    hold: tuple[int, ...] = (),
+) -> "subprocess.Popen[bytes]":
+    """Starts a command in a jail of its own, which ends with this process: the helper that `confined` describes.
+
+    Args:
+        spec: see `confined.Spec`.
+        stdin: as for `subprocess.Popen`, like `stdout` and `stderr`.
+        stdout: see there.
+        stderr: see there.
+        hold: descriptors that the helper inherits; the command does not get them.
+    """
+    told = os.memfd_create("paddock-spec", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(os.dup(told), "wb") as file:
+            file.write(marshal.dumps(spec))
+        os.lseek(told, 0, os.SEEK_SET)
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _START.format(root=_ROOT, fd=told, parent=os.getpid())],
+            cwd="/",
+            stdin=stdin,
+            stdout=stdout,
+            bufsize=0,
+            stderr=stderr,
+            pass_fds=(told, *hold),
+            start_new_session=True,  # no terminal, and no signal of a terminal
+        )
+    finally:
+        os.close(told)
+
+
 class Jailed:
     """A git command that runs in a jail. A context manager: at its end the command has ended."""
 
@@ -89,33 +125,21 @@ class Jailed:
         spec: confined.Spec = (
             reading.skeleton,
             (program, *words),
-            tuple(dict.fromkeys((reading.skeleton, reading.objects, *reading.stores))),
+            (tuple(dict.fromkeys((reading.skeleton, reading.objects, *reading.stores))), (), ()),
             environment,
             (("memory", memory), ("file_size", 1 << 20), ("open_files", 1024)),
         )
-        told = os.memfd_create("paddock-spec", os.MFD_CLOEXEC)
         given = os.memfd_create("paddock-stdin", os.MFD_CLOEXEC)
         self._said = os.memfd_create("paddock-stderr", os.MFD_CLOEXEC)
         try:
-            for descriptor, content in ((told, marshal.dumps(spec)), (given, stdin)):
-                with os.fdopen(os.dup(descriptor), "wb") as file:
-                    file.write(content)
-                os.lseek(descriptor, 0, os.SEEK_SET)
-            self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _START.format(root=_ROOT, fd=told, parent=os.getpid())],
-                cwd="/",
-                stdin=given,
-                stdout=stdout,
-                bufsize=0,
-                stderr=self._said,
-                pass_fds=(told,),
-                start_new_session=True,  # no terminal, and no signal of a terminal
-            )
+            with os.fdopen(os.dup(given), "wb") as file:
+                file.write(stdin)
+            os.lseek(given, 0, os.SEEK_SET)
+            self.process = start(spec, stdin=given, stdout=stdout, stderr=self._said)
         except BaseException:
             os.close(self._said)
             raise
         finally:
-            os.close(told)
             os.close(given)
 
         self._patience = patience
@@ -151,10 +175,9 @@ class Jailed:
             raise Refusal("harvest-unreadable", f"{what} took longer than {self._patience:.0f} seconds", hint=KEPT)
         said = os.pread(self._said, _MOST_SAID, max(0, os.fstat(self._said).st_size - _MOST_SAID))
         text = said.decode("utf-8", "replace")
-        _, mark, refusal = text.rpartition("\n\0")
-        if status == EXIT_REFUSED and mark:
-            reference, message, context, hint = refusal.split("\0")
-            raise Refusal(reference, message, context=context, hint=hint)
+        refusal = confined.refusal_in(text) if status == EXIT_REFUSED else None
+        if refusal is not None:
+            raise refusal
         lines = [line for line in text.splitlines() if line.strip()][-6:]
         raise Refusal(
             "harvest-unreadable",

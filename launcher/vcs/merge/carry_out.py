@@ -12,7 +12,9 @@ from typing import NamedTuple, Protocol
 
 from launcher.vcs.git import Git
 from launcher.vcs.journal import Journal, Move, Run, State
+from launcher.vcs.merge.agent_files import AgentFiles
 from launcher.vcs.merge.files import Files
+from launcher.vcs.merge.jailed_git import JailedGit
 from launcher.vcs.transaction import Transaction, Update
 from policy.errors import Refusal
 
@@ -135,6 +137,8 @@ def roll_back(journal: Journal, run: Run, *, hold: Sequence[int]) -> Run:
     complete = run.state in (State.DONE, State.COMMITTED)
     if not complete:
         _clear_locks(parts, run)
+    if complete:
+        _refuse_newer(journal, run, parts)
     _refuse_foreign(run, parts, allow_new=not complete)
     if complete:
         # Before the journal says so, and without a lock, which a crash would leave to a run that is done.
@@ -182,6 +186,28 @@ def _prepared(stack: ExitStack, part: _Part, run: Run) -> Transaction:
     transaction = stack.enter_context(Transaction(part.git, f"paddock merge {run.run_id}"))
     transaction.prepare(updates)
     return transaction
+
+
+def _refuse_newer(journal: Journal, run: Run, parts: list[_Part]) -> None:
+    """Refuses to take a run back from under a later one, which begins where it ended."""
+    moved = {(part.move.git_dir, part.move.ref) for part in parts if part.move.ref}
+    if all(value(part.git, part.move.ref) == part.move.old for part in parts if part.move.ref):
+        return
+    later = [journal.read(name) for name in journal.runs() if name > run.run_id]
+    standing = [
+        each.run_id
+        for each in later
+        if each.state is State.DONE and any((move.git_dir, move.ref) in moved for move in each.moves)
+    ]
+    if standing:
+        several = f"runs {', '.join(standing)} stand" if len(standing) > 1 else f"run {standing[0]} stands"
+        raise Refusal(
+            "merge-not-last",
+            f"run {run.run_id} cannot be taken back: {several} on it",
+            context="later merges began with what it had made, so they would lose their ground",
+            hint="take them back first, the last one first: "
+            + "; ".join(f"paddock merge --rollback {name}" for name in (*reversed(standing), run.run_id)),
+        )
 
 
 def _refuse_foreign(run: Run, parts: list[_Part], *, allow_new: bool) -> None:
@@ -241,8 +267,17 @@ def _parts(run: Run, hold: Sequence[int]) -> list[_Part]:
     parts = []
     for move in run.moves:
         git = Git(move.git_dir, move.work_tree, hold=hold)
-        parts.append(_Part(move, git, None if move.work_tree is None else Files(git, run.run_id)))
+        parts.append(_Part(move, git, _checkout(move, git, run.run_id, hold)))
     return parts
+
+
+def _checkout(move: Move, git: Git, run: str, hold: Sequence[int]) -> Checkout | None:
+    if move.work_tree is None:
+        return None
+    if not move.jailed:
+        return Files(git, run)
+    jailed = JailedGit(str(move.git_dir), str(move.work_tree), hold=hold)
+    return AgentFiles(jailed, run, move.ref, None if move.agent is None else str(move.agent))
 
 
 def _turned(part: _Part) -> _Part:

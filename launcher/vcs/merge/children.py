@@ -41,14 +41,25 @@ def named(
     found: list[Source] = []
     for word in words:
         source = _one(git, word, listed, start, root_of)
-        if target.ref == f"refs/heads/{source.label}":
+        root = source.place.worktree if source.place is not None else None
+        if target.ref == f"refs/heads/{source.label}" or (root is not None and root == target.worktree):
             raise Refusal(
                 "child-is-trunk",
                 f"{source.label} cannot be merged into itself",
                 hint="name the trunk with --into, or leave it out of the children",
             )
-        if any(source.label == other.label for other in found):
-            raise Refusal("child-twice", f"{source.label} is named twice", hint="name every child once")
+        for other in found:
+            if source.place is not None and source.place == other.place:
+                raise Refusal(
+                    "child-twice",
+                    f"{word} is the worktree that was named before as {other.label}",
+                    context=f"it lies in {root}",
+                    hint="name every child once",
+                )
+            if source.label == other.label and source.place is None:
+                raise Refusal("child-twice", f"{word} comes twice", hint="name every child once")
+            if source.label == other.label:
+                source = source._replace(label=root or word)  # detached, in directories of the same name
         found.append(source)
     return found
 

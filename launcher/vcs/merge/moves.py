@@ -20,6 +20,33 @@ class Moves(NamedTuple):
     notes: tuple[str, ...]
 
 
+class Follow(NamedTuple):
+    """How the files of the target follow.
+
+    Attributes:
+        files: those of the worktree (and of submodules in it) are moved.
+        jailed: by git in a jail, because an agent wrote them.
+        agent: the agent's private git directory, where there is one.
+    """
+
+    files: bool
+    jailed: bool = False
+    agent: str | None = None
+
+    def of(self, *, name: str, target: Target, old: str, new: str) -> Move:
+        """The move of one repository, its files with it."""
+        root = target.worktree if self.files else None
+        agent = Path(self.agent) if self.agent is not None and root is not None else None
+        return Move(
+            name=name, git_dir=Path(target.git_dir), work_tree=None if root is None else Path(root), ref=target.ref,
+            old=old, new=new, jailed=self.jailed and root is not None, agent=agent,
+        )  # fmt: skip
+
+
+FILES = Follow(files=True)
+"""A user's own worktree."""
+
+
 class _Where(NamedTuple):
     """A repository in the tree of submodules: its names, its path, and the way to its store (`engine.inside`)."""
 
@@ -28,7 +55,7 @@ class _Where(NamedTuple):
     modules: str
 
 
-def moves(engine: Engine, target: Target, new: str, sources: Sequence[Place], *, files: bool) -> Moves:
+def moves(engine: Engine, target: Target, new: str, sources: Sequence[Place], follow: Follow) -> Moves:
     """Everything that follows from moving `target` to `new`.
 
     Args:
@@ -36,16 +63,15 @@ def moves(engine: Engine, target: Target, new: str, sources: Sequence[Place], *,
         target: as it is now.
         new: its commit afterwards.
         sources: worktrees that commits of submodules may have to be taken from.
-        files: move the files of the worktree (and of submodules in it) too.
+        follow: see `Follow`.
 
     Raises:
         Refusal: submodule-moved: a submodule that has to follow is checked out somewhere else; trunk-busy.
     """
     found: list[Move] = []
     notes: list[str] = []
-    _below(engine, engine.place, _Where("", "", ""), (target.commit, new), tuple(sources), found, notes, files=files)
-    worktree = Path(target.worktree) if files and target.worktree is not None else None
-    main = Move(git_dir=Path(target.git_dir), work_tree=worktree, ref=target.ref, old=target.commit, new=new)
+    _below(engine, engine.place, _Where("", "", ""), (target.commit, new), tuple(sources), found, notes, follow)
+    main = follow.of(name="", target=target, old=target.commit, new=new)
     return Moves((*found, main), tuple(notes))
 
 
@@ -57,8 +83,7 @@ def _below(
     sources: tuple[Place, ...],
     found: list[Move],
     notes: list[str],
-    *,
-    files: bool,
+    follow: Follow,
 ) -> None:
     store = engine.store(place)
     before, after = (engine.links(store, commit) for commit in commits)
@@ -84,17 +109,15 @@ def _below(
         if not engine.store(inner).has_commit(old.commit):
             notes.append(f"submodule {full} stays as it is: its old commit {old.commit[:12]} is missing")
             continue
-        follows = files and inner.worktree is not None and old.path == link.path
+        follows = follow.files and inner.worktree is not None and old.path == link.path
         if follows:
-            _below(
-                engine, inner, _Where(full, where, modules), (old.commit, link.commit), below, found, notes, files=files
-            )
+            _below(engine, inner, _Where(full, where, modules), (old.commit, link.commit), below, found, notes, follow)
         if old.commit != link.commit:
-            found.append(_move(inner, full, old, link, files=follows))
+            found.append(_move(inner, full, old, link, follow if follows else Follow(files=False)))
 
 
-def _move(place: Place, name: str, old: Gitlink, new: Gitlink, *, files: bool) -> Move:
-    if not files:
+def _move(place: Place, name: str, old: Gitlink, new: Gitlink, follow: Follow) -> Move:
+    if not follow.files:
         # Only kept from being collected as garbage: what is checked out there is not ours to move.
         return Move(name=name, git_dir=Path(place.common_dir), ref="", old=old.commit, new=new.commit)
     assert place.worktree is not None
@@ -110,11 +133,4 @@ def _move(place: Place, name: str, old: Gitlink, new: Gitlink, *, files: bool) -
     refuse_when_busy(target)
     if target.commit == new.commit:
         return Move(name=name, git_dir=Path(place.common_dir), ref="", old=old.commit, new=new.commit)
-    return Move(
-        name=name,
-        git_dir=Path(place.git_dir),
-        work_tree=Path(place.worktree),
-        ref=target.ref,
-        old=old.commit,
-        new=new.commit,
-    )
+    return follow.of(name=name, target=target, old=old.commit, new=new.commit)

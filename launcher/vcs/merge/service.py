@@ -16,7 +16,7 @@ from launcher.vcs.merge.models import (
     MergeDirection,
     MergeResult,
 )
-from launcher.vcs.merge.moves import moves
+from launcher.vcs.merge.moves import FILES, Follow, moves
 from launcher.vcs.merge.outcome import Source
 from launcher.vcs.merge.place import Place
 from launcher.vcs.merge.target import Target, checked_out_at, refuse_when_busy
@@ -53,7 +53,10 @@ class WorktreeMergeService:
         self._harvest = harvest
 
     def merge_trunk_to_child(self, trunk: WorktreeSandboxContext, child: WorktreeSandboxContext) -> MergeDescriptor:
-        """Phase 1. A conflict leaves the child as it was; the hint tells its agent how to merge in its own jail."""
+        """Phase 1, once the agent's session has ended or is frozen. Git in a jail brings its files along.
+
+        A conflict leaves the child as it was; the hint tells its agent how to merge in its own jail.
+        """
         try:
             return self.merge_submodules_first(trunk, child, MergeDirection.TRUNK_TO_CHILD)
         except Refusal as refusal:
@@ -70,11 +73,12 @@ class WorktreeMergeService:
         descriptors: dict[str, MergeDescriptor] = {}
         with ExitStack() as stack:
             known: list[tuple[AgentMergeStatus, Source]] = []
+            held: set[str] = set()
             problem: tuple[AgentMergeStatus, Refusal] | None = None
             try:
                 into = _at(trunk)
                 for status in with_worktree:
-                    known.append((status, self._source(stack, status, into)))
+                    known.append((status, self._source(stack, held, status, into)))
             except Refusal as refusal:
                 problem = (with_worktree[len(known)], refusal) if with_worktree else None
             if known:
@@ -105,9 +109,11 @@ class WorktreeMergeService:
         into, came_from = _at(target), _at(source)
         _refuse_strangers(came_from, into)
         agent = into if direction is MergeDirection.TRUNK_TO_CHILD else came_from
-        with sessions.ended(agent.target.worktree or "", self._private, self._harvest):
+        with sessions.at_rest(agent.target.worktree or "", self._private, self._harvest) as private:
             into, came_from = _at(target), _at(source)  # a harvest may have moved the agent's branch
-            run = self._merge(target, [_as_source(came_from)], direction)
+            down = direction is MergeDirection.TRUNK_TO_CHILD
+            follow = Follow(files=True, jailed=down, agent=private if down else None)
+            run = self._merge(target, [_as_source(came_from)], direction, follow)
         if run.child_outcome is not None:
             return run.child_outcome
         assert run.outcome is not None
@@ -165,7 +171,7 @@ class WorktreeMergeService:
                     return result
                 tree = engine.main.with_gitlinks(target.commit, {link.path: head})
                 new = engine.main.commit(tree, [target.commit], f"Update submodule {submodule_name}\n")
-                planned = moves(engine, target, new, (), files=True)
+                planned = moves(engine, target, new, (), FILES)
             run = Run(run_id=journal.new_id(), state=State.PREPARED, target=target.label, moves=planned.moves)
             carry_out.carry_out(journal, run, hold=(lock,))
         moved = {"no_op": False, "commit_id": new, "previous_commit_id": target.commit}
@@ -186,18 +192,27 @@ class WorktreeMergeService:
                 runs[each.run_id] = str(main.repository)
         return [work.roll_back(runs[name], self._state, name) for name in sorted(runs, reverse=True)]
 
-    def _merge(self, target: WorktreeSandboxContext, sources: Sequence[Source], direction: MergeDirection) -> Run:
-        settings = work.Settings(self._state, self._caller, direction=direction)
+    def _merge(
+        self,
+        target: WorktreeSandboxContext,
+        sources: Sequence[Source],
+        direction: MergeDirection,
+        follow: Follow = FILES,
+    ) -> Run:
+        settings = work.Settings(self._state, self._caller, direction=direction, follow=follow)
         common_dir = _at(target).place.common_dir
         return work.merge(lambda: _at(target).target, sources, settings, common_dir)
 
-    def _source(self, stack: ExitStack, status: AgentMergeStatus, into: _Known) -> Source:
+    def _source(self, stack: ExitStack, held: set[str], status: AgentMergeStatus, into: _Known) -> Source:
+        """A child as a source; its worktree is kept at rest, once, also where several agents have shared it."""
         context = status.worktree_context
         assert context is not None
         known = _at(context)
         _refuse_strangers(known, into)
-        if known.target.worktree != into.target.worktree:
-            stack.enter_context(sessions.ended(known.target.worktree or "", self._private, self._harvest))
+        root = known.target.worktree or ""
+        if root != into.target.worktree and root not in held:
+            stack.enter_context(sessions.at_rest(root, self._private, self._harvest))
+            held.add(root)
         return _as_source(_at(context))
 
 

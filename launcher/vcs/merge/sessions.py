@@ -1,13 +1,14 @@
-"""Agents' sessions beside a merge: live ones are kept out, and work that has not been harvested is not passed over."""
+"""Agents' sessions beside a merge: none may be at work, and work that has not been harvested is not passed over."""
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from launcher.vcs.harvest import ending
 from launcher.vcs.harvest.outstanding import outstanding
 from launcher.vcs.harvest.parts import HarvestResult
-from launcher.vcs.quarantine import lock, record
+from launcher.vcs.quarantine import frozen, lock
+from launcher.vcs.quarantine import record as records
 from policy.errors import Refusal
 
 Private = Callable[[str], str | None]
@@ -45,15 +46,18 @@ def lacking(directory: str | None) -> str:
 
 
 @contextmanager
-def ended(root: str, private: Private, harvest: Harvest | None = None) -> Iterator[None]:
-    """Makes sure that no session works in a worktree, and that its branch has all of the agent's commits.
+def at_rest(root: str, private: Private, harvest: Harvest | None = None) -> Iterator[str | None]:
+    """Makes sure that no session is at work in a worktree, and that its branch has all of the agent's commits.
 
-    Until the end no session can start there.
+    Sessions have ended, and until the end none can start there; or they are frozen.
 
     Args:
         root: canonical root of the worktree.
         private: see `Private`.
         harvest: for work that is not harvested; None refuses then, because hand-off rules may have held it back.
+
+    Yields:
+        its private git directory; None when it has none.
 
     Raises:
         Refusal: session-running; harvest-due; harvest-kept (the branch has been moved beside the agent); what
@@ -61,7 +65,7 @@ def ended(root: str, private: Private, harvest: Harvest | None = None) -> Iterat
     """
     directory = private(root)
     if not _known(directory):
-        yield
+        yield None
         return
     assert directory is not None
     if harvest is not None and ending.due(directory):
@@ -73,15 +77,9 @@ def ended(root: str, private: Private, harvest: Harvest | None = None) -> Iterat
                 context="\n".join(result.notes),
                 hint="paddock worktree harvest, and see what it says",
             )
-    descriptor = lock.opened(directory)
-    try:
-        if not lock.alone(descriptor, wait=False):
-            raise Refusal(
-                "session-running",
-                f"a session is still working in {root}",
-                context="its branch and files are its own until it has ended",
-                hint="wait for its end, and merge again",
-            )
+    with frozen.held(directory) as rest:
+        if rest is frozen.Rest.NONE:
+            raise _running(root)
         if harvest is None and outstanding(directory, kept=False):
             raise Refusal(
                 "harvest-due",
@@ -89,10 +87,35 @@ def ended(root: str, private: Private, harvest: Harvest | None = None) -> Iterat
                 context="its branch lacks commits that are still in the private git directory",
                 hint="paddock worktree harvest, and merge again",
             )
+        yield directory
+
+
+@contextmanager
+def undisturbed(directories: Iterable[str]) -> Iterator[None]:
+    """Keeps sessions from working in worktrees while a run that touches them is finished or taken back.
+
+    Args:
+        directories: private git directories.
+
+    Raises:
+        Refusal: session-running.
+    """
+    with ExitStack() as stack:
+        for directory in directories:
+            record = records.read(directory) if os.path.isdir(directory) else None
+            if record is not None and stack.enter_context(frozen.held(directory)) is frozen.Rest.NONE:
+                raise _running(record.worktree)
         yield
-    finally:
-        os.close(descriptor)
+
+
+def _running(root: str) -> Refusal:
+    return Refusal(
+        "session-running",
+        f"a session is still working in {root}",
+        context="its branch and files are its own until it has ended, or is frozen",
+        hint="wait for its end, and merge again",
+    )
 
 
 def _known(directory: str | None) -> bool:
-    return directory is not None and os.path.isdir(directory) and record.read(directory) is not None
+    return directory is not None and os.path.isdir(directory) and records.read(directory) is not None

@@ -1,6 +1,7 @@
 """Where a merge goes: a branch, and the worktree it is checked out in, if there is one."""
 
 import os
+from collections.abc import Callable
 from typing import NamedTuple
 
 from launcher.vcs import checkout
@@ -52,12 +53,14 @@ class Listed(NamedTuple):
     present: bool
 
 
-def find(start: str, into: str | None) -> Target:
+def find(start: str, into: str | None, root_of: Callable[[str, str], str | None] = lambda word, common: None) -> Target:
     """The target of a merge.
 
     Args:
         start: an absolute directory in a worktree of the repository, or a bare repository.
         into: a branch, or the root of a worktree; None for what is checked out at `start`.
+        root_of: asked with `into` where that is neither, and with the repository's common directory: the root of the
+            worktree that has this name (a ticket); None for no worktree.
 
     Raises:
         Refusal: worktree-missing, not-a-worktree, git-pointer-invalid, trunk-unknown, trunk-unborn, trunk-missing.
@@ -74,10 +77,13 @@ def find(start: str, into: str | None) -> Target:
     found = git.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{branch}^{{commit}}", ok=(0, 1))
     commit = found.out.decode().strip()
     if not commit:
+        root = root_of(into, here.common_dir)
+        if root is not None:
+            return checked_out(opened(root))
         raise Refusal(
             "trunk-unknown",
             f"there is no branch {into} to merge into",
-            context=f"looked for {branch} in {here.common_dir}",
+            context=f"looked for {branch} in {here.common_dir}, and for a ticket of that name",
             hint=f"make it: git branch {into}; or leave --into out to merge into what is checked out here",
         )
     label = branch.removeprefix("refs/heads/")

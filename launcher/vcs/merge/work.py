@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from launcher.vcs.git import Git
 from launcher.vcs.journal import Journal, Run, State
-from launcher.vcs.merge import batch, carry_out, identity
+from launcher.vcs.merge import batch, carry_out, identity, sessions
 from launcher.vcs.merge.engine import Engine
 from launcher.vcs.merge.models import (
     AgentMergeStatus,
@@ -17,7 +17,7 @@ from launcher.vcs.merge.models import (
     MergeResult,
     SubmoduleMergeResult,
 )
-from launcher.vcs.merge.moves import moves
+from launcher.vcs.merge.moves import FILES, Follow, moves
 from launcher.vcs.merge.outcome import Source
 from launcher.vcs.merge.place import Place
 from launcher.vcs.merge.target import Target, refuse_when_busy
@@ -34,7 +34,7 @@ class Settings(NamedTuple):
         state: directory of Paddock's own state; journals lie below it.
         caller: the caller's environment, for author and committer.
         direction: of the descriptors.
-        files: move the files of the trunk's worktree too.
+        follow: how the files of the target's worktree follow.
         gate: see `batch.Gate`.
         progress: see `batch.Progress`.
         seconds: time of the merge commits since the epoch; now when None.
@@ -43,7 +43,7 @@ class Settings(NamedTuple):
     state: str
     caller: Mapping[str, str]
     direction: MergeDirection = MergeDirection.CHILD_TO_TRUNK
-    files: bool = True
+    follow: Follow = FILES
     gate: batch.Gate | None = None
     progress: batch.Progress | None = None
     seconds: int | None = None
@@ -83,7 +83,7 @@ def merge(find: Find, sources: Sequence[Source], settings: Settings, common_dir:
     with journal.lock() as lock:
         refuse_when_unfinished(journal)
         target = find()
-        if settings.files:
+        if settings.follow.files:
             refuse_when_busy(target)
         who = identity.environment(Git(target.git_dir), settings.caller, seconds=settings.seconds)
         place = Place(target.git_dir, target.common_dir, target.worktree)
@@ -96,7 +96,7 @@ def merge(find: Find, sources: Sequence[Source], settings: Settings, common_dir:
             if done.commit == target.commit:
                 return run.model_copy(update={"state": State.ABANDONED, "note": "nothing to move"})
             places = [each.source.place for each in done.tried if each.source.place is not None]
-            planned = moves(engine, target, done.commit, places, files=settings.files)
+            planned = moves(engine, target, done.commit, places, settings.follow)
         note = "; ".join(planned.notes)
         run = run.model_copy(update={"moves": planned.moves, "note": note})
         return carry_out.carry_out(journal, run, hold=(lock,))
@@ -189,19 +189,22 @@ def resume(common_dir: str, state: str) -> Run | None:
     """Finishes the interrupted run of a repository; None when there is none.
 
     Raises:
-        Refusal: see `carry_out.resume`.
+        Refusal: session-running; see `carry_out.resume`.
     """
     journal = journal_of(state, common_dir)
     with journal.lock() as lock:
         run = journal.unfinished()
-        return None if run is None else carry_out.resume(journal, run, hold=(lock,))
+        if run is None:
+            return None
+        with sessions.undisturbed(_agents(run)):
+            return carry_out.resume(journal, run, hold=(lock,))
 
 
 def roll_back(common_dir: str, state: str, run_id: str) -> Run:
     """Takes a whole run back.
 
     Raises:
-        Refusal: merge-run-unknown, merge-unfinished (another one); see `carry_out.roll_back`.
+        Refusal: merge-run-unknown, merge-unfinished (another one), session-running; see `carry_out.roll_back`.
     """
     journal = journal_of(state, common_dir)
     with journal.lock() as lock:
@@ -209,4 +212,9 @@ def roll_back(common_dir: str, state: str, run_id: str) -> Run:
         waiting = journal.unfinished()
         if waiting is not None and waiting.run_id != run_id:
             refuse_when_unfinished(journal)
-        return carry_out.roll_back(journal, run, hold=(lock,))
+        with sessions.undisturbed(_agents(run)):
+            return carry_out.roll_back(journal, run, hold=(lock,))
+
+
+def _agents(run: Run) -> list[str]:
+    return list(dict.fromkeys(str(move.agent) for move in run.moves if move.agent is not None))
