@@ -123,6 +123,10 @@ def test_a_worktree_is_named_by_its_ticket(ground: Paddock) -> None:
     assert said.returncode == 0, said.stderr
     assert "merged      agent/PROJ-17" in merge(ground, "PROJ-17")
     assert git(ground, "merge-base", "main", "agent/PROJ-17") == git(ground, "rev-parse", "agent/PROJ-17")
+    before = git(ground, "rev-parse", "main")
+    assert "into agent/PROJ-17: 1 of 1 merged" in merge(ground, "--into", "PROJ-17", "x")
+    assert git(ground, "rev-parse", "main") == before
+    assert "three" in Path(root, "a").read_text()
     refused = ground.refused("worktree", "harvest", "PROJ-17", cwd=ground.main)
     assert (refused.reference, root in refused.text) == ("harvest-no-record", True)
     for verb in ("harvest", "dock"):

@@ -216,19 +216,23 @@ def test_an_agent_stands_where_its_descriptor_says(fields: dict[str, object]) ->
 
 
 def test_the_summary_can_be_read() -> None:
-    """Text for people and models names every agent and every conflict, and can drive no terminal."""
-    hostile = BAD.model_copy(update={"conflict_files": ("\x1b[2J\nmerged x",)})
+    """Text for people and models names every agent, submodule and conflict with its kind, and can drive no terminal."""
+    hostile = BAD.model_copy(update={"conflict_files": ("a.c", "\x1b[2J\nmerged x")})
+    with_lib = GOOD.model_copy(
+        update={"submodule_merge_results": (submodule(SubmoduleStatus.MERGED, MERGED, pointer=True),)}
+    )
     text = MergeAggregation(
-        merged=(status("a", GOOD), status("b", worktree=False)),
+        merged=(status("a", with_lib), status("b", worktree=False)),
         pending=(status("d"),),
         conflicted=status("c", hostile),
     ).pretty_print()
     assert text.splitlines() == [
         "2 of 4 merged",
-        f"  merged      a ({NEW[:12]})",
+        f"  merged      a ({NEW[:12]}, with lib)",
         "  merged      b (no worktree)",
         "  conflicted  c",
         "    no",
+        "    conflict in a.c: contents",
         "    conflict in \\x1b[2J\\nmerged x",
         "  pending     d",
     ]

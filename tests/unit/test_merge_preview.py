@@ -11,6 +11,7 @@ from launcher.vcs.merge.engine import Engine
 from launcher.vcs.merge.history import History
 from launcher.vcs.merge.place import Place
 from launcher.vcs.merge.preview import preview
+from launcher.vcs.merge.target import find
 from policy.errors import Refusal
 from tests.support.ground import Ground
 from tests.support.nested import LINES, Nested, changed
@@ -69,6 +70,19 @@ def test_submodules_are_forecast_as_they_would_be_merged(tmp_path: Path) -> None
     assert (objects(nested.main), objects(Ground(nested.main.root / ".git/modules/lib", None))) == before
 
 
+def dated(ground: Ground, commit: str, years: int) -> str:
+    """The same commit, made some years later."""
+    content = ground.run("cat-file", "commit", commit).stdout
+    head, _, rest = content.partition(b"committer ")
+    line, _, message = rest.partition(b"\n")
+    who, seconds, zone = line.rsplit(b" ", 2)
+    later = b"%s %d %s" % (who, int(seconds) + years * 31_536_000, zone)
+    made = ground.run(
+        "hash-object", "-t", "commit", "-w", "--stdin", stdin=head + b"committer " + later + b"\n" + message
+    )
+    return made.stdout.decode().strip()
+
+
 def test_children_can_be_put_in_order(ground: Ground) -> None:
     """By name, by the age of their last commit, by how many files they change."""
     ground.commit("four", {f"more{number}": "x\n" for number in range(5)})
@@ -76,7 +90,13 @@ def test_children_can_be_put_in_order(ground: Ground) -> None:
     assert [each.label for each in ordered(sources, Order.GIVEN, ground.target())] == ["two", "four", "one"]
     assert [each.label for each in ordered(sources, Order.NAME, ground.target())] == ["four", "one", "two"]
     assert [each.label for each in ordered(sources, Order.SIZE, ground.target())] == ["two", "one", "four"]
-    assert len(ordered(sources, Order.AGE, ground.target())) == 3
+    aged = [
+        source._replace(commit=dated(ground, source.commit, year))
+        for source, year in zip(sources, (3, 1, 2), strict=True)
+    ]
+    twin = aged[0]._replace(label="twin")
+    found = ordered([*aged, twin], Order.AGE, ground.target())
+    assert [each.label for each in found] == ["four", "one", "two", "twin"]
 
 
 def test_worktrees_are_children_too(ground: Ground, tmp_path: Path) -> None:
@@ -90,6 +110,13 @@ def test_worktrees_are_children_too(ground: Ground, tmp_path: Path) -> None:
     assert tag.commit == ground.id("two")
     with pytest.raises(Refusal, match="nothing called"):
         named(ground.target(), ["--all"], str(ground.root))
+    with pytest.raises(Refusal, match="named before as one"):
+        named(ground.target(), ["one", "../w"], str(ground.root))
+    with pytest.raises(Refusal, match="cannot be merged into itself"):
+        named(find(str(tmp_path / "detached"), None), [str(tmp_path / "detached")], str(ground.root))
+    ground.git("worktree", "add", "-q", "--detach", str(tmp_path / "deeper/detached"), "three")
+    both = named(ground.target(), ["../detached", "../deeper/detached"], str(ground.root))
+    assert [each.label for each in both] == ["detached", str(tmp_path / "deeper/detached")]
 
 
 def test_a_hundred_children_arrive(tmp_path: Path) -> None:

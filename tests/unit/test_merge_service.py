@@ -261,6 +261,14 @@ def test_a_live_session_keeps_its_worktree(team: Team, monkeypatch: pytest.Monke
     assert service.merge_children_to_trunk([team.status("one")], team.trunk).all_successful
     assert asked == [str(directory)] * 2
     assert team.read("repo", "lib/l") == changed(2)
+    # Two agents have shared one worktree: what the first brings is nothing new from the second.
+    again = team.status("one").model_copy(update={"agent_result_id": "again"})
+    monkeypatch.setattr(ending, "due", lambda _: False)
+    assert arrived(service.merge_children_to_trunk([team.status("one"), again], team.trunk)) == (
+        ["one", "again"],
+        None,
+        [],
+    )
 
 
 def test_a_pointer_can_be_set_by_itself(team: Team) -> None:

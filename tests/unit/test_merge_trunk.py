@@ -56,6 +56,20 @@ def test_a_conflict_stops_and_those_before_it_stay_merged(ground: Ground) -> Non
     assert ground.status() == []
 
 
+def test_a_run_is_not_taken_back_from_under_a_later_one(ground: Ground) -> None:
+    """What stands on it is named, with the order to take both back in, and then that works."""
+    before = ground.id("main")
+    first, second = ground.merge("one"), ground.merge("two")
+    with pytest.raises(Refusal, match=f"run {second.run_id} stands on it") as caught:
+        work.roll_back(str(ground.root / ".git"), str(ground.state), first.run_id)
+    assert caught.value.hint.endswith(f"--rollback {second.run_id}; paddock merge --rollback {first.run_id}")
+    assert ground.id("main") != before
+    for run in (second, first):
+        work.roll_back(str(ground.root / ".git"), str(ground.state), run.run_id)
+    assert ground.id("main") == before
+    assert ground.status() == []
+
+
 @pytest.mark.spec("EC-MF-003")
 def test_what_the_trunk_has_already_is_a_no_op(ground: Ground) -> None:
     """A child without changes succeeds with an empty commit id, and no ref, file or journal is written (EC-MF-003)."""

@@ -95,10 +95,10 @@ def ordered(sources: Sequence[Source], order: Order, target: Target) -> list[Sou
         return sorted(sources, key=lambda source: source.label)
     if order is Order.AGE:
         git = Git(target.git_dir)
-        commits = [source.commit for source in sources]
+        commits = list(dict.fromkeys(source.commit for source in sources))  # git tells of each once
         times = git.text("show", "--no-patch", "--no-notes", "--format=%ct", *commits).split() if commits else []
-        ages = dict(zip(commits, map(int, times), strict=True)) if len(set(commits)) == len(commits) else {}
-        return sorted(sources, key=lambda source: ages.get(source.commit, 0))
+        ages = dict(zip(commits, map(int, times), strict=True))
+        return sorted(sources, key=lambda source: ages[source.commit])
     if order is Order.SIZE:
         with Store(target.common_dir, {}) as store:
             bases = [(store.bases(target.commit, source.commit) or [target.commit])[0] for source in sources]

@@ -91,6 +91,7 @@ class SubmoduleStatus(StrEnum):
 SUCCESSFUL_STATUSES = frozenset(
     {SubmoduleStatus.MERGED, SubmoduleStatus.UP_TO_DATE, SubmoduleStatus.ADDED, SubmoduleStatus.REMOVED}
 )
+_MOVED = SUCCESSFUL_STATUSES - {SubmoduleStatus.UP_TO_DATE}
 _MERGE_FAILED = frozenset({SubmoduleStatus.CONFLICTED, SubmoduleStatus.FAILED})
 
 
@@ -268,7 +269,9 @@ class MergeAggregation(Frozen):
             descriptor = self.conflicted.merge_descriptor
             assert descriptor is not None
             lines += [f"    {printable(line)}" for line in (descriptor.error_message or "").splitlines()]
-            lines += [f"    conflict in {printable(path)}" for path in descriptor.conflict_files]
+            lines += [
+                f"    conflict in {printable(path)}{_kinds(descriptor, path)}" for path in descriptor.conflict_files
+            ]
         lines += [f"  pending     {printable(s.agent_result_id)}" for s in self.pending]
         return "\n".join(lines)
 
@@ -279,7 +282,16 @@ def _details(descriptor: MergeDescriptor | None) -> str:
     if descriptor.no_op:
         return " (nothing new)"
     main = descriptor.main_worktree_merge_result
-    return f" ({main.commit_id[:12]})" if main is not None else ""
+    inside = [printable(part.submodule_name) for part in descriptor.submodule_merge_results if part.status in _MOVED]
+    with_them = f", with {', '.join(inside)}" if inside else ""
+    return f" ({main.commit_id[:12]}{with_them})" if main is not None else ""
+
+
+def _kinds(descriptor: MergeDescriptor, path: str) -> str:
+    """What clashes at a path, in words behind it."""
+    results = (descriptor.main_worktree_merge_result, *(p.merge_result for p in descriptor.submodule_merge_results))
+    found = [clash for result in results if result is not None for clash in result.conflicts if clash.path == path]
+    return f": {', '.join(dict.fromkeys(clash.kind.value for clash in found))}" if found else ""
 
 
 def _refuse_doubles(what: str, values: list[str]) -> None:

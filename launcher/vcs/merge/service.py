@@ -78,7 +78,10 @@ class WorktreeMergeService:
             try:
                 into = _at(trunk)
                 for status in with_worktree:
-                    known.append((status, self._source(stack, held, status, into)))
+                    source = self._source(stack, held, status, into)
+                    if any(source.label == other.label for _, other in known):
+                        source = source._replace(label=f"{source.label} ({status.agent_result_id})")
+                    known.append((status, source))
             except Refusal as refusal:
                 problem = (with_worktree[len(known)], refusal) if with_worktree else None
             if known:
