@@ -165,7 +165,7 @@ def test_garbage_ends_nothing(user_paddock: Paddock) -> None:
     """Random bytes from both sides, lines of megabytes, endless nesting: what is said afterwards still arrives."""
     chance = random.Random(8)
     with Editor(user_paddock) as editor:
-        ends: deque[bytes] = deque(maxlen=2)
+        ends: deque[bytes] = deque(maxlen=200)
         # An agent whose words nobody reads does not read either.
         reader = threading.Thread(target=lambda: ends.extend(iter(editor.line, b"")))
         reader.start()
@@ -173,13 +173,15 @@ def test_garbage_ends_nothing(user_paddock: Paddock) -> None:
             junk = chance.randbytes(chance.randint(1, 300)).replace(b"\n", b"") + b"\n"
             editor.say(junk, b'{"id":%d,"method":"fs/read_text_file","params":' % number + b"[" * 2000 + b"\n")
             editor.send(b"\x00" + junk)
-        editor.say(b'{"x":"' + b"y" * 10_000_000 + b'","method":"fs/read_text_file"}\n')
+        long = b'{"method":"_long","x":"' + b"y" * 10_000_000 + b'"'
+        editor.say(long + b"}\n", long + b',"method":"fs/read_text_file"}\n', long + b'\xff"}\n')
         editor.send(b'{"x":"' + b"y" * 10_000_000 + b'"}\n')
         editor.say({"jsonrpc": "2.0", "method": "_last"})
         assert editor.process.stdin is not None
         editor.process.stdin.close()
         reader.join(PATIENCE)
-        assert [json.loads(line)["method"] for line in ends] == ["_last", "_ended"]
+        assert [line for line in ends if b"yyy" in line] == [long + b"}\n"]
+        assert [json.loads(line)["method"] for line in list(ends)[-2:]] == ["_last", "_ended"]
         assert editor.end()[0] == 0
 
 

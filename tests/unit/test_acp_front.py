@@ -34,7 +34,7 @@ class Ends:
         self.poll = select.poll()
         self.sessions: list[str] = []
         theirs.setblocking(False)
-        self.front = Front(self.poll, _both(ours), _both(theirs), rules, self.connect, self.found)
+        self.front = Front(self.poll, _both(ours), _both(theirs), rules, self.connect, self.found, str(root))
 
     def connect(self) -> socket.socket:
         raise Refusal("session-unknown", "there is no live session s")

@@ -1,11 +1,14 @@
 """The bridge's codec: what passes unread, what is read in the strictest way, lines cut anywhere, lines without end."""
 
 import json
+import os
 import random
+import tempfile
 
 import pytest
 
 from launcher.bridges.acp import scan, strict
+from launcher.bridges.acp.kept import Kept
 from launcher.bridges.acp.outcome import Outcome
 from launcher.bridges.acp.way import Way
 
@@ -126,8 +129,24 @@ class Log:
         return Outcome(back=b"too long\n")
 
 
-def way(log: Log, most: int = 1000) -> Way:
-    return Way(scan.ToClient(), log.judge, log.unreadable, most)
+def way(log: Log, most: int = 1000, *, most_kept: int = 1 << 20) -> Way:
+    return Way(
+        scan.ToClient(),
+        log.judge,
+        log.unreadable,
+        most,
+        keep=lambda: Kept(tempfile.gettempdir()),
+        most_kept=most_kept,
+    )
+
+
+def written(one: Way) -> bytes:
+    """All that leaves a way, in portions as a slow reader takes them."""
+    found = bytearray()
+    while one.out:
+        found += one.out[:1000]
+        one.written(len(one.out[:1000]))
+    return bytes(found)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -158,43 +177,69 @@ def test_the_last_line_needs_no_newline() -> None:
     assert (bytes(one.out), log.lines) == (b"plain\njudged\n", [POLICED])
 
 
-@pytest.mark.parametrize("step", [1, 7, 100, 100_000])
-def test_a_line_without_end_passes_as_long_as_it_is_harmless(step: int) -> None:
-    """No more of it is kept than is needed to find a word across two pieces."""
+@pytest.mark.parametrize("step", [1, 7, 100, 1_000_000])
+def test_a_long_line_passes_whole_when_it_is_harmless(step: int) -> None:
+    """Nothing of it leaves before its end has come, no more of it is in memory than is needed, and the order stays."""
     log = Log()
     one = way(log)
-    data = b'{"text":"' + "\u20acuro".encode() * 2000 + b'"}\n' + b"next\n"
-    out = bytearray()
-    for at in range(0, len(data), step):
-        one.feed(data[at : at + step])
-        out += one.out
-        one.written(len(one.out))
-    assert bytes(out) == data
-    assert log.too_long == 0
+    data = b'{"text":"' + "\u20acuro".encode() * 2000 + b'"}\n'
+    for at in range(0, len(data) - 1, step):
+        one.feed(data[at : min(at + step, len(data) - 1)])
+        assert not one.out
+    one.reply(b"a reply\n")
+    one.feed(data[-1:] + b"next\n" + POLICED + b"\n")
+    assert one.waiting == len(b"a reply\n") + len(data) + len(b"next\njudged\n")
+    assert len(one.out) < 1 << 17
+    assert written(one) == b"a reply\n" + data + b"next\njudged\n"
+    assert (one.waiting, one.owed, log.too_long) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("step", [1, 13, 100, 100_000])
 @pytest.mark.parametrize("bad", [POLICED, b"\xff", b"\\u0066s/", b'"fs\\/x"'])
-def test_a_line_without_end_is_cut_before_a_word(step: int, bad: bytes) -> None:
-    """What has left of it is a line of its own without the word; the rest never leaves; the next line does."""
+@pytest.mark.parametrize("rest", [b"y" * 5000 + b'"}', b""])
+def test_a_long_line_with_a_word_leaves_nothing(step: int, bad: bytes, rest: bytes) -> None:
+    """Not a byte of it comes, wherever the word stands; it is answered once; the next line comes."""
     log = Log()
     one, other = way(log), way(Log())
     one.replies_to(other)
-    data = b'{"text":"' + b"x" * 5000 + bad + b"y" * 5000 + bad + b'"}\nnext\n'
+    data = b'{"text":"' + b"x" * 5000 + bad + rest + b"\nnext\n"
     for at in range(0, len(data), step):
         one.feed(data[at : at + step])
-    *cut, following, nothing = bytes(one.out).split(b"\n")
-    assert (following, nothing) == (b"next", b"")
-    look = scan.ToClient()
-    assert not any(look.has_word(line) or not look.is_sound(line) for line in cut)
-    assert len(b"".join(cut)) < 5100
+    assert written(one) == b"next\n"
     assert bytes(other.out) == b"too long\n"
     assert log.lines == []
 
 
-def test_replies_do_not_cut_a_line_in_two() -> None:
-    """What the bridge says itself waits for the end of a line that passes in pieces."""
+def test_a_line_longer_than_a_file_may_be_is_refused() -> None:
+    """And so is one for which there is no place: it is answered, and the next line comes."""
+    log = Log()
+    one, other = way(log, most_kept=4000), way(Log())
+    full = Way(scan.ToClient(), log.judge, log.unreadable, 1000, keep=lambda: Kept("/nonexistent"))
+    for each in (one, full):
+        each.replies_to(other)
+        for _ in range(10):
+            each.feed(b"x" * 1000)
+        each.feed(b"\nnext\n")
+        assert written(each) == b"next\n"
+    assert bytes(other.out) == b"too long\n" * 2
+
+
+def test_what_is_kept_is_given_up_with_the_conversation() -> None:
+    """Neither a line that is not whole nor one that is not written yet leaves an open file behind."""
+    before = os.listdir("/proc/self/fd")
     one = way(Log())
+    one.feed(b"x" * 200_000)
+    one.feed(b"\n" + b"y" * 200_000)
+    one.feed(b"y")
+    assert len(os.listdir("/proc/self/fd")) == len(before) + 2
+    one.close()
+    assert os.listdir("/proc/self/fd") == before
+    assert one.waiting == 0
+
+
+def test_replies_do_not_cut_a_line_that_passes_in_pieces() -> None:
+    """Towards the agent, whose jail holds, nothing is kept: what the bridge says itself waits for the line's end."""
+    one = Way(scan.ToAgent(), Log().judge, None, 1000)
     one.feed(b"x" * 5000)
     one.reply(b"reply\n")
     assert b"reply" not in one.out

@@ -107,7 +107,7 @@ def serve(
             messages.say(f"paddock: warning: tools will not find the session {printable(identifier)}: {error.strerror}")
 
     provider = (from_provider[0], to_provider[1])
-    return bridge.serve(provider, rules, lambda: _connected(places, session), remember)
+    return bridge.serve(provider, rules, lambda: _connected(places, session), remember, places.state)
 
 
 def _connected(places: Places, session: str) -> socket.socket:
@@ -171,6 +171,7 @@ class _Bridge:
         rules: Rules,
         connect: Callable[[], socket.socket],
         found: Callable[[str, Place], None],
+        directory: str,
     ) -> int:
         """Carries lines until the launcher has ended and the client has got everything."""
         for fd in provider:
@@ -181,7 +182,7 @@ class _Bridge:
         poll.register(self._notice, select.POLLIN)
         client = (os.dup(0), os.dup(1))
         _close_standard()
-        front = Front(poll, client, provider, rules, connect, found)
+        front = Front(poll, client, provider, rules, connect, found, directory)
         relay = front.relay
         try:
             while self._status is None or not (relay.agent_ended or self._is_late()):

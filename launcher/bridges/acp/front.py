@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from launcher.bridges.acp import rpc, scan
 from launcher.bridges.acp.inside import Inside
+from launcher.bridges.acp.kept import Kept
 from launcher.bridges.acp.outcome import Outcome
 from launcher.bridges.acp.places import Place
 from launcher.bridges.acp.relay import Poll, Relay
@@ -34,6 +35,7 @@ class Front:
         rules: Rules,
         connect: Callable[[], socket.socket],
         found: Callable[[str, Place], None],
+        directory: str,
     ) -> None:
         """Begins to carry.
 
@@ -44,13 +46,15 @@ class Front:
             rules: what is judged, and how.
             connect: makes a connection to the session's control socket (`exec_client.connect`).
             found: told the id of each new session of the protocol, and where it works.
+            directory: for the agent's lines that are too long for memory, out of its reach.
         """
         look = scan.ToClient(terminals=rules.choices.terminals != STRIP)
         self._inside = Inside(poll, connect, rules, self._tell_agent, self._tell_client)
         up = ToClient(rules, look, self._inside, found)
         down = ToAgent(rules, up.awaits, up.opened)
         to_agent = Way(scan.ToAgent(), _guarded(down), None)
-        self.relay = Relay(poll, client, agent, to_agent, Way(look, _guarded(up), up.unreadable))
+        to_client = Way(look, _guarded(up), up.unreadable, keep=lambda: Kept(directory))
+        self.relay = Relay(poll, client, agent, to_agent, to_client)
 
     def serve(self, fd: int, events: int) -> bool:
         """Handles what poll said of a descriptor; False when it is none of this object's."""

@@ -60,14 +60,14 @@ class _Half:
 
     def write(self) -> None:
         if self.broken:
-            self.way.written(len(self.way.out))
+            self.way.discard()
             return
         try:
             while self.way.out and (count := self.sink.write(self.way.out)):
                 self.way.written(count)
         except OSError:
             self.broken = True
-            self.way.written(len(self.way.out))
+            self.way.discard()
 
     @property
     def ended(self) -> bool:
@@ -152,6 +152,7 @@ class Relay:
         for half in (self._down, self._up):
             self._close_source(half)
             self._close_sink(half)
+            half.way.close()
 
     def _settle(self) -> None:
         for half in (self._down, self._up):
@@ -177,7 +178,7 @@ class Relay:
             if half.sink.fd != -1:
                 # Registered for nothing it still tells that nobody reads any more.
                 wanted[half.sink.fd] = select.POLLOUT if half.way.out and not half.broken else 0
-            if half.source != -1 and len(half.way.out) < HIGH_WATER and other.way.owed < HIGH_WATER:
+            if half.source != -1 and half.way.waiting < HIGH_WATER and other.way.owed < HIGH_WATER:
                 wanted[half.source] = wanted.get(half.source, 0) | select.POLLIN
         for fd in self._masks.keys() - wanted.keys():
             self._poll.unregister(fd)

@@ -1,19 +1,25 @@
 """One direction of the bridge: lines in, lines out, in order, and those that must be judged, judged.
 
 A line ends with a newline (https://agentclientprotocol.com/protocol/transports). Whole lines without any word that
-matters pass as the bytes they are. A line too long to be held is passed piece by piece as long as no such word comes;
-when one does, the line is cut there: what has left is no policed message, and the rest never leaves.
+matters pass as the bytes they are. A line too long to be held in memory is kept in a file until it is whole: it passes
+when no such word has come, else it is refused, and nothing of it has left. Where lines of any kind may pass, a long one
+does so piece by piece.
 """
 
+from collections import deque
 from collections.abc import Callable
 
+from launcher.bridges.acp.kept import PORTION, Kept
 from launcher.bridges.acp.outcome import Outcome
 from launcher.bridges.acp.scan import LONGEST, Scan
 
 MOST_HELD = 8 << 20
 """Bytes of one line that are held to be judged as a whole."""
 
-_FREE, _PASSING, _DROPPING = range(3)
+MOST_KEPT = 256 << 20
+"""Bytes of one line that are kept in a file."""
+
+_FREE, _PASSING, _KEEPING, _DROPPING = range(4)
 _SPLIT = 3  # bytes of a character of UTF-8 that may lie before the end of a piece
 
 
@@ -21,7 +27,7 @@ class Way:
     """One direction. Gets bytes by `feed`, keeps what is to be written in `out`.
 
     Attributes:
-        out: what the other side gets next; whoever writes it takes it away from the front.
+        out: what the other side gets next; whoever writes it takes it away from the front. Empty when all is written.
         owed: bytes in `out` that are replies of the bridge's own, at most.
     """
 
@@ -31,6 +37,8 @@ class Way:
         judge: Callable[[bytes], Outcome],
         unreadable: Callable[[str], Outcome] | None,
         most: int = MOST_HELD,
+        keep: Callable[[], Kept] | None = None,
+        most_kept: int = MOST_KEPT,
     ) -> None:
         """Prepares one direction.
 
@@ -38,7 +46,9 @@ class Way:
             scan: tells which lines are judged.
             judge: judges a line that has its newline.
             unreadable: answers a line that is too long to be judged; None: such lines pass.
-            most: bytes of a line that are held.
+            most: bytes of a line that are held in memory.
+            keep: makes the place for a longer one; None: longer ones are refused.
+            most_kept: bytes of a line that are kept there.
         """
         self.out = bytearray()
         self.owed = 0
@@ -49,8 +59,18 @@ class Way:
         self._rest = bytearray()
         self._looked = 0  # bytes of the rest that are known to hold no newline
         self._state = _FREE
+        self._keep = keep
+        self._most_kept = most_kept
+        self._kept: Kept | None = None
+        self._behind: deque[bytearray | Kept] = deque()  # what follows `out`
         self._waiting: list[bytes] = []
         self._reply: Callable[[bytes], None] = self.reply
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that have passed and are not written yet, those in files among them."""
+        behind = sum(len(part) if isinstance(part, bytearray) else part.left for part in self._behind)
+        return len(self.out) + behind
 
     def replies_to(self, other: "Way") -> None:
         """Sends what is answered to a line back by the other direction."""
@@ -94,17 +114,54 @@ class Way:
         if self._state == _PASSING:
             self._waiting.append(data)
         else:
-            self.out += data
+            self._put(data)
 
     def written(self, count: int) -> None:
-        """Takes bytes that have been written off the front of `out`."""
+        """Takes bytes that have been written off the front of `out`, which then holds what follows.
+
+        Raises:
+            OSError: what follows cannot be read.
+        """
         del self.out[:count]
+        while self._behind and len(self.out) < PORTION:
+            part = self._behind[0]
+            data = part if isinstance(part, bytearray) else part.give()
+            self.out += data
+            if isinstance(part, bytearray) or not data:
+                self._give_up(self._behind.popleft())
         if not self.out and not self._waiting:
             self.owed = 0
 
+    def discard(self) -> None:
+        """There is nobody to write to any more."""
+        while self._behind:
+            self._give_up(self._behind.popleft())
+        self._waiting.clear()
+        self.out.clear()
+        self.owed = 0
+
+    def close(self) -> None:
+        """Gives up what is kept in files."""
+        self.discard()
+        self._give_up(self._kept)
+        self._kept = None
+
+    @staticmethod
+    def _give_up(part: bytearray | Kept | None) -> None:
+        if isinstance(part, Kept):
+            part.close()
+
+    def _put(self, data: bytes | bytearray) -> None:
+        if not self._behind:
+            self.out += data
+        elif isinstance(last := self._behind[-1], bytearray):
+            last += data
+        else:
+            self._behind.append(bytearray(data))
+
     def _lines(self, lines: bytes) -> None:
         if not self._is_suspicious(lines):
-            self.out += lines
+            self._put(lines)
             return
         start = 0
         while start < len(lines):
@@ -112,43 +169,44 @@ class Way:
             line = lines[start:end]
             start = end
             if not self._is_suspicious(line):
-                self.out += line
+                self._put(line)
             elif len(line) <= self._most:
                 self._judged(line)
             elif self._unreadable is None:
-                self.out += line
+                self._put(line)
             else:
                 self._refuse_long()
 
     def _judged(self, line: bytes) -> None:
         outcome = self._judge(line)
-        self.out += outcome.on
+        self._put(outcome.on)
         if outcome.back:
             self._reply(outcome.back)
 
     def _is_suspicious(self, data: bytes) -> bool:
         return self._scan.has_word(data) or not self._scan.is_sound(data)
 
-    def _refuse_long(self) -> None:
+    def _refuse(self, why: str) -> None:
         if self._unreadable is not None:
-            self._reply(self._unreadable(f"the line is longer than {self._most} bytes").back)
+            self._reply(self._unreadable(why).back)
+
+    def _refuse_long(self) -> None:
+        self._refuse(f"the line is longer than {self._most} bytes")
 
     def _piece(self) -> None:
         """A piece of a line that is too long to be held is at hand."""
-        if self._state == _DROPPING:
-            self._rest.clear()
-            self._looked = 0
-            return
         cut = _boundary(self._rest, len(self._rest) - LONGEST)
-        if self._unreadable is not None and (
-            self._scan.has_word(self._rest) or not self._scan.is_sound(self._rest[:cut])
-        ):
-            self._cut()
-            self._rest.clear()
-            self._looked = 0
-            return
-        self._state = _PASSING
-        self.out += self._rest[:cut]
+        if self._unreadable is None:
+            self._state = _PASSING
+            self._put(self._rest[:cut])
+        elif self._state != _DROPPING:
+            self._state = _KEEPING
+            if self._scan.has_word(self._rest) or not self._scan.is_sound(self._rest[:cut]):
+                self._drop()
+            else:
+                self._add(self._rest[:cut])
+        if self._state == _DROPPING:
+            cut = len(self._rest)
         del self._rest[:cut]
         self._looked = len(self._rest)
 
@@ -157,24 +215,47 @@ class Way:
         piece = bytes(self._rest[:end])
         del self._rest[:end]
         if self._state == _PASSING:
-            if self._unreadable is not None and self._is_suspicious(piece):
-                self._cut()
+            self._put(piece)
+        elif self._state == _KEEPING:
+            if self._is_suspicious(piece):
+                self._drop()
             else:
-                self.out += piece
+                self._add(piece)
+            if self._kept is not None:
+                self._behind.append(self._kept)
+                self._kept = None
+                self.written(0)
         self._state = _FREE
         self._release()
 
-    def _cut(self) -> None:
-        """Ends the line where it is: what has left of it holds no word, so no parser makes a policed message of it."""
-        if self._state == _PASSING:
-            self.out += b"\n"
+    def _add(self, data: bytes | bytearray) -> None:
+        """Keeps a piece of a line that is not whole yet."""
+        if self._keep is None:
+            self._drop()
+            return
+        try:
+            if self._kept is None:
+                self._kept = self._keep()
+            if self._kept.left + len(data) > self._most_kept:
+                self._drop(f"the line is longer than {self._most_kept} bytes")
+            else:
+                self._kept.add(data)
+        except OSError as error:
+            self._drop(f"a line longer than {self._most} bytes cannot be kept: {error.strerror}")
+
+    def _drop(self, why: str = "") -> None:
+        """Refuses the line, of which nothing has left, and whatever is still to come of it."""
+        self._give_up(self._kept)
+        self._kept = None
         self._state = _DROPPING
-        self._release()
-        self._refuse_long()
+        if why:
+            self._refuse(why)
+        else:
+            self._refuse_long()
 
     def _release(self) -> None:
         for data in self._waiting:
-            self.out += data
+            self._put(data)
         self._waiting.clear()
 
 
