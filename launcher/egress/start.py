@@ -1,8 +1,8 @@
 """The proxy process, from the launcher's side: forked early, handed its sockets, ended with the session.
 
-The child imports what it needs (asyncio and h11 take ten times as long as a launch) while the jail is built and the
-command starts: connections wait in the listening socket's queue. Where the jail has a network namespace, the sockets
-are made inside it and their descriptors passed out; nothing of the proxy's is ever inside.
+The child imports what it needs (asyncio and h11 take longer than a launch) while the jail is built, for an agent, or
+once the command has started: connections wait in the listening socket's queue. Where the jail has a network namespace,
+the sockets are made inside it and their descriptors passed out; nothing of the proxy's is ever inside.
 
 Launch path of sessions with a proxy: see launcher/jail/syscalls.py.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import _socket
     import signal as _signal
     from collections.abc import Callable
-    from typing import NoReturn
+    from typing import Any, NoReturn
 else:
     import _signal
     import _socket
@@ -249,6 +249,8 @@ def _work(
         for fd in (0, 1, 2):
             os.dup2(null, fd)
         hygiene.close_inherited((*inherited, *published))
+        if plan.provider:  # agents connect while they start, when each processor is wanted: now the launcher wants one
+            _load(prepare)
         listeners = list(inherited)
         if handed_out:
             listeners = []
@@ -260,10 +262,14 @@ def _work(
         poll = select.poll()
         for fd in (*listeners[: 1 + len(plan.reach)], *published):
             poll.register(fd, select.POLLIN)
-        poll.poll(_QUIET)
-        prepare()
-        from launcher.egress import process
-
-        process.run(plan, directory, secret, listeners, published)
+        poll.poll(0 if plan.provider else _QUIET)
+        _load(prepare).run(plan, directory, secret, listeners, published)
     finally:
         os._exit(1)
+
+
+def _load(prepare: "Callable[[], None]") -> "Any":  # noqa: ANN401  # a module
+    prepare()
+    from launcher.egress import process
+
+    return process

@@ -60,7 +60,7 @@ def ways(scene: Scene, agent: Agent) -> dict[str, tuple[list[str], dict[str, str
     env = scene.who.environment(scene.environment | agent.environment)
     return {
         "bare": (scene.who.command(agent.command), env | {"NO_PROXY": "127.0.0.1"}),
-        "paddock run": (scene.who.command(scene.words(*agent.options, "--", *agent.command)), env),
+        "paddock run": (scene.who.command(scene.words("--", *agent.command)), env),
     }
 
 
