@@ -15,7 +15,7 @@ from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.harvest.outstanding import outstanding
 from launcher.vcs.merge.service import WorktreeMergeService
-from launcher.vcs.quarantine import record
+from launcher.vcs.quarantine import record, swap
 from launcher.vcs.worktrees import user_config
 from launcher.vcs.worktrees.children import ChildWorktrees
 from launcher.vcs.worktrees.naming import worktree_id
@@ -56,6 +56,7 @@ class _Work:
     def __init__(self, database: str, nodes: Sequence[Mapping[str, Any]] = ()) -> None:
         where = places.places(os.environ)
         state = places.made(where.state)
+        swap.originals(state)
         self.children = ChildWorktrees(service(where))
         self.graph = InMemoryGraphRepository()
         for node in nodes:

@@ -157,7 +157,10 @@ def live_sessions(places: Places) -> list[str]:
 
 def sweep(places: Places) -> None:
     """Removes what dead sessions have left behind, as the end of each session does."""
+    from launcher.vcs.quarantine import swap
+
     _sweep(f"{places.state}/sessions")
+    swap.originals(places.state)
 
 
 def _lives(directory: str) -> bool:
@@ -278,9 +281,11 @@ def _sweep(sessions: str) -> None:
 
     A directory that is being made has a `.new-` name and takes its lock right after mkdir; to not meet it in
     between, such names are only removed when their session cannot be starting any more (older than a minute).
+    Where one is found, the `.git` files that it may have left swapped are put back.
     """
     import time
 
+    dead = False
     try:
         names = os.listdir(sessions)
     except OSError:
@@ -293,4 +298,8 @@ def _sweep(sessions: str) -> None:
                     continue
             except OSError:
                 continue
-        _remove_if_dead(path)
+        dead = _remove_if_dead(path) or dead
+    if dead:
+        from launcher.vcs.quarantine import swap
+
+        swap.originals(os.path.dirname(sessions))

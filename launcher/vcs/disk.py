@@ -2,6 +2,7 @@
 
 import os
 import stat
+from collections.abc import Mapping
 from typing import Protocol
 
 _KINDS = {
@@ -32,10 +33,19 @@ class Disk(Protocol):
 
 
 class Present:
-    """The `Disk` as it is now. `launcher.session.machine.Machine` answers the same and records the questions."""
+    """The `Disk` as it is now. `launcher.session.machine.Machine` answers the same and records the questions.
+
+    Args:
+        originals: `.git` files that are another thing for a while, and their true content (`quarantine.swap`).
+    """
+
+    def __init__(self, originals: Mapping[str, bytes] | None = None) -> None:
+        self._originals = originals or {}
 
     def kind(self, path: str) -> str | None:
         """What lstat(2) says `path` is; None when absent."""
+        if path in self._originals:
+            return "file"
         try:
             return _KINDS.get(stat.S_IFMT(os.lstat(path).st_mode))
         except (OSError, ValueError):
@@ -43,6 +53,8 @@ class Present:
 
     def resolve(self, path: str) -> str | None:
         """The canonical path, None when it does not exist or cannot be reached."""
+        if path in self._originals:
+            return path
         try:
             return os.path.realpath(path, strict=True)
         except (OSError, ValueError):
@@ -60,6 +72,8 @@ class Present:
 
         A FIFO or a terminal in its place neither blocks nor becomes ours.
         """
+        if path in self._originals:
+            return self._originals[path]
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         except (OSError, ValueError):

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from launcher.vcs.harvest import ending
 from launcher.vcs.harvest.outstanding import outstanding
 from launcher.vcs.harvest.parts import HarvestResult
-from launcher.vcs.quarantine import frozen, lock
+from launcher.vcs.quarantine import frozen, lock, swap
 from launcher.vcs.quarantine import record as records
 from policy.errors import Refusal
 
@@ -80,6 +80,8 @@ def at_rest(root: str, private: Private, harvest: Harvest | None = None) -> Iter
     with frozen.held(directory) as rest:
         if rest is frozen.Rest.NONE:
             raise _running(root)
+        if rest is frozen.Rest.ENDED:
+            swap.dock(directory)  # a session that was killed could not
         if harvest is None and outstanding(directory, kept=False):
             raise Refusal(
                 "harvest-due",

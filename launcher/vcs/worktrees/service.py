@@ -11,6 +11,7 @@ from launcher.vcs import checkout
 from launcher.vcs.checkout import Checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
+from launcher.vcs.quarantine import swap
 from launcher.vcs.worktrees import condition, files, lock, naming
 from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.creation import Creation
@@ -121,7 +122,7 @@ class WorktreeService:
 
         Refusals: adopt-main, worktree-exists, what `checkout.find` refuses.
         """
-        found = checkout.find(os.path.abspath(root), Present(), exact=True)
+        found = checkout.find(os.path.abspath(root), self._disk(), exact=True)
         if found.kind != "linked" or "/modules/" in found.common_dir:
             raise Refusal(
                 "adopt-main",
@@ -177,7 +178,11 @@ class WorktreeService:
         return None
 
     def _found(self, start: str | Path) -> Checkout:
-        return checkout.find(os.path.abspath(start), Present(), exact=False)
+        return checkout.find(os.path.abspath(start), self._disk(), exact=False)
+
+    def _disk(self) -> Present:
+        """The disk with what `.git` files truly are where a session without mounts lives."""
+        return Present(swap.originals(self._state))
 
     def _part(self, root: str, git_dir: str, name: str) -> Part:
         git = Git(git_dir, root)

@@ -1,0 +1,145 @@
+"""Git in the jail where there are no mounts: `.git` on the disk is another one for a while, and comes back."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from policy import promises
+from tests.support import private_git
+from tests.support.git_scene import Git, make, ok
+from tests.support.identity import Who
+from tests.support.install import Installed
+
+PLACES = ("", "library", "library/inner")
+WITHOUT = {"PADDOCK_NO_USERNS": "1"}
+
+PLANT = r"""
+rm -rf planted fifos; printf '#!/bin/sh\ntouch "%s/ran"\n' "$1" >evil; chmod +x evil
+git init -q planted; git config core.fsmonitor "$PWD/evil"; git -C planted config core.fsmonitor "$PWD/evil"
+git -C planted -c user.name=A -c user.email=a@example.invalid commit -q --allow-empty -m planted
+"""
+# What lies at .git, library/.git and library/inner/.git when the command ends; how many of them are put aside.
+LEFT = (
+    ("echo 'gitdir: planted/.git' >.git; ln -sf ../planted/.git library/.git; rm $I; mkfifo $I", 3),
+    ("rm .git; mv planted/.git .git; mkfifo .git/fifo; rm library/.git; chmod 0 $I library/inner", 2),
+    ("ln .git hard; : >library/.git; rm $I; mkdir -m 0 $I; chmod 555 . library", 2),
+)
+
+
+@pytest.fixture
+def git(user: Who, installed: Installed, public_dir: Path) -> Git:
+    """A worktree that Paddock made, of an ordinary user, without user namespaces."""
+    return make(user, installed, public_dir, "one", promises.GUARD)
+
+
+def pointers(git: Git) -> dict[str, tuple[bytes, int, int]]:
+    """Content, mode and time of each `.git` file of the worktree; none may have a second name."""
+    found = {}
+    for place in PLACES:
+        entry = (git.worktree / place / ".git").lstat()
+        assert (entry.st_mode >> 12, entry.st_nlink) == (0o10, 1)
+        content = (git.worktree / place / ".git").read_bytes()
+        found[place] = (content, entry.st_mode, entry.st_mtime_ns)
+    return found
+
+
+def paddock(git: Git, *words: str, at: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    """Runs another command than `run`."""
+    command = [str(git.installed.paddock), *words]
+    return git.who.run(command, cwd=at or git.worktree, env=WITHOUT, timeout=120)
+
+
+def await_that(condition: Callable[[], bool]) -> None:
+    """Waits until something is so, a minute at most."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it has not come about"
+        time.sleep(0.02)
+
+
+def test_what_an_agent_leaves_at_git_is_put_aside(git: Git, public_dir: Path) -> None:
+    """Files, links, FIFOs, directories, nothing: the pointers are what they were, and host git runs nothing planted."""
+    canary = git.who.give(_made(public_dir / "canary"))
+    before = pointers(git)
+    warm = ok(git.run("git commit -q --allow-empty -m twin; cat .git"))
+    assert f"gitdir: {git.state}/git" in warm
+    assert git.outside("log", "-1", "--format=%s") == "twin"
+    assert pointers(git) == before
+    for script, aside in LEFT:
+        common = private_git.tree_state(git.common)
+        ended = git.run(f"set -- {canary}; I=library/inner/.git\n{PLANT}\n{script}")
+        assert ended.returncode == 0, ended.stderr
+        assert pointers(git) == before
+        assert ended.stderr.count("had been replaced by the command") == aside, ended.stderr
+        assert private_git.tree_state(git.common) == common
+        git.outside("status", "--porcelain")
+        assert list(canary.iterdir()) == []
+        assert list(git.worktree.rglob(".git.*")) == []
+    assert len(list(git.state.glob("docked-*"))) == sum(aside for _, aside in LEFT)
+    strict = git.run("rm .git; echo x >.git", "--strict-handoff")
+    assert (strict.returncode, "handoff-strict" in strict.stderr) == (125, True), strict.stderr
+    assert pointers(git) == before
+
+
+def test_sessions_share_it_and_nothing_outside_is_misled(git: Git) -> None:
+    """The last to end puts `.git` back, though one had removed it; meanwhile Paddock knows the worktree by its own."""
+    before = pointers(git)
+    wait = "touch {0}; while test ! -e go-{0}; do sleep 0.05; done"
+    session = git.start(f"{wait.format('a')}; rm .git library/.git; {wait.format('b')}; rm a b go-a go-b")
+    await_that((git.worktree / "a").exists)
+    assert ok(git.run("git commit -q --allow-empty -m second")) == ""
+    assert f"gitdir: {git.state}/git\n" == (git.worktree / ".git").read_text()
+    for step in ("a", "b"):
+        await_that((git.worktree / step).exists)
+        listed = paddock(git, "worktree", "list", "--json", at=git.place / "main")
+        assert [row["state"] for row in json.loads(listed.stdout)] == ["ready"], listed.stderr
+        assert json.loads(ok(paddock(git, "explain", "--plan", "--json")))["git"] == "private"
+        assert paddock(git, "worktree", "harvest").returncode == 4
+        assert "dock-busy" in paddock(git, "worktree", "dock").stderr
+        assert "worktree-in-use" in paddock(git, "worktree", "remove", "one", "--force").stderr
+        git.who.run(["git", "worktree", "prune"], cwd=git.place / "main")
+        (git.worktree / f"go-{step}").touch()
+    assert session.wait(60) == 0
+    assert session.stderr is not None
+    session.stderr.close()
+    assert pointers(git) == before
+    assert git.outside("log", "-1", "--format=%s") == "second"
+    assert not (git.common / "worktrees/one/locked").exists()
+
+
+@pytest.mark.parametrize("after", ["list", "run", "harvest"])
+def test_the_next_command_ends_what_a_killed_session_left(git: Git, after: str) -> None:
+    """After SIGKILL of the launcher `.git` comes back with whatever is done next, and no commit is lost."""
+    before = pointers(git)
+    session = git.start("git commit -q --allow-empty -m kept; rm library/.git; touch ready; exec sleep 600")
+    await_that((git.worktree / "ready").exists)
+    os.kill(session.pid, signal.SIGKILL)
+    session.wait(60)
+    assert session.stderr is not None
+    session.stderr.close()
+    (git.worktree / "ready").unlink()
+
+    def docked() -> bool:
+        if after == "list":
+            paddock(git, "worktree", "list", at=git.place / "main")
+        elif after == "run":
+            paddock(git, "run", "--git", "readonly", "--", "true")
+        else:
+            paddock(git, "worktree", "harvest")
+        return (git.worktree / ".git").read_bytes() == before[""][0]  # not while its last process is being ended
+
+    await_that(docked)
+    assert pointers(git) == before
+    assert paddock(git, "worktree", "harvest").returncode == 0
+    assert git.outside("log", "-1", "--format=%s") == "kept"
+
+
+def _made(path: Path) -> Path:
+    path.mkdir()
+    return path
