@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support import features, identity, install, repository
 from tests.support.identity import Who
@@ -17,6 +18,15 @@ SCRUBBED = ("GIT_", "XDG_", "PADDOCK_")
 
 # An ordinary user cannot act as root; the ids say so, instead of a skip that reads like a fault.
 IDENTITIES = ("root", "user") if os.geteuid() == 0 else ("user-of-the-suite",)
+
+# Neither time nor chance decides whether the suite passes. Whoever sets the number looks for more, and gets others.
+settings.register_profile(
+    "paddock",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="PADDOCK_EXAMPLES" not in os.environ,
+)
+settings.load_profile("paddock")
 
 
 def pytest_configure(config: pytest.Config) -> None:
