@@ -113,6 +113,15 @@ def test_sessions_share_it_and_nothing_outside_is_misled(git: Git) -> None:
     assert not (git.common / "worktrees/one/locked").exists()
 
 
+def test_a_submodule_that_was_moved_leads_nowhere(git: Git) -> None:
+    """Its `.git` has moved with it, and still led to what the agent writes: host git goes there by itself."""
+    ok(git.run("git mv library books; git commit -qm moved; git -C books status; git -C books/inner status"))
+    assert git.outside("log", "-1", "--format=%s") == "moved"
+    assert not list((git.worktree / "books").rglob(".git"))
+    assert git.outside("ls-tree", "HEAD", "books").startswith("160000 commit")
+    assert git.outside("status", "--porcelain") == ""
+
+
 @pytest.mark.parametrize("after", ["list", "run", "harvest"])
 def test_the_next_command_ends_what_a_killed_session_left(git: Git, after: str) -> None:
     """After SIGKILL of the launcher `.git` comes back with whatever is done next, and no commit is lost."""

@@ -1,11 +1,7 @@
 """A private git directory is made and renewed again after a SIGKILL at any step, and nothing of the agent's is lost."""
 
-import os
 import shutil
-import signal
 import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,10 +11,9 @@ from launcher.session.places import Places
 from launcher.vcs.quarantine import lease
 from launcher.vcs.quarantine import record as records
 from policy.plan import Plan
-from tests.support import forked, git_commands
+from tests.support import git_commands
 from tests.support.features import need
-
-CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.chmod", "os.utime", "os.rmdir", "subprocess.Popen")
+from tests.support.killing import killed_at
 
 
 @pytest.fixture
@@ -39,31 +34,6 @@ def planned(place: Path, worktree: str) -> tuple[Plan, str]:
     plan = planning.make({"--git": "private"}, ["true"], str(place / worktree), places).plan
     directory = records.directory_of(places.state, plan.worktree_id)
     return plan, directory
-
-
-def killed_at(number: int, act: Callable[[], object]) -> bool:
-    """Runs `act` in a child that is killed before its change number `number`; whether it came so far."""
-
-    def child() -> None:
-        left = number
-
-        def hook(event: str, arguments: tuple[object, ...]) -> None:
-            nonlocal left
-            changes = event in CHANGES or (event == "open" and isinstance(arguments[2], int)
-                                           and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))  # fmt: skip
-            if changes:
-                left -= 1
-                if left == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(hook)
-        act()
-
-    try:
-        forked.run(child)
-    except forked.Killed:
-        return True
-    return False
 
 
 def taken(directory: str, plan: Plan) -> tuple[str, ...]:

@@ -72,14 +72,16 @@ class Docked:
         path: the directory that holds it.
         action: ``right`` (nothing to do) or ``restored``.
         aside: where what an agent had put there is now; "" when it was nothing.
+        in_place: whether what `swap` had put there was still there, or had not been put yet.
     """
 
-    __slots__ = ("action", "aside", "path")
+    __slots__ = ("action", "aside", "in_place", "path")
 
-    def __init__(self, path: str, action: str, aside: str = "") -> None:
+    def __init__(self, path: str, action: str, aside: str = "", *, in_place: bool = True) -> None:
         self.path = path
         self.action = action
         self.aside = aside
+        self.in_place = in_place
 
     def as_dict(self) -> dict[str, str]:
         """Plain data for ``--json``."""
@@ -126,7 +128,10 @@ def dock(directory: str) -> tuple[Docked, ...]:
     if found is None:
         return ()
     serial, entries = found
-    done = tuple(_back(directory, entries[0].path, entry, serial) for entry in entries)
+    root = entries[0].path
+    done = tuple(_back(directory, root, entry, serial) for entry in entries)
+    if not all(docked.in_place for docked in done):
+        _drop_moved(directory, root, entries)
     for entry in entries:
         _release(entry)
     os.unlink(f"{directory}/{SWAPPED_NOW}")
@@ -242,21 +247,40 @@ def _back(directory: str, root: str, entry: Entry, serial: str) -> Docked:
             if entry.path == root:
                 raise
             # The agent has removed the submodule's directory, or put a link there: `git submodule update` makes it.
-            return Docked(entry.path, "right")
+            return Docked(entry.path, "right", in_place=False)
         with holder:
             holder.drop(_temporary(serial))
             found = holder.stat()
             if found is not None and _mark(found) == entry.mark:
                 return Docked(entry.path, "right")
-            aside = "" if holder.read() in (entry.swapped, entry.content) else holder.put_aside(directory)
+            content = holder.read()
+            aside = "" if content in (entry.swapped, entry.content) else holder.put_aside(directory)
             try:
                 holder.put(entry.content, _temporary(serial), mode=entry.mode, owner=entry.owner, time=entry.time)
             except OSError:
                 holder.drop(NAME)  # the disk is full, say: git outside had better find nothing than what was there
                 raise
-            return Docked(entry.path, "restored", aside)
+            return Docked(entry.path, "restored", aside, in_place=content == entry.swapped)
     except OSError as error:
         raise _failed(directory, f"{entry.path}/{NAME}", error) from None
+
+
+def _drop_moved(directory: str, root: str, entries: tuple[Entry, ...]) -> None:
+    """Removes pointers to the private git directories that lie elsewhere now: the command has moved a submodule.
+
+    Git around it would go there by itself. What the next session needs is made anew by `git submodule update`.
+    """
+    places = {entry.path for entry in entries}
+    targets = [os.fsdecode(entry.swapped[len(b"gitdir: ") : -1]) for entry in entries]
+    for here, _, files in os.walk(root):
+        if NAME in files and here not in places:
+            try:
+                with Holder(root, here) as holder:
+                    content = holder.read()
+                    if content is not None and any(leads_to(content, here, target) for target in targets):
+                        holder.drop(NAME)
+            except OSError as error:
+                raise _failed(directory, f"{here}/{NAME}", error) from None
 
 
 def _temporary(serial: str) -> str:
