@@ -11,9 +11,10 @@ Launch path of jails without mounts: `os` and the system calls.
 """
 
 from launcher.lean import os
-from launcher.vcs.quarantine import lock
+from launcher.vcs.quarantine import lock, swap_journal
 from launcher.vcs.quarantine.pointer import NAME, Holder
-from launcher.vcs.quarantine.record import GIT, SWAPPED_NOW, Record, replace_file, sync_directory
+from launcher.vcs.quarantine.record import GIT, Record
+from launcher.vcs.quarantine.swap_journal import Entry
 from policy.errors import Refusal
 
 TYPE_CHECKING = False
@@ -22,47 +23,6 @@ if TYPE_CHECKING:
 
 BUSY = "paddock is at work: "
 """How a lock of `git worktree lock` begins that is Paddock's own."""
-
-_MAGIC = b"paddock-swap 1"
-_END = b"end"
-_FIELDS = 9
-
-
-class Entry:
-    """One `.git` file. Immutable by custom.
-
-    Attributes:
-        path: the directory that holds it, canonical.
-        git_dir: the trusted git directory that it leads to.
-        content: of the file.
-        mode: of the file: permission bits.
-        owner: user and group.
-        time: of its last change, in nanoseconds.
-        mark: what told this very file from any other; see `_mark`.
-        swapped: what is written in its place.
-    """
-
-    __slots__ = ("content", "git_dir", "mark", "mode", "owner", "path", "swapped", "time")
-
-    def __init__(
-        self,
-        path: str,
-        git_dir: str,
-        content: bytes,
-        mode: int,
-        owner: tuple[int, int],
-        time: int,
-        mark: str,
-        swapped: bytes,
-    ) -> None:
-        self.path = path
-        self.git_dir = git_dir
-        self.content = content
-        self.mode = mode
-        self.owner = owner
-        self.time = time
-        self.mark = mark
-        self.swapped = swapped
 
 
 class Docked:
@@ -90,7 +50,7 @@ class Docked:
 
 def is_swapped(directory: str) -> bool:
     """Whether the pointers of the worktree whose private git directory is in `directory` lead there, or may."""
-    return os.path.lexists(f"{directory}/{SWAPPED_NOW}")
+    return swap_journal.is_there(directory)
 
 
 def swap(directory: str, record: Record) -> None:
@@ -103,7 +63,7 @@ def swap(directory: str, record: Record) -> None:
     entries = tuple(_looked(directory, record.worktree, one.path, one.git_dir, one.private)
                     for one in record.repositories)  # fmt: skip
     serial = os.urandom(6).hex()
-    replace_file(f"{directory}/{SWAPPED_NOW}", _encoded(serial, entries))
+    swap_journal.write(directory, serial, entries)
     try:
         for entry in entries:
             _hold(entry, os.path.basename(directory))
@@ -124,7 +84,7 @@ def dock(directory: str) -> tuple[Docked, ...]:
     Raises:
         Refusal: dock-failed, swap-damaged. It stays written down what is to be done.
     """
-    found = _read(directory)
+    found = swap_journal.read(directory)
     if found is None:
         return ()
     serial, entries = found
@@ -134,8 +94,7 @@ def dock(directory: str) -> tuple[Docked, ...]:
         _drop_moved(directory, root, entries)
     for entry in entries:
         _release(entry)
-    os.unlink(f"{directory}/{SWAPPED_NOW}")
-    sync_directory(directory)
+    swap_journal.remove(directory)
     return done
 
 
@@ -184,7 +143,7 @@ def _originals(directory: str) -> dict[str, bytes]:
     except Refusal:
         pass  # whoever wants to use the worktree comes to the same place, and is told
     try:
-        known = _read(directory)
+        known = swap_journal.read(directory)
     except Refusal:
         return {}  # what its `.git` files lead to is refused by `checkout.find`
     return {} if known is None else {f"{entry.path}/{NAME}": entry.content for entry in known[1]}
@@ -199,19 +158,11 @@ def settle(directory: str) -> tuple[Docked, ...]:
     try:
         descriptor = lock.opened(directory)
     except OSError as error:
-        raise _failed(directory, directory, error) from None
+        raise swap_journal.failed(directory, directory, error) from None
     try:
         return dock_if_last(descriptor, directory)
     finally:
         os.close(descriptor)
-
-
-def forget(directory: str) -> None:
-    """Gives up what was swapped: the worktree is gone, and another one is to be made in its place."""
-    try:
-        os.unlink(f"{directory}/{SWAPPED_NOW}")
-    except FileNotFoundError:
-        return
 
 
 def _looked(directory: str, root: str, path: str, git_dir: str, private: str) -> Entry:
@@ -262,7 +213,7 @@ def _back(directory: str, root: str, entry: Entry, serial: str) -> Docked:
                 raise
             return Docked(entry.path, "restored", aside, in_place=content == entry.swapped)
     except OSError as error:
-        raise _failed(directory, f"{entry.path}/{NAME}", error) from None
+        raise swap_journal.failed(directory, f"{entry.path}/{NAME}", error) from None
 
 
 def _drop_moved(directory: str, root: str, entries: tuple[Entry, ...]) -> None:
@@ -280,7 +231,7 @@ def _drop_moved(directory: str, root: str, entries: tuple[Entry, ...]) -> None:
                     if content is not None and any(leads_to(content, here, target) for target in targets):
                         holder.drop(NAME)
             except OSError as error:
-                raise _failed(directory, f"{here}/{NAME}", error) from None
+                raise swap_journal.failed(directory, f"{here}/{NAME}", error) from None
 
 
 def _temporary(serial: str) -> str:
@@ -318,59 +269,10 @@ def _release(entry: Entry) -> None:
         os.unlink(path)
 
 
-def _encoded(serial: str, entries: "Iterable[Entry]") -> bytes:
-    """The content of the journal. Neither a path nor a pointer holds a NUL, so that is what separates the fields."""
-    words = [_MAGIC, serial.encode()]
-    for entry in entries:
-        words += [os.fsencode(entry.path), os.fsencode(entry.git_dir), entry.content, entry.swapped]
-        words += [str(number).encode() for number in (entry.mode, *entry.owner, entry.time)]
-        words.append(entry.mark.encode())
-    return b"\0".join((*words, _END))
-
-
-def _read(directory: str) -> tuple[str, tuple[Entry, ...]] | None:
-    """What is written down: (serial, the entries); None when nothing is swapped.
-
-    Raises:
-        Refusal: swap-damaged.
-    """
-    path = f"{directory}/{SWAPPED_NOW}"
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise _failed(directory, path, error) from None
-    magic, *words = content.split(b"\0")
-    if magic != _MAGIC or len(words) < 2 + _FIELDS or words[-1] != _END or (len(words) - 2) % _FIELDS:
-        raise Refusal(
-            "swap-damaged",
-            f"{path} is not what Paddock writes",
-            context="it says which git directories the .git files of a worktree belong to",
-            hint="write them by hand (gitdir: PATH), or git worktree repair from the main checkout; then remove it",
-        )
-    entries = []
-    for at in range(1, len(words) - 1, _FIELDS):
-        where, git_dir, original, swapped, mode, uid, gid, time, mark = words[at : at + _FIELDS]
-        entries.append(Entry(os.fsdecode(where), os.fsdecode(git_dir), original, int(mode), (int(uid), int(gid)),
-                             int(time), mark.decode(), swapped))  # fmt: skip
-    return words[0].decode(), tuple(entries)
-
-
 def _changed(path: str, why: str) -> Refusal:
     return Refusal(
         "git-pointer-changed",
         f"{path}/{NAME} is not what it was when this launch was planned",
         context=why,
         hint="look at it, then once more; `git worktree repair` mends moved worktrees",
-    )
-
-
-def _failed(directory: str, path: str, error: OSError) -> Refusal:
-    return Refusal(
-        "dock-failed",
-        f"{path} cannot be put right",
-        context=error.strerror or str(error),
-        hint=f"run no git there until it is: paddock worktree dock; {directory}/{SWAPPED_NOW} says what it was",
     )

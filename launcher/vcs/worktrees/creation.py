@@ -12,7 +12,7 @@ from launcher.vcs.checkout import Checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.quarantine import record as private
-from launcher.vcs.quarantine import swap
+from launcher.vcs.quarantine import swap_journal
 from launcher.vcs.worktrees import copying, files, lock
 from launcher.vcs.worktrees.models import Part, State, Worktree
 from launcher.vcs.worktrees.proposal import propose
@@ -58,7 +58,7 @@ class Creation:
                     raise Refusal("worktree-busy", f"somebody is at work on {worktree.path}", hint="try again later")
                 self._step("record")
                 # Left by a session in a worktree that was here before, and that is gone.
-                swap.forget(private.directory_of(self._state, worktree.worktree_id))
+                swap_journal.remove(private.directory_of(self._state, worktree.worktree_id))
                 self._store.save(worktree)
                 kept = os.dup(own)  # beyond the repository's lock
             try:
