@@ -31,8 +31,8 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     (
         "handoff",
         "existing hand-off files of the protected kind are read-only",
-        "landlock+guard: needs a mount namespace; `.git` files can be replaced too, which is told, and with --git private "
-        "put back",
+        "landlock+guard: needs a mount namespace; `.git` files can be replaced too, which is told, and with --git "
+        "private put back",
     ),
     ("metadata", "chmod, chown, utime and xattr outside the grants fail", ""),
     ("environment", "only allow-listed environment variables pass", ""),

@@ -12,6 +12,7 @@ from launcher.session import harvesting, planning
 from launcher.session.places import Places
 from launcher.session.places import places as own_places
 from launcher.vcs.harvest.dock import dock
+from launcher.vcs.merge import sessions
 from launcher.vcs.quarantine import lease, swap
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.worktrees.service import WorktreeService
@@ -71,6 +72,7 @@ def test_swapping_and_docking_can_be_killed_anywhere(places: Places, tmp_path: P
         again,
         lambda: dock(directory),
         lambda: harvesting.take(directory, ()),
+        lambda: sessions.lacking(directory),
         lambda: WorktreeService(places.state).of_repository(root),
         lambda: planned(places, root / "src", "readonly"),
     )

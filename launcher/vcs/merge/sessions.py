@@ -40,6 +40,7 @@ def lacking(directory: str | None) -> str:
     try:
         if not lock.alone(descriptor, wait=False):
             return "a session is still working there"
+        swap.dock(directory)  # one that has been killed could not, nor could one that ends at this moment
     finally:
         os.close(descriptor)
     return "an agent has left work there that is not harvested" if outstanding(directory, kept=False) else ""

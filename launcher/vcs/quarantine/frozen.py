@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from enum import Enum
 
 from launcher.jail import processes
-from launcher.vcs.quarantine import lock
+from launcher.vcs.quarantine import lock, swap
 
 BESIDE = "lock-beside"
 """Lock file for whoever works on a directory whose sessions are frozen: one at a time."""
@@ -56,6 +56,8 @@ def held(directory: str) -> Iterator[Rest]:
         os.close(descriptor)
         if beside != -1:
             os.close(beside)
+        if swap.is_swapped(directory):
+            swap.settle(directory)  # a session that has ended meanwhile did not get it alone
 
 
 def sessions(directory: str) -> list[int] | None:
