@@ -109,14 +109,15 @@ def missing(git: Git, oids: tuple[str, ...], quarantine: Quarantine | None = Non
     return tuple(oid for oid, line in zip(oids, lines, strict=True) if line.split()[1] != "commit")
 
 
-def gitlink_refused(part: Part, path: str, oid: str, why: str) -> Refusal:
+def gitlink_refused(part: Part, path: str, oid: str, why: str, hint: str = "") -> Refusal:
     """The Refusal for a commit that names a submodule's commit which nobody has."""
     return Refusal(
         "harvest-gitlink",
         f"a commit of {part.label} names a commit of the submodule {path} that cannot be had",
         context=f"{oid}: {why}",
-        hint="commit in the submodule first, or take its change back, and amend; the work stays in the private git "
-        "directory until then",
+        hint=hint
+        or "commit in the submodule first, or take its change back, and amend; the work stays in the private "
+        "git directory until then",
     )
 
 

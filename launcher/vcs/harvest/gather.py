@@ -1,6 +1,7 @@
 """The first half of a harvest: everything new crosses into quarantines and is checked. Nothing is visible yet."""
 
 import os
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from launcher.vcs.harvest.jail import Jailed, Reading
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
 from launcher.vcs.harvest.trusted import Quarantine
 from launcher.vcs.quarantine.record import GIT
+from policy.errors import Refusal
 
 MOST_LINKS = 10_000
 """Commits of one submodule that new commits may name."""
@@ -26,6 +28,7 @@ class Found:
         signed: the commit that stands for it in the main repository, signed; "" when that is the same.
         detached: the commit of a detached HEAD that is to be kept; "" for none.
         extra: branches to take over beside it: full name -> commit.
+        added: places of submodules that are named there for the first time, with a `.git` of the agent's.
         links: commits that commits of the repository around it name, and that are new here.
         quarantine: where the objects are.
         commits: number of new ones.
@@ -39,6 +42,7 @@ class Found:
     signed: str = ""
     detached: str = ""
     extra: dict[str, str] = field(default_factory=dict)
+    added: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     quarantine: Quarantine | None = None
     commits: int = 0
@@ -104,6 +108,7 @@ def gather(
             known.update(dict.fromkeys(commits))
     for part, where, oids in named.values():
         _elsewhere(part, where, tuple(oids), by_path)
+        by_path[part.path].added += (where,) if os.path.lexists(f"{part.path}/{where}/.git") else ()
     return tuple(found for found in founds if found.wanted)
 
 
@@ -124,13 +129,31 @@ def _links(found: Found, reading: Reading, around: Part, path: str, oids: tuple[
 
 
 def _elsewhere(part: Part, where: str, oids: tuple[str, ...], by_path: dict[str, Found]) -> None:
-    """A gitlink at a place that is no populated submodule: one that was moved there is known to another."""
+    """A gitlink at a place that is no populated submodule: one that was moved or added there is known to another."""
     for oid in oids:
         for found in by_path.values():
             if found.part.prefix and not checks.missing(found.git, (oid,), found.quarantine):
                 break
         else:
-            raise checks.gitlink_refused(part, where, oid, "there is no populated submodule at that path")
+            raise _unknown(part, where, oid, by_path[part.path].git)
+
+
+def _unknown(part: Part, where: str, oid: str, git: Git) -> Refusal:
+    """The Refusal for a commit that could be in no repository of the user's: there is none at that place."""
+    listed = git.run("ls-tree", "-z", "--full-tree", part.base, "--", where).out if part.base else b""
+    if listed.startswith(b"160000 "):
+        why = f"the submodule at {where} is not populated outside, so its commits have nowhere to go"
+        update = f"git -C {shlex.quote(part.path)} submodule update --init {shlex.quote(where)}"
+        return checks.gitlink_refused(part, where, oid, why, f"populate it and start a session here again: {update}")
+    return checks.gitlink_refused(
+        part,
+        where,
+        oid,
+        f"the agent has made or cloned the repository at {where}, and outside there is none to take its commits",
+        f"let the agent take in its files: remove {where}/.git, then in a jail: git rm --cached {shlex.quote(where)}, "
+        "git add, git commit --amend\n"
+        "or have it published, and add the submodule outside",
+    )
 
 
 def _reading(directory: str, work: str, part: Part) -> Reading:

@@ -11,6 +11,7 @@ sessions frozen, and takes over what is committed by then.
 
 import os
 import secrets
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -141,6 +142,7 @@ class _Run:
             raise _strict(told)
         for found in gathered:
             notes += self._signatures(found, record.worktree)
+            notes += [_added(found.part, where) for where in found.added]
         entries: list[journal.Entry] = []
         results: list[PartResult] = []
         for found in reversed(gathered):  # submodules before what holds them
@@ -353,6 +355,14 @@ def _gone(part: Part) -> str:
     return (
         f"the agent has removed {printable(_short(part.ref))} or made it unreadable; nothing of it is taken over, and "
         "the main repository's is as it was"
+    )
+
+
+def _added(part: Part, where: str) -> str:
+    update = f"git -C {shlex.quote(part.path)} submodule update --init {shlex.quote(where)}"
+    return (
+        f"the agent has added the submodule {printable(where)}, and the .git there is its own: read .gitmodules, and "
+        f"remove that directory before any git looks there; then: {printable(update)}"
     )
 
 
