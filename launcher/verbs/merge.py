@@ -79,7 +79,7 @@ def merge(
     """
     start = places.current_directory()
     state = places.made(places.places(os.environ).state)
-    swap.originals(state)
+    swap.originals(state)  # docks what a session has left that was killed
     alone = [name for name, given in (("--resume", resume), ("--rollback", rollback is not None)) if given]
     if alone and (words or every or forecast or check is not None or len(alone) > 1):
         raise Refusal("usage", f"{alone[0]} stands alone", hint="paddock merge --help")

@@ -20,6 +20,7 @@ from launcher.vcs.merge.moves import FILES, Follow, moves
 from launcher.vcs.merge.outcome import Source
 from launcher.vcs.merge.place import Place
 from launcher.vcs.merge.target import Target, checked_out_at, refuse_when_busy
+from launcher.vcs.quarantine import swap
 from policy.errors import Refusal
 from policy.worktree import WorktreeSandboxContext
 
@@ -69,6 +70,7 @@ class WorktreeMergeService:
         self, children: Sequence[AgentMergeStatus], trunk: WorktreeSandboxContext
     ) -> MergeAggregation:
         """Phase 2: in order, up to the first that cannot be merged. Those before it are in the trunk."""
+        swap.originals(self._state)
         with_worktree = [status for status in children if status.worktree_context is not None]
         descriptors: dict[str, MergeDescriptor] = {}
         with ExitStack() as stack:
@@ -109,6 +111,7 @@ class WorktreeMergeService:
         Raises:
             Refusal: a worktree is gone, busy, dirty where it matters, or in use by a session. Nothing has moved then.
         """
+        swap.originals(self._state)  # docks what a session has left that was killed
         into, came_from = _at(target), _at(source)
         _refuse_strangers(came_from, into)
         agent = into if direction is MergeDirection.TRUNK_TO_CHILD else came_from
