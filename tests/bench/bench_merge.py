@@ -14,8 +14,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from launcher.vcs.journal import Run
+from launcher.vcs.merge import children, work
 from launcher.vcs.merge.moves import Follow
 from launcher.vcs.merge.preview import preview
+from launcher.vcs.merge.target import find
 from tests.support.ground import ENVIRONMENT, Entry, Ground
 from tests.support.install import public_root
 
@@ -58,9 +61,16 @@ def by_merge_tree(ground: Ground, names: list[str]) -> str:
     return ground.tree(now)
 
 
+def by_name(ground: Ground, names: list[str], settings: work.Settings) -> Run:
+    """What `paddock merge` does once it knows its options."""
+    root = str(ground.root)
+    sources = children.named(ground.target(), names, root)
+    return work.merge(lambda: find(root, None), sources, settings, f"{root}/.git")
+
+
 def by_engine(ground: Ground, names: list[str]) -> str:
     """The engine: history, merges, journal, refs, checkout."""
-    run = ground.merge(*names)
+    run = by_name(ground, names, ground.settings())
     assert run.outcome is not None
     assert run.outcome.all_successful
     return ground.tree("main")
@@ -68,7 +78,7 @@ def by_engine(ground: Ground, names: list[str]) -> str:
 
 def by_engine_without_checkout(ground: Ground, names: list[str]) -> str:
     """The engine, refs alone."""
-    ground.merge(*names, settings=ground.settings()._replace(follow=Follow(files=False)))
+    by_name(ground, names, ground.settings()._replace(follow=Follow(files=False)))
     return ground.tree("main")
 
 
@@ -80,7 +90,7 @@ def _processor() -> float:
 
 def main() -> None:
     """Prints the table; rounds are interleaved, the quickest of each counts. Ratios are of processor time."""
-    children = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     files = int(sys.argv[2]) if len(sys.argv) > 2 else 5_000
     ways: dict[str, Callable[[Ground, list[str]], str]] = {
         "git merge, one after another": by_git_merge,
@@ -88,10 +98,10 @@ def main() -> None:
         "paddock merge": by_engine,
         "paddock merge --no-checkout": by_engine_without_checkout,
     }
-    names = [f"c{number}" for number in range(children)]
+    names = [f"c{number}" for number in range(count)]
     best = dict.fromkeys(ways, (float("inf"), float("inf")))
     with tempfile.TemporaryDirectory(prefix="bench-", dir=public_root()) as directory:
-        template = repository(Path(directory) / "template", children, files)
+        template = repository(Path(directory) / "template", count, files)
         trees = set()
         for number in range(3):
             for name, way in ways.items():
@@ -99,11 +109,12 @@ def main() -> None:
                 shutil.copytree(template.root, root, symlinks=True)
                 ground = Ground(root, None)
                 ground.git("update-index", "-q", "--refresh")
+                os.sync()  # or the first to write pays for what copying has left to be written
                 begun, used = time.perf_counter(), _processor()
                 trees.add(way(ground, names))
                 best[name] = min(best[name], (_processor() - used, time.perf_counter() - begun))
                 shutil.rmtree(root)
-        print(f"{children} children, {files} files; the same tree: {len(trees) == 1}")
+        print(f"{count} children, {files} files; the same tree: {len(trees) == 1}")
         (slow, _), (bare, _), *_ = best.values()
         for name, (seconds, wall) in best.items():
             print(f"{name:30} {seconds:6.2f} s of processor, {wall:6.2f} s in all: {slow / seconds:5.2f} times as fast "
@@ -112,8 +123,8 @@ def main() -> None:
         for pairwise in (False, True):
             begun = time.perf_counter()
             found = preview(target, sources, pairwise=pairwise)
-            count = len(found.children) + len(found.pairs)
-            print(f"forecast of {count:5} merges       {time.perf_counter() - begun:7.2f} s")
+            number = len(found.children) + len(found.pairs)
+            print(f"forecast of {number:5} merges       {time.perf_counter() - begun:7.2f} s")
 
 
 if __name__ == "__main__":

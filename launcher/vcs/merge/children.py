@@ -1,8 +1,9 @@
 """What people name to be merged, as commits: branches, worktrees, any revision."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from typing import NamedTuple
 
 from launcher.vcs.git import Git
 from launcher.vcs.merge.changes import changes
@@ -37,10 +38,10 @@ def named(
         Refusal: child-unknown, child-is-trunk, child-twice.
     """
     git = Git(target.git_dir)
-    listed = worktrees(git)
+    known = _Known(git, worktrees(git), _branches(git) if len(words) > 1 else {})
     found: list[Source] = []
     for word in words:
-        source = _one(git, word, listed, start, root_of)
+        source = _one(known, word, start, root_of)
         root = source.place.worktree if source.place is not None else None
         if target.ref == f"refs/heads/{source.label}" or (root is not None and root == target.worktree):
             raise Refusal(
@@ -107,7 +108,21 @@ def ordered(sources: Sequence[Source], order: Order, target: Target) -> list[Sou
     return list(sources)
 
 
-def _one(git: Git, word: str, listed: Sequence[Listed], start: str, root_of: Callable[[str], str | None]) -> Source:
+class _Known(NamedTuple):
+    """What is asked of git once: worktrees, and the branches' commits, by full name."""
+
+    git: Git
+    listed: Sequence[Listed]
+    branches: Mapping[str, str]
+
+
+def _branches(git: Git) -> dict[str, str]:
+    lines = git.run("for-each-ref", "--format=%(objectname) %(refname)", "refs/heads").out.splitlines()
+    return {os.fsdecode(name): oid.decode() for oid, _, name in (line.partition(b" ") for line in lines)}
+
+
+def _one(known: _Known, word: str, start: str, root_of: Callable[[str], str | None]) -> Source:
+    git, listed, branches = known
     path = os.path.join(start, os.path.expanduser(word))
     if ("/" in word or word in (".", "..")) and os.path.isdir(path):
         source = _at(path, listed)
@@ -115,7 +130,7 @@ def _one(git: Git, word: str, listed: Sequence[Listed], start: str, root_of: Cal
             return source
     full = word if word.startswith("refs/") else f"refs/heads/{word}"
     for name in (full, word):
-        commit = _commit(git, name)
+        commit = branches.get(name) or _commit(git, name)
         if commit:
             branch = next((each for each in listed if each.branch == name), None)
             return Source(word.removeprefix("refs/heads/"), commit, _place(branch) if branch else None)
