@@ -85,6 +85,13 @@ def merge_tickets(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSO
     return ticket_work.merge(**arguments)
 
 
+def remove_tickets(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSON has them
+    """See `launcher.service.ticket_work.remove`."""
+    from launcher.service import ticket_work
+
+    return dict(ticket_work.remove(**arguments))
+
+
 def repository(directory: str) -> dict[str, Any]:
     """The git directory that all worktrees of a repository share.
 
@@ -201,6 +208,7 @@ TABLE: dict[str, Callable[..., dict[str, Any]]] = {
     "collect": collect,
     "tickets.prepare": prepare_tickets,
     "tickets.merge": merge_tickets,
+    "tickets.remove": remove_tickets,
     "repository": repository,
     "worktree.list": list_worktrees,
     "worktree.add": add_worktree,

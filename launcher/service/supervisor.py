@@ -113,7 +113,7 @@ class Supervisor:
                 return self.session(known), False
         if self.closing is not None:
             raise Refusal("service-stopping", "the service is stopping", hint="try again when it runs again")
-        options = admission.options_of(request, self._parse)
+        options = self.options_of(request)
         clients = [live.client_uid for live in self.live.values()]
         admission.check_quotas(clients, client_uid, self.settings)
         if request.name is None:
@@ -129,6 +129,10 @@ class Supervisor:
         self.live[live.name] = live
         live.task = asyncio.get_running_loop().create_task(self._life(live), name=f"session {live.name}")
         return self.session(live.name), True
+
+    def options_of(self, request: SessionRequest) -> dict[str, str | list[str] | bool]:
+        """See `admission.options_of`."""
+        return admission.options_of(request, self._parse)
 
     def _live(self, request: SessionRequest, client_uid: int, given: object) -> Live:
         environment = self._environment if request.environment is None else dict(request.environment)

@@ -10,7 +10,9 @@ from typing import Any
 
 from launcher.service.contexts import StoredRequestContexts
 from launcher.service.database import Database
-from launcher.session import places
+from launcher.service.ticket_models import of_ticket
+from launcher.session import configuration, places, planning, providers
+from launcher.session.machine import Machine
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.harvest.outstanding import outstanding
@@ -36,6 +38,7 @@ from launcher.workflow.requests.ticket import (
     TicketAgentResults,
     TicketOrchestratorRequest,
 )
+from policy.config import flags
 from policy.errors import Refusal
 
 
@@ -79,7 +82,7 @@ def common_dir_of(directory: str) -> str:
     return checkout.find(directory, Present(), exact=False).common_dir
 
 
-def prepare(database: str, run: str, trunk: str, goal: str, tickets: list[dict[str, str]]) -> dict[str, Any]:
+def prepare(database: str, run: str, trunk: str, goal: str, tickets: list[dict[str, Any]]) -> dict[str, Any]:
     """Makes a worktree for each ticket beside the trunk, all or none, and registers each agent's session.
 
     Args:
@@ -87,17 +90,19 @@ def prepare(database: str, run: str, trunk: str, goal: str, tickets: list[dict[s
         run: name of the run.
         trunk: a worktree; what the tickets begin with, and where their work is merged into.
         goal: of the run.
-        tickets: ``{"ticket", "details"}`` each.
+        tickets: ``{"ticket", "details", "command", "options"}`` each; options by name.
 
     Returns:
         ``dispatch`` and ``nodes``, to be handed to `merge`, and ``agents``: ticket, session id, worktree, and the
         options of `paddock run` that hold a command to it.
 
     Raises:
-        Refusal: a worktree cannot be made; nothing is left of the others.
+        Refusal: a ticket's options mean nothing, a worktree cannot be made; nothing is left of the others.
     """
-    work = _Work(database)
     found = checkout.find(trunk, Present(), exact=False)
+    for each in tickets:
+        _check(found.root, each)
+    work = _Work(database)
     context = work.children.open_trunk(found.root)
     top = ArtifactKey(run)
     work.graph.save(Node(node_id=run, agent_type=AgentType.ORCHESTRATOR, worktree_id=context.worktree_id, title=goal))
@@ -145,6 +150,45 @@ def prepare(database: str, run: str, trunk: str, goal: str, tickets: list[dict[s
         "trunk": found.root,
         "common_dir": found.common_dir,
     }
+
+
+def _check(root: str, ticket: dict[str, Any]) -> None:
+    """Reads a ticket's options as its launch will, as far as that can be done before its worktree is there.
+
+    Raises:
+        Refusal: with the ticket's name.
+    """
+    where = places.places(os.environ)
+    options = ticket["options"]
+    config = options.get("--config")
+    try:
+        given = flags.layer(planning.without_values(options), cwd=root, home=where.home)
+        config = os.path.join(root, config) if config else None
+        settings, _ = configuration.load(root, config, given, os.environ)
+        providers.choose(settings, ticket["command"], root, where, Machine(os.environ))
+    except Refusal as refusal:
+        raise of_ticket(ticket["ticket"], refusal) from None
+
+
+def remove(trunk: str, worktrees: dict[str, str]) -> dict[str, str]:
+    """Removes worktrees in which nothing would be lost. Their branches stay: a merge can be taken back.
+
+    Args:
+        trunk: a worktree of the repository.
+        worktrees: worktree ids by session id.
+
+    Returns:
+        By session id: "" when it is gone, else why it stays.
+    """
+    known = service(places.places(os.environ))
+    found: dict[str, str] = {}
+    for session_id, name in worktrees.items():
+        try:
+            known.remove(known.find(trunk, name), keep_branch=True)
+            found[session_id] = ""
+        except Refusal as refusal:
+            found[session_id] = f"{refusal.message} [{refusal.reference}]"
+    return found
 
 
 def merge(

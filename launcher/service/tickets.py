@@ -9,107 +9,21 @@ import asyncio
 import json
 import logging
 import os
-import re
 import sqlite3
 import time
-from enum import StrEnum
-from typing import Annotated, Any
-
-from pydantic import AfterValidator, Field
+from typing import Any
 
 from launcher.service.database import Database
 from launcher.service.jobs import Jobs
-from launcher.service.models import Directory, Frozen, Reason, SessionName, SessionRequest, Variable, Word
+from launcher.service.models import Reason, SessionRequest
 from launcher.service.states import FINAL, SessionState
 from launcher.service.supervisor import Supervisor
+from launcher.service.ticket_models import OVER, Ticket, TicketRequest, TicketRun, TicketState, of_ticket
 from policy.errors import Refusal
 
 log = logging.getLogger("paddock.service")
 
 _WAIT = 3_600.0
-
-
-class TicketState(StrEnum):
-    """Where a run is."""
-
-    CREATED = "created"
-    PREPARING = "preparing"
-    RUNNING = "running"
-    MERGING = "merging"
-    ENDED = "ended"
-    """Every ticket's agent ended well, and all of their work is in the trunk (or was not to be merged)."""
-    FAILED = "failed"
-    """The result says what did not go well."""
-    LOST = "lost"
-
-
-_OVER = (TicketState.ENDED, TicketState.FAILED, TicketState.LOST)
-
-
-def _ticket(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text):
-        raise ValueError("1 to 64 letters, digits, dots, dashes and underscores; a letter or digit in front")
-    return text
-
-
-class Ticket(Frozen):
-    """One ticket.
-
-    Attributes:
-        ticket: what it is called; its worktree and branch are named after it.
-        details: what it says, for the agent's context.
-        command: the agent's words.
-        options: of `paddock run`, besides those that hold it to its worktree.
-    """
-
-    ticket: Annotated[str, AfterValidator(_ticket)]
-    details: Annotated[str, Field(max_length=64 << 10)] = ""
-    command: list[Word] = Field(min_length=1, max_length=1_024)
-    options: list[Word] = Field(default_factory=list, max_length=1_024)
-
-
-class TicketRequest(Frozen):
-    """A ticket run that somebody wants.
-
-    Attributes:
-        name: of the run; random when there is none.
-        repository: a worktree: what the tickets begin with, and where their work is merged into.
-        goal: what for.
-        tickets: in the order in which their work is merged.
-        parallel: agents at the same time.
-        merge: whether their work is merged.
-        merge_failed: also that of agents whose command failed.
-        environment: of the agents' launchers; the service's own when there is none.
-    """
-
-    name: SessionName | None = None
-    repository: Directory
-    goal: Annotated[str, Field(max_length=4_096)] = ""
-    tickets: list[Ticket] = Field(min_length=1, max_length=10_000)
-    parallel: int = Field(4, ge=1, le=256)
-    merge: bool = True
-    merge_failed: bool = False
-    environment: dict[Variable, Word] | None = Field(None, max_length=4_096)
-
-
-class TicketRun(Frozen):
-    """A ticket run as the service knows it.
-
-    Attributes:
-        name: its name.
-        state: where it is.
-        created: seconds since the epoch.
-        ended: when it was over.
-        tickets: what each is called.
-        result: what came of it: agents with their sessions, the aggregation of the merge, or a refusal.
-    """
-
-    name: str
-    state: TicketState
-    created: float
-    ended: float | None
-    tickets: list[str]
-    result: dict[str, Any] | None
 
 
 class TicketRuns:
@@ -125,18 +39,46 @@ class TicketRuns:
 
     def recover(self) -> list[str]:
         """Marks runs of an earlier life as lost; returns git directories in which a merge was under way."""
+        unfinished = self._database.rows(
+            f"SELECT * FROM ticket_run WHERE state NOT IN ({', '.join('?' * len(OVER))})", *OVER
+        )
         with self._database.transaction() as connection:
+            for row in unfinished:
+                connection.execute("UPDATE ticket_run SET result = ? WHERE name = ?", (self._remains(row), row["name"]))
             connection.execute(
-                f"UPDATE ticket_run SET state = ?, ended = ? WHERE state NOT IN ({', '.join('?' * len(_OVER))})",
-                (TicketState.LOST, time.time(), *_OVER),
+                f"UPDATE ticket_run SET state = ?, ended = ? WHERE state NOT IN ({', '.join('?' * len(OVER))})",
+                (TicketState.LOST, time.time(), *OVER),
             )
         return [row["common_dir"] for row in self._database.rows("SELECT common_dir FROM repository WHERE merging")]
+
+    def _remains(self, row: sqlite3.Row) -> str:
+        """What is known of a run that was cut off: its agents, as far as they were started."""
+        request, agents = json.loads(row["request"]), []
+        for number, ticket in enumerate(request["tickets"], 1):
+            name = _session_name(row["name"], number)
+            try:
+                session = self._supervisor.session(name)
+            except Refusal:
+                continue  # its turn had not come
+            outcome = session.outcome
+            agents.append({
+                "ticket": ticket["ticket"], "session": name, "session_id": session.labels.get("session-id", ""),
+                "worktree": session.directory, "state": session.state,
+                "reason": Reason.LOST if outcome is None else outcome.reason,
+                "status": None if outcome is None else outcome.status,
+                "harvest": None if outcome is None else outcome.harvest,
+                "refusal": None if outcome is None else outcome.refusal,
+            })  # fmt: skip
+        lost = Refusal("ticket-run-lost", "the service was killed while the run was under way",
+                       context="what its agents had committed is on their branches; worktrees stay")  # fmt: skip
+        return json.dumps({"trunk": request["repository"], "agents": agents, "refusal": lost.as_dict()})
 
     def create(self, request: TicketRequest, client_uid: int) -> TicketRun:
         """Accepts a run and begins it.
 
         Raises:
-            Refusal: service-stopping, ticket-run-exists, ticket-double, quota-ticket-runs, quota-tickets.
+            Refusal: service-stopping, ticket-run-exists, ticket-double, quota-ticket-runs, quota-tickets, and usage,
+                for a ticket's options.
         """
         settings = self._supervisor.settings
         if self._supervisor.closing is not None:
@@ -148,6 +90,7 @@ class TicketRuns:
         names = [ticket.ticket for ticket in request.tickets]
         if doubles := sorted({name for name in names if names.count(name) > 1}):
             raise Refusal("ticket-double", f"more than one ticket is called {doubles[0]}")
+        self._parsed(request)
         name = request.name or f"run-{os.urandom(4).hex()}"
         kept = request.model_dump(mode="json", exclude={"environment"})
         try:
@@ -163,6 +106,26 @@ class TicketRuns:
         self._over[name] = asyncio.Event()
         self._tasks[name] = asyncio.get_running_loop().create_task(self._life(name, request, client_uid))
         return self.run(name)
+
+    def _parsed(self, request: TicketRequest) -> list[dict[str, Any]]:
+        """The options of each ticket, by name.
+
+        Raises:
+            Refusal: usage, with the ticket's name.
+        """
+        found: list[dict[str, Any]] = []
+        for ticket in request.tickets:
+            wanted = {"command": ticket.command, "options": ticket.options, "directory": request.repository}
+            try:
+                options: dict[str, Any] = dict(self._supervisor.options_of(SessionRequest.model_validate(wanted)))
+                for name in ("--worktree", "--submodule"):
+                    if name in options:
+                        raise Refusal("usage", f"{name} is not the ticket's to say",
+                                      hint="a ticket works in the worktree that is made for it")  # fmt: skip
+            except Refusal as refusal:
+                raise of_ticket(ticket.ticket, refusal) from None
+            found.append(options)
+        return found
 
     def run(self, name: str) -> TicketRun:
         """One run.
@@ -210,7 +173,10 @@ class TicketRuns:
         state = TicketState.FAILED
         try:
             self._move(name, TicketState.PREPARING)
-            tickets = [{"ticket": each.ticket, "details": each.details} for each in request.tickets]
+            tickets = [
+                {"ticket": each.ticket, "details": each.details, "command": each.command, "options": options}
+                for each, options in zip(request.tickets, self._parsed(request), strict=True)
+            ]
             prepared = await self._jobs.run(
                 "tickets.prepare",
                 {"database": self._database.path, "run": name, "trunk": request.repository, "goal": request.goal,
@@ -225,6 +191,8 @@ class TicketRuns:
                 merged = await self._merge(prepared, agents, all_of_them=request.merge_failed)
                 result |= merged
                 well = well and merged["clean"]
+                if request.remove:
+                    result["removed"] = await self._removed(prepared, merged)
             state = TicketState.ENDED if well else TicketState.FAILED
         except Refusal as refusal:
             result["refusal"] = refusal.as_dict()
@@ -249,7 +217,7 @@ class TicketRuns:
 
         async def one(number: int, ticket: Ticket, place: dict[str, Any]) -> dict[str, Any]:
             async with turns:
-                return await self._agent(f"{run[:50]}.{number}", ticket, place, request, client_uid, run)
+                return await self._agent(_session_name(run, number), ticket, place, request, client_uid, run)
 
         pairs = list(zip(request.tickets, places, strict=True))
         async with asyncio.TaskGroup() as group:
@@ -285,8 +253,21 @@ class TicketRuns:
             return agent | {"refusal": refusal.as_dict()}
         outcome = session.outcome
         assert outcome is not None
+        harvest = outcome.harvest
+        if outcome.reason is Reason.LOST:  # its launcher was killed, and has harvested nothing
+            try:
+                harvest = await self._jobs.run("harvest", {"worktree": place["worktree"], "strict": False}) or None
+            except Refusal as refusal:
+                harvest = dict(refusal.as_dict())
         return agent | {"state": session.state, "reason": outcome.reason, "status": outcome.status,
-                        "harvest": outcome.harvest, "refusal": outcome.refusal}  # fmt: skip
+                        "harvest": harvest, "refusal": outcome.refusal}  # fmt: skip
+
+    async def _removed(self, prepared: dict[str, Any], merged: dict[str, Any]) -> dict[str, str]:
+        """Removes worktrees whose work is in the trunk; "" for each that is gone, else why it stays, by session id."""
+        arrived = {status["agent_result_id"] for status in (merged["aggregation"] or {}).get("merged", ())}
+        places = {place["session_id"]: place["worktree_id"] for place in prepared["agents"]}
+        wanted = {each: place for each, place in places.items() if each in arrived}
+        return dict(await self._jobs.run("tickets.remove", {"trunk": prepared["trunk"], "worktrees": wanted}))
 
     async def _merge(
         self, prepared: dict[str, Any], agents: list[dict[str, Any]], *, all_of_them: bool
@@ -334,13 +315,17 @@ class TicketRuns:
             connection.execute("INSERT OR REPLACE INTO repository VALUES (?, ?)", (common_dir, int(merging)))
 
     def _move(self, name: str, state: TicketState, result: dict[str, Any] | None = None) -> None:
-        ended = time.time() if state in _OVER else None
+        ended = time.time() if state in OVER else None
         with self._database.transaction() as connection:
             connection.execute(
                 "UPDATE ticket_run SET state = ?, ended = ?, result = ? WHERE name = ?",
                 (state, ended, None if result is None else json.dumps(result), name),
             )
         log.info("ticket run %s is %s", name, state)
+
+
+def _session_name(run: str, number: int) -> str:
+    return f"{run[:50]}.{number}"
 
 
 def _run_of(row: sqlite3.Row) -> TicketRun:

@@ -22,7 +22,7 @@ def request(options: cli.Parsed, command: list[str], cwd: str, *, without: tuple
         "command": command,
         "options": words(options, without),
         "directory": cwd,
-        "environment": {name: value for name, value in os.environ.items() if _sendable(name, value)},
+        "environment": environment(),
         "stdin": "pipe",
         "umask": mask,
     }
@@ -39,6 +39,11 @@ def words(options: cli.Parsed, without: tuple[str, ...]) -> list[str]:
         else:
             found += [f"{name}={each}" for each in (value if isinstance(value, list) else [value])]
     return found
+
+
+def environment() -> dict[str, str]:
+    """This process's own, as far as JSON can carry it."""
+    return {name: value for name, value in os.environ.items() if _sendable(name, value)}
 
 
 def _sendable(name: str, value: str) -> bool:

@@ -1,16 +1,16 @@
 """`paddock tickets`: many tickets, each in a worktree of its own, merged at the end."""
 
-import json
 import os
-import tomllib
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
 from launcher.session import messages, places
-from launcher.verbs import help_page, typer_verb
+from launcher.verbs import help_page, session_request, tickets_file, typer_verb
 from launcher.verbs.service_common import Json, ago, client, show_json
-from policy.errors import EXIT_REFUSED, Refusal, printable
+from launcher.verbs.tickets_told import described
+from policy.errors import EXIT_REFUSED, printable
 
 RUN_EXAMPLES = (
     ("paddock tickets run tickets.toml", "worktrees, agents, merge; waits for the end"),
@@ -18,16 +18,17 @@ RUN_EXAMPLES = (
     ("paddock tickets run tickets.toml --json", "what the service says of it, with the merge's aggregation"),
 )
 LIST_EXAMPLES = (("paddock tickets list", "runs, the newest first"),)
+SHOW_EXAMPLES = (("paddock tickets show run-1a2b", "what became of its tickets"),)
 STOP_EXAMPLES = (("paddock tickets stop run-1a2b", "end its agents, merge nothing"),)
-EXAMPLES = (RUN_EXAMPLES[0], *LIST_EXAMPLES, *STOP_EXAMPLES)
+EXAMPLES = (RUN_EXAMPLES[0], *LIST_EXAMPLES, *SHOW_EXAMPLES, *STOP_EXAMPLES)
 SUBCOMMANDS: dict[str, tuple[str, tuple[tuple[str, str], ...], str]] = {
     # name -> (its function here, its examples, summary)
     "run": ("run", RUN_EXAMPLES, "make worktrees, run the agents, merge what they commit"),
     "list": ("list_runs", LIST_EXAMPLES, "list the runs, the newest first"),
+    "show": ("show", SHOW_EXAMPLES, "show what became of a run's tickets, and what to do next"),
     "stop": ("stop", STOP_EXAMPLES, "end a run's agents, and merge nothing"),
 }
 _WAIT = 300
-_MOST_BYTES = 4 << 20
 
 
 def main(argv: list[str]) -> int:
@@ -53,6 +54,9 @@ def run(
         int | None, typer.Option(metavar="N", min=1, max=256, help="How many agents work at the same time.")
     ] = None,
     no_merge: Annotated[bool, typer.Option("--no-merge", help="Leave their work on their branches.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep worktrees that are merged and hold nothing else (else removed).")
+    ] = False,
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the run.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait for its end.")] = False,
     as_json: Json = False,
@@ -60,16 +64,21 @@ def run(
     """Makes a worktree for each ticket of FILE, runs its command there in a jail, and merges what was committed.
 
     FILE has `goal` and, for each ticket, a table `[[tickets]]` with `ticket`, `command` (a list of words), `details`
-    and `options` (of `paddock run`). The service must run: paddock serve.
+    and `options` (of `paddock run`). All of it is checked before anything is made. Worktrees whose work is merged are
+    removed when nothing in them would be lost; their branches stay. The service must run: paddock serve.
     """
-    body = _read(file)
-    body["repository"] = os.path.abspath(repository or body.get("repository") or places.current_directory())
-    body.setdefault("environment", dict(os.environ))
+    body = tickets_file.read(file)
+    named = repository or body.get("repository") or places.current_directory()
+    body["repository"] = os.path.abspath(named) if isinstance(named, str) else named
+    body.setdefault("environment", session_request.environment())
     for key, value in (("parallel", parallel), ("name", name)):
         if value is not None:
             body[key] = value
     if no_merge:
         body["merge"] = False
+    if keep:
+        body["remove"] = False
+    tickets_file.check(file, body)
     service = client()
     found = service.call("POST", "/v1/ticket-runs", body)
     if not detach:
@@ -82,33 +91,6 @@ def run(
     else:
         messages.show("\n".join(printable(line) for line in described(found)))
     return 0 if found["state"] == "ended" or detach else 1
-
-
-def _read(path: str) -> dict[str, Any]:
-    try:
-        with open(path, "rb") as file:
-            text = file.read(_MOST_BYTES).decode()
-        content = json.loads(text) if path.endswith(".json") else tomllib.loads(text)
-    except (OSError, ValueError) as error:
-        raise Refusal("tickets-unreadable", f"{path} cannot be read", context=str(error),
-                      hint="paddock tickets run --help says what is in it") from None  # fmt: skip
-    if not isinstance(content, dict):
-        raise Refusal("tickets-unreadable", f"{path} holds no table", hint="paddock tickets run --help")
-    return content
-
-
-def described(found: dict[str, Any]) -> list[str]:
-    """A run as lines."""
-    lines = [f"{found['name']}  {found['state']}"]
-    result = found["result"] or {}
-    for agent in result.get("agents", ()):
-        status = "" if agent["status"] is None else f" ({agent['status']})"
-        lines.append(f"  {agent['ticket']:<20} {agent['reason']}{status}  {agent['worktree']}")
-    lines += [f"  {line}" for line in result.get("summary", "").splitlines()]
-    if refusal := result.get("refusal"):
-        lines.append(f"  {refusal['message']} [{refusal['errorType']}]")
-        lines += [f"    {line}" for line in refusal["context"].splitlines()]
-    return lines
 
 
 def list_runs(as_json: Json = False) -> int:
@@ -126,16 +108,27 @@ def list_runs(as_json: Json = False) -> int:
     return 0
 
 
+def show(
+    name: Annotated[str, typer.Argument(metavar="RUN", help="Its name.", show_default=False)], as_json: Json = False
+) -> int:
+    """Shows what became of each ticket of a run, where its worktree is, what comes next, and how to undo the merge."""
+    return _told(client().call("GET", f"/v1/ticket-runs/{quote(name, safe='')}"), as_json=as_json)
+
+
+def _told(found: dict[str, Any], *, as_json: bool) -> int:
+    if as_json:
+        show_json(found)
+    else:
+        messages.show("\n".join(printable(line) for line in described(found)))
+    return 0
+
+
 def stop(
     name: Annotated[str, typer.Argument(metavar="RUN", help="Name of the run.", show_default=False)],
     as_json: Json = False,
 ) -> int:
     """Stops a ticket run: its agents end, nothing is merged."""
     service = client()
-    service.call("POST", f"/v1/ticket-runs/{name}/stop")
-    found = service.call("GET", f"/v1/ticket-runs/{name}", query={"wait": _WAIT})
-    if as_json:
-        show_json(found)
-    else:
-        messages.show("\n".join(printable(line) for line in described(found)))
-    return 0
+    service.call("POST", f"/v1/ticket-runs/{quote(name, safe='')}/stop")
+    found = service.call("GET", f"/v1/ticket-runs/{quote(name, safe='')}", query={"wait": _WAIT})
+    return _told(found, as_json=as_json)

@@ -62,7 +62,11 @@ def test_tickets_are_worked_on_side_by_side_and_merged(service: Served) -> None:
     assert not (service.paddock.main / "three").exists()
     assert not (service.paddock.place / "escaped").exists()
     assert "three: Done." in git(service, "log", "--format=%s", cwd=Path(agents["A-3"]["worktree"]))
-    everything = run(service, ticket("B-1", f"touch b1; {COMMIT} b1"), ticket("B-2", "true"), parallel=2)
+    assert done["result"]["removed"] == {agents["A-1"]["session_id"]: ""}
+    assert [os.path.exists(agents[name]["worktree"]) for name in agents] == [False, True, True]
+    everything = run(service, ticket("B-1", f"touch b1; {COMMIT} b1"), ticket("B-2", "touch left"), parallel=2)
+    kept = {agent["ticket"]: os.path.exists(agent["worktree"]) for agent in everything["result"]["agents"]}
+    assert kept == {"B-1": False, "B-2": True}, "what is not committed keeps its worktree"
     assert everything["state"] == "ended", everything
     assert everything["result"]["clean"] is True
     labels = service.get(f"/v1/sessions/{agents['A-1']['session']}").json["labels"]
@@ -88,13 +92,41 @@ def test_a_conflict_stops_the_merge_and_nothing_is_lost(service: Served) -> None
 
 
 def test_the_command_line_takes_a_file(service: Served, tmp_path: Path) -> None:
-    """`paddock tickets run` waits and tells; a run that cannot be made leaves nothing."""
-    file = service.paddock.place / "tickets.toml"
-    file.write_text('goal = "x"\n[[tickets]]\nticket = "D-1"\ncommand = ["sh", "-c", "touch d; ' + COMMIT + ' d"]\n')
-    ended = service.paddock.call("tickets", "run", file, "--repo", service.paddock.main, env=service.env)
-    assert (ended.returncode, (service.paddock.main / "d").exists()) == (0, True), ended
-    assert "D-1" in ended.stdout
+    """`paddock tickets run` waits and tells what comes next; what is wrong is said before anything is made."""
+    file, main = service.paddock.place / "tickets.toml", service.paddock.main
+
+    def tried(text: str) -> Any:  # noqa: ANN401  # a CompletedProcess
+        file.write_text(text)
+        return service.cli("tickets", "run", str(file), "--repo", str(main))
+
+    one = '[[tickets]]\nticket = "D-1"\ncommand = ["sh", "-c", "touch d; ' + COMMIT + ' d"]\n'
+    ended = tried(one)
+    assert (ended.returncode, (main / "d").exists()) == (0, True), ended
+    assert "1 of 1 merged" in ended.stdout
+    assert "D-1  merged as" in ended.stdout
+    undo = next(line for line in ended.stdout.splitlines() if line.startswith("undo: "))
+    assert service.paddock.call(*undo.rpartition("paddock ")[2].split(), cwd=main).returncode == 0
+    assert not (main / "d").exists()
     assert "ended" in service.cli("tickets", "list").stdout
+    for text, *words in (
+        ("[[tickets]\n", "tickets-unreadable", "is no TOML", "line 1"),
+        ("", "tickets-invalid", "tickets is missing"),
+        ('[[tickets]]\nticket = "X"\n', "tickets-invalid", "ticket 1 (X): command is missing"),
+        (
+            '[[tickets]]\nticket = "X"\ncommand = "make"\n',
+            "tickets-invalid",
+            "ticket 1 (X): command: it must be a list",
+        ),
+        (one + 'comand = ["x"]\n', "tickets-invalid", "did you mean command?"),
+        (one + 'options = ["--rwx", "/"]\n', "usage", "ticket D-1: unknown option"),
+        (one + 'options = ["--worktree", "/"]\n', "usage", "ticket D-1"),
+    ):
+        refused = service.paddock.refused("tickets", "run", str(file) if tried(text) else "", env=service.env, cwd=main)
+        assert all(word in refused.text for word in words), refused.text
+    before = git(service, "worktree", "list")
+    late = tried(one.replace("D-1", "D-2") + 'options = ["--limit", "memory=much"]\n')
+    assert (late.returncode, "ticket D-2" in late.stdout, "--limit" in late.stdout) == (1, True, True), late
+    assert git(service, "worktree", "list") == before
     refused = run(service, ticket("E-1", "true"), repository=str(service.paddock.place / "runtime"))
     assert refused["state"] == "failed"
     assert refused["result"]["refusal"]["errorType"], refused
@@ -146,7 +178,8 @@ def test_a_merge_that_was_killed_is_finished_or_never_was(service: Served) -> No
     """The trunk has all of the work or none, its files agree with its branch, and the next merge can begin."""
     for number in range(3):
         tickets = [ticket(f"K{number}-{each}", f"echo {each} > f{number}-{each}; {COMMIT} x") for each in range(3)]
-        body = {"name": f"kill{number}", "repository": str(service.paddock.main), "tickets": tickets}
+        main = str(service.paddock.main)
+        body = {"name": f"kill{number}", "repository": main, "tickets": tickets, "remove": False}
         assert service.post("/v1/ticket-runs", body).status == 201
         deadline = time.monotonic() + 2 * served.PATIENCE
         while service.get(f"/v1/ticket-runs/kill{number}").json["state"] != "merging":
@@ -156,6 +189,7 @@ def test_a_merge_that_was_killed_is_finished_or_never_was(service: Served) -> No
         service.start()
         found = service.get(f"/v1/ticket-runs/kill{number}").json
         assert found["state"] in ("lost", "ended"), found
+        assert len(found["result"]["agents"]) == 3
         while (unfinished := service.cli("merge", "status").stdout) and " prepared" in unfinished:
             assert time.monotonic() < deadline, unfinished
             time.sleep(0.1)

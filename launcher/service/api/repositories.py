@@ -7,7 +7,7 @@ from pydantic import Field
 
 from launcher.service.api.context import context_of, peer_of
 from launcher.service.models import Directory, Error, Frozen, SessionName, Word
-from launcher.service.tickets import TicketRequest, TicketRun
+from launcher.service.ticket_models import TicketRequest, TicketRun
 
 router = APIRouter(prefix="/v1")
 

@@ -1,0 +1,101 @@
+"""A ticket run for people: what became of each ticket, where its worktree is, what to do next, how to undo it."""
+
+import shlex
+from typing import Any
+
+from launcher.service.models import Reason
+from launcher.service.ticket_models import TicketState
+
+
+def described(found: dict[str, Any]) -> list[str]:
+    """A run as lines."""
+    result = found["result"] or {}
+    agents = result.get("agents", ())
+    aggregation = result.get("aggregation") or {}
+    merged = {each["agent_result_id"]: each for each in aggregation.get("merged", ())}
+    state = found["state"]
+    lines = [f"{found['name']}  {state}"]
+    if "aggregation" in result:
+        count = len([agent for agent in agents if agent["session_id"] in merged])
+        lines[0] += f": {count} of {len(found['tickets'])} merged into {result['trunk']}"
+    width = max((len(agent["ticket"]) for agent in agents), default=0)
+    for agent in agents:
+        lines.append(f"  {agent['ticket']:<{width}}  {_fate(agent, merged, aggregation)}")
+        lines += [f"  {'':<{width}}    {line}" for line in _details(agent, aggregation, result.get("removed", {}))]
+    if refusal := result.get("refusal"):
+        lines.append(f"  {refusal['message']} [{refusal['errorType']}]")
+        lines += [f"    {line}" for line in refusal["context"].splitlines()]
+        if refusal["hint"]:
+            lines.append(f"    hint: {refusal['hint']}")
+    if state == TicketState.CREATED or state not in tuple(TicketState)[-3:]:
+        lines.append(f"next: paddock tickets show {found['name']}")
+    return lines + _after(result, agents, merged, aggregation)
+
+
+def _fate(agent: dict[str, Any], merged: dict[str, Any], aggregation: dict[str, Any]) -> str:
+    """What became of a ticket, in few words."""
+    status = "" if agent["status"] is None else f" ({agent['status']})"
+    if agent["session_id"] in merged:
+        descriptor = merged[agent["session_id"]]["merge_descriptor"] or {}
+        main = descriptor.get("main_worktree_merge_result") or {}
+        if main.get("no_op") or not main.get("commit_id"):
+            return "merged: it has committed nothing"
+        return f"merged as {main['commit_id'][:12]}"
+    if agent["refusal"]:
+        return f"refused: {agent['refusal']['message']} [{agent['refusal']['errorType']}]"
+    if agent["reason"] == Reason.LOST:
+        return "lost: its launcher was killed"
+    conflicted = aggregation.get("conflicted") or {}
+    if agent["session_id"] == conflicted.get("agent_result_id"):
+        return "conflicts"
+    if agent["session_id"] in {each["agent_result_id"] for each in aggregation.get("pending", ())}:
+        return "not merged: an earlier one conflicts"
+    if agent["reason"] == Reason.EXITED and not agent["status"]:
+        return "done"
+    return f"{'failed' if agent['reason'] == Reason.EXITED else agent['reason']}{status}"
+
+
+def _details(agent: dict[str, Any], aggregation: dict[str, Any], removed: dict[str, str]) -> list[str]:
+    """The rest of what is to be known of a ticket."""
+    lines = []
+    if (refusal := agent["refusal"]) is not None:
+        lines += [f"why:  {line}" for line in refusal["context"].splitlines()[:5]]
+        lines += [f"hint: {refusal['hint']}"] if refusal["hint"] else []
+    conflicted = aggregation.get("conflicted") or {}
+    if agent["session_id"] == conflicted.get("agent_result_id"):
+        descriptor = conflicted["merge_descriptor"]
+        lines += [f"in {path}" for path in descriptor["conflict_files"][:20]]
+        lines += [descriptor["error_message"]] if descriptor["error_message"] else []
+    harvest = agent["harvest"] or {}
+    if harvest.get("errorType"):
+        lines.append(f"its commits wait: {harvest['message']} [{harvest['errorType']}]; "
+                     f"paddock worktree harvest {shlex.quote(agent['worktree'])}")  # fmt: skip
+    gone = removed.get(agent["session_id"])
+    if gone == "":
+        lines.append(f"worktree removed: {agent['worktree']}")
+    else:
+        lines.append(f"worktree {agent['worktree']}" + (f" stays: {gone}" if gone else ""))
+    return lines
+
+
+def _after(
+    result: dict[str, Any], agents: list[dict[str, Any]], merged: dict[str, Any], aggregation: dict[str, Any]
+) -> list[str]:
+    """Commands that may come next."""
+    lines = []
+    failed = [agent for agent in agents if agent["session_id"] not in merged and agent["state"] != "ended"]
+    if failed:
+        lines.append(f"next: paddock logs {failed[0]['session']}   # what {failed[0]['ticket']} has written")
+    trunk = shlex.quote(result.get("trunk", "."))
+    if aggregation.get("conflicted"):
+        waiting = [agent["ticket"] for agent in agents if agent["session_id"] not in merged and agent not in failed]
+        lines.append(f"next: git -C WORKTREE merge ... to solve the conflict, then in {trunk}: "
+                     f"paddock merge {' '.join(map(shlex.quote, waiting))}")  # fmt: skip
+    elif "trunk" in result and "aggregation" not in result:
+        done = [agent["ticket"] for agent in agents if agent["state"] == "ended"]
+        if done:
+            lines.append(f"next: in {trunk}: paddock merge {' '.join(map(shlex.quote, done))}")
+    runs = [(each["merge_descriptor"] or {}).get("run_id") for each in merged.values()]
+    for run in dict.fromkeys(each for each in reversed(runs) if each):
+        lines.append(f"undo: in {trunk}: paddock merge --rollback {run}")
+    return lines
