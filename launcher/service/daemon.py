@@ -14,7 +14,7 @@ from typing import Any
 
 import uvicorn
 
-from launcher.service import collecting, notify, peers, recovery, settings
+from launcher.service import collecting, idling, notify, peers, recovery, settings
 from launcher.service.admission import Parse
 from launcher.service.api import app as application
 from launcher.service.api import stream
@@ -22,11 +22,13 @@ from launcher.service.api.context import Context
 from launcher.service.api.follow import Followers
 from launcher.service.api.protocol import MOST_HEADERS, ControlProtocol, Door
 from launcher.service.audit import Exchange as Audit
+from launcher.service.contexts import StoredRequestContexts
 from launcher.service.database import Database
 from launcher.service.groups import Groups
 from launcher.service.jobs import Jobs
 from launcher.service.listening import Listener
 from launcher.service.models import Reason
+from launcher.service.registration import Registration
 from launcher.service.rooms import Rooms
 from launcher.service.running import parent
 from launcher.service.samples import Sampler
@@ -103,8 +105,8 @@ class Service:
         self.groups = Groups(label)
         self.store = SessionStore(database)
         self.supervisor = Supervisor(
-            self.store, wanted, self.groups, log_directory=own.logs, environment=os.environ,
-            open_files=opened, parse=parse,
+            self.store, wanted, self.groups, Registration(StoredRequestContexts(database)),
+            log_directory=own.logs, environment=os.environ, open_files=opened, parse=parse,
             declared=collecting.declared_credentials(places),
         )  # fmt: skip
         self.sampler = Sampler()
@@ -126,6 +128,8 @@ class Service:
         loop.add_signal_handler(signal.SIGHUP, self.reload)
         found = recovery.recover(self.store, self.groups, self._places)
         found.merging = self.tickets.recover()
+        for name in found.lost:
+            self.supervisor.registration.ended(name)
         if found.lost:
             self.context.notes.append(f"{len(found.lost)} sessions were lost when the service was killed")
         server = self._server(version)
@@ -213,12 +217,16 @@ class Service:
         return f"{live} session{'' if live == 1 else 's'} live, {len(self.supervisor.pool)} helpers ready"
 
     async def _tell(self) -> None:
-        """Keeps the manager informed, and its watchdog quiet: from this loop, so that a stuck one is noticed."""
+        """Keeps the manager informed, and its watchdog quiet, and ends idle agents.
+
+        From this loop, so that a stuck one is noticed.
+        """
         watchdog = notify.watchdog_seconds()
         pause = _STATUS_SECONDS if watchdog is None else min(_STATUS_SECONDS, watchdog / 3)
         told = ""
         while True:
             notify.ping()
+            idling.end_idle(self.supervisor, time.monotonic())
             if (line := self.status()) != told:
                 notify.status(line)
                 told = line

@@ -152,14 +152,19 @@ def _worktree(worktree: "Worktree") -> dict[str, Any]:
 
 
 def merge(repository: str, children: list[str], into: str | None) -> dict[str, Any]:
-    """Merges children into a trunk; the run, as its journal has it.
+    """Merges children into a trunk.
+
+    Returns:
+        ``run``, as its journal has it, and ``warnings`` of work that is not on the branches that were merged.
 
     Raises:
         Refusal: as `paddock merge` does; nothing has moved then.
     """
     from launcher.session import places
     from launcher.vcs.merge import children as named
-    from launcher.vcs.merge import target, work
+    from launcher.vcs.merge import sessions, target, work
+    from launcher.vcs.quarantine import record
+    from launcher.vcs.worktrees.naming import worktree_id
     from launcher.vcs.worktrees.store import WorktreeRepository
 
     state = places.made(places.places(os.environ).state)
@@ -171,9 +176,14 @@ def merge(repository: str, children: list[str], into: str | None) -> dict[str, A
         return rows[0] if len(rows) == 1 else None
 
     sources = named.named(found, children, repository, root_of)
+    warnings = []
+    for source in sources:
+        root = source.place.worktree if source.place else None
+        if root is not None and (why := sessions.lacking(record.directory_of(state, worktree_id(root)))):
+            warnings.append(f"{source.label} is merged as its branch is, and {why}: paddock worktree harvest {root}")
     settings = work.Settings(state, os.environ)
     run = work.merge(lambda: target.find(repository, into), sources, settings, found.common_dir)
-    return run.model_dump(mode="json")
+    return {"run": run.model_dump(mode="json"), "warnings": warnings}
 
 
 def list_merges(repository: str) -> dict[str, Any]:

@@ -131,6 +131,8 @@ class Reason(StrEnum):
     STOPPED = "stopped"
     """Somebody asked for it."""
     SERVICE_STOPPED = "service-stopped"
+    IDLE = "idle"
+    """An agent that no editor was attached to for `agent_idle_seconds`."""
     LOST = "lost"
 
 

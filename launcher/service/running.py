@@ -14,6 +14,7 @@ from launcher.service.models import Input, Outcome, Reason, SessionRequest
 from launcher.service.pool import Helper, Pool
 from launcher.service.settings import Settings
 from launcher.service.streams import Streams
+from policy.errors import Refusal
 
 log = logging.getLogger("paddock.service")
 
@@ -130,7 +131,7 @@ class Attempt:
             reason = stopped
         elif self._refusal is not None:
             reason, name = Reason.REFUSED, None
-        elif limit:
+        elif limit and status == 128 + signal.SIGKILL:  # else it has outlived what the kernel ended for memory
             reason = Reason.LIMIT
         elif code is not None and code < 0 and self._end is None:
             reason = Reason.LOST  # the launcher itself was killed
@@ -216,6 +217,7 @@ class Live:
         streams: its standard streams.
         attempt: the present one; None before the first and between two.
         stopped: why somebody has asked for its end.
+        idle_since: for `launcher.service.idling`.
         over: set when it is over.
         moved: set and replaced at each move, for those who wait for one.
         wake: set to cut waiting short: it was asked to end.
@@ -230,6 +232,7 @@ class Live:
         self.client_uid = client_uid
         self.attempt: Attempt | None = None
         self.stopped: Reason | None = None
+        self.idle_since: float | None = None
         self.over = asyncio.Event()
         self.moved = asyncio.Event()
         self.wake = asyncio.Event()
@@ -283,3 +286,15 @@ async def _within(event: asyncio.Event, seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def unstartable(error: OSError) -> Refusal:
+    """There are no processes, descriptors or terminals left."""
+    return Refusal("session-unstartable", "no process for the session can be started",
+                   context=error.strerror or str(error), hint="the machine is short of something")  # fmt: skip
+
+
+def failure(error: Exception) -> Refusal:
+    """Something that nobody foresaw."""
+    return Refusal("internal-error", "the session could not be carried out", context=repr(error),
+                   hint="this is a fault of Paddock; the service's log has more")  # fmt: skip

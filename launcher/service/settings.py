@@ -35,6 +35,7 @@ class Settings(BaseModel):
         stdin_seconds: patience between closing standard input and SIGTERM.
         term_seconds: patience between SIGTERM and the kill.
         end_seconds: patience for a killed session's ending (harvest), before its helper is killed too.
+        agent_idle_seconds: for which an agent that editors attach to may have none, and nothing to do; 0: for ever.
         sample_seconds: time between two looks at what sessions use.
         restart_seconds: the first pause before a restart; it doubles up to `most_restart_seconds`.
         most_restart_seconds: the longest pause.
@@ -60,6 +61,7 @@ class Settings(BaseModel):
     stdin_seconds: float = Field(1.0, ge=0, le=3_600)
     term_seconds: float = Field(10.0, ge=0, le=3_600)
     end_seconds: float = Field(120.0, gt=0, le=86_400)
+    agent_idle_seconds: float = Field(86_400.0, ge=0, le=365 * 86_400)
     sample_seconds: float = Field(5.0, ge=0.05, le=3_600)
     restart_seconds: float = Field(1.0, ge=0.01, le=3_600)
     most_restart_seconds: float = Field(60.0, ge=0.01, le=86_400)

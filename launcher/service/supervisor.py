@@ -18,7 +18,8 @@ from launcher.service.groups import Groups
 from launcher.service.models import Outcome, Reason, RestartPolicy, Session, SessionRequest
 from launcher.service.pool import Pool
 from launcher.service.redaction import Redactor, secrets
-from launcher.service.running import SENDABLE, Attempt, Live
+from launcher.service.registration import Registration
+from launcher.service.running import SENDABLE, Attempt, Live, failure, unstartable
 from launcher.service.settings import Settings
 from launcher.service.states import SessionState
 from launcher.service.store import SessionStore, exists, session_of
@@ -38,6 +39,7 @@ class Supervisor:
         store: SessionStore,
         settings: Settings,
         groups: Groups,
+        registration: Registration,
         *,
         log_directory: str,
         environment: Mapping[str, str],
@@ -51,6 +53,7 @@ class Supervisor:
             store: of sessions.
             settings: replaced at a reload.
             groups: makes control groups.
+            registration: of sessions' contexts.
             log_directory: of all sessions' logs.
             environment: for sessions that bring none.
             open_files: the soft limit that sessions get (RLIMIT_NOFILE); the service's own may be higher.
@@ -60,6 +63,7 @@ class Supervisor:
         self.store = store
         self.settings = settings
         self.groups = groups
+        self.registration = registration
         self.pool = Pool(settings.helpers, groups)
         self.live: dict[str, Live] = {}
         self.closing: Reason | None = None
@@ -152,6 +156,7 @@ class Supervisor:
         attempt = 0
         outcome = Outcome(reason=Reason.STOPPED)
         try:
+            self.registration.accepted(live.request)
             if live.request.wait_for_client:
                 await self._await_client(live)
             while True:
@@ -172,7 +177,7 @@ class Supervisor:
             outcome = Outcome(reason=Reason.REFUSED, status=refusal.exit_code, refusal=refusal.as_dict())
         except Exception as error:
             log.exception("session %s", live.name)
-            outcome = Outcome(reason=Reason.REFUSED, status=125, refusal=_failure(error).as_dict())
+            outcome = Outcome(reason=Reason.REFUSED, status=125, refusal=failure(error).as_dict())
         finally:
             self._end(live, outcome)
 
@@ -200,7 +205,7 @@ class Supervisor:
             try:
                 attempt = Attempt(self.pool.take(), live.streams, lambda made: self._known(live, made))
             except OSError as error:
-                raise _unstartable(error) from None
+                raise unstartable(error) from None
             live.attempt = attempt
             taken = attempt.helper
             self._move(live, SessionState.STARTING, "its turn has come", attempt=number, process=taken.pid,
@@ -213,11 +218,12 @@ class Supervisor:
                 taken.kill()
                 self.pool.drop(taken)
                 self.pool.fill()
-                raise _unstartable(error) from None
+                raise unstartable(error) from None
             await attempt.begun.wait()
             self.pool.fill()
         if attempt.spawn_seconds is not None and not attempt.ended.is_set():
             self._running(live, attempt)
+            await self.registration.placed(live.name, attempt.about[2], self.options_of(live.request))
         await attempt.ended.wait()
         if attempt.about and attempt.spawn_seconds is not None:
             self._running(live, attempt)
@@ -253,7 +259,7 @@ class Supervisor:
         return float(min(self.settings.restart_seconds * 2 ** min(attempt - 1, 32), self.settings.most_restart_seconds))
 
     def _end(self, live: Live, outcome: Outcome) -> None:
-        well = outcome.reason in (Reason.STOPPED, Reason.SERVICE_STOPPED) or (
+        well = outcome.reason in (Reason.STOPPED, Reason.SERVICE_STOPPED, Reason.IDLE) or (
             outcome.reason is Reason.EXITED and outcome.status == 0
         )
         why = outcome.reason if outcome.status is None else f"{outcome.reason}, status {outcome.status}"
@@ -269,6 +275,7 @@ class Supervisor:
         except Refusal as refusal:
             # The disk is full, say. At the next start the row is found live and becomes lost.
             log.error("session %s ended, which cannot be written down: %s", live.name, refusal.message)
+        self.registration.ended(live.name)
         live.streams.close()
         self.live.pop(live.name, None)
         live.over.set()
@@ -385,15 +392,5 @@ class Supervisor:
             Refusal: session-unknown, session-live.
         """
         self.store.forget(name)
-        for failure in logs.forget(self.log_of(name)):
-            log.warning("log of %s not removed: %s", name, failure)
-
-
-def _unstartable(error: OSError) -> Refusal:
-    return Refusal("session-unstartable", "no process for the session can be started",
-                   context=error.strerror or str(error), hint="the machine is short of something")  # fmt: skip
-
-
-def _failure(error: Exception) -> Refusal:
-    return Refusal("internal-error", "the session could not be carried out", context=repr(error),
-                   hint="this is a fault of Paddock; the service's log has more")  # fmt: skip
+        for left in logs.forget(self.log_of(name)):
+            log.warning("log of %s not removed: %s", name, left)

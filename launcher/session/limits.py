@@ -30,6 +30,7 @@ class Limits:
     Attributes:
         plan: what the jail is to be started with; its limits are the ones that rlimits and mounts hold.
         watch: for `terminal.supervise`; None when the kernel holds everything by itself.
+        passed: the limit for which processes were ended, as `told` found it; "" for none.
     """
 
     def __init__(self, plan: Plan, directory: str, paths: tuple[str, ...], *, uid: int) -> None:
@@ -42,6 +43,7 @@ class Limits:
             uid: user id in the initial user namespace.
         """
         self._limits = dict(plan.limits)
+        self.passed = ""
         self._group: cgroup.Cgroup | None = None
         self._home = paths[0]
         self._record = f"{directory}/{state.CGROUPS}"
@@ -121,10 +123,12 @@ class Limits:
         name = self.watch.ended if self.watch is not None else ""
         if name:
             lines.append(f"the jail was ended: it used more than {self._words(name)}")
+            self.passed = name
         if self._group is not None:
             if ended := self._group.ended_for_memory():
                 what = "a process" if ended == 1 else f"{ended} processes"
                 lines.append(f"the kernel ended {what} of the jail: it used more than {self._words('memory')}")
+                self.passed = self.passed or "memory"
             if refused := self._group.refused_processes():
                 times = "once" if refused == 1 else f"{refused} times"
                 lines.append(f"the jail was refused new processes {times}: it used {self._words('processes')}")

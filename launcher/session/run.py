@@ -246,7 +246,7 @@ class _Parts:
             facts[:] = self.limits.facts(tuple(facts))
             self.lines += self.limits.told()
             self._failures += self.limits.close()
-            self.passed = self.limits.watch.ended if self.limits.watch is not None else ""
+            self.passed = self.limits.passed
         if self.egress is not None and (lost := self.egress.close()):
             self.lines.append(lost)
         if self.denials is not None:

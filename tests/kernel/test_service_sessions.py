@@ -138,6 +138,11 @@ def test_a_session_that_passes_a_limit_says_which(service: Served) -> None:
     service.create("sh", "-c", "while :; do :; done", name="busy", options=["--limit", "cpu_time=1"])
     outcome = service.over("busy")["outcome"]
     assert (outcome["reason"], outcome["limit"], outcome["status"]) == ("limit", "cpu_time", 137)
+    # Shared memory, which no rlimit bounds: a control group's killer, or the watchdog, ends it.
+    greedy = "import mmap; m = mmap.mmap(-1, 1 << 30)\nfor at in range(0, 1 << 30, 4096): m[at] = 1\ninput()"
+    service.create("/usr/bin/python3", "-c", greedy, name="greedy", stdin="pipe", options=["--limit", "memory=64M"])
+    outcome = service.over("greedy")["outcome"]
+    assert (outcome["reason"], outcome["limit"], outcome["status"]) == ("limit", "memory", 137)
     proxied = ["--net", "proxy", "--allow-domain", "good.example"]
     program = "import urllib.request as r\ntry:\n r.urlopen('http://bad.example/')\nexcept Exception: pass"
     service.create("/usr/bin/python3", "-c", program, name="refused", options=proxied)
@@ -174,9 +179,16 @@ def test_private_directories_of_worktrees_that_have_gone_are_removed(service: Se
 def test_the_command_line_shows_and_stops(service: Served) -> None:
     """`paddock ps`, `logs` and `stop` say what the API says."""
     service.create("sh", "-c", "echo hello; exec sleep 1000", name="shown")
+    deadline = time.monotonic() + served.PATIENCE
+    while (context := service.get("/v1/sessions/shown/context").json)["state"] != "enriched":
+        assert time.monotonic() < deadline, context
+        time.sleep(0.02)
+    assert context["session_id"] == "session/shown"
+    assert context["worktree_context"]["main_worktree"]["worktree_path"] == str(service.paddock.worktree)
     assert "shown" in service.cli("ps").stdout
     ended = service.cli("stop", "shown", "--now")
     assert (ended.returncode, ended.stdout) == (0, "shown: ended, stopped (137)\n"), ended
+    assert service.get("/v1/sessions/shown/context").json["errorType"] == "context-unknown"
     assert service.cli("logs", "shown").stdout == "hello\n"
     assert "shown" not in service.cli("ps").stdout
     assert "shown" in service.cli("ps", "--all").stdout

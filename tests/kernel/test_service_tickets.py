@@ -159,8 +159,11 @@ def test_worktrees_and_merges_over_the_api(service: Served) -> None:
     assert (again.status, again.json["errorType"]) == (422, "worktree-exists")
     service.create("sh", "-c", f"touch h; {COMMIT} h", name="h", directory=path)
     service.over("h")
+    service.create("sh", "-c", "echo ready; sleep 1000", name="late", directory=path)
     merged = service.post("/v1/merges", {"repository": main, "children": ["H-1"]})
     assert (merged.status, merged.json["run"]["state"]) == (201, "done"), merged.raw
+    assert ["a session is still working there" in each for each in merged.json["warnings"]] == [True]
+    service.post("/v1/sessions/late/stop", {"term_seconds": 0, "wait": 60})
     assert (service.paddock.main / "h").exists()
     assert len(service.get(f"/v1/merges?repository={main}").json["runs"]) == 1
     assert service.post("/v1/merges", {"repository": main, "children": ["nobody"]}).status == 422

@@ -62,9 +62,15 @@ class MergeRequest(Frozen):
 
 
 class Merge(Frozen):
-    """A run of merges, as its journal has it (`paddock merge status --json`)."""
+    """A run of merges.
+
+    Attributes:
+        run: as its journal has it (`paddock merge status --json`).
+        warnings: work of children that is not on their branches, and so not merged.
+    """
 
     run: dict[str, Any]
+    warnings: list[str]
 
 
 class MergeList(Frozen):
@@ -149,4 +155,4 @@ async def merge(body: MergeRequest, request: Request) -> Merge:
     context = context_of(request)
     arguments = body.model_dump(mode="json")
     common_dir = (await context.jobs.run("repository", {"directory": body.repository}))["common_dir"]
-    return Merge(run=await context.tickets.merging(common_dir, "merge", arguments))
+    return Merge.model_validate(await context.tickets.merging(common_dir, "merge", arguments))

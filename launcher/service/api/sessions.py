@@ -136,6 +136,17 @@ async def show(
     )
 
 
+@router.get("/{name}/context", responses=_KNOWN)
+async def show_context(name: SessionName, request: Request) -> dict[str, Any]:
+    """Shows a live session's request context: the boundaries that tools acting for it keep to."""
+    supervisor = context_of(request).supervisor
+    supervisor.session(name)
+    found = supervisor.registration.of(name)
+    if found is None:
+        raise Refusal("context-unknown", f"session {name} has no context any more", hint="it expires with the session")
+    return {"session_id": found.session_id, **found.model_dump(mode="json")}
+
+
 @router.delete("/{name}", status_code=204, responses=_KNOWN | _STATE)
 async def forget(name: SessionName, request: Request) -> None:
     """Forgets a session that is over, and its log."""

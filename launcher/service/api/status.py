@@ -6,6 +6,7 @@ _BY_REFERENCE = {
     "peer-refused": 403,
     "route-unknown": 404,
     "session-unknown": 404,
+    "context-unknown": 404,
     "worktree-unknown": 404,
     "ticket-run-unknown": 404,
     "method-unknown": 405,
