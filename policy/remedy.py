@@ -135,7 +135,16 @@ def remedy_by_rule(plan: Plan, host: str, port: int) -> Remedy:
         return Remedy(note="it is not a host that a rule can name")
     net = "" if plan.net == "proxy" else "--net proxy "
     lines = toml("network", "allow_domains", rule)
-    return Remedy(f"{net}--allow-domain {shlex.quote(rule)}", _with_proxy(lines) if net else lines, "", REACHES)
+    flag = f"{net}--allow-domain {shlex.quote(rule)}"
+    return Remedy(flag, _with_proxy(lines) if net else lines, _listed(rule), REACHES)
+
+
+def _listed(rule: str) -> str:
+    """The list that a host stands on, whose others a package manager mostly wants as well."""
+    from policy import bundles
+
+    found = [bundle for bundle in bundles.bundles().values() if rule in bundle.rules]
+    return f"--allow-domain {bundles.MARK}{found[0].name} allows it with others: {found[0].title}" if found else ""
 
 
 def _with_proxy(lines: str) -> str:

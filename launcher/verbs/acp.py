@@ -30,7 +30,7 @@ CHOICES = {
 }
 EXAMPLES = (
     ("paddock acp -- claude-agent-acp", "what an editor starts in place of `claude-agent-acp`"),
-    ("paddock acp --provider codex -- npx @agentclientprotocol/codex-acp", "told its limits in its own words"),
+    ("paddock acp --allow-domain @node -- npx -y @agentclientprotocol/codex-acp", "fetched, once for each worktree"),
     ("paddock acp --worktree ~/agents/one --cwd map -- opencode acp", "the editor stands in the main checkout"),
     ("paddock acp --fs editor -- claude-agent-acp", "unsaved buffers are seen; for an agent that you trust that far"),
     ("paddock acp --fs strip --mcp refuse -- gemini --acp", "an agent that gets nothing from the editor"),

@@ -16,7 +16,8 @@ SYNOPSIS = "[options] -- COMMAND [ARGUMENT]..."
 EXAMPLES = (
     ("paddock run -- bash", "a shell that cannot leave this worktree"),
     ("paddock run -- claude", "an agent, told its limits in its own flags"),
-    ("paddock run --keep-prompts -- npx -y @openai/codex", "another one, which goes on asking before it acts"),
+    ("paddock run --keep-prompts -- codex", "another one, which goes on asking before it acts"),
+    ("paddock run --allow-domain @node -- npx -y @openai/codex", "fetched from its registry, once for each worktree"),
     ("paddock run --ro ~/datasets --net open -- python train.py", "one more tree to read, and the network"),
     ("paddock run --worktree ../agent-1 --submodule lib -- make test", "another worktree, one submodule of it"),
     ("paddock run --report report.json -- true", "what was really enforced, as JSON"),

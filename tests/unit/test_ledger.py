@@ -9,7 +9,7 @@ import pytest
 
 from launcher.ledger import egress, record, store, words
 from launcher.ledger.denial import GUARD, LANDLOCK, PROXY, SECCOMP, Denial, Process
-from policy import promises
+from policy import bundles, promises
 from policy.errors import Refusal
 from policy.plan import VERSION, Plan
 
@@ -193,3 +193,13 @@ def test_the_loopback_is_reached_by_port_unless_it_was_asked_of_the_proxy() -> N
     assert ": --reach 5432 (" in words.one_line(refused, 1, plan())
     asked = refused._replace(layer=PROXY, hint="--allow-domain 127.0.0.1:5432")
     assert words.one_line(asked, 1, plan()).endswith(": --allow-domain 127.0.0.1:5432")
+
+
+def test_a_registry_that_is_refused_names_its_list() -> None:
+    """What npx or pip needs is one word; of a list's other hosts none was asked for yet."""
+    for word in ("@node", "@python"):
+        host, _, port = bundles.require(word).rules[0].rpartition(":")
+        refused = denial("", layer=PROXY, operation="connect", host=host, port=int(port))
+        assert f"(--allow-domain {word} allows it with others: " in words.one_line(refused, 1, plan())
+    other = denial("", layer=PROXY, operation="connect", host="registry.example.com", port=443)
+    assert words.one_line(other, 1, plan()).endswith(": --allow-domain registry.example.com:443")
