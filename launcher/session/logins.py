@@ -79,8 +79,7 @@ class Logins:
         try:
             yield
         except (Unusable, OSError) as error:
-            why = str(error) if isinstance(error, Unusable) else error.strerror or str(error)
-            self._told[f"{self._provider}: {path} {what}: {why}"] = None
+            self._told[f"{self._provider}: {path} {what}: {_why(error)}"] = None
 
     @staticmethod
     def _inside(top: int, login: Login) -> Content | None:
@@ -112,31 +111,61 @@ class Logins:
             os.close(directory)
 
     def _back(self, top: int) -> None:
-        """Takes over what is newer inside, where everything that tells the account is the same in all files."""
-        changed: list[tuple[Login, logins.Document]] = []
-        same = True
+        """Takes over what is newer inside, where everything that tells the account is the same in all files.
+
+        A file that cannot be read, or is missing, tells of no account: then nothing is taken over. What is wrong with
+        the user's own files is said where they are copied.
+        """
+        newer: list[tuple[Login, logins.Document]] = []
+        against = ""
         for login in self._files:
             if not login.host or not (login.refreshed or login.account):
                 continue
-            with self._saying(login.host, "is not refreshed"):
+            try:
                 there = _of_user(login)
-                host = logins.parsed(there.data) if there is not None else None
-                if host is None:
-                    continue
-                here = self._inside(top, login)
-                if here is None:
-                    continue
-                inside = logins.parsed(here.data)
-                if inside is None:
-                    raise Unusable("the copy in the jail is no JSON object")
-                same = same and logins.same_account(host, inside, login)
-                if login.refreshed and logins.refreshed(host, inside, login) is not None:
-                    changed.append((login, inside))
-        for login, inside in changed:
-            with self._saying(login.host, "is not refreshed"):
-                if not same:
-                    raise Unusable("the login in the jail is another account's")
+            except (Unusable, OSError) as error:
+                against = against or f"{login.host}: {_why(error)}"
+                continue
+            host = logins.parsed(there.data) if there is not None else None
+            if host is None:
+                continue
+            try:
+                inside = self._parsed_inside(top, login)
+            except (Unusable, OSError) as error:
+                against = against or f"{login.inside} in the jail: {_why(error)}"
+                if login.refreshed:
+                    self._tell(login, against)
+                continue
+            if inside is None and login.refreshed:
+                continue
+            if not logins.same_account(host, inside or {}, login):
+                against = against or "the login in the jail is another account's"
+            if inside is not None and login.refreshed and logins.refreshed(host, inside, login) is not None:
+                newer.append((login, inside))
+        for login, inside in newer:
+            try:
+                if against:
+                    raise Unusable(against)
                 _refresh(login, inside)
+            except (Unusable, OSError) as error:
+                self._tell(login, _why(error))
+
+    def _parsed_inside(self, top: int, login: Login) -> logins.Document | None:
+        here = self._inside(top, login)
+        inside = logins.parsed(here.data) if here is not None else None
+        if here is not None and inside is None:
+            raise Unusable("it is no JSON object")
+        return inside
+
+    def _tell(self, login: Login, why: str) -> None:
+        self._told[
+            f"{self._provider}: {login.host} keeps its tokens, those in the jail are not taken over: {why}; "
+            "if yours have expired, log in again outside of the jail"
+        ] = None
+
+
+def _why(error: Unusable | OSError) -> str:
+    return str(error) if isinstance(error, Unusable) else error.strerror or str(error)
 
 
 def _limit(login: Login) -> int:
@@ -185,7 +214,7 @@ def _refresh(login: Login, inside: logins.Document) -> None:
     try:
         found = os.fstat(directory)
         if found.st_uid != os.geteuid() or found.st_mode & 0o022:
-            raise Unusable("others may write its directory")
+            raise Unusable(f"others may write {os.path.dirname(login.host)} (chmod go-w takes that away)")
         _lock(directory)
         name = os.path.basename(login.host)
         for _ in range(_TRIES):

@@ -11,6 +11,7 @@ from policy.providers.strategy import DeclaredStrategy, SandboxTranslationStrate
 
 _WIDTH = 100
 _MARGIN = 15
+_KNOWN_BY = "if what tells the account is the same (which a hostile agent can feign: --logins copy brings nothing back)"
 
 
 class _Example(NamedTuple):
@@ -69,7 +70,7 @@ def paragraphs(strategy: SandboxTranslationStrategy) -> list[str]:
 
 def _file(file: ProviderFile) -> str:
     parts = [", ".join(file.only) + " of it" if file.only else "copied in"]
-    parts += [f"{', '.join(file.refreshed)} back when refreshed, for the same account"] if file.refreshed else []
+    parts += [f"{', '.join(file.refreshed)} back when refreshed, {_KNOWN_BY}"] if file.refreshed else []
     parts += [f"{name} = {json.dumps(value)} put there" for name, value in file.put.items()]
     parts += [f"{name} = {json.dumps(value)} while its prompts are off" for name, value in file.unattended.items()]
     return f"{file.path}: {'; '.join(parts)}"

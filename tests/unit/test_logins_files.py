@@ -112,8 +112,33 @@ def test_a_login_of_another_account_stays_in_the_jail(ground: Ground) -> None:
     """And the user is told."""
     ground.refresh("theirs", 99, "them")
     said = ground.logins().take_back()
-    assert said == [f"agent: {ground.host} is not refreshed: the login in the jail is another account's"]
+    assert said == [
+        f"agent: {ground.host} keeps its tokens, those in the jail are not taken over: "
+        "the login in the jail is another account's; if yours have expired, log in again outside of the jail"
+    ]
     assert ground.kept() == document("old", 1)
+
+
+@pytest.mark.parametrize("what", ["whole", "missing", "empty", "link", "fifo", "broken", "theirs"])
+def test_the_account_in_a_file_beside_decides_too(ground: Ground, what: str) -> None:
+    """It is not believed to be the same for being gone or unreadable."""
+    beside, copy = ground.user / "account.json", ground.home / ".agent.json"
+    beside.write_text(json.dumps({"uuid": "mine", "theme": "dark"}))
+    login = Login(str(beside), ".agent.json", only=("uuid",), account=("uuid",))
+    ground.plan = ground.plan.replace(logins=(*ground.plan.logins, tuple(login)))
+    assert ground.logins().bring() == []
+    ground.refresh()
+    if what != "whole":
+        copy.unlink()
+    if what == "link":
+        copy.symlink_to(beside)
+    elif what == "fifo":
+        os.mkfifo(copy)
+    elif what != "whole" and what != "missing":
+        copy.write_text({"empty": "{}", "broken": "{", "theirs": '{"uuid": "theirs"}'}[what])
+    said = ground.logins().take_back()
+    assert len(said) == (what != "whole"), said
+    assert ground.kept() == (document("new", 2) if what == "whole" else document("old", 1))
 
 
 def plant(ground: Ground, what: str) -> None:
@@ -153,7 +178,7 @@ def test_what_is_planted_in_its_place_is_neither_followed_nor_believed(ground: G
     plant(ground, what)
     said = ground.logins().take_back()
     assert len(said) == 1
-    assert "is not refreshed: " in said[0]
+    assert "are not taken over: .agent/auth.json in the jail: " in said[0]
     assert ground.kept() == document("old", 1)
     again = ground.logins().bring()
     assert len(again) == (2 if what == "directory" else 1)
@@ -242,7 +267,7 @@ def test_a_directory_that_others_may_write_gets_nothing(ground: Ground) -> None:
     """Somebody else could exchange the file for a link while it is replaced."""
     ground.user.chmod(0o777)
     ground.refresh()
-    assert "others may write its directory" in ground.logins().take_back()[0]
+    assert f"others may write {ground.user} (chmod go-w" in ground.logins().take_back()[0]
     assert ground.kept() == document("old", 1)
 
 
