@@ -1,7 +1,8 @@
 """What the ACP bridge costs: `python -m tests.bench.bench_acp [MEGABYTES]` in the repository.
 
 The same scripted agent, in the same minute, on pipes of its own and behind `paddock acp`: round trips of a message that
-passes unread, of one that is judged, session updates in bulk, and what memory the bridge has before and after them.
+passes unread, of one that is judged (and left to the editor), session updates in bulk, what memory the bridge has
+before and after them, and what it does while nobody says anything.
 """
 
 import json
@@ -19,6 +20,7 @@ from tests.support import identity, install
 from tests.support import paddock as paddocks
 
 ROUNDS = 2000
+IDLE = 3.0  # seconds
 UPDATE = 1000  # bytes of text in one update
 
 # Echoes; `_ask` asks the client for a file, and tells when the answer is there; `_fill` writes updates.
@@ -80,6 +82,16 @@ class Line:
         text = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(next(line for line in text.splitlines() if line.startswith("VmRSS")).split()[1])
 
+    def idle(self) -> float:
+        """Milliseconds of processor time that the process uses in a while without any message."""
+        before = self._used()
+        time.sleep(IDLE)
+        return self._used() - before
+
+    def _used(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) * 1000 / os.sysconf("SC_CLK_TCK")
+
     def end(self) -> None:
         self.process.communicate(timeout=60)
 
@@ -109,7 +121,7 @@ def main(megabytes: int) -> None:
         agent.write_text(AGENT.replace("PATH", str(paddock.worktree / "file")))
         plain = ["/usr/bin/python3", "-I", "-S", str(agent)]
         figures: dict[str, dict[str, Any]] = {}
-        for name, argv in (("direct", plain), ("bridge", paddock.words("acp", "--", *plain))):
+        for name, argv in (("direct", plain), ("bridge", paddock.words("acp", "--fs", "editor", "--", *plain))):
             start = time.perf_counter()
             line = Line(argv, who, paddock.worktree)
             line.trip()
@@ -120,6 +132,7 @@ def main(megabytes: int) -> None:
             found["updates, MB/s"] = megabytes / line.fill(megabytes)
             found["memory, MiB"] = line.memory() / 1024
             found["grown by, KiB"] = line.memory() - before
+            found[f"in {IDLE:.0f} idle seconds, ms"] = line.idle()
             line.end()
             figures[name] = found
         width = max(map(len, figures["direct"]))
