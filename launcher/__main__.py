@@ -51,6 +51,8 @@ def _dispatch(called: str, words: list[str]) -> int:
         from launcher.verbs import run
 
         return run.under_another_name(called, words)
+    if words[:1] == ["help"] and len(words) > 1:
+        words = [*words[1:], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
         from launcher.verbs import help_page
 

@@ -383,7 +383,7 @@ def _check_writable_exceptions(
                 f"{where} cannot be kept from a jail that may write {path}",
                 context=f"{sources[where]}; hiding part of a writable tree needs a mount namespace, and user "
                 "namespaces are not available here",
-                hint=("make a linked worktree: git worktree add ../agent-1 -b agent-1\n" if main else "")
+                hint=("make a linked worktree: paddock worktree add TICKET\n" if main else "")
                 + f"or --freeze-root: {path} and the directories down to it get no new entries",
             )
 

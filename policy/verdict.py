@@ -18,6 +18,13 @@ HANDOFF = "hand-off file"
 """Source of a limit: other tools would execute the file later."""
 
 
+SOURCES = {
+    "default": "one of the rules that Paddock ships",
+    "worktree": "it is the worktree",
+    "git pointer": "what leads git to its repository stays as it is",
+}
+"""Sources of rules that say too little by their names."""
+
 BEYOND_DENIAL = (NESTED, PRIVATE_HOME, PRIVATE_TEMP, PRIVATE_GIT)
 """Sources of grants that hold although a denied path lies above: the slots lie in Paddock's own state, once bound."""
 
@@ -41,19 +48,34 @@ class Verdict(NamedTuple):
     hint: str
     risk: str
 
-    def describe(self) -> list[str]:
-        """The verdict in words, one fact a line."""
-        allowed = ", ".join(NAMES[letter] for letter in self.access) or "nothing"
-        lines = [f"{self.path}: {allowed}"]
-        lines += [f"  granted by  {path} ({access}) from {source}" for path, access, source in self.rules]
-        lines += [f"  {kind:<11} {path} from {source}" for path, kind, source in self.limits]
+    def describe(self, layer: str = "") -> list[str]:
+        """The verdict in words, one fact a line.
+
+        Args:
+            layer: what holds the path back; "" for nothing.
+        """
+        lines = [f"{self.path}: {_in_words(self.access) or 'denied'}"]
+        lines += [
+            f"  granted by  {path} ({_in_words(access)}): {_source(source)}" for path, access, source in self.rules
+        ]
+        lines += [f"  {kind:<11} {path}: {_source(source)}" for path, kind, source in self.limits]
         if not self.rules and not self.limits:
-            lines.append("  no rule grants it: what is not granted is denied")
+            lines.append("  decided by  no rule grants it: what is not granted is denied")
+        if layer:
+            lines.append(f"  held by     {layer}")
         if self.hint:
             lines.append(f"  to allow it {self.hint}")
         if self.risk:
             lines.append(f"  risk        {self.risk}")
         return lines
+
+
+def _in_words(access: str) -> str:
+    return ", ".join(NAMES[letter] for letter in access)
+
+
+def _source(source: str) -> str:
+    return SOURCES.get(source, source)
 
 
 def decide(plan: Plan, path: str) -> Verdict:
@@ -99,6 +121,8 @@ def _hint(path: str, access: str, limits: list[tuple[str, str, str]]) -> str:
             return f"report = [{where.rpartition('/')[2]!r}] under [handoff]: then it is writable, and changes are told"
         if source.startswith("--deny"):
             return f"leave out --deny {shlex.quote(where)}"
+        if source.startswith(("git pointer", "--git private")):
+            return "nothing needs to: with --git private, git works in the jail all the same; --git shared opens it"
         return f"change what makes {shlex.quote(where)} {kind}: {source}"
     if not access:
         return f"--ro {quoted} (read and execute) or --rw {quoted} (write too)"

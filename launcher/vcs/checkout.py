@@ -46,7 +46,7 @@ MODULES = "paddock-modules"
 and git directory.
 Each is a linked worktree of the module's own store; git keeps no list of which belong together."""
 
-_HINT = "cd into a git worktree, name one with --worktree DIR, or make one: git worktree add ../agent-1 -b agent-1"
+_HINT = "cd into a git worktree, or name one: paddock run --worktree DIR; git init makes a repository of a directory"
 
 
 def find(start: str, disk: Disk, *, exact: bool) -> Checkout:

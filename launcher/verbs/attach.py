@@ -15,10 +15,10 @@ from launcher.service.client import Client, session_path
 from launcher.service.raw_terminal import LEAVE_NAME
 from launcher.session import messages, places
 from launcher.session.places import Places
-from launcher.verbs import acp, help_page, session_request
+from launcher.verbs import acp, help_page, question, session_request
 from policy.errors import Refusal, printable
 
-SYNOPSIS = "[options] SESSION | [options] --provider NAME [-- COMMAND [ARGUMENT]...]"
+SYNOPSIS = "SESSION [options] | --provider NAME [options] [-- COMMAND [ARGUMENT]...]"
 OWN: tuple[tuple[str, str, str, str], ...] = (
     ("--take", cli.FLAG, "", "write in place of the client that writes now"),
     ("--read", cli.FLAG, "", "look on: send nothing (a session only)"),
@@ -27,7 +27,7 @@ OWN: tuple[tuple[str, str, str, str], ...] = (
 )
 EXAMPLES = (
     ("paddock attach review", "its output so far and from now on; what is typed goes to it"),
-    ("paddock attach --read review", "look on; Ctrl-C leaves it running"),
+    ("paddock attach review --read", "look on; Ctrl-C leaves it running"),
     ("paddock attach --provider claude-code", "what an editor starts: the agent outlives the editor"),
     ("paddock attach --provider codex --take -- codex-acp", "another command for it; take over from the other editor"),
 )
@@ -42,10 +42,15 @@ _READY_SECONDS = 60
 
 def main(argv: list[str]) -> int:
     """Exit status: the session's own when it has ended, 0 when this client has left."""
-    options, rest = cli.parse(argv, (*OWN, *acp.EXTRA), verb="attach")
+    known = (*OWN, *acp.EXTRA)
+    options, rest = cli.parse(argv, known, verb="attach")
+    if rest and "--provider" not in options:  # else these are the agent's own words
+        behind, more = cli.parse(rest[1:], known, verb="attach")
+        if "--provider" in behind:
+            raise cli.usage("--provider NAME stands in place of SESSION", "attach")
+        options, rest = question.joined(options, behind), [rest[0], *more]
     if "--help" in options:
-        own = (*OWN, *acp.EXTRA)
-        print(help_page.of_verb("attach", SYNOPSIS, EXAMPLES, about=NOTES, options=own, launch=cli.OPTIONS))
+        print(help_page.of_verb("attach", SYNOPSIS, EXAMPLES, about=NOTES, options=known, launch=cli.OPTIONS))
         return 0
     if "--provider" in options:
         for only in ("--read", "--from-now"):
@@ -53,8 +58,12 @@ def main(argv: list[str]) -> int:
                 raise cli.usage(f"{only} is for a SESSION", "attach")
         return editor(options, rest)
     others = [name for name in options if name not in ("--take", "--read", "--from-now")]
-    if others or len(rest) != 1:
-        raise cli.usage(f"{others[0]} goes with --provider" if others else "SESSION is missing", "attach")
+    if others:
+        raise cli.usage(f"{others[0]} goes with --provider", "attach")
+    if not rest:
+        raise Refusal("usage", "SESSION is missing", hint="paddock ps lists those that live; paddock attach --help")
+    if len(rest) > 1:
+        raise cli.usage(f"attach takes one SESSION, and not {rest[1]} too", "attach")
     client, take = Client(places.places(os.environ)), "--take" in options
     mode = "read" if "--read" in options else _mode(client, rest[0])
     offset = None if "--from-now" in options else 0

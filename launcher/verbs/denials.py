@@ -8,7 +8,7 @@ import typer
 
 from launcher.ledger import follow, store, words
 from launcher.session import messages, places, state
-from launcher.verbs import typer_verb
+from launcher.verbs import table, typer_verb
 from policy.errors import Refusal, printable
 
 EXAMPLES = (
@@ -20,8 +20,9 @@ EXAMPLES = (
 )
 
 NONE = (
-    "no refusal was heard. What a jail does not show is simply not there, and tells nobody: "
-    "`paddock doctor` says what can be heard here, `paddock learn -- COMMAND` sees the rest"
+    "no refusal was heard\n"
+    "  what a jail does not show is simply not there, and tells nobody: paddock learn -- COMMAND sees it\n"
+    "  paddock doctor says what can be heard here"
 )
 
 
@@ -130,8 +131,4 @@ def _list(directory: str, *, as_json: bool) -> None:
     if as_json:
         messages.show(json.dumps([dict(zip(names, row, strict=True)) for row in rows], indent=2))
         return
-    width = max((len(row[0]) for row in rows), default=0)
-    for session, time, number, command in rows:
-        messages.show(printable(f"{session:<{width}}  {time}  {number:>6}  {command}"))
-    if not rows:
-        messages.show(NONE)
+    messages.show("\n".join(table.lines(("SESSION", "TIME", "DENIALS", "COMMAND"), rows)) if rows else NONE)

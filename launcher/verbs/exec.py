@@ -5,8 +5,8 @@ import os
 from launcher import cli
 from launcher.jail import request
 from launcher.session import exec_client, inputs, messages, places, state
-from launcher.verbs import help_page
-from policy.errors import Refusal, printable
+from launcher.verbs import help_page, table
+from policy.errors import Refusal
 
 SYNOPSIS = "SESSION [--env NAME[=VALUE]]... [--cwd DIR] -- COMMAND [ARGUMENT]... | --list [--json]"
 OPTIONS: tuple[tuple[str, str, str, str], ...] = (
@@ -108,9 +108,8 @@ def _list(where: places.Places, *, as_json: bool) -> None:
 
         messages.show(json.dumps([dict(zip(names, row, strict=True)) for row in rows], indent=2))
         return
-    width = max((len(row[0]) for row in rows), default=0)
-    for name, worktree, command, *_ in rows:
-        state_text = f"{printable(worktree)}  {printable(command)}" if worktree else "(does not answer)"
-        messages.show(f"{name:<{width}}  {state_text}")
     if not rows:
         messages.show("no session is running")
+        return
+    cells = [(name, worktree or "(does not answer)", command) for name, worktree, command, *_ in rows]
+    messages.show("\n".join(table.lines(("SESSION", "WORKTREE", "COMMAND"), cells)))

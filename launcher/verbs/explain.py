@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
         if "--json" in options:
             messages.show(json.dumps(dict(zip(planned.plan.FIELDS, planned.plan.to_data(), strict=True)), indent=2))
         else:
-            messages.show("\n".join(printable(line) for line in planned.plan.describe()))
+            messages.show("\n".join(printable(line) for line in question.plan_lines(planned.plan)))
         return 0
     canonical = canonical_form(os.path.join(cwd, path), planned.machine)
     found = question.grantable(verdict.decide(planned.plan, canonical), planned.machine)

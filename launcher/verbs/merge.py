@@ -22,7 +22,7 @@ from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine import swap
 from launcher.vcs.quarantine.record import directory_of
 from launcher.vcs.worktrees.store import WorktreeRepository
-from launcher.verbs import typer_verb
+from launcher.verbs import table, typer_verb
 from launcher.verbs.worktree_common import root_of
 from policy.errors import Refusal, printable
 
@@ -88,7 +88,11 @@ def merge(
         done = work.resume(common_dir, state) if rollback is None else work.roll_back(common_dir, state, rollback)
         return _tell_end(done, as_json=as_json)
     if bool(words) == every:
-        raise Refusal("usage", "name the children, or say --all", hint="paddock merge --help")
+        raise Refusal(
+            "usage",
+            "name what to merge, or say --all" if not words else "--all and names exclude each other",
+            hint="paddock merge --all --preview tells what would merge, and changes nothing",
+        )
 
     def find() -> target.Target:
         return target.find(start, into, _root_of(state))
@@ -180,13 +184,17 @@ def status(
     elif not runs:
         print("nothing has been merged here yet")
     else:
-        print("\n".join(_head(run) for run in runs))
+        rows = [(run.run_id, run.state, run.target, _merged(run)) for run in runs]
+        print("\n".join(table.lines(("RUN", "STATE", "INTO", "RESULT"), rows)))
     return 0
 
 
 def _head(run: Run) -> str:
-    merged = f"{len(run.outcome.merged)} of {run.outcome.total_count} merged" if run.outcome else "from the trunk"
-    return f"{run.run_id}  {run.state:12}  into {printable(run.target)}: {merged}"
+    return f"{run.run_id}  {run.state}  into {printable(run.target)}: {_merged(run)}"
+
+
+def _merged(run: Run) -> str:
+    return f"{len(run.outcome.merged)} of {run.outcome.total_count} merged" if run.outcome else "from the trunk"
 
 
 def _lines(run: Run) -> list[str]:
@@ -226,8 +234,17 @@ def _tell_end(run: Run | None, *, as_json: bool) -> int:
     elif run is None:
         print("no run is unfinished")
     else:
-        print("\n".join(_lines(run)))
+        print("\n".join(_taken_back(run) if run.state is State.ROLLED_BACK else _lines(run)))
     return 0
+
+
+def _taken_back(run: Run) -> list[str]:
+    """A run that was rolled back: where everything is again."""
+    lines = [f"{run.run_id} is taken back: {printable(run.target)} is as it was before"]
+    for move in run.moves:
+        name = f"submodule {printable(move.name)}" if move.name else printable(move.ref)
+        lines.append(f"  moved back  {name} {move.new[:12]}..{move.old[:12]}")
+    return [*lines, f"  kept        its commits, in refs/paddock/merge/{run.run_id}"]
 
 
 def _progress(done: int, total: int, name: str) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from launcher.session import messages, places
 from launcher.session import providers as known_providers
-from launcher.verbs import typer_verb
+from launcher.verbs import table, typer_verb
 from policy.errors import printable
 from policy.providers.registry import SandboxTranslationRegistry
 from policy.providers.strategy import DeclaredStrategy
@@ -47,13 +47,13 @@ def show(
 
 
 def _list(known: SandboxTranslationRegistry) -> None:
-    width = max(len(name) for name in known.names())
+    rows = []
     for name in known.names():
         found = known.require(name)
         if isinstance(found, DeclaredStrategy):
             spec = found.spec
             shown = [word for word in (*spec.commands, *spec.adapters) if not word.startswith("@")]
-            text = f"{spec.title:<20} {', '.join(shown)}"
+            rows.append((name, spec.title, ", ".join(shown)))
         else:
-            text = "(a plug-in's own strategy)"
-        messages.show(printable(f"{name:<{width}}  {text}"))
+            rows.append((name, "(a plug-in's own strategy)", ""))
+    messages.show("\n".join(table.lines(("PROVIDER", "AGENT", "RECOGNISED BY"), rows)))

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from launcher.session import messages
+from launcher.verbs import table as tables
 from launcher.verbs import typer_verb
 from launcher.verbs.service_common import Json, ago, client, ending, show_json, size
 from policy.errors import printable
@@ -45,7 +46,7 @@ def ps(
 
 def table(sessions: list[dict[str, Any]]) -> list[str]:
     """Sessions as lines, a heading first."""
-    rows = [("SESSION", "STATE", "AGE", "CPU", "MEMORY", "ENDED BY", "COMMAND")]
+    rows = []
     for session in sessions:
         usage = session["usage"]
         rows.append((
@@ -57,8 +58,4 @@ def table(sessions: list[dict[str, Any]]) -> list[str]:
             ending(session) or "-",
             printable(shlex.join(session["command"]))[:_COMMAND],
         ))  # fmt: skip
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    return [
-        "  ".join([*(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
-        for row in rows
-    ]
+    return tables.lines(("SESSION", "STATE", "AGE", "CPU", "MEMORY", "ENDED BY", "COMMAND"), rows)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from launcher import cli
 from launcher.verbs import help_page
 from policy.host import Host
+from policy.plan import Plan
 from policy.verdict import Verdict
 
 ABSENT = "make it first (it does not exist, and only what exists can be granted)"
@@ -58,6 +59,20 @@ def grantable(found: Verdict, machine: Host) -> Verdict:
     if not found.hint.startswith(("--ro ", "--rw ")) or machine.resolve(found.path) is not None:
         return found
     return found._replace(hint=f"{ABSENT}, then {found.hint}")
+
+
+LEGEND = (
+    "legend    r read, w write, x execute, i device control; what denied and read-only say beats every grant above it",
+    "          [source] is where a rule comes from: default is what Paddock ships, else an option, a file, a toolchain",
+    "          [shows X]: X is seen there, in place of what is there outside",
+    "          protect, report: files that other tools execute later, kept read-only, or told at the end",
+    "          @home, ${home}: the private home; @tmp, ${tmp}: temporary files; @git: the private git directory",
+)
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """A plan in words, and what its marks mean."""
+    return [*plan.describe(), *LEGEND]
 
 
 def page(

@@ -95,7 +95,9 @@ def planned(
         from launcher.session import planning
 
         if "--dry-run" in options:
-            lines = planning.make(options, command, cwd, where).plan.describe()
+            from launcher.verbs import question
+
+            lines = question.plan_lines(planning.make(options, command, cwd, where).plan)
             messages.show("\n".join(printable(line) for line in lines))
             return None, given
         entry = planning.entry(options, command, cwd, where, key=key)
@@ -165,7 +167,12 @@ def under_another_name(called: str, words: list[str]) -> int:
             hint=f"install {name}, or call paddock by its own name: paddock run -- COMMAND",
             exit_code=127,
         )
-    return launch({"--provider": "auto"}, [real, *words])
+    try:
+        return launch({"--provider": "auto"}, [real, *words])
+    except Refusal as refusal:
+        if refusal.reference == "not-a-worktree":
+            refusal.hint = f"cd into a git worktree: {name} is held to it (git init makes one); without a jail: {real}"
+        raise
 
 
 def _next_in_path(name: str) -> str | None:

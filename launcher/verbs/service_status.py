@@ -60,6 +60,8 @@ def _status(system: System = False, user: User = False, root: Root = None, as_js
 def _print(scope: Scope, found: list[File], units: dict[str, dict[str, str]], *, runs: bool) -> None:
     for file in found:
         print(f"{file.state.value:<9} {printable(str(file.path))}")
+    if any(file.state in (State.MISSING, State.OUTDATED) for file in found):
+        print(f"paddock service install --{scope.value} puts them in place")
     if not runs:
         print(f"no service manager of the {scope.value} runs here")
     for name, shown in units.items():

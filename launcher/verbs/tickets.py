@@ -7,7 +7,7 @@ from urllib.parse import quote
 import typer
 
 from launcher.session import messages, places
-from launcher.verbs import help_page, session_request, tickets_file, typer_verb
+from launcher.verbs import help_page, session_request, table, tickets_file, typer_verb
 from launcher.verbs.service_common import Json, ago, client, show_json
 from launcher.verbs.tickets_told import described
 from policy.errors import EXIT_REFUSED, printable
@@ -99,12 +99,10 @@ def list_runs(as_json: Json = False) -> int:
     if as_json:
         show_json(runs)
     elif not runs:
-        messages.show("there were no ticket runs yet")
+        messages.show("there were no ticket runs yet; paddock tickets run FILE starts one")
     else:
-        messages.show("\n".join(
-            printable(f"{each['name']}  {each['state']:<9}  {ago(each['created']):>6}  {len(each['tickets'])} tickets")
-            for each in runs
-        ))  # fmt: skip
+        rows = [(each["name"], each["state"], ago(each["created"]), len(each["tickets"])) for each in runs]
+        messages.show("\n".join(table.lines(("RUN", "STATE", "AGE", "TICKETS"), rows)))
     return 0
 
 

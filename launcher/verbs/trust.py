@@ -11,7 +11,7 @@ from launcher.session import configuration, places
 from launcher.session.machine import Machine
 from launcher.session.trust import Trust, digest
 from launcher.vcs import checkout
-from launcher.verbs import typer_verb
+from launcher.verbs import table, typer_verb
 from policy.errors import Refusal, printable
 
 EXAMPLES = (
@@ -72,10 +72,10 @@ def _list(store: Trust, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps([{"path": path, "sha256": sha256} for path, sha256 in entries], indent=2))
         return 0
-    for path, sha256 in entries:
-        print(f"{sha256[:16]}  {printable(path)}")
     if not entries:
         print("nothing is trusted")
+        return 0
+    print("\n".join(table.lines(("SHA256", "FILE"), [(sha256[:16], path) for path, sha256 in entries])))
     return 0
 
 

@@ -37,5 +37,14 @@ def run(verb: str, command: Callable[..., int], argv: list[str], *, examples: tu
         explain = getattr(error, "format_message", None)
         if explain is None:
             raise
-        raise Refusal("usage", str(explain()), hint=f"paddock {verb} --help") from None
+        raise _mistake(verb, str(explain())) from None
     return int(result or 0)
+
+
+def _mistake(verb: str, text: str) -> Refusal:
+    """What Typer says of words that a verb does not take, as a Refusal that says what next."""
+    missing = text.removeprefix("Missing argument '").removesuffix("'.").removesuffix("...")
+    if missing == text:
+        return Refusal("usage", text, hint=f"paddock {verb} --help")
+    listed = "paddock ps --all lists the sessions; " if missing == "SESSION" else ""
+    return Refusal("usage", f"{missing} is missing", hint=f"{listed}paddock {verb} --help")

@@ -46,6 +46,8 @@ def main(argv: list[str]) -> int:
         host = _host(what)
     if host is not None:
         content, lines = _about_host(planned, *host)
+        if host[0] == what and "." in what and not content["allowed"] and not what.rpartition(".")[2].isdecimal():
+            lines.insert(1, f"  taken for   a host, as nothing of this name is here; ./{what} is a file")
     else:
         content, lines = _about_path(planned, canonical_form(os.path.join(cwd, what), planned.machine))
     if "--json" in options:
@@ -86,14 +88,12 @@ def _about_path(planned: planning.Planned, path: str) -> tuple[dict[str, object]
     layer = layers.for_path(planned.plan, found)
     wanted = [] if "w" in found.access else ["w"] if "r" in found.access else ["r", "w"]
     answers = {verdict.NAMES[letter]: remedy.remedy(planned.plan, path, letter) for letter in wanted}
-    lines = found.describe()
+    lines = found.describe(layer)
     if any(answer.note == remedy.TEMPORARY for answer in answers.values()):
         lines.append(f"  note        {remedy.TEMPORARY}")
     if question.ABSENT in found.hint:
         answers = {name: answer._replace(note="; ".join(filter(None, (question.ABSENT, answer.note))))
                    for name, answer in answers.items()}  # fmt: skip
-    if layer:
-        lines.insert(1, f"  held by     {layer}")
     content: dict[str, object] = {
         "kind": "path",
         "path": path,
@@ -111,9 +111,11 @@ def _about_host(planned: planning.Planned, host: str, port: int) -> tuple[dict[s
     found = remedy.decide_host(planned.plan, host, port)
     layer = "" if found.allowed else layers.for_hosts(planned.plan)
     shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    source = next((source for rule, source in (*planned.plan.domains, *planned.plan.domains_denied)
+                   if rule == found.rule), "")  # fmt: skip
     lines = [f"{shown}: {'allowed' if found.allowed else 'denied'}"]
     for name, text in (
-        ("decided by", found.rule),
+        ("decided by", f"{found.rule}: {source}" if source else found.rule),
         ("because", found.reason),
         ("held by", layer),
         ("to allow it", found.remedy.flag),
@@ -129,6 +131,7 @@ def _about_host(planned: planning.Planned, host: str, port: int) -> tuple[dict[s
         "port": port,
         "allowed": found.allowed,
         "rule": found.rule,
+        "source": source,
         "reason": found.reason,
         "layer": layer,
         "allow": {"flag": answer.flag, "toml": answer.toml, "note": answer.note, "risk": answer.risk},

@@ -27,7 +27,7 @@ def _remove(
         bool, typer.Option("--force", "-f", help="Also with work that is nowhere else, after a backup of it.")
     ] = False,
     keep_branch: Annotated[
-        bool, typer.Option("--keep-branch", help="Keep a branch without commits of its own.")
+        bool, typer.Option("--keep-branch", help="Keep the branch, though all its commits are elsewhere too.")
     ] = False,
     repository: Repository = None,
     as_json: Json = False,
@@ -52,7 +52,7 @@ def _remove(
     for where, ref in done.backups:
         print(f"  its uncommitted work is kept: {printable(ref)} in {printable(where)}")
     for where, branch in done.branches_deleted:
-        print(f"  deleted branch {printable(branch)}, which had no commits of its own, in {printable(where)}")
+        print(f"  deleted branch {printable(branch)}, whose commits are all elsewhere too, in {printable(where)}")
     for where, branch in done.branches_kept:
         print(f"  kept branch {printable(branch)} in {printable(where)}")
     if done.set_aside:

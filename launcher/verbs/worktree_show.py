@@ -1,13 +1,15 @@
 """`paddock worktree list` and `paddock worktree status`."""
 
 import json
+import os
 from typing import Annotated
 
 import typer
 
+from launcher.vcs.worktrees import processes
 from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.models import State, Worktree
-from launcher.verbs import typer_verb
+from launcher.verbs import table, typer_verb
 from launcher.verbs.worktree_common import Json, Repository, document, service, start
 from policy.errors import Refusal, printable
 
@@ -19,6 +21,9 @@ STATUS_EXAMPLES = (
     ("paddock worktree status", "all of this repository"),
     ("paddock worktree status PROJ-17 --json", "one, as JSON; by ticket, branch, id or directory"),
 )
+
+
+NONE = "Paddock has no worktrees here; paddock worktree add TICKET makes one, adopt takes on one of git's"
 
 
 def list_all(argv: list[str]) -> int:
@@ -47,10 +52,11 @@ def _list(
     if as_json:
         print(json.dumps([document(row) for row in rows], indent=2))
         return 0
-    for row in rows:
-        print(f"{row.worktree_id:<30} {row.state:<9} {row.main.branch or 'detached':<24} {printable(row.path)}")
     if not rows:
-        print("there are none")
+        print(NONE)
+        return 0
+    cells = [(row.ticket, row.state, row.main.branch or "detached", row.path) for row in rows]
+    print("\n".join(table.lines(("TICKET", "STATE", "BRANCH", "DIRECTORY"), cells)))
     return 0
 
 
@@ -65,7 +71,7 @@ def _status(
     known = service()
     here = start(repository)
     rows = known.of_repository(here) if name is None else [known.find(here, name)]
-    found = [(row, known.status(row)) for row in rows]
+    found = [(row, _without_this(known.status(row))) for row in rows]
     if as_json:
         documents = [{**now.model_dump(mode="json"), "at_stake": now.at_stake()} for _, now in found]
         print(json.dumps(documents, indent=2))
@@ -73,8 +79,13 @@ def _status(
         for row, now in found:
             _print(row, now)
         if not rows:
-            print("there are none")
+            print(NONE)
     return int(any(now.at_stake() for _, now in found))
+
+
+def _without_this(now: Condition) -> Condition:
+    """The same condition; this command itself does not count as being at work there."""
+    return now.model_copy(update={"in_use": tuple(pid for pid in now.in_use if pid != os.getpid())})
 
 
 def _print(row: Worktree, now: Condition) -> None:
@@ -84,11 +95,12 @@ def _print(row: Worktree, now: Condition) -> None:
         return
     for part in now.parts:
         where = f"submodule {printable(part.name)}: " if part.name else ""
-        count = f"{part.ahead} commit{'' if part.ahead == 1 else 's'} of its own"
-        print(f"  {where}{part.branch or 'detached'} at {(part.head or 'nothing')[:12]}, {count}")
+        count = f"{part.ahead} commit{'' if part.ahead == 1 else 's'}" if part.ahead else "no commit"
+        at = f"{part.branch or 'detached'} at {(part.head or 'nothing')[:12]}"
+        print(f"  {where}{at}, {count} since the worktree was made")
     stake = now.at_stake()
     print("  at stake: " + printable("; ".join(stake)) if stake else "  nothing is at stake")
     if now.in_use:
-        print("  in use by process " + ", ".join(map(str, now.in_use)))
+        print("  in use by " + printable(", ".join(processes.named(now.in_use))))
     if now.locked is not None:
         print(f"  locked: {printable(now.locked) or 'without a reason'}")

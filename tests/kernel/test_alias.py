@@ -129,10 +129,12 @@ def test_without_a_real_one(paddock: Paddock, links: Path) -> None:
 
 
 def test_outside_of_a_worktree(paddock: Paddock, real: Path, links: Path) -> None:
-    """It does not start the agent unjailed."""
+    """It does not start the agent unjailed, and says how the user would."""
     ended = paddock.who.run([links / "foo"], cwd=paddock.place, env=path_of(paddock, links, real))
     assert (ended.returncode, ended.stdout) == (125, "")
-    assert said(ended.stderr).reference == "not-a-worktree"
+    error = said(ended.stderr)
+    assert error.reference == "not-a-worktree"
+    assert f"without a jail: {real / 'foo'}" in error.text
 
 
 def test_a_link_called_paddock_is_paddock(paddock: Paddock, links: Path) -> None:

@@ -220,7 +220,9 @@ def test_a_long_command_line_passes(session: Session) -> None:
 def test_the_list_names_what_is_live(session: Session) -> None:
     """`--list` shows the session with its worktree and command, as text and as JSON."""
     shown = session.paddock.call("exec", "--list")
-    assert shown.stdout.split()[:2] == [session.name, str(session.paddock.worktree)]
+    heading, row = shown.stdout.splitlines()
+    assert heading.split() == ["SESSION", "WORKTREE", "COMMAND"]
+    assert row.split() == [session.name, str(session.paddock.worktree), "sh"]
     (entry,) = json.loads(session.paddock.call("exec", "--list", "--json").stdout)
     assert (entry["session"], entry["worktree"], entry["command"]) == (
         session.name,

@@ -166,6 +166,7 @@ def test_the_whole_plan(paddock: Paddock, backend: dict[str, str]) -> None:
         assert document["worktree"] == str(paddock.worktree)
         ended = paddock.call("explain", *more, *words, env=env)
         assert ended.stdout.startswith(f"worktree  {paddock.worktree}\n")
+        assert "\nlegend    r read, w write" in ended.stdout
         assert "secret" not in ended.stdout + json.dumps(document)
     assert paddock.run("--dry-run", *words, env=env).stdout == ended.stdout
 

@@ -56,13 +56,14 @@ def test_a_run_from_forecast_to_rollback(ground: Paddock) -> None:
     assert "conflict in a" in said
     assert "pending     y" in said
     assert git(ground, "status", "--porcelain") == ""
-    (line,) = merge(ground, "status").splitlines()
+    heading, line = merge(ground, "status").splitlines()
+    assert (heading.split(), line.split()[1:3]) == (["RUN", "STATE", "INTO", "RESULT"], ["done", "main"])
     run = line.split()[0]
     document = json.loads(merge(ground, "status", run, "--json"))
     assert document["state"] == "done"
     assert document["outcome"]["conflicted"]["agent_result_id"] == "z"
     assert document["outcome"]["conflicted"]["merge_descriptor"]["conflict_files"] == ["a"]
-    merge(ground, "--rollback", run)
+    assert f"{run} is taken back: main is as it was before" in merge(ground, "--rollback", run)
     assert git(ground, "rev-parse", "main") == before
     assert git(ground, "status", "--porcelain") == ""
     assert "no run is unfinished" in merge(ground, "--resume")

@@ -96,6 +96,16 @@ def test_the_option_for_the_loopback_leads_there(paddock: Paddock, env: dict[str
     assert (ended.returncode, ended.stdout) == (0, "hello"), ended.stderr
 
 
+def test_the_rule_and_its_source_are_named(paddock: Paddock) -> None:
+    """Of a list of hosts, both the host and the list; of a denial, the option."""
+    document = why(paddock, "api.github.com", "--allow-domain", "@github")
+    assert (document["rule"].partition(":")[0], document["source"]) == ("api.github.com", "--allow-domain @github")
+    words = ("github.com", "--allow-domain", "@github", "--deny-domain", "github.com")
+    denied = why(paddock, *words)
+    assert (denied["allowed"], denied["rule"], denied["source"]) == (False, "github.com", "--deny-domain")
+    assert "  decided by  github.com: --deny-domain\n" in paddock.call("why", *words).stdout
+
+
 def test_the_loopback_behind_the_proxy_is_not_for_everybody(paddock: Paddock) -> None:
     """A rule allows it, and it is said that clients with NO_PROXY in their environment go elsewhere."""
     document = why(paddock, "localhost:18432", "--allow-domain", "localhost:18432")
@@ -124,6 +134,9 @@ def test_the_shared_temporary_directory(paddock: Paddock) -> None:
 def test_a_file_with_a_hosts_name_is_a_file(paddock: Paddock) -> None:
     """What exists is meant as a path; a slash says so too."""
     assert why(paddock, "example.com")["kind"] == "host"
+    assert (
+        "a host, as nothing of this name is here; ./example.com is a file" in paddock.call("why", "example.com").stdout
+    )
     assert why(paddock, "./example.com")["kind"] == "path"
     (paddock.worktree / "example.com").write_text("")
     assert why(paddock, "example.com")["kind"] == "path"

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher import cli
 from launcher.service.raw_terminal import RawTerminal
 from launcher.session.places import Places, places
 from launcher.verbs import attach
@@ -43,3 +44,41 @@ def test_two_keys_leave_a_terminal_and_one_of_them_is_for_the_session() -> None:
     assert terminal.typed(b"c") == (b"\x1dc", False)
     assert terminal.typed(b"d\x1d") == (b"d", False)
     assert terminal.typed(b".rest") == (b"", True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "SESSION is missing"),
+        (["one", "two"], "one SESSION, and not two too"),
+        (["one", "--read", "--", "two"], "one SESSION, and not two too"),
+        (["one", "--cwd", "map"], "--cwd goes with --provider"),
+        (["one", "--provider", "codex"], "in place of SESSION"),
+        (["one", "--nope"], "unknown option --nope"),
+        (["--provider", "codex", "--read", "codex-acp"], "--read is for a SESSION"),
+    ],
+)
+def test_words_that_name_no_session_are_refused(words: list[str], message: str) -> None:
+    """Before anything is asked of the service."""
+    with pytest.raises(Refusal, match=message) as caught:
+        attach.main(words)
+    assert caught.value.reference == "usage"
+
+
+def test_options_are_taken_before_and_behind_the_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With `--provider`, what follows the first other word belongs to the agent."""
+    for name in ("HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    for words in (["one", "--read", "--from-now"], ["--read", "one", "--from-now"], ["--read", "--from-now", "one"]):
+        with pytest.raises(Refusal) as caught:
+            attach.main(words)
+        assert caught.value.reference == "service-absent", words
+    seen: list[object] = []
+
+    def editor(options: cli.Parsed, command: list[str]) -> int:
+        seen.append((options, command))
+        return 0
+
+    monkeypatch.setattr(attach, "editor", editor)
+    assert attach.main(["--provider", "codex", "codex-acp", "--take"]) == 0
+    assert seen == [({"--provider": "codex"}, ["codex-acp", "--take"])]

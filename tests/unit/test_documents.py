@@ -78,6 +78,17 @@ def test_the_overview_names_every_verb() -> None:
         assert f"{name:<9} {summary}" in help_page.overview()
 
 
+def test_readme_names_no_verb_that_does_not_exist() -> None:
+    """Nor a sub-command of one."""
+    text = manual.README.read_text(encoding="utf-8")
+    used = set(re.findall(r"(?:\$ |`|&& |sudo )paddock ([a-z]+)", text))
+    assert len(used) > 15
+    assert used <= set(cli.VERBS)
+    for verb, known in manual.SUBCOMMANDS.items():
+        if "" not in known:
+            assert set(re.findall(rf"paddock {verb} ([a-z]+)", text)) <= set(known)
+
+
 def test_readme_names_no_option_that_does_not_exist() -> None:
     """Every long option in README is one of the programme's; behind `--` they are the command's."""
     sources = [path.read_text(encoding="utf-8") for path in (manual.ROOT / "launcher/verbs").rglob("*.py")]

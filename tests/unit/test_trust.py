@@ -275,7 +275,7 @@ def test_the_help_has_examples(verb: str, capsys: pytest.CaptureFixture[str]) ->
     main = {"trust": trust_verb.main, "init": init_verb.main}[verb]
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert f"Usage: paddock {verb}" in shown
+    assert f"usage: paddock {verb}" in shown
     examples = {"trust": trust_verb.EXAMPLES, "init": init_verb.EXAMPLES}[verb]
     assert all(command in map(str.strip, shown.splitlines()) for command, _ in examples)
 

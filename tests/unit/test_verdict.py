@@ -113,10 +113,15 @@ def test_words_for_people_name_rule_and_source() -> None:
     """`describe` shows what is granted, by what, and what takes it away."""
     lines = decide(plan(grants=(("/w", "rwx", "worktree"),), read_only=(("/w/a", "git pointer"),)), "/w/a").describe()
     assert lines[0] == "/w/a: read, execute"
-    assert any("/w (rwx) from worktree" in line for line in lines)
-    assert any("read-only" in line and "git pointer" in line for line in lines)
+    assert "  granted by  /w (read, write, execute): it is the worktree" in lines
+    assert any(line.startswith("  read-only   /w/a: ") and "git" in line for line in lines)
 
 
 def test_nothing_granted_is_said_so() -> None:
     """Without any rule the reason is that there is none."""
-    assert any("no rule grants it" in line for line in decide(plan(), "/x").describe())
+    lines = decide(plan(), "/x").describe("the wall")
+    assert lines[:3] == [
+        "/x: denied",
+        "  decided by  no rule grants it: what is not granted is denied",
+        "  held by     the wall",
+    ]

@@ -1,6 +1,8 @@
 """`paddock worktree`: what people and programmes read, and the exit status."""
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +38,12 @@ def test_the_life_of_a_worktree_in_words(place: Place, capsys: pytest.CaptureFix
     text = said(capsys, "add", "T-1")
     assert f"{place.root}/app-T-1 on branch agent/T-1, from " in text
     assert "submodule outer/deep/inner on branch agent/T-1" in text
-    assert "ready" in said(capsys, "list")
-    assert "nothing is at stake" in said(capsys, "status", "T-1")
+    heading, row = said(capsys, "list").splitlines()
+    assert heading.split() == ["TICKET", "STATE", "BRANCH", "DIRECTORY"]
+    assert row.split() == ["T-1", "ready", "agent/T-1", f"{place.root}/app-T-1"]
+    text = said(capsys, "status", "T-1")
+    assert "nothing is at stake" in text
+    assert "no commit since the worktree was made" in text
     (place.root / "app-T-1/new").write_text("")
     assert "at stake: 1 untracked" in said(capsys, "status", status=1)
     with pytest.raises(Refusal, match="nowhere else"):
@@ -45,7 +51,7 @@ def test_the_life_of_a_worktree_in_words(place: Place, capsys: pytest.CaptureFix
     text = said(capsys, "remove", "T-1", "--force")
     assert "is kept: refs/paddock/backup/" in text
     assert "deleted branch agent/T-1" in text
-    assert said(capsys, "list") == "there are none\n"
+    assert "paddock worktree add TICKET makes one" in said(capsys, "list")
 
 
 def test_the_life_of_a_worktree_in_json(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,3 +139,21 @@ def test_help_shows_every_subcommand_with_examples(capsys: pytest.CaptureFixture
     for name in worktree.SUBCOMMANDS:
         assert f"  {name}" in text
         assert "examples:" in said(capsys, name, "--help")
+
+
+def test_who_is_at_work_is_named(
+    place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what it runs. The command that asks does not count, though it stands in the worktree."""
+    said(capsys, "add", "T-1")
+    monkeypatch.chdir(place.root / "app-T-1")
+    assert "in use" not in said(capsys, "status", "T-1")
+    assert parsed(capsys, "status", "T-1")[0]["in_use"] == []
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        assert f"in use by sleep ({process.pid})\n" in said(capsys, "status", "T-1")
+        with pytest.raises(Refusal) as refused:
+            worktree.main(["remove", "T-1"])
+        process.kill()
+    assert refused.value.reference == "worktree-in-use"
+    assert f"this command ({os.getpid()})" in refused.value.context
+    assert f"sleep ({process.pid})" in refused.value.context

@@ -86,7 +86,7 @@ class ChildWorktrees:
         if ahead:
             raise Refusal(
                 "worktree-dirty",
-                f"{row.path} holds commits of its own",
+                f"{row.path} holds commits that were made there",
                 context=", ".join(f"{part.ahead} on {part.branch or 'no branch'}" for part in ahead),
                 hint=f"merge them; paddock worktree remove {worktree_id} keeps the branch",
             )

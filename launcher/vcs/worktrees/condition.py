@@ -8,7 +8,7 @@ from launcher.vcs import checkout, large
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.quarantine.inside import Inside
-from launcher.vcs.worktrees import files, patience
+from launcher.vcs.worktrees import files, patience, processes
 from launcher.vcs.worktrees.models import Part, State, Worktree
 from launcher.vcs.worktrees.request import Unharvested
 from launcher.vcs.worktrees.user_config import UserConfig
@@ -121,7 +121,7 @@ def look(worktree: Worktree, unharvested: Unharvested, user: UserConfig) -> Cond
         parts=parts,
         unharvested=unharvested(worktree.main.path),
         own_stores=_own_stores(os.fspath(worktree.main.git_dir)),
-        in_use=_users(path),
+        in_use=processes.at_work(path),
         locked=files.lock_reason(os.fspath(worktree.main.git_dir)),
     )
 
@@ -225,17 +225,3 @@ def _own_stores(git_dir: str) -> tuple[str, ...]:
         if git.run("rev-list", "--max-count=1", "--all", *loose, "--not", "--remotes").out:
             found.append(name)
     return tuple(found)
-
-
-def _users(root: str) -> tuple[int, ...]:
-    """Processes whose current directory lies in the worktree, as far as this user may see them (proc(5))."""
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            try:
-                here = os.readlink(f"/proc/{name}/cwd")
-            except OSError:
-                continue  # ended, or somebody else's
-            if here == root or here.startswith(f"{root}/"):
-                found.append(int(name))
-    return tuple(sorted(found))

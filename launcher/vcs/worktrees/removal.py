@@ -12,7 +12,7 @@ from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from launcher.vcs.quarantine import lock as private_lock
 from launcher.vcs.quarantine import record, swap
-from launcher.vcs.worktrees import backup, condition, files, lock, naming
+from launcher.vcs.worktrees import backup, condition, files, lock, naming, processes
 from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.creation import IDENTITY
 from launcher.vcs.worktrees.models import Part, State, Worktree
@@ -160,7 +160,7 @@ class Removal:
         others = [f"--exclude={ref}", "--exclude=refs/paddock/*", "--all"]
         if tip != part.base and git.run("rev-list", "--max-count=1", tip, "--not", *others).out:
             return False
-        self._say(f"deleting branch {part.branch}: it has no commits of its own")
+        self._say(f"deleting branch {part.branch}: all its commits are elsewhere too")
         git.run("update-ref", "-d", "-m", "paddock: worktree removed", ref, tip, environment=IDENTITY)
         return True
 
@@ -273,7 +273,7 @@ def _check(now: Condition) -> None:
                       hint=f"git worktree unlock {now.path}, or --force")  # fmt: skip
     if now.in_use:
         raise Refusal("worktree-in-use", f"processes are at work in {now.path}",
-                      context="process " + ", ".join(map(str, now.in_use[:20])),
+                      context=", ".join(processes.named(now.in_use[:20])),
                       hint="end them (or cd elsewhere), or --force")  # fmt: skip
     stake = now.at_stake()
     if stake:
@@ -281,5 +281,8 @@ def _check(now: Condition) -> None:
             "worktree-dirty",
             f"{now.path} holds work that is nowhere else",
             context="\n".join(stake),
-            hint="commit and harvest it, or --force: then it is kept under refs/paddock/backup",
+            hint=(
+                "paddock worktree harvest takes over what was committed; " if now.unharvested else "commit it there; "
+            )
+            + "or --force: then it is kept under refs/paddock/backup",
         )
