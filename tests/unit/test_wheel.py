@@ -4,6 +4,7 @@ import email
 import email.message
 import os
 import re
+import shutil
 import subprocess
 import tomllib
 import zipfile
@@ -112,6 +113,20 @@ def test_nothing_but_the_command_is_installed_beside_the_interpreter(installed: 
     assert [path.name for path in (installed.prefix / "bin").iterdir() if not interpreters.fullmatch(path.name)] == [
         "paddock"
     ]
+
+
+@pytest.mark.skipif(shutil.which("man") is None, reason="man is not installed")
+def test_man_finds_the_page_by_the_command(installed: Installed, tmp_path: Path) -> None:
+    """man(1) looks beside the directories of PATH: a virtual environment's, and a home with README's two links."""
+    page = installed.prefix / "share/man/man1/paddock.1"
+    local = tmp_path / ".local"
+    for link, target in ((local / "bin/paddock", installed.paddock), (local / "share/man/man1/paddock.1", page)):
+        link.parent.mkdir(parents=True)
+        link.symlink_to(target)
+    for place in (installed.prefix, local):
+        env = {"PATH": f"{place}/bin:/usr/bin:/bin", "HOME": str(tmp_path)}
+        found = subprocess.run(["man", "-w", "paddock"], env=env, capture_output=True, text=True, check=False)
+        assert Path(found.stdout.rstrip("\n")).samefile(page), found.stderr
 
 
 def project() -> dict[str, str]:

@@ -101,7 +101,7 @@ class WorktreeService:
         raise Refusal(
             "worktree-unknown",
             f"Paddock knows no worktree {name} of this repository",
-            context="known: " + (", ".join(row.worktree_id for row in rows) or "none"),
+            context="known: " + (", ".join(row.ticket for row in rows) or "none"),
             hint="paddock worktree list; paddock worktree adopt DIR takes on one that git made",
         )
 
