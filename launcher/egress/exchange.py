@@ -86,6 +86,9 @@ class Exchange:
     async def _say(self, data: bytes) -> None:
         await self._loop.sock_sendall(self._client, data)
 
+    def _denied(self, wanted: Request | None, operation: str, verdict: Verdict, text: str = "") -> None:
+        self._gateway.denied(wanted, operation, verdict, self._client, text)
+
     async def _last_words(self, data: bytes) -> None:
         """Answers, and lets the client read it: closing over unread bytes would take the answer back (tcp(7))."""
         await self._say(data)
@@ -105,12 +108,12 @@ class Exchange:
             async with asyncio.timeout(self._bounds.head_seconds):
                 request = await self._head(connection, first)
             if not token.valid(token.presented(http.authorization(request)), self._secret):
-                self._gateway.denied(None, "http", _TOKEN_MISSING, request.target.decode("latin-1"))
+                self._denied(None, "http", _TOKEN_MISSING, request.target.decode("latin-1"))
                 await self._last_words(answers.unauthorized())
                 return False
             head = http.understood(request)
             operation = "connect" if head.tunnel else head.wanted.method
-            server, through = await self._gateway.open(head.wanted, operation)
+            server, through = await self._gateway.open(head.wanted, operation, self._client)
         except h11.RemoteProtocolError as error:
             await self._bad(error.error_status_hint, str(error), "")
         except http.Bad as error:
@@ -136,7 +139,7 @@ class Exchange:
 
     async def _bad(self, status: int, message: str, host: str) -> None:
         verdict = Verdict(False, "", f"not well formed: {message}")
-        self._gateway.denied(None, "http", verdict, host)
+        self._denied(None, "http", verdict, host)
         phrase = _PHRASES.get(status, "Bad Request")
         await self._last_words(answers.answer(status, phrase, "egress-request", message))
 
@@ -199,7 +202,7 @@ class Exchange:
             async with asyncio.timeout(self._bounds.head_seconds):
                 wish, rest = await self._wish(first)
         except socks.Malformed as error:
-            self._gateway.denied(None, "socks", Verdict(False, "", f"not well formed: {error}"))
+            self._denied(None, "socks", Verdict(False, "", f"not well formed: {error}"))
             return False
         if wish is None:
             return False
@@ -209,7 +212,7 @@ class Exchange:
             return await self._no(wish, socks.NOT_ALLOWED, "it is no host and port")
         wanted = Request(wish.host, wish.port)
         try:
-            server, _ = await self._gateway.open(wanted, "socks")
+            server, _ = await self._gateway.open(wanted, "socks", self._client)
         except Denied:
             await self._last_words(socks.reply(socks.NOT_ALLOWED))
             return False
@@ -225,7 +228,7 @@ class Exchange:
         return True
 
     async def _no(self, wish: socks.Wish, code: int, reason: str) -> bool:
-        self._gateway.denied(None, "socks", Verdict(False, "", reason), f"{wish.text}:{wish.port}")
+        self._denied(None, "socks", Verdict(False, "", reason), f"{wish.text}:{wish.port}")
         await self._last_words(socks.reply(code))
         return False
 
@@ -235,7 +238,7 @@ class Exchange:
             data += await self._receive()
         knows_password, data = greeted
         if not knows_password:
-            self._gateway.denied(None, "socks", _TOKEN_MISSING)
+            self._denied(None, "socks", _TOKEN_MISSING)
             await self._last_words(bytes((socks.VERSION, socks.NOTHING_ACCEPTABLE)))
             return None, b""
         await self._say(bytes((socks.VERSION, socks.PASSWORD)))
@@ -243,7 +246,7 @@ class Exchange:
             data += await self._receive()
         password, data = shown
         if not token.valid(password, self._secret):
-            self._gateway.denied(None, "socks", _TOKEN_MISSING)
+            self._denied(None, "socks", _TOKEN_MISSING)
             await self._last_words(b"\x01\x01")
             return None, b""
         await self._say(b"\x01\x00")
@@ -278,7 +281,7 @@ class Exchange:
                 why = f"the TLS client hello is not well formed: {error}"
             if not why:
                 return True
-            self._gateway.denied(wanted, operation, Verdict(False, "", why))
+            self._denied(wanted, operation, Verdict(False, "", why))
             if data[:1] == b"\x16":
                 self._alert()
             return False

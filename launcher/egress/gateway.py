@@ -8,6 +8,7 @@ from launcher.egress.bounds import Bounds
 from launcher.egress.dial import Unreachable, dial
 from launcher.egress.log import Log
 from launcher.egress.upstream import Upstream, Upstreams
+from launcher.egress.witness import NOBODY, Witness
 from policy.egress import EgressPolicy, Request, Verdict
 
 
@@ -31,19 +32,26 @@ class Failed(Exception):
 class Gateway:
     """The way out, for one session."""
 
-    def __init__(self, policy: EgressPolicy, upstreams: Upstreams, log: Log, bounds: Bounds) -> None:
+    def __init__(
+        self, policy: EgressPolicy, upstreams: Upstreams, log: Log, bounds: Bounds, witness: Witness | None = None
+    ) -> None:
+        """`witness`: says who was refused something; without one nobody knows."""
+        self._witness = witness
         self._policy = policy
         self._upstreams = upstreams
         self._log = log
         self._bounds = bounds
         self._resolver = resolve.Resolver(bounds.resolve_seconds)
 
-    async def open(self, wanted: Request, operation: str) -> tuple[socket.socket, Upstream | None]:
+    async def open(
+        self, wanted: Request, operation: str, client: socket.socket
+    ) -> tuple[socket.socket, Upstream | None]:
         """A connection for `wanted`, owned by the caller; with it the proxy that expects an absolute URL, if any.
 
         Args:
             wanted: what is asked for; a name that no rule allows is not even resolved.
             operation: for the log.
+            client: who asks, for the log.
 
         Raises:
             Denied: the rules say no; the log has it.
@@ -51,7 +59,7 @@ class Gateway:
         """
         verdict = self._policy.decide(wanted)
         if not verdict.allowed:
-            raise self.denied(wanted, operation, verdict)
+            raise self.denied(wanted, operation, verdict, client)
         through = self._upstreams.choose(wanted)
         try:
             found = await self._resolver.addresses(wanted.host, wanted.port)
@@ -62,7 +70,7 @@ class Gateway:
             found = []  # behind a proxy names of the outside are often unknown
         good, judged = resolve.allowed(self._policy, wanted, found)
         if not judged.allowed:
-            raise self.denied(wanted, operation, judged)
+            raise self.denied(wanted, operation, judged, client)
         self._log.decision(operation, str(wanted.host), wanted.port, verdict)
         try:
             if through is None:
@@ -71,10 +79,21 @@ class Gateway:
         except Unreachable as error:
             raise Failed(f"{wanted.where} cannot be reached: {error}", refused=error.refused) from None
 
-    def denied(self, wanted: Request | None, operation: str, verdict: Verdict, text: str = "") -> Denied:
-        """Logs a refusal, and returns it. `text` is the host as sent, where it is none."""
+    def denied(
+        self, wanted: Request | None, operation: str, verdict: Verdict, client: socket.socket, text: str = ""
+    ) -> Denied:
+        """Logs a refusal, and returns it, before the client hears of it: many end then.
+
+        Args:
+            wanted: what was asked for; None when that is not known.
+            operation: for the log.
+            verdict: why.
+            client: who asked.
+            text: the host as sent, where it is none.
+        """
         host, port = (str(wanted.host), wanted.port) if wanted is not None else (text, 0)
-        self._log.decision(operation, host, port, verdict)
+        asked = self._witness.of(client) if self._witness is not None else NOBODY
+        self._log.decision(operation, host, port, verdict, asked)
         return Denied(wanted, verdict)
 
     async def _through(self, through: Upstream, wanted: Request) -> socket.socket:

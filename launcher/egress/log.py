@@ -4,6 +4,8 @@ import json
 import os
 import time
 
+from launcher.egress.witness import NOBODY
+from launcher.ledger.denial import Process
 from policy.egress import Verdict
 
 FILE = "egress.jsonl"
@@ -24,7 +26,7 @@ class Log:
         self._left = most_bytes
         self._lost = 0
 
-    def decision(self, operation: str, host: str, port: int, verdict: Verdict) -> None:
+    def decision(self, operation: str, host: str, port: int, verdict: Verdict, asked: Process = NOBODY) -> None:
         """Writes one decision.
 
         Args:
@@ -32,7 +34,9 @@ class Log:
             host: canonical, or as sent when it is no host.
             port: 0 when there is none.
             verdict: what was decided, by which rule, why, and what would allow it.
+            asked: who asked, as far as that is known.
         """
+        who = {"process": asked._asdict()} if asked.pid else {}
         self._write(
             {
                 "time": round(time.time(), 3),
@@ -44,6 +48,7 @@ class Log:
                 "reason": verdict.reason,
                 "layer": LAYER,
                 "suggestion": verdict.suggestion,
+                **who,
             }
         )
 

@@ -20,6 +20,7 @@ from launcher.egress.publish import Pool, Publication
 from launcher.egress.server import Server
 from launcher.egress.start import destination
 from launcher.egress.upstream import Upstreams
+from launcher.egress.witness import Witness
 from policy.egress import EgressPolicy
 from policy.plan import Plan
 
@@ -40,14 +41,19 @@ def run(plan: Plan, directory: str, secret: str, handed: list[int], published: t
     """
     gc.enable()
     log = Log(f"{directory}/{FILE}", Bounds().log_bytes)
+    code = 1
     try:
-        asyncio.run(_serve(plan, secret, _sockets(handed), _sockets(published), log))
+        witness = Witness(os.getppid())
+        try:
+            asyncio.run(_serve(plan, secret, _sockets(handed), _sockets(published), log, witness))
+        finally:
+            witness.close()
     except asyncio.CancelledError:  # the launcher's word: the session has ended
         log.close()
-        os._exit(0)
+        code = 0
     except BaseException as error:
         log.fault(str(error) if isinstance(error, Exception) else repr(error))
-    os._exit(1)
+    os._exit(code)
 
 
 def _sockets(fds: Iterable[int]) -> list[socket.socket]:
@@ -55,7 +61,7 @@ def _sockets(fds: Iterable[int]) -> list[socket.socket]:
 
 
 async def _serve(
-    plan: Plan, secret: str, handed: list[socket.socket], published: list[socket.socket], log: Log
+    plan: Plan, secret: str, handed: list[socket.socket], published: list[socket.socket], log: Log, witness: Witness
 ) -> None:
     main = asyncio.current_task()
     assert main is not None
@@ -65,7 +71,7 @@ async def _serve(
     policy = EgressPolicy((rule for rule, _ in plan.domains), (rule for rule, _ in plan.domains_denied))
     upstreams = Upstreams(os.environ)
     bounds = _bounded(Bounds())
-    gateway = Gateway(policy, upstreams, log, bounds)
+    gateway = Gateway(policy, upstreams, log, bounds, witness)
     server = Server(gateway, secret, log, bounds, name_required=plan.server_name == "require")
     confine.confine(sys.path)
     gc.collect()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
         @property
         def descriptors(self) -> tuple[int, ...]:
-            """What `enter` needs; it closes them."""
+            """What `enter`, which closes them, and the guard need."""
 
         def guard(self, plan: Plan, status_fd: int) -> "Guard | None":
             """The guard of one more command, in the backend that has one. In the command's parent."""

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from launcher.ledger import store
-from launcher.ledger.denial import PROXY, Denial
+from launcher.ledger.denial import PROXY, Denial, Process
 
 FILE = "egress.jsonl"
 
@@ -29,7 +29,7 @@ def of_decision(content: dict[str, Any]) -> Denial | None:
     """The denial that one line of the log tells of (`launcher.egress.log`); None when it tells of something else."""
     if content.get("decision") != _DENIED:
         return None
-    port, rule = content.get("port"), content.get("rule")
+    port, rule, asked = content.get("port"), content.get("rule"), content.get("process")
     return Denial(
         _seconds(content.get("time")),
         PROXY,
@@ -38,8 +38,15 @@ def of_decision(content: dict[str, Any]) -> Denial | None:
         port=port if isinstance(port, int) else 0,
         target=str(content.get("reason") or ""),
         rights=(str(rule),) if rule else (),
+        process=_process(asked) if isinstance(asked, dict) else Process(),
         hint=str(content.get("suggestion") or ""),
     )
+
+
+def _process(content: dict[str, Any]) -> Process:
+    pid = content.get("pid")
+    names = (str(content.get(name) or "") for name in ("comm", "exe"))
+    return Process(pid if isinstance(pid, int) else 0, *names)
 
 
 def _seconds(value: object) -> float:

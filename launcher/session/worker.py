@@ -29,7 +29,7 @@ class Worker:
 
     __slots__ = (
         "_argv", "_bwrap", "_code", "_egress", "_filter", "_gid", "_held", "_limits", "_listener", "_operations",
-        "_telling", "_uid", "_watch", "environment", "namespaces", "plan",
+        "_status_fd", "_telling", "_uid", "_watch", "environment", "namespaces", "plan",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +51,7 @@ class Worker:
         self._filter = filter_program
         self._listener = -1
         self._code = (-1, 0)
+        self._status_fd = -1
         self._held: tuple[str, ...] = ()
         self._uid, self._gid = os.geteuid(), os.getegid()
         self._operations: tuple[layout.Operation, ...] = ()
@@ -75,6 +76,7 @@ class Worker:
 
     def __call__(self, status_fd: int, launcher_pidfd: int) -> "NoReturn":
         """The child's whole life; see `terminal.supervise`."""
+        self._status_fd = status_fd
         held = ["survival"]
         if self.namespaces:
             self._bound_pids(status_fd)
@@ -164,19 +166,20 @@ class Worker:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What the process that starts a further command must keep for `enter`."""
-        return self._limits.descriptors if self._limits is not None else ()
+        """What the process that starts a further command must keep, for `enter` and for its guard."""
+        told = (self._status_fd,) if self.plan.backend == promises.GUARD else ()
+        return (*told, *(self._limits.descriptors if self._limits is not None else ()))
 
     def guard(self, plan: Plan, status_fd: int) -> "Guard | None":
         """The guard of one command, in the backend that has one. To be made in the command's parent."""
         addresses = self._egress.addresses if self._egress is not None else ()
         if self._watch is not None:
-            return self._watch(plan, status_fd, addresses)
+            return self._watch(plan, status_fd, addresses, self._status_fd)
         if plan.backend != promises.GUARD:
             return None
         from launcher.jail.guard.attach import Guard
 
-        return Guard(plan, status_fd, addresses)
+        return Guard(plan, status_fd, addresses, self._status_fd)
 
     def enter(
         self,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import audit, guarded, identity, repository
+from tests.support import audit, guarded, identity
 from tests.support.features import need
 from tests.support.guarded import Guarded
 from tests.support.identity import Who
@@ -95,14 +95,7 @@ def audited() -> Iterator[None]:
 def as_root(installed: Installed, public_dir: Path) -> Guarded:
     """A jail of root's, of the backend landlock+guard: there Landlock says no where namespaces would show nothing."""
     need("landlock")
-    return _guarded(identity.root(public_dir / "home"), installed, public_dir)
-
-
-def _guarded(who: Who, installed: Installed, public_dir: Path) -> Guarded:
-    place = public_dir / "place"
-    place.mkdir()
-    who.give(place)
-    return guarded.make(who, installed, repository.make(who, place), place)
+    return guarded.at(identity.root(public_dir / "home"), installed, public_dir)
 
 
 def plant(jail: Guarded) -> None:
@@ -112,13 +105,6 @@ def plant(jail: Guarded) -> None:
     (jail.outside / "program").chmod(0o755)
     for name in ("directory", "removed-directory"):
         (jail.outside / name).mkdir()
-
-
-def ledger(jail: Guarded, session: str) -> list[dict[str, Any]]:
-    """What `paddock denials` tells of a session."""
-    ended = jail.who.run([jail.installed.paddock, "denials", session, "--json"], cwd=jail.inside)
-    assert ended.returncode == 0, ended.stderr
-    return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
 def attack(jail: Guarded, session: str) -> set[tuple[str, str, str, tuple[str, ...]]]:
@@ -145,7 +131,7 @@ def told(lines: list[dict[str, Any]]) -> set[tuple[str, str, str, tuple[str, ...
 def test_twenty_denials_are_twenty_lines(as_root: Guarded, audited: None) -> None:
     """As root, each with the right path, the right of the kernel's own name, the process, and what would allow it."""
     wanted = attack(as_root, "twenty")
-    lines = ledger(as_root, "twenty")
+    lines = guarded.denials(as_root, "twenty")
     assert wanted <= told(lines), wanted - told(lines)
     assert len(lines) == 23
     for line in lines:
@@ -171,9 +157,9 @@ def test_without_the_right_to_audit_the_guard_tells_and_the_rest_is_named(
 ) -> None:
     """An ordinary user's ledger holds what the guard refused, and says which kinds it cannot hold."""
     need("landlock")
-    jail = _guarded(user, installed, public_dir)
+    jail = guarded.at(user, installed, public_dir)
     wanted = {line for line in attack(jail, "mine") if line[0] == "guard"}
-    lines = ledger(jail, "mine")
+    lines = guarded.denials(jail, "mine")
     assert told(lines) == wanted
     ended = user.run([installed.paddock, "denials", "mine"], cwd=jail.inside)
     assert "not heard: what Landlock and the system call filter refuse" in ended.stdout
@@ -185,7 +171,7 @@ def test_what_the_suggestions_say_is_true(as_root: Guarded, audited: None) -> No
     secret.write_text("content")
     command: list[str | Path] = ["cat", secret]
     assert as_root.run(command, "--session", "before").returncode == 1
-    (line,) = ledger(as_root, "before")
+    (line,) = guarded.denials(as_root, "before")
     assert line["allow"]["flag"] == f"--ro '{as_root.outside}/it'\"'\"'s a secret'"
     script = f'{as_root.installed.paddock} run --session after {line["allow"]["flag"]} -- cat "$1"'
     ended = as_root.who.run(["sh", "-c", script, "sh", secret], cwd=as_root.inside, env=guarded.ENVIRONMENT)
@@ -219,7 +205,7 @@ def test_system_calls_that_the_filter_refuses(as_root: Guarded, audited: None, e
     ended = as_root.who.run(as_root.words(command, "--session", "calls"), cwd=as_root.inside, env=env)
     assert ended.returncode == 0, ended.stderr
     assert "'EPERM', 'EPERM'" in ended.stdout
-    lines = [line for line in ledger(as_root, "calls") if line["layer"] == "seccomp"]
+    lines = [line for line in guarded.denials(as_root, "calls") if line["layer"] == "seccomp"]
     assert {line["target"] for line in lines} == {"unshare", "add_key"}
     assert all(line["process"]["comm"] == "python3" for line in lines)
 
@@ -240,7 +226,7 @@ def test_a_flood_of_denials_is_counted_and_breaks_nothing(as_root: Guarded, audi
     secret = as_root.outside / "secret"
     secret.write_text("content")
     assert as_root.tried(FLOOD, secret, options=("--session", "flood")) == 20000
-    (line,) = [line for line in ledger(as_root, "flood") if line["path"] == str(secret)]
+    (line,) = [line for line in guarded.denials(as_root, "flood") if line["path"] == str(secret)]
     (kept,) = (as_root.who.home / ".local/state/paddock/ledgers").glob("flood.*.jsonl")
     end = json.loads(kept.read_text().splitlines()[-1])
     assert end["kind"] == "end"
@@ -261,7 +247,7 @@ def test_two_sessions_at_a_time_keep_their_own(as_root: Guarded, audited: None) 
         process.communicate(timeout=60)
         assert process.returncode == 0
     for name in names:
-        assert [line["path"] for line in ledger(as_root, name)] == [str(as_root.outside / name)]
+        assert [line["path"] for line in guarded.denials(as_root, name)] == [str(as_root.outside / name)]
 
 
 def test_a_further_commands_denials_belong_to_the_session(as_root: Guarded, audited: None) -> None:
@@ -274,7 +260,7 @@ def test_a_further_commands_denials_belong_to_the_session(as_root: Guarded, audi
     ended = as_root.who.run([as_root.installed.paddock, "exec", "more", "--", "cat", secret], cwd=as_root.inside)
     assert ended.returncode == 1
     waiting.communicate(b"\n", timeout=60)
-    assert [line["path"] for line in ledger(as_root, "more")] == [str(secret)]
+    assert [line["path"] for line in guarded.denials(as_root, "more")] == [str(secret)]
 
 
 def test_follow_shows_denials_as_they_come(as_root: Guarded, audited: None) -> None:
@@ -331,43 +317,4 @@ def test_a_killed_launcher_leaves_what_it_has_heard(as_root: Guarded, audited: N
     os.kill(session.pid, signal.SIGKILL)
     session.communicate(timeout=60)
     assert watching.communicate(timeout=60)[0] == b""
-    assert [line["path"] for line in ledger(as_root, "killed")] == [str(secret)]
-
-
-ASKS = """
-import sys, urllib.error, urllib.request
-for line in sys.stdin:
-    try:
-        urllib.request.urlopen(line.strip(), timeout=60)
-    except urllib.error.HTTPError as error:
-        print(error.code, flush=True)
-"""
-
-
-def test_the_proxys_refusals_are_in_the_ledger(who: Who, installed: Installed, public_dir: Path) -> None:
-    """As they come, and after the session; with the rule that would allow them."""
-    need("landlock")
-    jail = _guarded(who, installed, public_dir)
-    options = ("--session", "net", "--net", "proxy", "--allow-domain", "example.com")
-    command: list[str | Path] = [installed.paddock, "run", *options, "--", "/usr/bin/python3", "-I", "-c", ASKS]
-    session = who.start(command, cwd=jail.inside)
-    assert session.stdin is not None
-    assert session.stdout is not None
-    session.stdin.write(b"http://one.example.invalid/\n")
-    session.stdin.flush()
-    assert session.stdout.readline() == b"403\n"
-    watching = who.start([installed.paddock, "denials", "net", "--follow", "--json"])
-    assert watching.stdout is not None
-    assert json.loads(watching.stdout.readline())["host"] == "one.example.invalid"
-    session.stdin.write(b"http://two.example.invalid:8080/\n")
-    session.stdin.flush()
-    assert json.loads(watching.stdout.readline())["port"] == 8080
-    session.communicate(timeout=60)
-    assert watching.communicate(timeout=60)[0] == b""
-    lines = ledger(jail, "net")
-    assert [(line["layer"], line["host"], line["port"]) for line in lines] == [
-        ("proxy", "one.example.invalid", 80),
-        ("proxy", "two.example.invalid", 8080),
-    ]
-    assert lines[0]["allow"]["flag"] == "--allow-domain one.example.invalid:80"
-    assert lines[0]["risk"]
+    assert [line["path"] for line in guarded.denials(as_root, "killed")] == [str(secret)]

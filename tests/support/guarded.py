@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from policy import promises
-from tests.support import install, syscalls_by_name
+from tests.support import install, repository, syscalls_by_name
 from tests.support.identity import Who, Word
 from tests.support.install import Installed
 from tests.support.repository import Repo
@@ -101,3 +101,18 @@ def make(who: Who, installed: Installed, repo: Repo, place: Path) -> Guarded:
 def facts(report: Mapping[str, Any]) -> dict[str, str]:
     """Row -> verdict of an enforcement report."""
     return {entry["row"]: entry["verdict"] for entry in report["promises"]}
+
+
+def at(who: Who, installed: Installed, directory: Path) -> Guarded:
+    """A worktree of `who`'s, in a new place below `directory`."""
+    place = directory / "place"
+    place.mkdir()
+    who.give(place)
+    return make(who, installed, repository.make(who, place), place)
+
+
+def denials(jail: Guarded, session: str) -> list[dict[str, Any]]:
+    """What `paddock denials` tells of a session."""
+    ended = jail.who.run([jail.installed.paddock, "denials", session, "--json"], cwd=jail.inside)
+    assert ended.returncode == 0, ended.stderr
+    return [json.loads(line) for line in ended.stdout.splitlines()]

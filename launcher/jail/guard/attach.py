@@ -47,7 +47,9 @@ class Guard:
         ("terminals", "held", "/dev/pts is not granted; the guard opens the other side of new ones"),
     )
 
-    def __init__(self, plan: Plan, status_fd: int, addresses: tuple[tuple[bytes, int], ...] = ()) -> None:
+    def __init__(
+        self, plan: Plan, status_fd: int, addresses: tuple[tuple[bytes, int], ...] = (), ledger_fd: int | None = None
+    ) -> None:
         """Opens the pipes and moves this process into a Landlock domain of which the jail's is a part.
 
         The domain takes nothing away but abstract sockets made outside, so that a connect that is performed here is
@@ -57,12 +59,14 @@ class Guard:
             plan: bound.
             status_fd: where faults are told (`launcher.jail.status`).
             addresses: (4 or 16 bytes, port) that may be connected to over TCP: the session's proxy, say.
+            ledger_fd: a pipe to whoever keeps the session's ledger, where refused calls are told. None for `status_fd`.
 
         Raises:
             Refusal: Landlock cannot scope abstract sockets (before ABI 6).
         """
         self._rules = Rules(plan, addresses)
         self._status_fd = status_fd
+        self._ledger_fd = status_fd if ledger_fd is None else ledger_fd
         self._prepare()
         self._number, self._tell = os.pipe()
         self._wait, self._go = os.pipe()
@@ -143,9 +147,9 @@ class Guard:
         # A pipe with room for anything takes PIPE_BUF bytes at once (pipe(7)), and whole.
         if len(payload) < _PIPE_BUF:
             room = select.poll()  # one for each call: several threads come here, and a poll object serves one
-            room.register(self._status_fd, select.POLLOUT)
+            room.register(self._ledger_fd, select.POLLOUT)
             if room.poll(0):
-                status.send(self._status_fd, status.DENIED, payload)
+                status.send(self._ledger_fd, status.DENIED, payload)
 
     def _fault(self, error: BaseException) -> None:
         """Ends this process, and with it the jail: the launcher sees to that. Nothing goes on without its guard."""

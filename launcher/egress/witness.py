@@ -1,0 +1,167 @@
+"""Who is at the other end of a connection to the proxy: asked for the ledger, when something was refused.
+
+The proxy itself cannot look: its Landlock domain closes /proc, and other processes. So a helper that was forked before
+does, which keeps no privilege, and knows nothing but the numbers of two ports that it is asked with. A socket's inode
+stands in the table of its network namespace (proc_pid_net(5)), and its owner among the launcher's descendants, which
+hold it as ``socket:[INODE]`` (proc_pid_fd(5)).
+"""
+
+import os
+import socket
+import time
+
+from launcher.jail import capabilities, hygiene, processes
+from launcher.ledger.denial import Process
+
+NAME = "paddock-witness"
+"""Of the helper, as ps(1) shows it."""
+
+NOBODY = Process()
+
+_PATIENCE = 0.25
+"""Seconds for one answer. Nothing else is served meanwhile."""
+
+_SHARE = 0.1
+"""Of the time that may be spent on asking, so that a flood of refusals cannot hold up what is allowed."""
+
+_AT_ONCE = 2.0
+"""Seconds of asking that may have been saved up."""
+
+_LONGEST = 1500
+"""Bytes of an answer; the path of a programme is cut to fit."""
+
+_ESTABLISHED = 1
+_CLOSE_WAIT = 8
+
+
+class Witness:
+    """Asks the helper, which lives as long as this process. To be made before this process is confined."""
+
+    def __init__(self, launcher: int) -> None:
+        """Forks the helper.
+
+        Args:
+            launcher: process id of the jail's launcher.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _serve(theirs, parent, launcher)
+        theirs.close()
+        ours.settimeout(_PATIENCE)
+        self._socket = ours
+        self._number = 0
+        self._saved = _AT_ONCE
+        self._asked = time.monotonic()
+
+    def of(self, client: socket.socket) -> Process:
+        """Who holds the other end of a connection; `NOBODY` when that cannot be found out, or not in time.
+
+        Args:
+            client: accepted by this process from inside the jail.
+        """
+        start = time.monotonic()
+        self._saved = min(_AT_ONCE, self._saved + (start - self._asked) * _SHARE)
+        self._asked = start
+        if self._saved <= 0:
+            return NOBODY
+        try:
+            return self._ask(client.getpeername()[1], client.getsockname()[1])
+        except OSError:
+            return NOBODY  # the client has gone, or the helper: what was refused stays refused
+        finally:
+            self._saved -= time.monotonic() - start
+
+    def close(self) -> None:
+        """Ends the helper, which has nobody to answer any more."""
+        self._socket.close()
+        os.waitpid(self._pid, 0)
+
+    def _ask(self, theirs: int, ours: int) -> Process:
+        self._number = (self._number + 1) % (1 << 32)
+        number = self._number.to_bytes(4, "big")
+        self._socket.send(number + theirs.to_bytes(2, "big") + ours.to_bytes(2, "big"))
+        while True:
+            answer = self._socket.recv(4096)
+            if not answer:
+                return NOBODY
+            if answer[:4] == number:  # else it belongs to a question that took too long
+                pid, name, program = answer[4:].split(b"\0")
+                return Process(int(pid), name.decode(errors="replace"), os.fsdecode(program))
+
+
+def _serve(asked: socket.socket, parent: int, launcher: int) -> None:
+    code = 1
+    try:
+        processes.tie_to_parent(parent)
+        hygiene.close_inherited((asked.fileno(),))
+        with open("/proc/self/comm", "w") as file:
+            file.write(NAME)
+        hygiene.no_new_privs()
+        capabilities.drop_all()
+        while question := asked.recv(64):
+            theirs, ours = int.from_bytes(question[4:6], "big"), int.from_bytes(question[6:8], "big")
+            found = owner(launcher, theirs, ours, besides=frozenset((parent,)))
+            words = (str(found.pid).encode(), found.comm.encode(), os.fsencode(found.exe))
+            asked.send((question[:4] + b"\0".join(words))[:_LONGEST])
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def owner(launcher: int, local: int, remote: int, besides: frozenset[int] = frozenset()) -> Process:
+    """The process below `launcher` that holds a TCP connection over the loopback.
+
+    Args:
+        launcher: process id.
+        local: the connection's port at the process that is looked for.
+        remote: its port at the other end.
+        besides: process ids that are not looked at, nor what is below them.
+
+    Returns:
+        The oldest one that holds it; `NOBODY` when there is none that may be looked at.
+    """
+    inodes: dict[int, str] = {}  # of network namespaces -> of the connection's socket there
+    for pid in processes.descendants(launcher, besides):
+        try:
+            namespace = os.stat(f"/proc/{pid}/ns/net").st_ino
+            if namespace not in inodes:
+                inodes[namespace] = _inode(pid, local, remote)
+            wanted = inodes[namespace]
+            if wanted and _holds(pid, wanted):
+                return _described(pid)
+        except OSError:
+            continue  # it has ended, or may not be looked at
+    return NOBODY
+
+
+def _inode(pid: int, local: int, remote: int) -> str:
+    """Inode of a connection's socket in the network namespace of a process; "" when it is not there."""
+    for table in ("tcp", "tcp6"):
+        with open(f"/proc/{pid}/net/{table}", encoding="ascii") as file:
+            next(file)
+            for line in file:
+                _, here, there, state, *more = line.split()
+                ends = int(here.rpartition(":")[2], 16), int(there.rpartition(":")[2], 16)
+                if ends == (local, remote) and int(state, 16) in (_ESTABLISHED, _CLOSE_WAIT):
+                    return more[5]
+    return ""
+
+
+def _holds(pid: int, inode: str) -> bool:
+    wanted = f"socket:[{inode}]"
+    folder = f"/proc/{pid}/fd"
+    for fd in os.listdir(folder):
+        try:
+            if os.readlink(f"{folder}/{fd}") == wanted:
+                return True
+        except OSError:
+            continue  # closed meanwhile
+    return False
+
+
+def _described(pid: int) -> Process:
+    with open(f"/proc/{pid}/comm", "rb") as file:
+        name = file.read().rstrip(b"\n").decode(errors="replace")
+    return Process(pid, name, os.readlink(f"/proc/{pid}/exe"))
