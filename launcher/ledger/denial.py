@@ -53,9 +53,19 @@ class Denial(NamedTuple):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Denials with the same key are one line with a count: who asked is told by programme, not by number."""
+        """Denials with the same key are one line with a count: who asked is told by programme, not by number.
+
+        What the dynamic loader looks for (ld.so(8)) is one line for all programmes, because none of them asked.
+        """
         subject = (self.path, self.host, self.port, self.target)
-        return (self.layer, self.operation, self.rights, *subject, self.process.exe or self.process.comm)
+        who = "" if _is_loaders(self.path, self.wanted) else self.process.exe or self.process.comm
+        return (self.layer, self.operation, self.rights, *subject, who)
+
+
+def _is_loaders(path: str, wanted: str) -> bool:
+    """Whether a file is one that the dynamic loader reads in everybody's name: its settings, or a library."""
+    name = path.rpartition("/")[2]
+    return wanted != "w" and (name.startswith("ld.so.") or name.endswith(".so") or ".so." in name)
 
 
 OPERATIONS = {

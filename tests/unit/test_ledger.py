@@ -37,22 +37,27 @@ def test_a_session_without_denials_leaves_nothing(path: str) -> None:
 
 
 def test_what_repeats_is_one_line_with_a_count(path: str) -> None:
-    """Of the same programme; another programme's is another line. The first is there at once."""
+    """Of the same programme; another programme's is another line, unless it is the loader. The first comes at once."""
     with record.Ledger(path, plan(), {"session": "review"}) as ledger:
         ledger.add(denial())
         assert len(Path(path).read_text().splitlines()) == 2
         for pid in range(100):
             ledger.add(denial(process=Process(pid, "cat", "/usr/bin/cat")))
         ledger.add(denial(process=Process(8, "tac", "/usr/bin/tac")))
+        for name in ("cat", "tac"):
+            for path_of_loader in ("/etc/ld.so.preload", "/opt/lib/libx.so.1"):
+                ledger.add(denial(path_of_loader, process=Process(9, name, f"/usr/bin/{name}")))
         ledger.end(3, ("a note",))
     contents = store.read(path)
     assert contents.facts["session"] == "review"
     assert [(line["path"], line["process"]["comm"], line["count"]) for line in contents.denials] == [
         ("/etc/shadow", "cat", 101),
         ("/etc/shadow", "tac", 1),
+        ("/etc/ld.so.preload", "cat", 2),
+        ("/opt/lib/libx.so.1", "cat", 2),
     ]
     assert (contents.end["lost"], contents.end["notes"]) == (3, ["a note"])
-    assert len(Path(path).read_text().splitlines()) == 5
+    assert len(Path(path).read_text().splitlines()) == 9
     assert os.stat(path).st_mode & 0o777 == 0o600
 
 
