@@ -37,7 +37,7 @@ VARIABLES = {
     "PADDOCK_NO_USERNS": ("1", None),
     "PADDOCK_LANDLOCK_ABI": ("6", "7", None),
 }
-EXAMPLES = int(os.environ.get("PADDOCK_EXAMPLES", "24"))
+EXAMPLES = int(os.environ.get("PADDOCK_EXAMPLES", "14"))
 OWN_DIRECTORIES = ("state-not-ours", "state-unusable")
 NEW_NAMES = ("tool", "late", ".envrc", ".gitmodules", "HEAD", "x.code-workspace", "z.toml", ".git", "commondir")
 

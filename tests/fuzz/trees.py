@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-EXAMPLES = int(os.environ.get("PADDOCK_EXAMPLES", "14"))
+EXAMPLES = int(os.environ.get("PADDOCK_EXAMPLES", "10"))
 LETTER = {"READ": "r", "LIST": "r", "EXECUTE": "x"}
 ALL = ("READ", "LIST", "WRITE", "MKDIR", "DELETE", "MOVE", "EXECUTE")
 

@@ -191,7 +191,7 @@ def test_both_give_the_same_verdicts(who: Who, public_dir: Path, abi: int) -> No
     root = public_dir / "tree"
     verdicts: set[str] = set()
 
-    @settings(max_examples=12, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=8, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(rules=RULES)
     def compare(rules: Rules) -> None:
         seen = []
