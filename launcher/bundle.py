@@ -32,6 +32,7 @@ SOMETIMES = (
     "launcher.session.short_temp",
     "launcher.session.limits",
     "launcher.jail.guard.attach",
+    "launcher.vcs.quarantine.swap",
 )
 """What launches import at use, each with what it needs itself."""
 

@@ -94,9 +94,16 @@ class Holder:
             os.close(fd)
 
     def put(
-        self, content: bytes, temporary: str, *, mode: int = 0o644, owner: tuple[int, int] | None = None, time: int = 0
+        self,
+        content: bytes,
+        temporary: str,
+        *,
+        mode: int = 0o644,
+        owner: tuple[int, int] | None = None,
+        time: int = 0,
+        lasting: bool = True,
     ) -> None:
-        """Makes the entry a new regular file, in one step, synced. What is there must be no directory.
+        """Makes the entry a new regular file, in one step. What is there must be no directory.
 
         Args:
             content: of the file.
@@ -104,6 +111,7 @@ class Holder:
             mode: its permissions.
             owner: user and group, which only root can give away; None for the caller's.
             time: of its last change, in nanoseconds; 0 for now.
+            lasting: it has to survive a power failure.
 
         Raises:
             OSError: it cannot be made; the entry is as it was.
@@ -120,14 +128,16 @@ class Holder:
                 os.fchmod(fd, mode)
                 if time:
                     os.utime(fd, ns=(time, time))
-                os.fsync(fd)
+                if lasting:
+                    os.fsync(fd)
             finally:
                 os.close(fd)
             os.rename(temporary, NAME, src_dir_fd=self._fd, dst_dir_fd=self._fd)
         except BaseException:
             os.unlink(temporary, dir_fd=self._fd)
             raise
-        os.fsync(self._fd)
+        if lasting:
+            os.fsync(self._fd)
 
     def drop(self, name: str) -> None:
         """Removes a file or link of that name, if there is one."""

@@ -69,7 +69,8 @@ def swap(directory: str, record: Record) -> None:
             _hold(entry, os.path.basename(directory))
         for entry in entries:
             with Holder(record.worktree, entry.path) as holder:
-                holder.put(entry.swapped, _temporary(serial), mode=entry.mode, owner=entry.owner)
+                # Whatever a power failure makes of it, it is written down what it was.
+                holder.put(entry.swapped, _temporary(serial), mode=entry.mode, owner=entry.owner, lasting=False)
     except BaseException:
         dock(directory)
         raise

@@ -4,7 +4,7 @@ Launch path of jails without mounts: `os`.
 """
 
 from launcher.lean import os
-from launcher.vcs.quarantine.record import SWAPPED_NOW, replace_file, sync_directory
+from launcher.vcs.quarantine.record import SWAPPED_NOW, replace_file
 from policy.errors import Refusal
 
 TYPE_CHECKING = False
@@ -78,12 +78,11 @@ def write(directory: str, serial: str, entries: "Iterable[Entry]") -> None:
 
 
 def remove(directory: str) -> None:
-    """Removes what is written down: all of it is back (OSError)."""
+    """Removes what is written down: all of it is back (OSError). Not synced: what is back may be put back once more."""
     try:
         os.unlink(f"{directory}/{SWAPPED_NOW}")
     except FileNotFoundError:
         return
-    sync_directory(directory)
 
 
 def read(directory: str) -> tuple[str, tuple[Entry, ...]] | None:
