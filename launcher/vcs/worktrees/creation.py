@@ -13,7 +13,7 @@ from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.quarantine import record as private
 from launcher.vcs.quarantine import swap_journal
-from launcher.vcs.worktrees import copying, files, lock
+from launcher.vcs.worktrees import copying, files, lock, parallel
 from launcher.vcs.worktrees.models import Part, State, Worktree
 from launcher.vcs.worktrees.proposal import propose
 from launcher.vcs.worktrees.request import Options, Say, Step
@@ -152,8 +152,11 @@ class Creation:
         files.write_pointer(place, git_dir)
         settings = (*options.settings(), *self._user.of_filters(options.filters))
         git = Git(git_dir, place, filters=options.filters, settings=settings, hold=(kept,))
+        whole = not (options.filters or os.path.lexists(f"{git_dir}/info/sparse-checkout"))
+        algorithm = "sha256" if len(part.base) == 64 else "sha1"
         try:
-            git.run("read-tree", "-m", "-u", "HEAD", environment=IDENTITY)
+            if not (whole and parallel.check_out(git, options.processes(), algorithm, IDENTITY)):
+                git.run("read-tree", "-m", "-u", "HEAD", environment=IDENTITY)
         except GitFailed as failure:
             failure.hint = "nothing was left behind; free some space, or see whether `git fsck` is content"
             raise
