@@ -5,17 +5,13 @@ of its input and takes its locks away. Harvest and merge both move refs of sever
 their transactions are prepared before the first one is committed.
 """
 
-import select
 import subprocess
-import time
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
+from launcher.vcs import answers
 from launcher.vcs.git import Git, GitFailed, kill
 from policy.errors import Refusal
-
-_PATIENCE = 120.0
-"""Seconds to wait for an answer of git: reference-transaction hooks are off, so only a slow disk takes long."""
 
 _MOVED = ("refs-moved", "somebody else moved or locked one of them in the meantime: run the same command again")
 
@@ -83,7 +79,7 @@ class Transaction:
         except BrokenPipeError:
             pass
         try:
-            self._process.wait(_PATIENCE)
+            self._process.wait(answers.PATIENCE)
         except subprocess.TimeoutExpired:
             raise GitFailed("git-timeout", self._words, self._git.git_dir, "does not end", status=None) from None
         finally:
@@ -111,15 +107,8 @@ class Transaction:
 
     def _line(self) -> str:
         """One line of git's answer; shorter when it has ended."""
-        assert self._process.stdout is not None
-        deadline = time.monotonic() + _PATIENCE
-        found = b""
-        while not found.endswith(b"\n"):
-            if not select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                kill(self._process)
-                raise GitFailed("git-timeout", self._words, self._git.git_dir, "does not answer", status=None)
-            byte = self._process.stdout.raw.read(1)  # type: ignore[attr-defined]  # unbuffered, or select would not see
-            if not byte:
-                break
-            found += byte
-        return found.decode(errors="replace").removesuffix("\n")
+        found = answers.line(self._process)
+        if found is None:
+            kill(self._process)
+            raise GitFailed("git-timeout", self._words, self._git.git_dir, "does not answer", status=None)
+        return found

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from launcher.vcs import journal
 from launcher.vcs.git import Completed, Git
 from launcher.vcs.merge import files, work
+from launcher.vcs.merge.moves import Follow
 from launcher.vcs.merge.outcome import Source
 from launcher.vcs.merge.target import find
 from launcher.vcs.transaction import Transaction
@@ -41,6 +42,7 @@ class Task(NamedTuple):
         run: to roll back.
         kill_at: number of the step before which it dies, from 1; 0 for never.
         everything: its git processes die with it, as when the machine goes down.
+        jailed: files are moved by git in a jail, as an agent's are.
     """
 
     action: str
@@ -50,6 +52,7 @@ class Task(NamedTuple):
     run: str = ""
     kill_at: int = 0
     everything: bool = False
+    jailed: bool = False
 
 
 def forked(task: Task) -> tuple[int, str] | None:
@@ -121,7 +124,8 @@ def _act(task: Task) -> str:
     if task.action == "merge":
         git = Git(git_dir)
         sources = [Source(name, git.text("rev-parse", f"refs/heads/{name}")) for name in task.names]
-        settings = work.Settings(task.state, {}, seconds=1_500_000_000)
+        follow = Follow(files=True, jailed=task.jailed)
+        settings = work.Settings(task.state, {}, seconds=1_500_000_000, follow=follow)
         return work.merge(lambda: find(task.root, None), sources, settings, git_dir).state
     if task.action == "resume":
         done = work.resume(git_dir, task.state)

@@ -69,10 +69,12 @@ class Scene:
         lines = ground.git("for-each-ref", "--format=%(refname) %(objectname)", "refs/heads").splitlines()
         return dict(line.split(" ") for line in lines) | {"HEAD": ground.id("HEAD")}
 
-    def do(self, action: str, *, run: str = "", kill_at: int = 0, everything: bool = False) -> tuple[int, str] | None:
+    def do(
+        self, action: str, *, run: str = "", kill_at: int = 0, everything: bool = False, jailed: bool = False
+    ) -> tuple[int, str] | None:
         """Merges, resumes or rolls back in a process of its own."""
         root, state = str(self.main.root), str(self.state)
-        return forked(Task(action, root, state, ("one", "two"), run, kill_at, everything))
+        return forked(Task(action, root, state, ("one", "two"), run, kill_at, everything, jailed))
 
     def run_id(self) -> str:
         """The name of the only run."""
@@ -96,18 +98,22 @@ def after(template: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[int
     return done[0], scene.all()
 
 
-@pytest.mark.parametrize("everything", [False, True], ids=["launcher", "launcher-and-git"])
+@pytest.mark.parametrize(
+    ("everything", "jailed"),
+    [(False, False), (True, False), (True, True)],
+    ids=["launcher", "launcher-and-git", "git-in-a-jail"],
+)
 def test_a_killed_merge_ends_all_old_or_all_new(
-    template: Path, after: tuple[int, dict[str, object]], tmp_path: Path, everything: bool
+    template: Path, after: tuple[int, dict[str, object]], tmp_path: Path, everything: bool, jailed: bool
 ) -> None:
     """After `--resume`, refs and files of all repositories are either as before or as after, and nothing is left."""
     steps, new = after
     chance = random.Random(7)
     seen = set()
-    for kill in range(1 + everything, steps + 1, 1 if ROUNDS > 1 else 5):
+    for kill in range(1 + everything, steps + 1, 1 if ROUNDS > 1 else 12 if jailed else 5):
         for number in range(ROUNDS):
             scene = Scene(template, tmp_path / f"{kill}-{number}")
-            assert scene.do("merge", kill_at=kill, everything=everything) is None
+            assert scene.do("merge", kill_at=kill, everything=everything, jailed=jailed) is None
             if number:
                 scene.do("resume", kill_at=chance.randint(1, steps), everything=everything)
             done = scene.do("resume")

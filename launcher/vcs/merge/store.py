@@ -7,9 +7,12 @@ from typing import NamedTuple, Self
 
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.merge import report
+from launcher.vcs.merge.commits import CommitWriter
 from launcher.vcs.merge.gitlinks import with_gitlinks
 from launcher.vcs.scratch import Scratch
 
+_FEW = 5
+"""Commits from which on a process for all of them is less work than one for each."""
 _UNRELATED = b"refusing to merge unrelated histories"
 
 
@@ -50,9 +53,14 @@ class Store:
         self._who = dict(who) | self._environment
         self._attributes_of: str | None = None
         self._attributes_fixed = False
+        self._commits = 0
+        self._writer: CommitWriter | None = None
 
     def close(self) -> None:
         """Removes what merging needed."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
         self._scratch.close()
 
     def with_gitlinks(self, commit: str, changes: Mapping[str, str | None]) -> str:
@@ -157,6 +165,12 @@ class Store:
         for parent in parents:
             words += ["-p", parent]
         content = message.encode("utf-8", "surrogateescape")
+        self._commits += 1
+        if self._commits == _FEW:
+            self._writer = CommitWriter(self.git, self._who, self.scratch("commit"))
+        made = self._writer.write(tree, parents, content) if self._writer is not None else None
+        if made is not None:
+            return made
         return self.git.run(*words, input=content, environment=self._who).out.decode().strip()
 
     def attributes_may_differ(self) -> None:
