@@ -16,6 +16,7 @@ from tests.support.merging import Task, forked
 from tests.support.nested import Nested, changed
 
 ROUNDS = int(os.environ.get("PADDOCK_KILLS", "1"))
+pytestmark = pytest.mark.timeout(300 if ROUNDS == 1 else 1800)
 
 
 @pytest.fixture(scope="module")
