@@ -8,7 +8,7 @@ import typer
 from launcher.session import messages
 from launcher.verbs import table as tables
 from launcher.verbs import typer_verb
-from launcher.verbs.service_common import Json, ago, client, ending, show_json, size
+from launcher.verbs.service_common import Json, ago, brief_ending, client, columns, cut, show_json, size
 from policy.errors import printable
 
 EXAMPLES = (
@@ -16,7 +16,9 @@ EXAMPLES = (
     ("paddock ps --all", "those that are over, too"),
     ("paddock ps --all --json", "for programmes"),
 )
-_COMMAND = 48
+_HEADING = ("SESSION", "STATE", "AGE", "CPU", "MEMORY", "ENDED BY", "COMMAND")
+_COMMAND, _ENDING = 24, 40
+"""Columns that the command has at least, and the reason of an end at most."""
 
 
 def main(argv: list[str]) -> int:
@@ -55,7 +57,9 @@ def table(sessions: list[dict[str, Any]]) -> list[str]:
             ago(session["created"]),
             f"{usage['cpu_percent']:.0f}%" if usage else "-",
             size(usage["memory"]) if usage else "-",
-            ending(session) or "-",
-            printable(shlex.join(session["command"]))[:_COMMAND],
+            cut(brief_ending(session), _ENDING) or "-",
+            printable(shlex.join(session["command"])),
         ))  # fmt: skip
-    return tables.lines(("SESSION", "STATE", "AGE", "CPU", "MEMORY", "ENDED BY", "COMMAND"), rows)
+    widths = [max(len(row[column]) for row in (_HEADING, *rows)) for column in range(len(_HEADING) - 1)]
+    room = max(_COMMAND, columns() - sum(widths) - 2 * len(widths))
+    return tables.lines(_HEADING, [(*row[:-1], cut(row[-1], room)) for row in rows])

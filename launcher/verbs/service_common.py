@@ -44,6 +44,27 @@ def size(count: int) -> str:
     return str(count)
 
 
+def columns() -> int:
+    """How many columns a line has: the terminal's; without one, enough for most."""
+    return os.get_terminal_size(1).columns if os.isatty(1) else 160
+
+
+def cut(text: str, room: int) -> str:
+    """`text` in so many columns at most."""
+    return text if len(text) <= room else text[: room - 1] + "…"
+
+
+def counted(number: int, what: str, several: str) -> str:
+    """A number and what is counted."""
+    return f"{number} {what if number == 1 else several}"
+
+
+def brief_ending(session: dict[str, Any]) -> str:
+    """Why a session ended, for a column; a refusal by its name alone."""
+    refusal = (session.get("outcome") or {}).get("refusal")
+    return f"refused: {refusal['errorType']}" if refusal else ending(session)
+
+
 def ending(session: dict[str, Any]) -> str:
     """Why a session ended, in few words."""
     outcome = session.get("outcome")

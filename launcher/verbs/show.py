@@ -7,7 +7,7 @@ from typing import Any
 from launcher.service.client import session_path
 from launcher.session import messages
 from launcher.verbs import typer_verb
-from launcher.verbs.service_common import Json, Name, ago, client, ending, show_json, size
+from launcher.verbs.service_common import Json, Name, ago, client, counted, ending, show_json, size
 from policy.errors import printable
 
 EXAMPLES = (
@@ -50,7 +50,8 @@ def described(session: dict[str, Any]) -> list[str]:
         lines.append(f"started   in {session['spawn_seconds'] * 1000:.1f} ms, attempt {session['attempt']}")
     lines += [f"label     {name}={value}" for name, value in session["labels"].items()]
     if usage := session["usage"]:
-        lines.append(f"uses      {usage['processes']} processes, {size(usage['memory'])} of memory, "
+        count = counted(usage["processes"], "process", "processes")
+        lines.append(f"uses      {count}, {size(usage['memory'])} of memory, "
                      f"{usage['cpu_seconds']:.1f} s of processor time ({usage['cpu_percent']:.0f}% now)")  # fmt: skip
     if outcome := session["outcome"]:
         lines += _outcome(outcome)

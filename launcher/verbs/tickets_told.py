@@ -84,12 +84,14 @@ def _after(
     """Commands that may come next."""
     lines = []
     failed = [agent for agent in agents if agent["session_id"] not in merged and agent["state"] != "ended"]
-    if failed:
-        lines.append(f"next: paddock logs {failed[0]['session']}   # what {failed[0]['ticket']} has written")
+    for agent in [each for each in failed if not each["refusal"]][:1]:
+        lines.append(f"next: paddock logs {agent['session']}   # what {agent['ticket']} has written")
     trunk = shlex.quote(result.get("trunk", "."))
     if aggregation.get("conflicted"):
         waiting = [agent["ticket"] for agent in agents if agent["session_id"] not in merged and agent not in failed]
-        lines.append(f"next: git -C WORKTREE merge ... to solve the conflict, then in {trunk}: "
+        place = aggregation["conflicted"]["agent_result_id"]
+        where = shlex.quote(next(agent["worktree"] for agent in agents if agent["session_id"] == place))
+        lines.append(f"next: in {where}: git merge the trunk, solve the conflict, commit; then in {trunk}: "
                      f"paddock merge {' '.join(map(shlex.quote, waiting))}")  # fmt: skip
     elif "trunk" in result and "aggregation" not in result:
         done = [agent["ticket"] for agent in agents if agent["state"] == "ended"]

@@ -12,7 +12,7 @@ from launcher.service.client import Client
 from launcher.session import messages
 from launcher.verbs import typer_verb
 from launcher.verbs.ps import table
-from launcher.verbs.service_common import ago, client, size
+from launcher.verbs.service_common import ago, client, counted, cut, size
 from policy.errors import printable
 
 EXAMPLES = (
@@ -20,6 +20,8 @@ EXAMPLES = (
     ("paddock top --once", "one look, as plain lines"),
     ("paddock top --json --interval 10", "one JSON object per look"),
 )
+_WIDE, _NAME, _SHORT_NAME = 100, 40, 24
+"""Columns of a terminal that shows everything, and of a session's name there and elsewhere."""
 _STYLES = {"running": "green", "starting": "yellow", "stopping": "yellow", "failed": "red", "lost": "red"}
 
 
@@ -74,8 +76,9 @@ def _plainly(service: Client, interval: float, *, once: bool, as_json: bool) -> 
 
 
 def _head(health: dict[str, Any], sessions: list[dict[str, Any]]) -> str:
+    helpers = counted(health["helpers"], "helper", "helpers")
     return (
-        f"paddock: {len(sessions)} live, up {ago(health['started'])}, {health['helpers']} helpers, "
+        f"paddock: {len(sessions)} live, up {ago(health['started'])}, {helpers}, "
         f"{sum(map(_cpu, sessions)):.0f}% of a processor, {size(sum(map(_memory, sessions)))} of memory"
     )
 
@@ -91,22 +94,22 @@ def _live(service: Client, interval: float) -> int:
     def drawn() -> Group:
         health, sessions = _look(service)
         grid = Table(box=None, pad_edge=False, header_style="bold", expand=True)
-        for name, options in (("SESSION", {}), ("STATE", {}), ("AGE", {"justify": "right"}),
-                              ("CPU", {"justify": "right"}), ("MEMORY", {"justify": "right"}),
-                              ("PROCS", {"justify": "right"}), ("CLIENTS", {"justify": "right"}),
-                              ("COMMAND", {"ratio": 1, "no_wrap": True, "overflow": "ellipsis"})):  # fmt: skip
-            grid.add_column(name, **options)
+        wide = console.size.width >= _WIDE
+        for name in ("SESSION", "STATE"):
+            grid.add_column(name, no_wrap=True)
+        for name in ("AGE", "CPU", "MEMORY", *(("PROCS", "CLIENTS") if wide else ())):
+            grid.add_column(name, justify="right", no_wrap=True)
+        grid.add_column("COMMAND", ratio=1, no_wrap=True, overflow="ellipsis")
         room = max(1, console.size.height - 4)
         for session in sessions[:room]:
             usage = session["usage"]
             grid.add_row(
-                Text(session["name"]),
+                Text(cut(session["name"], _NAME if wide else _SHORT_NAME)),
                 Text(session["state"], style=_STYLES.get(session["state"], "")),
                 ago(session["created"]),
                 f"{usage['cpu_percent']:.0f}%" if usage else "-",
                 size(usage["memory"]) if usage else "-",
-                str(usage["processes"]) if usage else "-",
-                str(session["attached"]),
+                *((str(usage["processes"]) if usage else "-", str(session["attached"])) if wide else ()),
                 Text(printable(shlex.join(session["command"]))),
             )
         left = len(sessions) - room

@@ -4,11 +4,13 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launcher.ledger import audit_socket
 from tests.support import audit, booted
 from tests.support.booted import ACCOUNT, Booted
 from tests.support.features import need
@@ -185,13 +187,29 @@ def test_a_user_has_one_without_an_administrator(system: Booted) -> None:
 def test_denials_of_the_kernels_audit_arrive_and_no_child_has_the_capability(
     installed: Installed, public_dir: Path
 ) -> None:
-    """The unit gives one capability; the service drops it when it listens; ledgers of its sessions have every path."""
+    """One unit switches audit on. The other gives one capability, which the service drops when it listens; ledgers of
+    its sessions have every path.
+    """
     need("systemd")
     need("audit")
-    with audit.switched_on(), booted.boot(installed, public_dir, initial=True) as up:
+    with booted.boot(installed, public_dir, initial=True) as up, ExitStack() as held:
         repository(up)
         ended = up.run(installed.paddock, "service", "install", "--system", "--root", "/")
         assert ended.returncode == 0, ended.stderr
+        # This may be a container, whose namespaces the kernel takes for the initial ones all the same; and what is
+        # installed for a test lies in /tmp.
+        up.run("mkdir", "-p", "/run/systemd/system/paddock-audit.service.d")
+        anywhere = "[Unit]\nConditionVirtualization=\n[Service]\nPrivateTmp=no\n"
+        up.run("tee", "/run/systemd/system/paddock-audit.service.d/test.conf", stdin=anywhere)
+        up.systemctl("daemon-reload")
+        with audit.switched_off():
+            up.systemctl("start", "paddock-audit.service")
+            known = audit_socket.status()
+            assert known is not None
+            assert known.enabled, up.journal()
+            assert up.show("paddock-audit.service", "Result") == "success"
+            assert up.show("paddock-audit.service", "ConditionResult") == "yes"
+        held.enter_context(audit.switched_on())
         # Root's manager hands its own runtime directory to all; the system's has none.
         up.run("mkdir", "-p", f"/run/systemd/system/{SERVICE}.d")
         up.run(
