@@ -1,5 +1,7 @@
 """Real agents over ACP, as an editor starts them, do their work in a jail, and nothing beyond it."""
 
+import json
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,22 +11,46 @@ import pytest
 from tests.support import acp_agents
 from tests.support.agent_scene import Scene
 from tests.support.features import need
-from tests.support.models.script import Write
+from tests.support.models.script import Run, Write
+
+
+def forged(scene: Scene) -> Run:
+    """Words in the agent's own name: a shell in the jail asks the editor, through the agent's standard output.
+
+    Most agents have no use for what an editor offers, but whatever they start can open the end of that pipe.
+    """
+    outside = scene.outside
+    calls: list[tuple[str, dict[str, object]]] = [
+        ("fs/write_text_file", {"path": f"{outside}/by-editor", "content": "x"}),
+        ("fs/read_text_file", {"path": f"{outside}/secret"}),
+        ("terminal/create", {"command": f"{outside}/tool", "args": [], "cwd": str(outside)}),
+    ]
+    lines = [
+        json.dumps(
+            {"jsonrpc": "2.0", "id": f"forged-{number}", "method": method, "params": {"sessionId": "s", **params}}
+        )
+        for number, (method, params) in enumerate(calls)
+    ]
+    return Run(f"printf '%s\\n' {shlex.join(lines)} >/proc/2/fd/1 && echo asked the editor")
 
 
 @pytest.mark.parametrize("make", acp_agents.AGENTS)
 def test_an_agent_of_an_editor_works_in_its_worktree_and_reaches_nothing_else(
     scene: Scene, make: Callable[[Scene], acp_agents.Agent], tmp_path: Path
 ) -> None:
-    """It writes, reads, executes and commits there; outside, neither its tools nor the editor do."""
+    """It writes, reads, executes and commits there; outside, neither its tools nor the editor do, whoever asks."""
     need("userns")
     agent = make(scene)
-    told = acp_agents.talk(scene, agent, scene.script(), tmp_path / "stderr")
+    *script, last = scene.script()
+    told = acp_agents.talk(scene, agent, [*script, forged(scene), last], tmp_path / "stderr")
     assert (told.stop_reason, told.status) == ("end_turn", 0), told.stderr
     scene.judge(scene.model.script, hosts=agent.hosts)
     assert told.editor.written == [f"{scene.worktree}/made.txt"] * agent.through_editor
     assert told.editor.run == []
     assert "1 commit harvested to one" in told.stderr
+    assert "asked the editor" in scene.model.results[-2]
+    refused = [json.loads(line)["path"] for line in scene.paddock.call("denials", "--json").stdout.splitlines()]
+    assert {f"{scene.outside}/by-editor", f"{scene.outside}/secret"} <= set(refused)
 
 
 def test_without_the_bridge_an_editor_writes_outside_for_an_agent(scene: Scene, tmp_path: Path) -> None:
