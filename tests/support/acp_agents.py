@@ -82,6 +82,17 @@ def qwen(scene: Scene) -> Agent:
     return Agent(command, environment, login="openai", through_editor=True, options=THROUGH_EDITOR)
 
 
+def copilot(scene: Scene) -> Agent:
+    environment = {
+        "COPILOT_OFFLINE": "true",
+        "COPILOT_PROVIDER_TYPE": "openai",
+        "COPILOT_PROVIDER_BASE_URL": f"{scene.model.url}/v1",
+        "COPILOT_PROVIDER_API_KEY": KEY,
+        "COPILOT_MODEL": "m",
+    }
+    return Agent(("copilot", "--acp"), environment)
+
+
 def talk(scene: Scene, agent: Agent, script: list[Step], log: Path, *, verb: str = "acp") -> Conversation:
     """One prompt to the agent in a jail, by an editor that offers everything.
 
@@ -103,4 +114,4 @@ def talk(scene: Scene, agent: Agent, script: list[Step], log: Path, *, verb: str
     )
 
 
-AGENTS: tuple[Callable[[Scene], Agent], ...] = (claude, codex, opencode, gemini, qwen)
+AGENTS: tuple[Callable[[Scene], Agent], ...] = (claude, codex, copilot, opencode, gemini, qwen)

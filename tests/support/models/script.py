@@ -64,7 +64,7 @@ class Call:
 
 
 NAMES: dict[type[Step], tuple[str, ...]] = {
-    Write: ("Write", "write", "write_file", "create_file", "apply_patch", "exec"),
+    Write: ("Write", "write", "write_file", "create_file", "create", "apply_patch", "exec"),
     Read: ("Read", "read", "read_file", "view"),
     Run: ("Bash", "bash", "run_shell_command", "exec_command", "shell_command", "shell", "exec"),
 }
@@ -112,7 +112,7 @@ def _arguments(step: Step, tool: Tool) -> Json | str:
     else:
         values[next(name for name in _PATHS if name in properties)] = step.path
         if isinstance(step, Write):
-            values["content"] = step.content
+            values["file_text" if "file_text" in properties else "content"] = step.content
     for name in tool.schema.get("required", []):
         values.setdefault(name, example(properties.get(name, {})))
     return values
