@@ -305,7 +305,8 @@ class Supervisor:
         """
         live = self.live.get(name)
         if live is None:
-            raise Refusal("session-over", f"session {name} is {self.store.required(name)['state']}")
+            raise Refusal("session-over", f"session {name} is {self.store.required(name)['state']}",
+                          hint=f"paddock logs {name} has what it wrote, paddock show {name} how it ended")  # fmt: skip
         return live
 
     def log_of(self, name: str) -> str:

@@ -42,7 +42,8 @@ class AttachStream(ClientStream):
         if write and live.streams.writer is not None:
             if not take:
                 raise Refusal("session-has-writer", f"another client writes to session {live.name}",
-                              hint="look on: --read (mode=read); or take its place: --take (take=1)")  # fmt: skip
+                              hint=f"paddock attach {live.name} --read looks on (mode=read), "
+                                   "--take writes in its place (take=1)")  # fmt: skip
             if isinstance(live.streams.writer, AttachStream):
                 live.streams.writer.displaced()
         if write:
