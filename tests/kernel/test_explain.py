@@ -191,7 +191,9 @@ def test_help_says_what_the_verb_itself_does(user_paddock: Paddock) -> None:
         assert "Exit status: 0" in text
         assert not [name for name in idle if f"  {name}" in text]
     assert all(f"  {name}" in user_paddock.call("run", "--help", cwd=Path("/")).stdout for name in idle)
-    assert "3 when the work is kept" in " ".join(user_paddock.call("worktree", "harvest", "--help").stdout.split())
+    told = user_paddock.call("worktree", "harvest", "--help").stdout
+    assert user_paddock.call("help", "worktree", "harvest").stdout == told
+    assert "3 when the work is kept" in " ".join(told.split())
     assert "or --preview forecasts" in " ".join(user_paddock.call("merge", "--help").stdout.split())
 
 
