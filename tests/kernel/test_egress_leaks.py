@@ -217,6 +217,9 @@ def test_nothing_leaves_through_the_proxy_but_what_is_allowed(world: World, padd
         plain("a request behind a request", "http://good.example/first") | {
             "send": plain("", "http://good.example/first")["send"] + "GET http://good.example/second HTTP/1.1\r\n\r\n"},
         tunnel("a server that speaks first", "good.example:22"),
+        # Neither leaves the server that the tunnel was opened to, nor is it a request to the proxy.
+        tunnel("a second request in one tunnel", "good.example:8000", GET.replace("Connection: close\r\n", ""),
+               "GET http://evil.example:8000/second HTTP/1.1\r\nHost: evil.example:8000\r\nConnection: close\r\n\r\n"),
     ]  # fmt: skip
     answers = tried(world, paddock, backend, [*attacks, *twins])
     seen = world.seen(before)
@@ -236,6 +239,7 @@ def test_nothing_leaves_through_the_proxy_but_what_is_allowed(world: World, padd
             attempt["name"]
         ]
     assert BANNER.decode() in answers["a server that speaks first"]
+    assert answers["a second request in one tunnel"].count("HTTP/1.1 200 ") == 3
     for name in ("a body", "chunks"):
         assert '"body": "abcd"' in answers[name]
     assert not [entry for entry in seen if entry["side"] == "machine"]
@@ -247,7 +251,7 @@ def test_nothing_leaves_through_the_proxy_but_what_is_allowed(world: World, padd
         (SECOND, 8000),
     }
     requests = {entry["what"].split()[1] for entry in seen if entry["kind"] == "request"}
-    assert requests == {"/x", "/inside", "/first", "/public/x", "/reading/x"}
+    assert requests == {"/x", "/inside", "/first", "/public/x", "/reading/x", "http://evil.example:8000/second"}
     asked = {entry["what"] for entry in seen if entry["kind"] == "dns"}
     assert asked <= {rule.partition(":")[0] for rule in ALLOWED} | {"www.good.example"}
 
