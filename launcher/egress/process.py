@@ -39,6 +39,7 @@ def run(plan: Plan, directory: str, secret: str, handed: list[int], published: t
             `plan.reach`, and unconnected ones of that namespace, for what comes to published ports.
         published: listening sockets, one for each of `plan.publish`.
     """
+    gc.freeze()  # nothing of what was imported is garbage: the first collection would look at all of it
     gc.enable()
     log = Log(f"{directory}/{FILE}", Bounds().log_bytes)
     code = 1
