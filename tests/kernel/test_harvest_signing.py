@@ -180,7 +180,11 @@ def test_what_cannot_be_signed_as_it_is_is_not_taken(here: Paddock, keys: Path) 
     evil.chmod(0o755)
     (here.worktree / "included").write_text(f'[gpg "ssh"]\n\tprogram = {evil}\n')
     here.who.give(here.worktree)
-    for key, value in (("gpg.ssh.program", evil), ("include.path", here.worktree / "included")):
+    for key, value in (
+        ("gpg.ssh.program", evil),
+        ("user.signingKey", evil),
+        ("include.path", evil.with_name("included")),
+    ):
         _host(here, "config", key, str(value))
         assert here.refused("worktree", "harvest", "--sign").reference == "git-config-in-worktree"
         _host(here, "config", "--unset", key)

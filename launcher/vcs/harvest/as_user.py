@@ -14,7 +14,11 @@ from typing import NamedTuple
 from policy.errors import Refusal
 from policy.plan import SYSTEM_PATH, beneath
 
-_PROGRAMS = ("gpg.program", "gpg.openpgp.program", "gpg.x509.program", "gpg.ssh.program", "gpg.ssh.defaultkeycommand")
+_NAMING = (
+    *("gpg.program", "gpg.openpgp.program", "gpg.x509.program", "gpg.ssh.program", "gpg.ssh.defaultkeycommand"),
+    "user.signingkey",
+)
+"""Keys that may name a programme or a file to sign with."""
 
 
 class AsUser(NamedTuple):
@@ -72,7 +76,7 @@ def prepare(git_dir: str, common_dir: str, worktree: str) -> AsUser:
             raise _in_worktree(origin.removeprefix("file:"), "git would obey that file of its configuration")
         key, _, value = entry.partition("\n")
         settings[key] = value
-    for key in _PROGRAMS:
+    for key in _NAMING:
         for word in _words(settings.get(key, "")):
             if agents(os.path.join("/", os.path.expanduser(word))):
                 raise _in_worktree(word, f"{key} names it")
