@@ -1,0 +1,89 @@
+"""When a session counts as frozen, by what the kernel says of its processes and control groups."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from launcher.vcs.quarantine import frozen, lock
+
+OWN = f"/proc/{os.getpid()}"
+_MOUNTS = (
+    b"30 23 0:26 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw\n31 23 0:27 /half /half rw - cgroup2 cgroup2 rw\n"
+)
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """A session of which this process, with a filter, is all that lives in the jail; and what files of /proc say."""
+    said = {
+        f"{OWN}/status": b"Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n",
+        f"{OWN}/cgroup": b"1:name=x:/other\n0::/a/b\n",
+        "/proc/self/mountinfo": _MOUNTS,
+        "/sys/fs/cgroup/a/b/cgroup.events": b"populated 1\nfrozen 0\n",
+    }
+    really = frozen._read
+    monkeypatch.setattr(frozen, "_read", lambda path: said[path] if path in said else really(path))
+    monkeypatch.setattr(frozen, "sessions", lambda directory: [1])
+    monkeypatch.setattr(frozen, "_below", lambda pid: [os.getpid()])
+    return said
+
+
+def test_a_frozen_group_stops_what_is_in_it(files: dict[str, bytes]) -> None:
+    """The group's own word counts, and only where the process has a filter, which all that is jailed has."""
+    assert not frozen.all_frozen("/nowhere")
+    files["/sys/fs/cgroup/a/b/cgroup.events"] = b"populated 1\nfrozen 1\n"
+    assert frozen.all_frozen("/nowhere")
+    files[f"{OWN}/status"] = b"Name:\tx\nSeccomp:\t0\n"
+    assert not frozen.all_frozen("/nowhere")
+
+
+def test_one_that_runs_is_enough(files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopped process does not speak for another one, nor one session for another."""
+    pid = os.fork()
+    if pid == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        os._exit(0)
+    try:
+        os.waitpid(pid, os.WUNTRACED)
+        files[f"/proc/{pid}/status"] = files[f"{OWN}/status"]
+        monkeypatch.setattr(frozen, "_below", lambda launcher: [pid])
+        assert frozen.all_frozen("/nowhere")
+        monkeypatch.setattr(frozen, "_below", lambda launcher: [pid, os.getpid()])
+        assert not frozen.all_frozen("/nowhere")
+        monkeypatch.setattr(frozen, "_below", lambda launcher: [pid] if launcher == 1 else [os.getpid()])
+        monkeypatch.setattr(frozen, "sessions", lambda directory: [1, 2])
+        assert not frozen.all_frozen("/nowhere")
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_who_holds_the_lock_is_known(tmp_path: Path) -> None:
+    """Sessions share it; whoever has it alone is none, and nobody is neither frozen nor alive."""
+    directory = str(tmp_path)
+    descriptor = lock.opened(directory)
+    assert frozen.sessions(directory) == []
+    assert not frozen.all_frozen(directory)
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        own = lock.opened(directory)
+        lock.together(own)
+        os.write(writing, b"x")
+        signal.pause()
+    try:
+        os.read(reading, 1)
+        assert frozen.sessions(directory) == [pid]
+        with frozen.held(directory) as rest:
+            assert rest is frozen.Rest.NONE
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(reading)
+        os.close(writing)
+    with frozen.held(directory) as rest:
+        assert rest is frozen.Rest.ENDED
+        assert frozen.sessions(directory) is None
+    os.close(descriptor)
