@@ -5,7 +5,7 @@ Launch path: see launcher/jail/syscalls.py.
 
 from launcher.jail import hygiene, syscalls
 from launcher.lean import os
-from launcher.session import cache, handoff, messages, state, terminal
+from launcher.session import cache, gitlinks, handoff, messages, state, terminal
 from launcher.session.places import AUDIT_SOCKET, Places
 from launcher.session.worker import Worker
 from policy import promises
@@ -196,6 +196,9 @@ class _Parts:
                 messages.say(f"paddock: warning: {printable(line)}")
         session.slots["secret"] = os.urandom(24).hex()
         bound = plan.bind(session.slots)
+        if promises.has_mounts(plan.backend) and (empty := gitlinks.directories(gitlinks.open_places(plan))):
+            # While the session lives, too: nothing is made where git outside looks.
+            bound = bound.replace(read_only=(*bound.read_only, *[(path, "submodule, not populated") for path in empty]))
         if _costly(plan):
             from launcher.session import limits
 
@@ -267,6 +270,25 @@ class _Parts:
             )
             self.lines += finished.lines
             self.harvested, self.refused = finished.data, finished.refusal
+        if self._plan.git != "shared" and (made := gitlinks.made_in(gitlinks.open_places(self._plan))):
+            self._put_aside(made)  # by the indexes as they are now that the work is taken over
+
+    def _put_aside(self, places: list[gitlinks.Place]) -> None:
+        """What the command has put where git outside expects a submodule."""
+        from launcher.session import packages
+        from launcher.session.places import made
+
+        packages.enable()
+        from launcher.vcs.quarantine import planted
+
+        directory = self._git.directory if self._git is not None else made(f"{self._places.state}/planted")
+        for root, git_dir, place in places:
+            try:
+                aside = planted.of_place(root, place, git_dir, directory)
+            except Refusal as refusal:
+                messages.say(str(refusal))
+            else:
+                self.lines += [planted.told(place, aside)] if aside is not None else ()
 
     def say(self, *, quiet: bool, strict: bool) -> None:
         """Tells the user what there is to know; of hand-off files only where no refusal will name them."""

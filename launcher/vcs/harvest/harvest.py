@@ -34,7 +34,7 @@ from launcher.vcs.harvest.agent_refs import HEADS, AgentRefs, plausible
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits, Part, PartResult
 from launcher.vcs.harvest.trusted import ref
-from launcher.vcs.quarantine import contents, frozen, signed, swap
+from launcher.vcs.quarantine import contents, frozen, planted, signed, swap
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.reached import reached
 from policy.errors import Refusal, printable
@@ -142,7 +142,7 @@ class _Run:
             raise _strict(told)
         for found in gathered:
             notes += self._signatures(found, record.worktree)
-            notes += [_added(found.part, where) for where in found.added]
+            notes += [note for where in found.added for note in self._added(found.part, where)]
         entries: list[journal.Entry] = []
         results: list[PartResult] = []
         for found in reversed(gathered):  # submodules before what holds them
@@ -250,6 +250,17 @@ class _Run:
             if not {oid, self._standing(oid)} & {known.get(name), given.get(name)}
         }
 
+    def _added(self, part: Part, where: str) -> tuple[str, ...]:
+        """Of a submodule that is named for the first time: what git outside would obey there is put aside before."""
+        place = f"{part.path}/{where}"
+        aside = planted.of_place(part.path, place, part.git_dir, self._directory)
+        update = f"git -C {shlex.quote(part.path)} submodule update --init {shlex.quote(where)}"
+        note = (
+            f"the agent has added the submodule {printable(where)}, and what is there is its own: read .gitmodules, "
+            f"and remove that directory; then: {printable(update)}"
+        )
+        return (note,) if aside is None else (planted.told(place, aside), note)
+
     def _finish(self, written: journal.Journal) -> None:
         """Publishes what the journal says. May be repeated after a crash, at any point."""
         for entry in written.entries:
@@ -355,14 +366,6 @@ def _gone(part: Part) -> str:
     return (
         f"the agent has removed {printable(_short(part.ref))} or made it unreadable; nothing of it is taken over, and "
         "the main repository's is as it was"
-    )
-
-
-def _added(part: Part, where: str) -> str:
-    update = f"git -C {shlex.quote(part.path)} submodule update --init {shlex.quote(where)}"
-    return (
-        f"the agent has added the submodule {printable(where)}, and the .git there is its own: read .gitmodules, and "
-        f"remove that directory before any git looks there; then: {printable(update)}"
     )
 
 

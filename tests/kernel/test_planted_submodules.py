@@ -1,0 +1,108 @@
+"""Where an index names a submodule that is not populated, git outside finds nothing that a command has put there."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support import repository
+from tests.support.features import need
+from tests.support.git_scene import ok
+from tests.support.identity import Who
+from tests.support.install import Installed
+from tests.support.paddock import Paddock
+from tests.support.session import Session
+
+_PLANT = """
+set -e
+git init -q "$0"; cd "$0"
+git config core.fsmonitor 'touch {ran}; false'
+git config user.name A; git config user.email a@example.invalid
+echo more >more; git add more 2>/dev/null; git commit -q -m 'agent: Planted.' 2>/dev/null
+"""
+
+
+@pytest.fixture
+def here(user: Who, installed: Installed, public_dir: Path) -> Paddock:
+    """The command in a linked worktree whose submodule `library` is not populated."""
+    need("landlock")
+    need("userns")
+    place = public_dir / "place-of-user"
+    place.mkdir()
+    repo = repository.make(user, user.give(place))
+    ok(user.run(["git", "submodule", "--quiet", "deinit", "--force", "library"], cwd=repo.one))
+    return Paddock(user, installed, place, repo.one, repo.main)
+
+
+def outside(here: Paddock, *words: str) -> str:
+    """What git says that the user runs in the worktree."""
+    return ok(here.who.run(["git", "-c", "protocol.file.allow=always", *words], cwd=here.worktree))
+
+
+@pytest.mark.parametrize("mode", ["private", "readonly"])
+def test_nothing_is_made_where_a_submodule_is_not_populated(here: Paddock, mode: str) -> None:
+    """Not while the session lives either; beside it everything can be written."""
+    ended = here.run("--git", mode, "--", "sh", "-c", "mkdir beside; git init -q library")
+    assert ended.returncode != 0
+    assert "Read-only file system" in ended.stderr
+    assert (here.worktree / "beside").is_dir()
+    assert list((here.worktree / "library").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "form"),
+    [("private", "directory"), ("private", "pointer"), ("readonly", "pointer"), ("guard", "directory")],
+)
+def test_git_status_outside_obeys_nothing(here: Paddock, mode: str, form: str) -> None:
+    """Where nothing was to be made read-only, what was made is put aside; without that git runs what it says."""
+    env = {}
+    if mode == "guard":  # which has private git directories in worktrees of Paddock's alone
+        env = {"PADDOCK_NO_USERNS": "1"}
+        ok(here.call("worktree", "add", "--no-submodules", "--path", here.place / "t", "t", env=env, cwd=here.main))
+        here = replace(here, worktree=here.place / "t")
+    (here.worktree / "library").rmdir()
+    ran = here.worktree / "ran"
+    plant = _PLANT.format(ran=ran)
+    if form == "pointer":
+        plant += "mv .git ../git-of-mine; echo 'gitdir: ../git-of-mine' >.git"
+    options = () if mode == "guard" else ("--git", mode)
+    ended = here.run(*options, "--", "sh", "-c", plant, "library", env=env)
+    assert ended.returncode == 0, ended.stderr
+    line = next(line for line in ended.stderr.splitlines() if "library/.git was the command's" in line)
+    aside = Path(line.rpartition(" it is at ")[2].removesuffix(" now"))
+    assert aside.exists()
+    assert not (here.worktree / "library/.git").exists()
+    ran.unlink(missing_ok=True)  # by git in the jail
+    outside(here, "status")
+    assert not ran.exists()
+    shutil.move(aside, here.worktree / "library/.git")
+    here.who.run(["git", "status"], cwd=here.worktree)
+    assert ran.exists()
+
+
+def test_what_the_user_populates_meanwhile_stays(here: Paddock) -> None:
+    """`git submodule update` outside, while a session lives: what leads to the repository's own data is not touched."""
+    with Session(here):
+        outside(here, "submodule", "--quiet", "update", "--init")
+    assert (here.worktree / "library/library.py").exists()
+    assert outside(here, "submodule", "status").startswith(" ")
+
+
+def test_a_submodule_that_is_added_as_a_repository_is_put_aside_before_it_is_taken_over(here: Paddock) -> None:
+    """With the harvest the user's index names it, so git outside would look there from then on."""
+    ran = here.worktree / "ran"
+    script = (
+        "set -e; d=$(git rev-parse --absolute-git-dir); git init -q again; "
+        'git -C again fetch -q "$d/modules/library" HEAD 2>/dev/null || git -C again fetch -q "$1" HEAD; '
+        "git -C again checkout -q FETCH_HEAD; "
+        f"git -C again config core.fsmonitor 'touch {ran}; false'; "
+        "git add again 2>/dev/null; git commit -q -m 'agent: Again.'"
+    )
+    outside(here, "submodule", "--quiet", "update", "--init")
+    ended = here.run("--ro", here.place / "upstream", "--", "sh", "-c", script, "sh", str(here.place / "upstream"))
+    assert "1 commit harvested" in ended.stderr, ended.stderr
+    assert "again/.git was the command's" in ended.stderr
+    ran.unlink(missing_ok=True)
+    outside(here, "status")
+    assert not ran.exists()

@@ -1,0 +1,44 @@
+"""Gitlinks found by their mode in an index are those that git lists."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from launcher.session import gitlinks
+
+ODD = ("plain", "with space", "ü", "new\nline", "deep/er/place", "x" * 200, "y" * 4095, "\udcff")
+
+
+def git(place: Path, *words: str, stdin: bytes = b"") -> bytes:
+    """Runs git in `place`."""
+    return subprocess.run(["git", "-C", str(place), *words], input=stdin, capture_output=True, check=True).stdout
+
+
+@pytest.mark.parametrize("version", ["2", "3", "4", "split"])
+@pytest.mark.parametrize("algorithm", ["sha1", "sha256"])
+def test_they_are_those_that_git_lists(tmp_path: Path, algorithm: str, version: str) -> None:
+    """In every version of the format, whatever the names; and none where there is none."""
+    git(tmp_path, "init", "-q", f"--object-format={algorithm}")
+    (tmp_path / "link").write_text("link")
+    (tmp_path / "symbolic-link").write_text("")
+    git(tmp_path, "add", ".")
+    assert gitlinks.named(f"{tmp_path}/.git") == []
+    oid = "1" * (40 if algorithm == "sha1" else 64)
+    lines = b"".join(f"160000 {oid}\t".encode() + name.encode("utf-8", "surrogateescape") + b"\0" for name in ODD)
+    git(tmp_path, "update-index", "-z", "--index-info", stdin=lines)
+    if version == "3":
+        git(tmp_path, "update-index", "--skip-worktree", "plain", "link")
+    elif version == "split":
+        git(tmp_path, "update-index", "--split-index")
+    else:
+        git(tmp_path, "update-index", "--index-version", version)
+    assert (tmp_path / ".git/index").read_bytes()[7] == (2 if version == "split" else int(version))
+    assert sorted(gitlinks.named(f"{tmp_path}/.git")) == sorted(ODD)
+
+
+def test_names_that_look_like_entries_are_no_more_than_names(tmp_path: Path) -> None:
+    """An index that is no index, and none at all, name nothing."""
+    assert gitlinks.named(str(tmp_path)) == []
+    (tmp_path / "index").write_bytes(b"DIRC\0\0\0\2" + b"\0\0\xe0\0" * 40)
+    assert gitlinks.named(str(tmp_path)) == []
