@@ -32,7 +32,9 @@ def main(argv: list[str]) -> int:
 
 
 def denials(
-    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="Default: the latest.")] = None,
+    session: Annotated[
+        str | None, typer.Argument(metavar="[SESSION]", help="Default: the last that was refused something.")
+    ] = None,
     follow_on: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the session ends.")] = False,
     list_all: Annotated[bool, typer.Option("--list", help="List the ledgers that are kept.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
