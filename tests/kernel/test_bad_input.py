@@ -203,7 +203,7 @@ def test_a_worktree_that_is_none(paddock: Paddock) -> None:
         error = paddock.refused("run", "--worktree", f"../{name}", "--", "true")
         assert (error.reference, "hint:" in error.text) == (reference, True)
     error = paddock.refused("run", "--", "true", cwd=place / "plain")
-    assert (error.reference, "git worktree add" in error.text) == ("not-a-worktree", True)
+    assert (error.reference, "--worktree DIR" in error.text) == ("not-a-worktree", True)
 
 
 def made(path: Path) -> Path:

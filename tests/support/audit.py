@@ -5,6 +5,7 @@ import os
 import socket
 import struct
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,7 +56,14 @@ def switched_off() -> Iterator[None]:
     """Audit is off at first, and what comes of that is nobody else's business; afterwards it is as before."""
     place = Path(tempfile.gettempdir(), f"paddock-tests-audit-{os.geteuid()}")
     with open(place, "a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        for _ in range(1200):  # two minutes: whoever has it on has a file of tests to run
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.1)
+        else:
+            raise TimeoutError("other tests keep the kernel's audit switched on")
         known = audit_socket.status()
         assert known is not None
         assert not known.enabled or switch(0)
