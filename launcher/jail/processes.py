@@ -108,13 +108,13 @@ def children(pid: int) -> list[int]:
                 found += map(int, file.read().split())
     except FileNotFoundError:
         # Either the process is gone or the kernel lacks CONFIG_PROC_CHILDREN; the slow way tells them apart.
-        return [child for child in map(int, filter(str.isdigit, os.listdir("/proc"))) if _parent(child) == pid]
+        return [child for child in map(int, filter(str.isdigit, os.listdir("/proc"))) if parent(child) == pid]
     except ProcessLookupError:
         return found
     return found
 
 
-def _parent(pid: int) -> int:
+def parent(pid: int) -> int:
     """The parent's process id, 0 when the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
@@ -171,7 +171,7 @@ def _kill_below(pid: int, parents: set[int]) -> None:
     except ProcessLookupError:
         return
     try:
-        if _parent(pid) in parents:
+        if parent(pid) in parents:
             _signal.pidfd_send_signal(pidfd, _signal.SIGKILL)
     except ProcessLookupError:
         return

@@ -72,8 +72,13 @@ def report(payload: bytes) -> "tuple[Any, ...]":
 class Decoder:
     """Puts messages together from the pieces that a pipe delivers."""
 
-    def __init__(self) -> None:
-        self._rest = b""
+    def __init__(self, rest: bytes = b"") -> None:
+        """Args: what was read before and is part of a message."""
+        self._rest = rest
+
+    def twin(self) -> "Decoder":
+        """Another one that has read as much as this one."""
+        return Decoder(self._rest)
 
     def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
         """The messages that are complete with `data`, as (kind, payload), in order."""

@@ -2,7 +2,7 @@
 
 Launcher, init and command share the caller's session and process group: no pty in between, so `bash` is interactive and
 `paddock run -- x | less` is one job. The command's stops are mirrored by the launcher, which is all that the caller's
-shell can see; what is sent to the launcher alone is passed on.
+shell can see (launcher/session/stops.py); what is sent to the launcher alone is passed on.
 
 Launch path: see launcher/jail/syscalls.py.
 """
@@ -265,6 +265,7 @@ class _Jail:
             elif kind == status.REFUSED:
                 self._refusal = self._refusal or status.refusal(payload)
             elif kind == status.EXITED:
+                self._stopped = (0, 0)
                 self._status, alone = status.exited(payload)
                 if alone:
                     self._when_empty()
@@ -277,18 +278,21 @@ class _Jail:
         return bool(data)
 
     def _stop(self, signal: int, number: int) -> None:
-        """Stops as the command did, so that the shell takes over; when continued, puts everything back."""
+        """Stops as the command did, so that the shell takes over; when continued, puts everything back.
+
+        Where there is no such shell, the command's stop is left to whoever stopped it.
+        """
         self._stopped = (0, 0)
         if self._child is None:
+            return
+        from launcher.session import stops
+
+        if not stops.can_be_resumed(signal, self._terminal.fd):
             return
         self._terminal.remember(self._child)
         if self._watch is not None:
             self._watch.pause()
-        # Sent while blocked: the terminal's own signal may be pending, and two would stop twice. Where stopping
-        # is impossible (orphaned process group) nothing happens here, and the command goes on at once.
-        os.kill(os.getpid(), signal)
-        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {signal})
-        _signal.pthread_sigmask(_signal.SIG_BLOCK, {signal})
+        stops.stop(signal, self._reader, self._child, self._decoder)
         _signal.sigtimedwait({_signal.SIGCONT}, 0)  # answered right here
         if self._watch is not None:
             self._watch.resume()

@@ -4,8 +4,8 @@ It looks ten times a second, more often at first, when half of a limit is used a
 than a tenth of the time. So it contains: what is used between two looks is over the limit. It runs in the launcher's
 own loop, and ending a jail is SIGKILL for its first process, with which all others end: no need to stop them before.
 
-A command that stops itself stops the launcher too, as job control wants. So before that the watchdog stops everything
-else inside: what runs is watched.
+At a terminal a command that stops itself stops the launcher too, as job control wants. So before that the watchdog
+stops everything else inside: what runs is watched.
 
 Launch path of the limits that need it: see launcher/session/limits.py.
 """

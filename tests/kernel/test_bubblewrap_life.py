@@ -146,6 +146,19 @@ def test_ctrl_z_and_fg(paddock: Paddock, console: Console) -> None:
         console.expect("<0>")
 
 
+def test_a_stopped_job_goes_on_with_its_command(paddock: Paddock, console: Console) -> None:
+    """Without `fg`: something inside continues the command, and the launcher ends with it."""
+    with console:
+        os.mkfifo(paddock.worktree / "go")
+        paddock.who.give(paddock.worktree)
+        console.run("set -b")
+        script = "(read x < go; kill -CONT $$) & kill -STOP $$; wait; exit 7"
+        console.type(line(paddock, "sh", "-c", script) + "\n")
+        console.expect("Stopped")
+        console.type("echo > go\n")
+        console.expect("Exit 7")
+
+
 def test_a_shell_inside_has_job_control(paddock: Paddock, console: Console) -> None:
     """bash is interactive, its jobs stop and continue, and the terminal is the caller's again at the end."""
     with console:

@@ -78,6 +78,16 @@ def test_stop_goes_step_by_step(service: Served) -> None:
     assert not [process for process in tree if alive(process["pid"])]
 
 
+def test_a_command_that_stops_itself_stops_no_helper(service: Served) -> None:
+    """A session whose command was continued, or ended while it was stopped, is over like any other."""
+    script = "(until [ -e on ]; do sleep 0.05; kill -CONT $$; done) & kill -STOP $$; touch on; wait; exit 7"
+    service.create("sh", "-c", script, name="resumed")
+    service.create("sh", "-c", "kill -STOP $$", name="stays-stopped", stdin="terminal")
+    assert service.over("resumed")["outcome"]["status"] == 7
+    stopped = service.post("/v1/sessions/stays-stopped/stop", {"wait": 30}).json
+    assert (stopped["state"], stopped["outcome"]["status"]) == ("ended", 137)
+
+
 def test_signals_reach_the_command(service: Served) -> None:
     """And only those that are known."""
     script = "trap 'echo got; exit 7' USR1; echo ready; while :; do sleep 0.05; done"

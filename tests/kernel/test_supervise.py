@@ -65,6 +65,14 @@ def test_without_a_terminal(jail: Jail, namespaces: bool) -> None:
     assert (ended.returncode, ended.stdout) == (9, "not a tty\n")
 
 
+def test_a_stopped_command_stops_nothing_else(jail: Jail, namespaces: bool) -> None:
+    """Without a terminal no shell would continue a stopped launcher, so it waits, and ends with its command."""
+    script = "(until [ -e on ]; do sleep 0.05; kill -CONT $$; done) & kill -STOP $$; touch on; echo resumed; exit 7"
+    ended = jail.who.run(["setsid", "--wait", *jail.words(["sh", "-c", script], namespaces=namespaces)],
+                         cwd=jail.worktree)  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (7, "resumed\n")
+
+
 # Statuses
 
 ALL = """

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from launcher.jail import processes
 from tests.support.console import CTRL_C, CTRL_D, CTRL_Z, SHELL, Console
 from tests.support.jail import Jail
 
@@ -19,6 +20,13 @@ def console(jail: Jail) -> "Console":
 def line(jail: Jail, *argv: str, namespaces: bool, **spec: object) -> str:
     """A command line for a shell that runs `argv` in the jail."""
     return shlex.join(jail.words(argv, namespaces=namespaces, **spec))
+
+
+STOPPING = """
+(until [ -e resumed ]; do sleep 0.05; kill -CONT $$; done) &
+kill -STOP $$; touch resumed; echo resumed; wait; exit 7
+"""
+"""Stops itself, and has something continue it that cannot come too early."""
 
 
 # Job control
@@ -140,6 +148,32 @@ def test_a_command_that_stops_itself(jail: Jail, console: Console, namespaces: b
         console.expect("word")
         console.run("true")
         console.expect("<0>")
+
+
+def test_a_stopped_job_goes_on_or_ends_with_its_command(jail: Jail, console: Console, namespaces: bool) -> None:
+    """Who continues or kills the command, and not the launcher, has the launcher end with its status all the same."""
+    file = jail.outside / "pid"
+    os.mkfifo(jail.worktree / "go")
+    jail.who.give(jail.worktree)
+    with console:
+        console.run("set -b")
+        script = "(read x < go; kill -CONT $$) & kill -STOP $$; echo resumed; wait; exit 7"
+        console.type(line(jail, "sh", "-c", script, namespaces=namespaces) + "\n")
+        console.expect("Stopped")
+        console.type("echo > go\n")
+        console.expect("resumed")
+        console.expect("Exit 7")
+        console.type(line(jail, "sh", "-c", "kill -STOP $$", namespaces=namespaces, pid_file=str(file)) + "\n")
+        console.expect("Stopped")
+        os.kill(processes.descendants(int(file.read_text()))[-1], signal.SIGKILL)
+        console.expect("Exit 137")
+
+
+def test_a_stop_that_no_shell_would_notice_is_the_commands_alone(jail: Jail, namespaces: bool) -> None:
+    """With a terminal but without a shell at it, the launcher waits, and goes on with its command."""
+    with Console(jail.who, jail.worktree, jail.words(["sh", "-c", STOPPING], namespaces=namespaces)) as console:
+        console.expect("resumed")
+        assert console.status() == 7
 
 
 def test_a_shell_inside_is_interactive(jail: Jail, console: Console, namespaces: bool) -> None:

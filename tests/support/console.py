@@ -74,6 +74,10 @@ class Console:
         self.screen = self.screen[found.end() :]
         return found
 
+    def status(self) -> int:
+        """Waits for the end of the programme at the terminal, and returns its exit status."""
+        return self._process.wait(PATIENCE)
+
     def resize(self, rows: int, columns: int) -> None:
         """Gives the window another size; the kernel tells the foreground process group."""
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

@@ -1,0 +1,114 @@
+"""Stopping as the command did, so that the shell at the terminal takes over, and going on when the command does.
+
+A launcher that has stopped itself reads nothing, so a child of it waits meanwhile. The init cannot do that: from its
+PID namespace the launcher can be signalled neither by number nor by pidfd (pidfd_send_signal(2), EINVAL). The child
+sends the stop as well as its end: two signals of one sender arrive in order, and the later cancels the earlier
+(signal(7)), so a command that goes on just now leaves nobody stopped.
+
+Loaded when a command stops.
+"""
+
+import select
+import time
+
+from launcher.jail import processes, status, syscalls
+from launcher.lean import ctypes, os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+    from typing import NoReturn
+else:
+    import _signal
+
+_SPLICE_F_NONBLOCK = 2
+_MOST = 1 << 20
+_LOOK_AGAIN = 0.05
+"""Seconds between two looks at a pipe that holds messages, but none that ends the stop."""
+
+
+def can_be_resumed(signal: int, terminal: int) -> bool:
+    """Whether this process may stop by `signal`: there is a terminal, and a shell at it that will notice.
+
+    Of an orphaned process group (setpgid(2)) nobody looks after the stops. The terminal's signals do not stop one;
+    SIGSTOP does.
+
+    Args:
+        signal: that stopped the command.
+        terminal: the controlling one, -1 when there is none.
+    """
+    return terminal != -1 and (signal != _signal.SIGSTOP or _has_shell())
+
+
+def _has_shell() -> bool:
+    group, pid = os.getpgrp(), os.getppid()
+    try:
+        while pid and os.getpgid(pid) == group:
+            pid = processes.parent(pid)
+        return pid != 0 and os.getsid(pid) == os.getsid(0)
+    except ProcessLookupError:
+        return False
+
+
+def stop(signal: int, reader: int, child: int, decoder: status.Decoder) -> None:
+    """Stops this process; comes back when somebody continues it, or its command has gone on or ended.
+
+    Comes back at once where the signal cannot stop it: the process group is orphaned, or the signal is ignored.
+
+    Args:
+        signal: to stop by. Blocked, unless it is SIGSTOP: the terminal's own may be pending, and two would stop twice.
+        reader: the pipe with the init's messages. They are left there.
+        child: process id of the init, not reaped.
+        decoder: of what has been read from the pipe before.
+    """
+    parent = os.getpid()
+    ends: tuple[int, ...] = ()
+    pid = 0
+    try:
+        ends = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            _attend(signal, reader, child, decoder, parent, ends[1])
+        os.close(ends[1])
+        ends = ends[:1]
+        os.read(ends[0], 1)
+    except OSError:
+        # No processes or descriptors are left: stopped without attendance rather than not at all.
+        os.kill(parent, signal)
+    finally:
+        for fd in ends:
+            os.close(fd)
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {signal})
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, {signal})
+    if pid:
+        os.kill(pid, _signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _attend(signal: int, reader: int, child: int, decoder: status.Decoder, parent: int, tell: int) -> "NoReturn":
+    # Nothing may escape from here: this is a copy of the launcher, with all that it has on its stack.
+    try:
+        processes.tie_to_parent(parent)
+        end = syscalls.pidfd_open(child)
+        poll = select.poll()
+        for fd in (reader, end):
+            poll.register(fd, select.POLLIN)
+        copy = os.pipe()
+        os.kill(parent, signal)
+        os.write(tell, b".")
+        while not any(fd == end for fd, _ in poll.poll()) and not _goes_on(reader, decoder.twin(), copy):
+            time.sleep(_LOOK_AGAIN)
+        os.kill(parent, _signal.SIGCONT)
+    finally:
+        os._exit(0)
+
+
+def _goes_on(reader: int, decoder: status.Decoder, copy: tuple[int, int]) -> bool:
+    """Whether the pipe says that the command runs again or has ended; tee(2) takes nothing out of it."""
+    tee = ctypes.CDLL(None, use_errno=True)["tee"]
+    tee.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint)
+    size: int = tee(reader, copy[1], _MOST, _SPLICE_F_NONBLOCK)
+    if size <= 0:
+        return size == 0  # the pipe's end
+    kinds = [kind for kind, _ in decoder.feed(os.read(copy[0], size))]
+    return any(kind in (status.CONTINUED, status.EXITED, status.REFUSED) for kind in kinds)
