@@ -257,6 +257,13 @@ class _Client:
     def _stop_too(self) -> None:
         """Stops as the command did, so that the shell takes over; when continued, lets the command go on."""
         signal, self._stop = self._stop, 0
+        from launcher.session import stops, terminal
+
+        own = terminal.Terminal()
+        resumable = stops.can_be_resumed(signal, own.fd if self._relay is None else 0)
+        own.close()
+        if not resumable:
+            return  # left to whoever stopped it
         if self._relay is not None:
             self._relay.pause()
         # Sent while blocked: the terminal's own signal may be pending, and two would stop twice. Where stopping

@@ -200,6 +200,13 @@ def test_signals_pass_through(session: Session, name: str) -> None:
     assert process.returncode == 9
 
 
+def test_a_stopped_command_stops_no_client_without_a_terminal(session: Session) -> None:
+    """What continues the command is enough: the client has waited, and ends with its status."""
+    script = "(until [ -e on ]; do sleep 0.05; kill -CONT $$; done) & kill -STOP $$; touch on; exit 7"
+    words = ["setsid", "--wait", *session.words("sh", "-c", script)]
+    assert session.paddock.who.run(words, cwd=session.paddock.worktree, env=session.paddock.env).returncode == 7
+
+
 def test_arguments_come_through_unchanged(session: Session) -> None:
     """Empty words, newlines, options and bytes that are no UTF-8 are the command's."""
     words = ("", "a\nb", "--env", "-x", "\udcff", "=", "*")
