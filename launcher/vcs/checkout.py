@@ -142,7 +142,7 @@ def _described(root: str, entry: str, kind: str, disk: Disk) -> Checkout:
         return Checkout(root, "linked", git_dir, common, _submodules(root, git_dir, disk))
     if not _is_git_dir(git_dir, disk):
         raise _invalid(entry, f"{git_dir} holds no HEAD, objects and refs")
-    if _configured_worktree(git_dir, disk) != root:
+    if configured_worktree(git_dir, disk) != root:
         raise _invalid(entry, f"core.worktree in {git_dir}/config does not point back at {root}")
     return Checkout(root, "submodule", git_dir, git_dir, _submodules(root, git_dir, disk))
 
@@ -171,7 +171,7 @@ def _pointer(entry: str, root: str, disk: Disk) -> str:
     return target
 
 
-def _configured_worktree(git_dir: str, disk: Disk) -> str | None:
+def configured_worktree(git_dir: str, disk: Disk) -> str | None:
     """`core.worktree` of a submodule's git directory, resolved; None when it has none."""
     for section, subsection, name, value in git_config.entries(disk.read(f"{git_dir}/config", 1 << 20) or b""):
         if (section, subsection, name) == ("core", "", "worktree"):
@@ -188,7 +188,7 @@ def _submodules(root: str, git_dir: str, disk: Disk) -> tuple[Submodule, ...]:
     """
     found: dict[str, Submodule] = {}
     for name, inner in module_dirs(f"{git_dir}/modules", "", disk):
-        path = _configured_worktree(inner, disk)
+        path = configured_worktree(inner, disk)
         if path is not None and path != root and beneath(path, root):
             found[path] = Submodule(name, path, inner)
     for name, inner in _linked_modules(git_dir, disk):

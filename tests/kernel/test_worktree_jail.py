@@ -4,6 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.support import repository
+from tests.support.features import need
+from tests.support.identity import Who
 from tests.support.install import Installed
 from tests.support.repository import Repo
 
@@ -70,3 +73,38 @@ def test_a_private_git_directory_that_was_not_harvested_holds_the_worktree(insta
     assert status == 0, err
     assert (Path(json.loads(out)["set_aside"]) / "git").is_dir()
     assert not root.exists()
+
+
+_IN_PLACE = """
+set -e
+git init -q library; cd library; echo precious >work; git add work
+git -c user.name=A -c user.email=a@example.invalid commit -q -m 'agent: Real.'
+"""
+
+
+def test_work_in_a_submodules_place_is_not_removed_with_the_worktree(
+    user: Who, installed: Installed, public_dir: Path
+) -> None:
+    """What an agent makes where the index names a submodule is seen; forced, its files and its commits are kept."""
+    need("userns")
+    place = public_dir / "strangers"
+    place.mkdir()
+    repo = repository.make(user, user.give(place))
+
+    def paddock(*words: str, at: Path = repo.main, status: int = 0) -> str:
+        ended = user.run([str(installed.paddock), *words], cwd=at, timeout=120)
+        assert ended.returncode == status, ended.stderr
+        return ended.stdout or ended.stderr
+
+    root = Path(json.loads(paddock("worktree", "add", "T-3", "--no-submodules", "--json"))["main"]["path"])
+    assert "nothing is at stake" in paddock("worktree", "status", "T-3")
+    paddock("run", "--git", "private", "--", "sh", "-c", _IN_PLACE, at=root)
+    assert "what lies in library, where a submodule belongs" in paddock("worktree", "status", "T-3", status=1)
+    assert "[worktree-dirty]" in paddock("worktree", "remove", "T-3", status=125)
+    gone = json.loads(paddock("worktree", "remove", "T-3", "--force", "--json"))
+    assert not root.exists()
+    assert repo.git("show", f"{gone['backups'][0]['ref']}:library/work") == "precious"
+    # Whoever has put the repository aside, the end of the session or this removal: its commits are still there.
+    aside = [Path(one["git_dir"], one["ref"]) for one in gone["backups"][1:]]
+    (found,) = [*aside, *(one for one in Path(gone["set_aside"]).glob("docked-*") if one.is_dir())]
+    assert repo.git("--git-dir", str(found), "show", "HEAD:work") == "precious"

@@ -84,6 +84,10 @@ class Inside:
             raise
         return True
 
+    def names(self) -> list[str]:
+        """Names of all that is in it (OSError)."""
+        return os.listdir(self._fd)
+
     def exists(self, path: str) -> bool:
         """Whether there is anything of that name, whatever it is."""
         try:

@@ -4,7 +4,7 @@ import os
 import time
 
 from launcher.vcs.git import Git
-from launcher.vcs.worktrees import patience
+from launcher.vcs.worktrees import patience, strangers
 from launcher.vcs.worktrees.creation import IDENTITY
 from launcher.vcs.worktrees.models import Part, Worktree
 
@@ -22,15 +22,17 @@ def keep(worktree: Worktree) -> list[tuple[str, str]]:
 
     Refusals: of git; worktree-obstructed.
     """
-    for part in worktree.parts:
-        patience.check(os.fspath(part.path))
+    worktree = strangers.with_populated(worktree)
+    patience.check(worktree.path)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     kept: list[tuple[str, str]] = []
     commits: dict[str, str] = {}
     for part in reversed(worktree.parts):  # inner ones first: the outer backup names the inner
         if not os.path.isdir(part.git_dir):
             continue
-        git = Git(os.fspath(part.git_dir), os.fspath(part.path))
+        place = os.fspath(part.path)
+        gone = os.path.realpath(place) != place or not os.path.isdir(place)
+        git = Git(os.fspath(part.git_dir), None if gone else place)  # which is where git is started
         commit = _commit(git, part, worktree, commits)
         if commit is None:
             continue
@@ -43,8 +45,8 @@ def keep(worktree: Worktree) -> list[tuple[str, str]]:
 
 def _commit(git: Git, part: Part, worktree: Worktree, commits: dict[str, str]) -> str | None:
     head = git.run("rev-parse", "--verify", "--quiet", "HEAD", ok=(0, 1, 128)).out.decode("ascii").strip()
-    if os.path.realpath(part.path) != os.fspath(part.path) or not os.path.isdir(part.path):
-        return head or None  # the files are gone; the commits need not be
+    if git.work_tree is None:
+        return head or None  # the commits need not be gone
     index = f"{git.git_dir}/paddock-backup-index-{os.urandom(4).hex()}"
     own = {"GIT_INDEX_FILE": index}
     try:
@@ -56,6 +58,8 @@ def _commit(git: Git, part: Part, worktree: Worktree, commits: dict[str, str]) -
             gitlinks = [record.partition(b"\t")[2] for record in listing if record.startswith(b"160000 ")]
             names = git.run("diff-index", "--name-only", "-z", "--ignore-submodules=all", "HEAD").out.split(b"\0")
             changed = [name for name in names if name and name not in gitlinks]
+        for place in strangers.in_places_of_submodules(git, part, worktree):
+            changed += _inside(part, os.fsencode(place))
         others = git.run("ls-files", "--others", "--exclude-standard", "-z").out.split(b"\0")
         for name in filter(None, others):
             changed += _below(part, name, gitlinks) if name.endswith(b"/") else [name]
@@ -80,11 +84,16 @@ def _commit(git: Git, part: Part, worktree: Worktree, commits: dict[str, str]) -
 
 def _below(part: Part, name: bytes, gitlinks: list[bytes]) -> list[bytes]:
     """The files of a repository inside the worktree, which git lists as one directory; its `.git` is left out."""
+    return [] if name.rstrip(b"/") in gitlinks else _inside(part, name.rstrip(b"/"))  # [] for a populated submodule
+
+
+def _inside(part: Part, name: bytes) -> list[bytes]:
+    """The files in a directory of a part, or what is there in place of one."""
     root = os.fsencode(part.path)
-    if name.rstrip(b"/") in gitlinks:
-        return []  # a populated submodule
+    if os.path.islink(root + b"/" + name) or not os.path.isdir(root + b"/" + name):
+        return [name]
     found: list[bytes] = []
-    for directory, directories, names in os.walk(root + b"/" + name.rstrip(b"/")):
+    for directory, directories, names in os.walk(root + b"/" + name):
         directories[:] = [entry for entry in directories if entry.lower() != b".git"]
         for entry in (*names, *(link for link in directories if os.path.islink(directory + b"/" + link))):
             if entry.lower() != b".git":

@@ -8,7 +8,8 @@ from launcher.vcs import checkout, large
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.quarantine.inside import Inside
-from launcher.vcs.worktrees import files, patience, processes
+from launcher.vcs.quarantine.record import directory_of
+from launcher.vcs.worktrees import files, patience, processes, strangers
 from launcher.vcs.worktrees.models import Part, State, Worktree
 from launcher.vcs.worktrees.request import Unharvested
 from launcher.vcs.worktrees.user_config import UserConfig
@@ -38,6 +39,7 @@ class PartCondition(BaseModel):
         modified: tracked paths that differ from HEAD.
         untracked: paths that git neither knows nor ignores, but for files that are as in the parent; a directory
             counts once.
+        strangers: places of submodules of which nothing is known, and that hold something all the same.
         operation: a merge, rebase or the like that is not finished.
         detached: whether HEAD is on no branch, and no ref holds its commit.
         problem: why nothing more could be found out; empty when all is well.
@@ -51,6 +53,7 @@ class PartCondition(BaseModel):
     ahead: int = 0
     modified: int = 0
     untracked: int = 0
+    strangers: tuple[str, ...] = ()
     operation: str = ""
     detached: bool = False
     problem: str = ""
@@ -62,6 +65,7 @@ class PartCondition(BaseModel):
             found.append(f"{self.modified} modified")
         if self.untracked:
             found.append(f"{self.untracked} untracked")
+        found += [f"what lies in {place}, where a submodule belongs" for place in self.strangers]
         if self.operation:
             found.append(f"a {self.operation} in progress")
         if self.detached:
@@ -78,6 +82,7 @@ class Condition(BaseModel):
         state: as the store has it, after a look at the disk.
         parts: the main one first.
         unharvested: whether commits wait in a private git directory.
+        docked: git directories that were in the worktree, and that the end of a session has put aside.
         own_stores: names of submodules that keep commits nowhere but in the worktree's own git directory, as
             `git submodule update` makes them in a linked worktree.
         in_use: processes that have their current directory in it.
@@ -91,6 +96,7 @@ class Condition(BaseModel):
     state: State
     parts: tuple[PartCondition, ...] = ()
     unharvested: bool = False
+    docked: tuple[str, ...] = ()
     own_stores: tuple[str, ...] = ()
     in_use: tuple[int, ...] = ()
     locked: str | None = None
@@ -99,20 +105,23 @@ class Condition(BaseModel):
         """What would be lost with the worktree, in words; empty when nothing."""
         found = [text for part in self.parts for text in part.at_stake()]
         found += [f"submodule {name}: commits that no remote has" for name in self.own_stores]
+        found += [f"a repository that was put aside: {path}" for path in self.docked]
         return [*found, "commits that were not harvested"] if self.unharvested else found
 
 
-def look(worktree: Worktree, unharvested: Unharvested, user: UserConfig) -> Condition:
+def look(worktree: Worktree, unharvested: Unharvested, user: UserConfig, state: str) -> Condition:
     """The condition of a worktree; of one that is not there, only what the store has.
 
     Args:
         worktree: as the store has it.
         unharvested: tells of commits in a private git directory.
         user: says what does not count as untracked.
+        state: Paddock's state directory.
     """
     path = worktree.path
     if worktree.state is not State.READY:
         return Condition(worktree_id=worktree.worktree_id, path=path, state=worktree.state)
+    worktree = strangers.with_populated(worktree)
     parts = tuple(_part(part, worktree, user) for part in worktree.parts)
     return Condition(
         worktree_id=worktree.worktree_id,
@@ -120,6 +129,7 @@ def look(worktree: Worktree, unharvested: Unharvested, user: UserConfig) -> Cond
         state=worktree.state,
         parts=parts,
         unharvested=unharvested(worktree.main.path),
+        docked=strangers.docked(directory_of(state, worktree.worktree_id)),
         own_stores=_own_stores(os.fspath(worktree.main.git_dir)),
         in_use=processes.at_work(path),
         locked=files.lock_reason(os.fspath(worktree.main.git_dir)),
@@ -164,7 +174,8 @@ def _examined(git: Git, part: Part, worktree: Worktree) -> PartCondition:
     operation = next((word for name, word in _OPERATIONS.items() if os.path.lexists(f"{git.git_dir}/{name}")), "")
     return PartCondition(
         name=part.name, branch=branch, head=head, ahead=ahead, modified=modified, untracked=untracked,
-        operation=operation, detached=detached,
+        strangers=tuple(strangers.in_places_of_submodules(git, part, worktree)), operation=operation,
+        detached=detached,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from launcher.vcs.quarantine import lock as private_lock
 from launcher.vcs.quarantine import record, swap
-from launcher.vcs.worktrees import backup, condition, files, lock, naming, processes
+from launcher.vcs.worktrees import backup, condition, files, lock, naming, processes, strangers
 from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.creation import IDENTITY
 from launcher.vcs.worktrees.models import Part, State, Worktree
@@ -78,7 +78,7 @@ class Removal:
             if own is None:
                 raise Refusal("worktree-busy", f"somebody is at work on {worktree.path}", hint="try again later")
             held.enter_context(_no_session(self._state, worktree))
-            now = condition.look(worktree, self._unharvested, self._user)
+            now = condition.look(worktree, self._unharvested, self._user, self._state)
             if not force:
                 _check(now)
             backups: list[tuple[str, str]] = []
@@ -92,7 +92,12 @@ class Removal:
                 self._store.save(leaving)
                 for part in filter(lambda part: part.linked, leaving.parts):
                     files.relock(part, worktree.worktree_id)
-                aside = self._set_aside(worktree) if now.unharvested else ""
+                # A repository in a submodule's place may have its git directory in the private one.
+                strange = any(part.strangers for part in now.parts)
+                aside = self._set_aside(worktree) if now.unharvested or now.docked or strange else ""
+                if strange:
+                    self._step("keep strangers")
+                    backups += _keep_strangers(worktree, now)
                 if now.own_stores:
                     backups.append(self._keep_stores(worktree))
                 self._step("rename")
@@ -210,9 +215,23 @@ class Removal:
         return record.directory_of(self._state, name), f"{self._state}/removed/{name}-{worktree.created:.6f}"
 
 
+def _keep_strangers(worktree: Worktree, now: Condition) -> list[tuple[str, str]]:
+    """Moves repositories out of the places of submodules, as they are: a backup has their files alone."""
+    parts = {part.name: part for part in strangers.with_populated(worktree).parts}
+    kept: list[str] = []
+    for part in now.parts:
+        kept += strangers.put_aside(parts[part.name], list(part.strangers), _kept(worktree))
+    return [os.path.split(path) for path in kept]
+
+
+def _kept(worktree: Worktree) -> str:
+    """Where git directories are kept that no ref can hold."""
+    return f"{worktree.main.common_dir}/paddock-backup/{worktree.worktree_id}-{worktree.created:.6f}"
+
+
 def _stores(worktree: Worktree) -> str:
     """Where submodules' own stores are kept."""
-    return f"{worktree.main.common_dir}/paddock-backup/{worktree.worktree_id}-{worktree.created:.6f}/modules"
+    return f"{_kept(worktree)}/modules"
 
 
 def is_in_place(worktree: Worktree) -> bool:
@@ -281,8 +300,16 @@ def _check(now: Condition) -> None:
             "worktree-dirty",
             f"{now.path} holds work that is nowhere else",
             context="\n".join(stake),
-            hint=(
-                "paddock worktree harvest takes over what was committed; " if now.unharvested else "commit it there; "
-            )
-            + "or --force: then it is kept under refs/paddock/backup",
+            hint=_hint(now),
         )
+
+
+def _hint(now: Condition) -> str:
+    """What to do about work that is nowhere else."""
+    if now.docked or any(part.strangers for part in now.parts):
+        return (
+            "fetch or copy from it what you want (run no git in it: what it is told to run was written in the jail); "
+            "or --force: then its files are kept under refs/paddock/backup, and its commits beside the repository"
+        )
+    first = "paddock worktree harvest takes over what was committed; " if now.unharvested else "commit it there; "
+    return first + "or --force: then it is kept under refs/paddock/backup"

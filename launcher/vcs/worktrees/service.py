@@ -107,7 +107,7 @@ class WorktreeService:
 
     def status(self, worktree: Worktree) -> Condition:
         """How a worktree is, and what in it would be lost."""
-        return condition.look(worktree, self._unharvested, self._user)
+        return condition.look(worktree, self._unharvested, self._user, self._state)
 
     def remove(self, worktree: Worktree, *, force: bool = False, keep_branch: bool = False) -> Removed:
         """Removes a worktree; see `Removal.remove`."""

@@ -1,0 +1,123 @@
+"""What lies in the place of a submodule that is not populated is work like any other, whatever it is."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher.vcs.quarantine import record
+from launcher.vcs.worktrees.models import Worktree
+from launcher.vcs.worktrees.request import Options
+from policy.errors import Refusal
+from tests.support import worktrees
+from tests.support.worktrees import Place, committed, git
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return worktrees.nested(tmp_path)
+
+
+def refused(place: Place, made: Worktree) -> str:
+    """What a removal says that holds work; nothing of it is gone."""
+    with pytest.raises(Refusal) as raised:
+        place.service.remove(made)
+    assert raised.value.reference == "worktree-dirty"
+    assert Path(made.path).exists()
+    return raised.value.context
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "repository", "only-git"])
+def test_what_lies_where_a_submodule_belongs_is_kept(place: Place, kind: str) -> None:
+    """Named and refused; a forced removal has its files in the backup, and a repository there as it was."""
+    made = place.service.add(place.app, "T", Options(submodules=()))
+    there = Path(made.path, "lib/outer")
+    assert place.service.status(made).at_stake() == []
+    commit = ""
+    if kind == "file":
+        (there / "deep").mkdir()
+        (there / "deep/work").write_text("precious\n")
+    elif kind == "link":
+        there.rmdir()
+        there.symlink_to("/precious")
+    else:
+        git("init", "-q", at=there)
+        committed(there, work="precious\n")
+        commit = git("rev-parse", "HEAD", at=there)
+        if kind == "only-git":
+            (there / "work").unlink()
+    named = "what lies in lib/outer, where a submodule belongs"
+    assert named in place.service.status(made).at_stake()
+    assert named in refused(place, made)
+    backups = place.service.remove(made, force=True).backups
+    assert not Path(made.path).exists()
+    kept = {"file": "lib/outer/deep/work", "link": "lib/outer", "repository": "lib/outer/work"}.get(kind)
+    if kept is not None:
+        assert git("show", f"{backups[0][1]}:{kept}", at=place.app) in ("precious", "/precious")
+    if commit:
+        aside = "/".join(backups[-1])
+        assert git("--git-dir", aside, "show", f"{commit}:work", at=place.root) == "precious"
+
+
+def test_a_submodule_that_an_agent_has_added_is_kept(place: Place) -> None:
+    """The index names it, and what was changed in it since is nowhere else."""
+    made = place.service.add(place.app, "T")
+    added = Path(made.path, "x")
+    git("clone", "-q", str(place.app / ".git/modules/outer"), "x", at=Path(made.path))
+    git("add", "x", at=Path(made.path))
+    git("commit", "-q", "-m", "Added.", at=Path(made.path))
+    (added / "file").write_text("changed\n")
+    (added / "new").write_text("new\n")
+    assert refused(place, made) == "what lies in x, where a submodule belongs"
+    backups = place.service.remove(made, force=True).backups
+    assert git("show", f"{backups[0][1]}:x/file", at=place.app) == "changed"
+    assert git("show", f"{backups[0][1]}:x/new", at=place.app) == "new"
+
+
+def test_a_submodule_that_the_user_populates_later_is_looked_at_like_others(place: Place) -> None:
+    """Clean, it stands in nobody's way; what is changed in it is named as its own, and kept."""
+    for name in ("up-inner", "up-outer"):
+        (place.root / f"gone-{name}").rename(place.root / name)
+    made = place.service.add(place.app, "T", Options(submodules=()))
+    git("submodule", "--quiet", "update", "--init", at=Path(made.path))
+    assert place.service.status(made).at_stake() == []
+    (Path(made.path) / "lib/outer/file").write_text("changed\n")
+    assert refused(place, made) == "submodule outer: 1 modified"
+    backups = place.service.remove(made, force=True).backups
+    assert len(backups) == 2
+    made = place.service.add(place.app, "U", Options(submodules=()))
+    git("submodule", "--quiet", "update", "--init", at=Path(made.path))
+    place.service.remove(made)
+    assert not Path(made.path).exists()
+
+
+def test_a_repository_that_a_session_has_put_aside_is_kept(place: Place) -> None:
+    """With the private git directory, which is set aside; a pointer there holds nothing up."""
+    made = place.service.add(place.app, "T")
+    private = Path(record.directory_of(place.state, made.worktree_id))
+    private.mkdir(parents=True)
+    (private / "docked-1").write_text("gitdir: elsewhere\n")
+    assert place.service.status(made).at_stake() == []
+    git("init", "-q", "--bare", "docked-2", at=private)
+    assert refused(place, made) == f"a repository that was put aside: {private}/docked-2"
+    aside = Path(place.service.remove(made, force=True).set_aside)
+    assert (aside / "docked-2/HEAD").exists()
+    assert not private.exists()
+
+
+@pytest.mark.parametrize("committed_too", [False, True])
+def test_a_submodule_that_was_moved_is_kept(place: Place, committed_too: bool) -> None:
+    """Its old place is gone and its new one is not known: both are said, and a forced removal keeps the files."""
+    made = place.service.add(place.app, "T", Options(submodules=("outer",)))
+    root = Path(made.path)
+    (root / "lib").rename(root / "lib2")
+    (root / "lib2/outer/.git").unlink()  # as docking does with what leads to a private git directory
+    if committed_too:
+        git("update-index", "--force-remove", "lib/outer", at=root)
+        oid = git("rev-parse", "HEAD:lib/outer", at=root)
+        git("update-index", "--add", "--cacheinfo", f"160000,{oid},lib2/outer", at=root)
+        git("commit", "-q", "-m", "Moved.", at=root)
+    (root / "lib2/outer/new").write_text("new\n")
+    said = refused(place, made)
+    assert f"submodule outer: {root}/lib/outer is gone, or was replaced" in said
+    (_, ref), *_ = place.service.remove(made, force=True).backups
+    assert git("show", f"{ref}:lib2/outer/new", at=place.app) == "new"
