@@ -107,6 +107,9 @@ def _dock(directory: _Directory = None, as_json: _Json = False) -> int:
         return 0
     for item in done:
         aside = f"; what was there is in {item.aside}" if item.aside else ""
+        if item.action == "gone":
+            print(f"{printable(item.path)} is gone; `git submodule update` makes it anew, where it still belongs")
+            continue
         print(f"{printable(item.path)}/.git {'is right' if item.action == 'right' else 'restored'}{aside}")
     return 0
 

@@ -120,6 +120,14 @@ def test_a_submodule_that_was_moved_leads_nowhere(git: Git) -> None:
     assert not list((git.worktree / "books").rglob(".git"))
     assert git.outside("ls-tree", "HEAD", "books").startswith("160000 commit")
     assert git.outside("status", "--porcelain") == ""
+    said = ok(paddock(git, "worktree", "dock"))
+    assert f"{git.worktree}/library is gone" in said
+    assert "library/.git" not in said
+    main = git.place / "main"
+    assert "what lies in books, where a submodule belongs" in paddock(git, "worktree", "status", "one", at=main).stdout
+    assert "[worktree-dirty]" in paddock(git, "worktree", "remove", "one", at=main).stderr
+    ok(paddock(git, "worktree", "remove", "--force", "one", at=main))
+    assert not git.worktree.exists()
 
 
 @pytest.mark.parametrize("after", ["list", "run", "harvest"])

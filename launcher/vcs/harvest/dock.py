@@ -56,7 +56,7 @@ def _docked(directory: str, record: records.Record, repository: records.Reposito
             if not repository.name:
                 raise
             # The agent has removed the submodule's directory, or put a link there: `git submodule update` makes it.
-            return Docked(path, "right")
+            return Docked(path, "gone")
         with holder:
             found = holder.stat()
             if repository.git_dir == entry:

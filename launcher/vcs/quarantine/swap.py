@@ -30,7 +30,7 @@ class Docked:
 
     Attributes:
         path: the directory that holds it.
-        action: ``right`` (nothing to do) or ``restored``.
+        action: ``right`` (nothing to do) or ``restored``; ``gone`` when the directory of a submodule is.
         aside: where what an agent had put there is now; "" when it was nothing.
         in_place: whether what `swap` had put there was still there, or had not been put yet.
     """
