@@ -8,8 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from launcher.session import messages, places
+from launcher.vcs import checkout
+from launcher.vcs.disk import Present
 from launcher.vcs.harvest.outstanding import outstanding
-from launcher.vcs.quarantine import record
+from launcher.vcs.quarantine import record, swap
 from launcher.vcs.worktrees import user_config
 from launcher.vcs.worktrees.models import Worktree
 from launcher.vcs.worktrees.naming import worktree_id
@@ -62,7 +64,7 @@ def root_of(name: str, rows: list[Worktree]) -> str | None:
 
 
 def directory_named(word: str) -> str:
-    """The absolute directory that `word` is, or else the root of the worktree that it names.
+    """The absolute directory that `word` is, or else the root of the worktree that it names, here before elsewhere.
 
     Only Paddock's own list is asked: in a worktree that an agent has left, no git is to look at anything yet.
 
@@ -72,8 +74,9 @@ def directory_named(word: str) -> str:
     path = os.path.join(places.current_directory(), word)
     if "/" in word or os.path.lexists(path):
         return os.path.abspath(path)
-    rows = WorktreeRepository(places.made(places.places(os.environ).state)).all()
-    root = root_of(word, rows)
+    state = places.made(places.places(os.environ).state)
+    rows = WorktreeRepository(state).all()
+    root = root_of(word, _of_this_repository(rows, state)) or root_of(word, rows)
     if root is None:
         raise Refusal(
             "worktree-unknown",
@@ -82,6 +85,15 @@ def directory_named(word: str) -> str:
             hint="paddock worktree list --all; or name the directory: paddock worktree ... ../DIR",
         )
     return root
+
+
+def _of_this_repository(rows: list[Worktree], state: str) -> list[Worktree]:
+    """Those of the repository that the current directory lies in, if it lies in one: a ticket there is meant first."""
+    try:
+        here = checkout.find(places.current_directory(), Present(swap.originals(state)), exact=False)
+    except Refusal:
+        return []  # in none, or in one that cannot be trusted
+    return [row for row in rows if os.fspath(row.main.common_dir) == here.common_dir]
 
 
 def document(worktree: Worktree) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launcher.verbs import worktree
+from launcher.verbs import worktree, worktree_common
 from policy.errors import Refusal
 from tests.support import worktrees
 from tests.support.worktrees import Place, committed, git
@@ -157,3 +157,20 @@ def test_who_is_at_work_is_named(
     assert refused.value.reference == "worktree-in-use"
     assert f"this command ({os.getpid()})" in refused.value.context
     assert f"sleep ({process.pid})" in refused.value.context
+
+
+def test_a_ticket_is_looked_for_in_the_repository_around_first(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another repository of the user's with the same ticket makes nothing ambiguous here; elsewhere it does."""
+    (tmp_path / "second").mkdir()
+    second = worktrees.plain(tmp_path / "second")
+    here = parsed(capsys, "add", "T-1")["main"]["path"]
+    there = parsed(capsys, "add", "T-1", "--repo", str(second.app))["main"]["path"]
+    assert worktree_common.directory_named("T-1") == here
+    monkeypatch.chdir(second.app)
+    assert worktree_common.directory_named("T-1") == there
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Refusal) as raised:
+        worktree_common.directory_named("T-1")
+    assert raised.value.reference == "worktree-ambiguous"
