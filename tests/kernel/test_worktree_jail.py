@@ -86,13 +86,14 @@ def test_work_in_a_submodules_place_is_not_removed_with_the_worktree(
     user: Who, installed: Installed, public_dir: Path
 ) -> None:
     """What an agent makes where the index names a submodule is seen; forced, its files and its commits are kept."""
-    need("userns")
+    need("landlock")
     place = public_dir / "strangers"
     place.mkdir()
     repo = repository.make(user, user.give(place))
 
     def paddock(*words: str, at: Path = repo.main, status: int = 0) -> str:
-        ended = user.run([str(installed.paddock), *words], cwd=at, timeout=120)
+        # Without mounts: where there are some, the place is read-only.
+        ended = user.run([str(installed.paddock), *words], cwd=at, env={"PADDOCK_NO_USERNS": "1"}, timeout=120)
         assert ended.returncode == status, ended.stderr
         return ended.stdout or ended.stderr
 

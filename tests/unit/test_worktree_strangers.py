@@ -1,11 +1,13 @@
 """What lies in the place of a submodule that is not populated is work like any other, whatever it is."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from launcher.vcs.quarantine import record
-from launcher.vcs.worktrees.models import Worktree
+from launcher.vcs.quarantine.pointer import NAME, Holder
+from launcher.vcs.worktrees.models import State, Worktree
 from launcher.vcs.worktrees.request import Options
 from policy.errors import Refusal
 from tests.support import worktrees
@@ -121,3 +123,24 @@ def test_a_submodule_that_was_moved_is_kept(place: Place, committed_too: bool) -
     assert f"submodule outer: {root}/lib/outer is gone, or was replaced" in said
     (_, ref), *_ = place.service.remove(made, force=True).backups
     assert git("show", f"{ref}:lib2/outer/new", at=place.app) == "new"
+
+
+def test_a_repository_that_cannot_be_moved_is_not_removed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the worktree is on another file system than the repository it stays with the worktree, and says so."""
+    made = place.service.add(place.app, "T", Options(submodules=()))
+    there = Path(made.path, "lib/outer")
+    git("init", "-q", at=there)
+    real = Holder.stat
+
+    def elsewhere(holder: Holder, name: str = NAME) -> "os.stat_result | None":
+        found = real(holder, name)
+        return found and os.stat_result((*found[:2], found.st_dev + 1, *found[3:10]))
+
+    monkeypatch.setattr(Holder, "stat", elsewhere)
+    for _ in range(2):
+        with pytest.raises(Refusal) as raised:
+            place.service.remove(made, force=True)
+        assert raised.value.reference == "worktree-obstructed"
+        assert (there / ".git/HEAD").exists()
+        (made,) = place.service.of_repository(place.app)
+        assert made.state is State.READY

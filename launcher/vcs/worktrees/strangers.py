@@ -106,9 +106,11 @@ def put_aside(part: Part, places: list[str], directory: str) -> list[str]:
         entry = f"{root}/{place}/{NAME}"
         try:
             with Holder(root, f"{root}/{place}") as holder:
-                if holder.stat() is None:
+                if (found := holder.stat()) is None:
                     continue
                 os.makedirs(directory, 0o700, exist_ok=True)
+                if found.st_dev != os.stat(directory).st_dev:  # it would only be renamed where it is, and go after all
+                    raise _stuck(entry, f"it is on another file system than {directory}")
                 aside = holder.put_aside(directory)
         except (FileNotFoundError, NotADirectoryError):
             continue  # no directory: the backup has it, as a file or a link
