@@ -43,6 +43,7 @@ def _remove(
         pairs = {
             "backups": [{"git_dir": where, "ref": ref} for where, ref in done.backups],
             "branches_deleted": [{"git_dir": where, "branch": branch} for where, branch in done.branches_deleted],
+            "refs_kept": [{"git_dir": where, "ref": ref} for where, ref in done.refs_kept],
             "branches_kept": [{"git_dir": where, "branch": branch} for where, branch in done.branches_kept],
         }
         head = {"worktree_id": done.worktree.worktree_id, "path": done.worktree.path}
@@ -51,6 +52,8 @@ def _remove(
     print(f"removed {printable(done.worktree.path)}")
     for where, ref in done.backups:
         print(f"  its uncommitted work is kept: {printable(ref)} in {printable(where)}")
+    for where, ref in done.refs_kept:
+        print(f"  commits of the agent that nobody has joined stay in {printable(ref)} in {printable(where)}")
     for where, branch in done.branches_deleted:
         print(f"  deleted branch {printable(branch)}, whose commits are all elsewhere too, in {printable(where)}")
     for where, branch in done.branches_kept:

@@ -100,6 +100,8 @@ def _print(row: Worktree, now: Condition) -> None:
         print(f"  {where}{at}, {count} since the worktree was made")
     stake = now.at_stake()
     print("  at stake: " + printable("; ".join(stake)) if stake else "  nothing is at stake")
+    for one in now.beside():
+        print(f"  to join them: {printable(one.join)}")
     if now.in_use:
         print("  in use by " + printable(", ".join(processes.named(now.in_use))))
     if now.locked is not None:

@@ -87,7 +87,9 @@ def test_after_the_merge_that_the_message_names_the_session_goes_on_with_the_use
     assert "1 commit kept in refs/paddock/agents/" in said
     again = git.run("true")
     assert "kept in" not in again.stderr, "told once"
-    assert _verb(git, "status").stdout.count("not harvested") == 0, "it is kept, and not lost with the worktree"
+    shown = _verb(git, "status").stdout
+    assert shown.count("not harvested") == 0, "it is kept, and not lost with the worktree"
+    assert "1 commit of the agent is kept in refs/paddock/agents/" in shown
     content = (git.worktree / "src/count").read_text()
     _joined(git, said)
     assert (git.worktree / "src/count").read_text() == content
@@ -101,14 +103,27 @@ def test_after_the_merge_that_the_message_names_the_session_goes_on_with_the_use
     assert _verb(git, "harvest").stdout == "nothing new\n"
 
 
+def test_commits_on_the_users_detached_head_are_at_stake(git: Git) -> None:
+    """They are harvested to HEAD, on which no ref is; what pins them for the private git directory goes with it."""
+    git.outside("checkout", "-q", "--detach")
+    said = _told(git, "git commit -q --allow-empty -m 'agent: Detached.'")
+    assert "1 commit harvested to HEAD" in said
+    assert "at stake: commits on no branch\n" in _verb(git, "status").stdout
+    git.outside("branch", "saved")
+    assert "nothing is at stake" in _verb(git, "status").stdout
+
+
 def test_commits_on_a_detached_head_are_kept_and_told(git: Git) -> None:
     """They have a ref and a command that joins them, status agrees, and the next session is on the branch again."""
     said = _told(git, "git checkout -q --detach; echo x >found; git add -A; git commit -qm 'agent: Detached.'")
     assert "1 commit kept in refs/paddock/detached/" in said
     assert "detached HEAD" in said
-    assert "not harvested" not in _verb(git, "status").stdout
+    shown = _verb(git, "status").stdout
+    assert "not harvested" not in shown
+    assert "1 commit of the agent is kept in refs/paddock/detached/" in shown
     assert "kept in" not in git.run("true").stderr, "told once"
     _joined(git, said)
+    assert "nothing is at stake" in _verb(git, "status").stdout
     assert git.outside("log", "-1", "--format=%s") == "agent: Detached."
     assert ok(git.run("git branch --show-current; git log -1 --format=%s")).splitlines() == [
         git.outside("branch", "--show-current"),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.vcs.harvest.decide import kept_places
 from launcher.vcs.quarantine import lock as private_lock
 from launcher.vcs.quarantine import record
 from launcher.vcs.worktrees import lock, patience
@@ -117,6 +118,54 @@ def test_work_that_is_nowhere_else_is_not_removed(place: Place, kind: str) -> No
     if kind in ("modified", "staged"):
         assert git("show", f"{ref}:file", at=Path(store)) == "changed"
     assert ("new" in content) is (kind in ("untracked", "detached"))
+
+
+def test_a_ref_that_goes_with_the_worktree_keeps_no_commit(tmp_path: Path) -> None:
+    """Private git directories pin what they borrow, and git has refs of a worktree's own: neither holds work."""
+    place = worktrees.nested(tmp_path)
+    made = place.service.add(place.app, "T")
+    for root, said in ((Path(made.path), ""), (Path(made.path, "lib/outer"), "submodule outer: ")):
+        git("checkout", "-q", "--detach", at=root)
+        assert f"{said}commits on no branch" not in place.service.status(made).at_stake()
+        committed(root, new="")
+        for ref in (record.pin(made.worktree_id), "refs/worktree/mine", "refs/bisect/bad"):
+            git("update-ref", ref, "HEAD", at=root)
+        assert f"{said}commits on no branch" in refused(place, made).context.splitlines()
+        git("branch", "-q", "saved", at=root)
+        assert f"{said}commits on no branch" not in place.service.status(made).at_stake()
+        git("branch", "-q", "-D", "saved", at=root)
+    heads = [git("rev-parse", "HEAD", at=Path(made.path, name)) for name in ("", "lib/outer")]
+    place.service.remove(made, force=True)
+    for oid, store in zip(heads, (place.app / ".git", place.app / ".git/modules/outer"), strict=True):
+        assert "refs/paddock/backup/" in git("for-each-ref", "--contains", oid, at=store)
+    assert git("for-each-ref", record.pin(made.worktree_id), at=place.app) == ""
+
+
+@pytest.mark.parametrize("place_of_refs", [0, 1])
+def test_work_that_was_kept_beside_a_branch_is_at_stake_until_it_is_joined(place: Place, place_of_refs: int) -> None:
+    """Its ref is named with its commits and the command that joins them; a forced removal leaves it, and says so."""
+    made = place.service.add(place.app, "T")
+    root = Path(made.path)
+    ref = f"{kept_places(made.worktree_id)[place_of_refs]}/agent/T"
+    committed(root, theirs="")
+    git("update-ref", ref, "HEAD", at=root)
+    git("reset", "-q", "--hard", "HEAD~1", at=root)
+    now = place.service.status(made)
+    assert now.at_stake() == [f"1 commit of the agent is kept in {ref}"]
+    (kept,) = now.beside()
+    refusal = refused(place, made)
+    assert refusal.context == now.at_stake()[0]
+    assert kept.join in refusal.hint
+    assert kept.give_up in refusal.hint
+    git("update-ref", record.pin("other"), ref, at=root)
+    removed = place.service.remove(made, force=True)
+    store = str(place.app / ".git")
+    assert (removed.backups, removed.refs_kept) == ([], [(store, ref)])
+    made = place.service.add(place.app, "T")
+    subprocess.run(["sh", "-c", kept.join], env=ENV, check=True, timeout=60)
+    assert place.service.status(made).at_stake() == []
+    removed = place.service.remove(made)
+    assert (removed.branches_kept, removed.refs_kept) == ([(store, "agent/T")], [])
 
 
 def test_a_fifo_that_git_would_read_patterns_from_holds_nobody_up(

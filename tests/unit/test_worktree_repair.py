@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.vcs.quarantine import record
 from launcher.vcs.worktrees.models import State
 from launcher.vcs.worktrees.service import WorktreeService
 from launcher.vcs.worktrees.store import FILE
@@ -62,6 +63,7 @@ def test_files_that_are_gone_make_a_worktree_missing(place: Place) -> None:
     git("checkout", "-q", "--detach", at=root)
     committed(root, newer="")
     oid = git("rev-parse", "HEAD", at=root)
+    git("update-ref", record.pin(made.worktree_id), oid, at=root)  # goes with the worktree, and keeps nothing
     shutil.rmtree(root)
     assert [row.state for row in place.service.of_repository(place.app)] == [State.MISSING]
     said = place.service.repair(place.app)

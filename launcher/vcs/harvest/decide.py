@@ -27,6 +27,20 @@ def kept_places(worktree_id: str) -> tuple[str, str]:
     return f"{_ROOT}/agents/{worktree_id}", f"{_ROOT}/detached/{worktree_id}"
 
 
+def join(ref: str, path: str = "") -> str:
+    """The command that joins kept work with what is checked out.
+
+    The agent's files lie in the checkout already, and not all of them are known to git: a mere merge would refuse to
+    write over them. Staged, they are stashed around it, and what both sides have is no conflict.
+
+    Args:
+        ref: holds the work.
+        path: root of the checkout; empty for the one that the user is in.
+    """
+    git = f"git -C {shlex.quote(path)}" if path else "git"
+    return f"{git} add -A && {git} merge --autostash {ref}"
+
+
 def decide(found: Found, worktree_id: str) -> tuple[Entry | None, tuple[PartResult, ...]]:
     """What is to be published of one repository, and what will be said about it; (None, ()) for nothing.
 
@@ -141,13 +155,8 @@ def _detached(found: Found, worktree_id: str) -> tuple[PartResult, list[Update]]
 
 
 def _join(part: Part, aside: str) -> str:
-    """The command that joins kept work with the branch.
-
-    The agent's files lie in the checkout already, and not all of them are known to git: a mere merge would refuse to
-    write over them. Staged, they are stashed around it, and what both sides have is no conflict.
-    """
-    git = f"git -C {shlex.quote(part.path)}" if part.name else "git"
-    return f"to join them: {git} add -A && {git} merge --autostash {aside}"
+    """The hint that names the command."""
+    return f"to join them: {join(aside, part.path if part.name else '')}"
 
 
 def _created(part: Part, git: Git, name: str, oid: str) -> Update:

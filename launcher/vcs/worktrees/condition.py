@@ -9,7 +9,8 @@ from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.quarantine.record import directory_of
-from launcher.vcs.worktrees import files, patience, processes, strangers
+from launcher.vcs.worktrees import files, kept, patience, processes, strangers
+from launcher.vcs.worktrees.kept import Kept
 from launcher.vcs.worktrees.models import Part, State, Worktree
 from launcher.vcs.worktrees.request import Unharvested
 from launcher.vcs.worktrees.user_config import UserConfig
@@ -41,7 +42,8 @@ class PartCondition(BaseModel):
             counts once.
         strangers: places of submodules of which nothing is known, and that hold something all the same.
         operation: a merge, rebase or the like that is not finished.
-        detached: whether HEAD is on no branch, and no ref holds its commit.
+        detached: whether HEAD is on no branch, and no ref that stays holds its commit.
+        kept: commits of agents that harvests have kept in refs of their own.
         problem: why nothing more could be found out; empty when all is well.
     """
 
@@ -56,6 +58,7 @@ class PartCondition(BaseModel):
     strangers: tuple[str, ...] = ()
     operation: str = ""
     detached: bool = False
+    kept: tuple[Kept, ...] = ()
     problem: str = ""
 
     def at_stake(self) -> list[str]:
@@ -70,6 +73,7 @@ class PartCondition(BaseModel):
             found.append(f"a {self.operation} in progress")
         if self.detached:
             found.append("commits on no branch")
+        found += map(str, self.kept)
         return [f"submodule {self.name}: {text}" for text in found] if self.name else found
 
 
@@ -107,6 +111,10 @@ class Condition(BaseModel):
         found += [f"submodule {name}: commits that no remote has" for name in self.own_stores]
         found += [f"a repository that was put aside: {path}" for path in self.docked]
         return [*found, "commits that were not harvested"] if self.unharvested else found
+
+    def beside(self) -> list[Kept]:
+        """Work at stake that has a ref of its own: the ref stays when the worktree goes, but nothing leads to it."""
+        return [one for part in self.parts for one in part.kept]
 
 
 def look(worktree: Worktree, unharvested: Unharvested, user: UserConfig, state: str) -> Condition:
@@ -170,12 +178,12 @@ def _examined(git: Git, part: Part, worktree: Worktree) -> PartCondition:
     detached = False
     if head is not None:
         ahead = int(git.text("rev-list", "--count", head, f"^{part.base}", "--"))
-        detached = branch is None and not git.run("for-each-ref", "--count=1", f"--contains={head}").out
+        detached = branch is None and not kept.stays(git, head)
     operation = next((word for name, word in _OPERATIONS.items() if os.path.lexists(f"{git.git_dir}/{name}")), "")
     return PartCondition(
         name=part.name, branch=branch, head=head, ahead=ahead, modified=modified, untracked=untracked,
         strangers=tuple(strangers.in_places_of_submodules(git, part, worktree)), operation=operation,
-        detached=detached,
+        detached=detached, kept=kept.beside(git, part, worktree, head),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from launcher.vcs.quarantine import record, swap
-from launcher.vcs.worktrees import files, lock
+from launcher.vcs.worktrees import files, kept, lock
 from launcher.vcs.worktrees.creation import IDENTITY, Creation
 from launcher.vcs.worktrees.models import Part, State, Worktree
 from launcher.vcs.worktrees.removal import Removal, is_in_place, moved
@@ -184,7 +184,7 @@ class Recovery:
         if not oid or oid.startswith("ref: "):
             return []
         git = Git(os.fspath(part.common_dir))
-        if git.run("for-each-ref", "--count=1", f"--contains={oid}", ok=(0, 129)).out:
+        if kept.stays(git, oid):
             return []
         ref = f"refs/paddock/backup/{row.worktree_id}/{oid[:12]}"
         git.run("update-ref", "-m", "paddock: detached HEAD of a lost worktree", ref, oid, environment=IDENTITY)

@@ -31,6 +31,7 @@ class Removed(NamedTuple):
         branches_deleted: (git directory, branch) whose commits others have too.
         branches_kept: (git directory, branch) with commits of their own, or not made by Paddock.
         set_aside: where commits that were not harvested are kept; empty when there were none.
+        refs_kept: (git directory, ref) of each ref with work of the agent's that nobody has joined.
     """
 
     worktree: Worktree
@@ -38,6 +39,7 @@ class Removed(NamedTuple):
     branches_deleted: list[tuple[str, str]]
     branches_kept: list[tuple[str, str]]
     set_aside: str
+    refs_kept: list[tuple[str, str]]
 
 
 class Removal:
@@ -82,7 +84,8 @@ class Removal:
             if not force:
                 _check(now)
             backups: list[tuple[str, str]] = []
-            if now.at_stake() and worktree.state is State.READY:
+            beside = now.beside()
+            if len(now.at_stake()) > len(beside) and worktree.state is State.READY:
                 self._step("backup")
                 self._say("keeping uncommitted work")
                 backups = backup.keep(worktree)
@@ -104,7 +107,8 @@ class Removal:
                 if os.path.lexists(worktree.path):
                     os.rename(worktree.path, worktree.staging)
                 deleted, kept = self.finish(leaving, keep_branch=keep_branch)
-            return Removed(worktree, backups, deleted, kept, aside)
+            refs = [(one.store, one.ref) for one in beside if os.path.isdir(one.store)]  # or moved, with `own_stores`
+            return Removed(worktree, backups, deleted, kept, aside, refs)
 
     def finish(self, worktree: Worktree, *, keep_branch: bool) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
         """Removes what is left of a worktree that is no longer at its place; the repository's lock is held.
@@ -300,16 +304,21 @@ def _check(now: Condition) -> None:
             "worktree-dirty",
             f"{now.path} holds work that is nowhere else",
             context="\n".join(stake),
-            hint=_hint(now),
+            hint="; ".join(_ways(now, len(stake))),
         )
 
 
-def _hint(now: Condition) -> str:
-    """What to do about work that is nowhere else."""
-    if now.docked or any(part.strangers for part in now.parts):
-        return (
-            "fetch or copy from it what you want (run no git in it: what it is told to run was written in the jail); "
-            "or --force: then its files are kept under refs/paddock/backup, and its commits beside the repository"
-        )
-    first = "paddock worktree harvest takes over what was committed; " if now.unharvested else "commit it there; "
-    return first + "or --force: then it is kept under refs/paddock/backup"
+def _ways(now: Condition, stakes: int) -> Iterator[str]:
+    """What to do about work that is at stake."""
+    beside = now.beside()
+    strange = len(now.docked) + sum(len(part.strangers) for part in now.parts)
+    for one in beside:
+        yield f"to join them: {one.join}; to give them up: {one.give_up}"
+    if beside:
+        yield "or --force: the ref stays"
+    if strange:
+        yield "fetch or copy from it what you want (run no git in it: what it is told to run was written in the jail)"
+        yield "or --force: then its files are kept under refs/paddock/backup, and its commits beside the repository"
+    if stakes > len(beside) + strange:
+        yield "paddock worktree harvest takes over what was committed" if now.unharvested else "commit it there"
+        yield "or --force: then it is kept under refs/paddock/backup"

@@ -1,0 +1,85 @@
+"""Commits that a worktree's removal leaves or loses: which refs count, and what a harvest keeps in refs of its own."""
+
+import os
+import shlex
+
+from pydantic import BaseModel, ConfigDict
+
+from launcher.vcs.git import Git
+from launcher.vcs.harvest.decide import join, kept_places
+from launcher.vcs.worktrees.models import Part, Worktree
+
+_GOING = ("refs/paddock/*", "refs/bisect/*", "refs/worktree/*", "refs/rewritten/*")
+"""Refs that are nobody's answer to where a commit is: Paddock's own (what a private git directory borrows is pinned by
+one that goes with the worktree), and those that each worktree has to itself (git-worktree(1), "refs")."""
+
+
+class Kept(BaseModel):
+    """Work of an agent that a harvest kept in a ref of its own, and that nobody has joined.
+
+    Attributes:
+        ref: full name.
+        path: root of the part of the worktree that it belongs to.
+        store: git directory that has the ref.
+        commits: how many of them no branch, tag or remote-tracking branch has.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ref: str
+    path: str
+    store: str
+    commits: int
+
+    def __str__(self) -> str:
+        """The fact, in words."""
+        are = "commit of the agent is" if self.commits == 1 else "commits of the agent are"
+        return f"{self.commits} {are} kept in {self.ref}"
+
+    @property
+    def join(self) -> str:
+        """The command that joins it with what is checked out."""
+        return join(self.ref, self.path)
+
+    @property
+    def give_up(self) -> str:
+        """The command that removes the ref."""
+        return f"git -C {shlex.quote(self.path)} update-ref -d {shlex.quote(self.ref)}"
+
+
+def stays(git: Git, oid: str) -> bool:
+    """Whether a branch, tag, remote-tracking branch, stash or note holds a commit; False also when it is missing.
+
+    Args:
+        git: on the repository, or on the worktree.
+        oid: the commit.
+    """
+    listed = git.run("rev-list", "--max-count=1", oid, "--not", *_elsewhere(), ok=(0, 128))
+    return listed.status == 0 and not listed.out
+
+
+def beside(git: Git, part: Part, worktree: Worktree, head: str | None) -> tuple[Kept, ...]:
+    """What harvests of a part have kept, and what is checked out there does not have either.
+
+    Args:
+        git: on the part.
+        part: of the worktree; a session may have taken a submodule as its worktree.
+        worktree: which one.
+        head: the commit that is checked out.
+
+    Raises:
+        GitFailed: git failed.
+    """
+    places = [f"{place}/" for owner in {worktree.worktree_id, part.worktree_id} for place in kept_places(owner)]
+    found = []
+    for ref in sorted(git.text("for-each-ref", "--format=%(refname)", *places).split()):
+        known = [f"^{head}"] if head is not None else []
+        commits = int(git.text("rev-list", "--count", ref, *known, "--not", *_elsewhere()))
+        if commits:
+            found.append(Kept(ref=ref, path=os.fspath(part.path), store=os.fspath(part.common_dir), commits=commits))
+    return tuple(found)
+
+
+def _elsewhere() -> list[str]:
+    """Arguments of git-rev-list(1) for the refs that count. HEADs do not: `--all` would bring the worktree's own."""
+    return [*(f"--exclude={pattern}" for pattern in _GOING), "--glob=refs/*"]
