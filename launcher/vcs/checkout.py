@@ -137,7 +137,8 @@ def _described(root: str, entry: str, kind: str, disk: Disk) -> Checkout:
             raise _invalid(
                 entry,
                 f"{git_dir}/gitdir does not point back at it",
-                hint=f"if the worktree was moved: git -C {root} worktree repair",
+                hint=f"if it was moved: paddock worktree repair {root}; or, when Paddock does not know it: "
+                f"git -C {root} worktree repair",
             )
         return Checkout(root, "linked", git_dir, common, _submodules(root, git_dir, disk))
     if not _is_git_dir(git_dir, disk):

@@ -15,6 +15,7 @@ from launcher.vcs.harvest import dock as docking
 from launcher.vcs.harvest import push as pushing
 from launcher.vcs.harvest.parts import HarvestResult, Limits
 from launcher.vcs.quarantine import record as records
+from launcher.vcs.worktrees.store import WorktreeRepository
 from launcher.verbs import typer_verb
 from launcher.verbs.worktree_common import directory_named
 from policy.errors import Refusal, printable
@@ -76,8 +77,8 @@ def _harvest(
     moved; 4 when a session is running there; 125 when it was refused, or failed.
     """
     limits = Limits(_bytes("--max-size", max_size), max_objects, _bytes("--max-blob", max_blob), max_commits)
-    where, found = _place(directory)
-    settings, _ = configuration.load(found.root, None, None, os.environ)
+    where, git_dir, root, project = _place(directory)
+    settings, _ = configuration.load(project, None, None, os.environ)
     patterns = [(entry.value, "protect") for entry in settings.handoff_protect]
     patterns += [(entry.value, "report") for entry in settings.handoff_report]
     result = harvesting.take(
@@ -90,7 +91,7 @@ def _harvest(
         step=_progress if not as_json and sys.stderr.isatty() else lambda what: None,
     )
     if result.state in ("nothing", "harvested") and push:
-        _push(found, push, tuple(_branches(branch or []).values()), as_json=as_json)
+        _push(where, git_dir, root, push, tuple(_branches(branch or []).values()), as_json=as_json)
     _show(result, as_json=as_json)
     return {"kept": 3, "busy": 4}.get(result.state, 0)
 
@@ -114,18 +115,28 @@ def _dock(directory: _Directory = None, as_json: _Json = False) -> int:
     return 0
 
 
-def _place(directory: str | None) -> tuple[str, checkout.Checkout]:
-    """Where the private git directory of the worktree is, and the worktree."""
+def _place(directory: str | None) -> tuple[str, str, str, str]:
+    """Of the worktree: where its private git directory is, its own git directory, root, and that of the project file.
+
+    The first two do not lie in the worktree, so its directory may be missing; the project file is its parent's then.
+    """
     start = directory_named(directory) if directory else places.current_directory()
-    found = checkout.find(start, Machine(os.environ), exact=directory is not None)
-    where = records.directory_of(places.places(os.environ).state, worktree_id(found.root))
+    state = places.places(os.environ).state
+    lost = WorktreeRepository(places.made(state)).at(os.path.realpath(start)) if not os.path.lexists(start) else None
+    if lost is not None:
+        git_dir, root = os.fspath(lost.main.git_dir), lost.path
+        project = os.fspath(lost.parent_path or root)
+    else:
+        found = checkout.find(start, Machine(os.environ), exact=directory is not None)
+        git_dir, root, project = found.git_dir, found.root, found.root
+    where = records.directory_of(state, worktree_id(root))
     if not os.path.isdir(where):
         raise Refusal(
             "harvest-no-record",
-            f"there is nothing to harvest: no session has had a private git directory in {found.root}",
+            f"there is nothing to harvest: no session has had a private git directory in {root}",
             hint="paddock run --git private -- COMMAND makes one",
         )
-    return where, found
+    return where, git_dir, root, project
 
 
 def _branches(words: list[str]) -> dict[str, str]:
@@ -143,14 +154,14 @@ def _bytes(option: str, text: str) -> int:
     return int(number) * _UNITS[unit]
 
 
-def _push(found: checkout.Checkout, remote: str, names: tuple[str, ...], *, as_json: bool) -> None:
+def _push(where: str, git_dir: str, root: str, remote: str, names: tuple[str, ...], *, as_json: bool) -> None:
     """Pushes the branches that were asked for, else the worktree's own."""
-    record = records.read(records.directory_of(places.places(os.environ).state, worktree_id(found.root)))
+    record = records.read(where)
     own = record.repositories[0].branch if record is not None else None
     if own is None and not names:
         raise Refusal("push-detached", "HEAD is detached, so there is no branch to push", hint="git switch -c NAME")
     for branch in tuple(f"refs/heads/{name.removeprefix('refs/heads/')}" for name in names) or (own or "",):
-        said = pushing.push(found.git_dir, found.root, branch, remote)
+        said = pushing.push(git_dir, root, branch, remote)
         if not as_json:
             print("\n".join(printable(line) for line in said.splitlines()))
 

@@ -34,7 +34,8 @@ def _remove(
 ) -> int:
     """Removes a worktree with its submodules and its private home.
 
-    Refused while it holds uncommitted work, commits that were not harvested, or processes. A branch goes only when
+    Refused while it holds uncommitted work, commits that were not harvested, or processes, and while its directory is
+    missing, because it may have been moved. A branch goes only when
     Paddock made it and all its commits are elsewhere too. Ignored files go without a question.
     """
     known = service(quiet=as_json)
@@ -51,7 +52,7 @@ def _remove(
         return 0
     print(f"removed {printable(done.worktree.path)}")
     for where, ref in done.backups:
-        print(f"  its uncommitted work is kept: {printable(ref)} in {printable(where)}")
+        print(f"  its work is kept: {printable(ref)} in {printable(where)}")
     for where, ref in done.refs_kept:
         print(f"  commits of the agent that nobody has joined stay in {printable(ref)} in {printable(where)}")
     for where, branch in done.branches_deleted:

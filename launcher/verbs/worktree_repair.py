@@ -47,7 +47,8 @@ def _repair(
 ) -> int:
     """Brings what Paddock knows together with what git says: finishes or undoes what a crash left, follows moves.
 
-    A worktree whose files are gone is given up; its branch stays. Every command does the first part by itself.
+    A worktree whose directory is missing stays known, with everything that git keeps of it: if it was moved, name its
+    new DIR; if it is gone for good, `paddock worktree remove --force`. Every command does the first part by itself.
     """
     done = service(quiet=as_json).repair(start(directory))
     if as_json:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.vcs.worktrees import processes
+from launcher.vcs.worktrees import processes, removal
 from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.models import State, Worktree
 from launcher.verbs import table, typer_verb
@@ -92,7 +92,6 @@ def _print(row: Worktree, now: Condition) -> None:
     print(f"{printable(row.path)} ({printable(row.ticket)})")
     if now.state is not State.READY:
         print(f"  {now.state}")
-        return
     for part in now.parts:
         where = f"submodule {printable(part.name)}: " if part.name else ""
         count = f"{part.ahead} commit{'' if part.ahead == 1 else 's'}" if part.ahead else "no commit"
@@ -102,6 +101,8 @@ def _print(row: Worktree, now: Condition) -> None:
     print("  at stake: " + printable("; ".join(stake)) if stake else "  nothing is at stake")
     for one in now.beside():
         print(f"  to join them: {printable(one.join)}")
+    if now.state is State.MISSING:
+        print("  " + printable(removal.if_missing(row)))
     if now.in_use:
         print("  in use by " + printable(", ".join(processes.named(now.in_use))))
     if now.locked is not None:

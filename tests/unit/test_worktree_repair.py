@@ -1,6 +1,5 @@
 """Store and disk disagree: git's own files decide."""
 
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -8,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.vcs.quarantine import record
 from launcher.vcs.worktrees.models import State
 from launcher.vcs.worktrees.service import WorktreeService
 from launcher.vcs.worktrees.store import FILE
 from policy.errors import Refusal
 from tests.support import worktrees
-from tests.support.worktrees import Place, committed, git
+from tests.support.worktrees import Place, git
 
 
 @pytest.fixture
@@ -53,25 +51,6 @@ def test_a_store_of_a_newer_version_is_not_touched(place: Place) -> None:
     with pytest.raises(Refusal) as raised:
         place.service.of_repository(place.app)
     assert raised.value.reference == "state-version"
-
-
-def test_files_that_are_gone_make_a_worktree_missing(place: Place) -> None:
-    """`repair` gives it up, keeps the branch, and a commit that was on no branch."""
-    made = place.service.add(place.app, "a")
-    root = Path(made.path)
-    committed(root, new="")
-    git("checkout", "-q", "--detach", at=root)
-    committed(root, newer="")
-    oid = git("rev-parse", "HEAD", at=root)
-    git("update-ref", record.pin(made.worktree_id), oid, at=root)  # goes with the worktree, and keeps nothing
-    shutil.rmtree(root)
-    assert [row.state for row in place.service.of_repository(place.app)] == [State.MISSING]
-    said = place.service.repair(place.app)
-    assert any("gave up" in line for line in said)
-    assert place.service.of_repository(place.app) == []
-    assert worktrees.leftovers(place) == []
-    assert "agent/a" in place.branches
-    assert git("for-each-ref", "--contains", oid, at=place.app).count("refs/paddock/backup/") == 1
 
 
 def test_files_that_come_back_make_it_ready_again(place: Place) -> None:

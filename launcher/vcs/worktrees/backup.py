@@ -4,7 +4,7 @@ import os
 import time
 
 from launcher.vcs.git import Git
-from launcher.vcs.worktrees import patience, strangers
+from launcher.vcs.worktrees import files, kept, patience, strangers
 from launcher.vcs.worktrees.creation import IDENTITY
 from launcher.vcs.worktrees.models import Part, Worktree
 
@@ -25,7 +25,7 @@ def keep(worktree: Worktree) -> list[tuple[str, str]]:
     worktree = strangers.with_populated(worktree)
     patience.check(worktree.path)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    kept: list[tuple[str, str]] = []
+    made: list[tuple[str, str]] = []
     commits: dict[str, str] = {}
     for part in reversed(worktree.parts):  # inner ones first: the outer backup names the inner
         if not os.path.isdir(part.git_dir):
@@ -39,8 +39,25 @@ def keep(worktree: Worktree) -> list[tuple[str, str]]:
         commits[part.name] = commit
         ref = f"{PREFIX}/{worktree.worktree_id}/{stamp}-{os.urandom(2).hex()}"
         git.run("update-ref", "-m", "paddock: backup", ref, commit, "0" * len(commit), environment=IDENTITY)
-        kept.append((git.common_dir, ref))
-    return kept[::-1]
+        made.append((git.common_dir, ref))
+    return made[::-1]
+
+
+def keep_heads(worktree: Worktree) -> list[tuple[str, str]]:
+    """Makes refs for the commits of detached HEADs that nothing else holds: of a worktree whose files are missing.
+
+    Returns (git directory, ref) of each.
+    """
+    made: list[tuple[str, str]] = []
+    for part in worktree.parts:
+        oid = files.head(os.fspath(part.git_dir))
+        git = Git(os.fspath(part.common_dir), part.git_dir)
+        if not oid or oid.startswith("ref: ") or not kept.is_loose(git, oid):
+            continue
+        ref = f"{PREFIX}/{worktree.worktree_id}/{oid[:12]}"
+        git.run("update-ref", "-m", "paddock: detached HEAD of a lost worktree", ref, oid, environment=IDENTITY)
+        made.append((git.common_dir, ref))
+    return made
 
 
 def _commit(git: Git, part: Part, worktree: Worktree, commits: dict[str, str]) -> str | None:

@@ -118,7 +118,7 @@ class Condition(BaseModel):
 
 
 def look(worktree: Worktree, unharvested: Unharvested, user: UserConfig, state: str) -> Condition:
-    """The condition of a worktree; of one that is not there, only what the store has.
+    """The condition of a worktree; of one that is missing, what its git directories say.
 
     Args:
         worktree: as the store has it.
@@ -127,10 +127,11 @@ def look(worktree: Worktree, unharvested: Unharvested, user: UserConfig, state: 
         state: Paddock's state directory.
     """
     path = worktree.path
-    if worktree.state is not State.READY:
+    if worktree.state not in (State.READY, State.MISSING):
         return Condition(worktree_id=worktree.worktree_id, path=path, state=worktree.state)
-    worktree = strangers.with_populated(worktree)
-    parts = tuple(_part(part, worktree, user) for part in worktree.parts)
+    there = worktree.state is State.READY
+    worktree = strangers.with_populated(worktree) if there else worktree
+    parts = tuple(_part(part, worktree, user) if there else _without_files(part) for part in worktree.parts)
     return Condition(
         worktree_id=worktree.worktree_id,
         path=path,
@@ -158,6 +159,31 @@ def _part(part: Part, worktree: Worktree, user: UserConfig) -> PartCondition:
         return PartCondition(name=part.name, problem=failure.context.splitlines()[-1])
     except Refusal as refusal:
         return PartCondition(name=part.name, problem=f"{refusal.message}: {refusal.context}")
+
+
+def _without_files(part: Part) -> PartCondition:
+    """Of a part whose files are missing: its branch, and whether any ref holds the commit of its HEAD."""
+    git_dir = os.fspath(part.git_dir)
+    text = files.head(git_dir)
+    if not text:
+        return PartCondition(name=part.name, problem=f"its git directory {git_dir} is gone")
+    if text.startswith("ref: "):
+        git = Git(os.fspath(part.common_dir), git_dir)
+        tip = git.run("rev-parse", "--verify", "--quiet", text.removeprefix("ref: "), ok=(0, 1, 128)).out.decode()
+        return PartCondition(
+            name=part.name,
+            branch=text.removeprefix("ref: refs/heads/"),
+            head=tip.strip() or None,
+            ahead=_ahead(git, tip.strip(), part),
+        )
+    git = Git(os.fspath(part.common_dir), git_dir)
+    return PartCondition(name=part.name, head=text, ahead=_ahead(git, text, part), detached=kept.is_loose(git, text))
+
+
+def _ahead(git: Git, head: str, part: Part) -> int:
+    """Commits since the base; 0 where one of the two is not there any more."""
+    words = ("rev-list", "--count", head, f"^{part.base}", "--")
+    return int(git.run(*words, ok=(0, 128)).out or b"0") if head else 0
 
 
 def _examined(git: Git, part: Part, worktree: Worktree) -> PartCondition:
@@ -239,7 +265,7 @@ def _moved_gitlinks(git: Git, part: Part, worktree: Worktree) -> int:
 def _own_stores(git_dir: str) -> tuple[str, ...]:
     found = []
     for name, store in checkout.module_dirs(f"{git_dir}/modules", "", Present()):
-        git = Git(store)
+        git = Git(store, store)  # not its own core.worktree: the files may be missing
         loose = git.run("rev-parse", "--verify", "--quiet", "HEAD", ok=(0, 1, 128)).out.decode("ascii").split()
         if git.run("rev-list", "--max-count=1", "--all", *loose, "--not", "--remotes").out:
             found.append(name)

@@ -58,6 +58,12 @@ def stays(git: Git, oid: str) -> bool:
     return listed.status == 0 and not listed.out
 
 
+def is_loose(git: Git, oid: str) -> bool:
+    """Whether a commit is there and no ref that counts holds it: the opposite of `stays` for what is not missing."""
+    listed = git.run("rev-list", "--max-count=1", oid, "--not", *_elsewhere(), ok=(0, 128))
+    return listed.status == 0 and bool(listed.out)
+
+
 def beside(git: Git, part: Part, worktree: Worktree, head: str | None) -> tuple[Kept, ...]:
     """What harvests of a part have kept, and what is checked out there does not have either.
 

@@ -9,12 +9,11 @@ import os
 from pydantic import ValidationError
 
 from launcher.vcs.disk import Present
-from launcher.vcs.git import Git
 from launcher.vcs.quarantine import record, swap
-from launcher.vcs.worktrees import files, kept, lock
-from launcher.vcs.worktrees.creation import IDENTITY, Creation
-from launcher.vcs.worktrees.models import Part, State, Worktree
-from launcher.vcs.worktrees.removal import Removal, is_in_place, moved
+from launcher.vcs.worktrees import files, lock
+from launcher.vcs.worktrees.creation import Creation
+from launcher.vcs.worktrees.models import State, Worktree
+from launcher.vcs.worktrees.removal import Removal, if_missing, is_in_place, moved
 from launcher.vcs.worktrees.request import Step
 from launcher.vcs.worktrees.store import WorktreeRepository
 
@@ -55,24 +54,14 @@ class Recovery:
                 done.append(f"found {worktree.path} again")
             return done
 
-    def prune(self, common_dir: str) -> list[str]:
-        """Gives up worktrees whose files are gone, as `git worktree prune` does; their branches stay.
+    def missing(self, common_dir: str) -> list[str]:
+        """Worktrees whose files are not there, each with what to do about it.
 
-        A commit that only a detached HEAD had is kept under refs/paddock/backup. Returns what was done.
+        Not given up as `git worktree prune` does: a file system that is not mounted looks the same, and what was moved
+        needs its git directory, index and the agent's commits to be known again.
         """
-        done: list[str] = []
-        with lock.held(lock.of_repository(self._state, common_dir)):
-            for row in self._store.of(common_dir):
-                with lock.tried(lock.of_worktree(self._state, row.worktree_id)) as own:
-                    if own is None or row.state is not State.MISSING:
-                        continue
-                    for part in row.parts:
-                        done += self._kept(part, row)
-                    self._step("record")
-                    self._store.save(row.with_state(State.REMOVING))
-                    self._removal.finish(row, keep_branch=True)
-                    done.append(f"gave up {row.path}: its files are gone; branch {row.main.branch} is kept")
-        return done
+        rows = [row for row in self._store.of(common_dir) if row.state is State.MISSING]
+        return [f"{row.path} is missing: {if_missing(row)}" for row in rows]
 
     def follow(self, common_dir: str, root: str, git_dir: str) -> list[str]:
         """Takes note that the worktree of `git_dir` is at `root` now, where the user has moved it.
@@ -101,8 +90,9 @@ class Recovery:
                 if is_in_place(row):
                     self._removal.keep(row)
                     return [f"kept {row.path}, whose removal was only begun"]
-                self._removal.finish(row, keep_branch=True)
-                return [f"finished the removal of {row.path}"]
+                aside = self._removal.resume(row)
+                kept = f"; commits that were not harvested are kept: {aside}" if aside else ""
+                return [f"finished the removal of {row.path}{kept}"]
             return self._compared(row)
 
     def _compared(self, row: Worktree) -> list[str]:
@@ -176,19 +166,6 @@ class Recovery:
             state = State.READY if os.path.lexists(entry) else State.MISSING
             found.append((noted if root == noted.path else moved(noted, root)).with_state(state))
         return found
-
-    def _kept(self, part: Part, row: Worktree) -> list[str]:
-        """A ref for the commit of a detached HEAD that nothing else holds."""
-        git_dir = os.fspath(part.git_dir)
-        oid = files.head(git_dir)
-        if not oid or oid.startswith("ref: "):
-            return []
-        git = Git(os.fspath(part.common_dir))
-        if kept.stays(git, oid):
-            return []
-        ref = f"refs/paddock/backup/{row.worktree_id}/{oid[:12]}"
-        git.run("update-ref", "-m", "paddock: detached HEAD of a lost worktree", ref, oid, environment=IDENTITY)
-        return [f"kept {oid[:12]}, which was on no branch, as {ref}"]
 
 
 def _follow_private(state: str, old: Worktree, new: Worktree) -> None:

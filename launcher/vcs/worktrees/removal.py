@@ -1,6 +1,7 @@
 """Removing a worktree: never with work that nobody else has, unless told; then it is kept as a ref first."""
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -70,10 +71,10 @@ class Removal:
         Args:
             worktree: ready or missing.
             force: also with uncommitted or unharvested work, which is kept by a backup ref (set aside, if it was not
-                harvested), while processes are in it, and when it is locked.
+                harvested), while processes are in it, when it is locked, and when its directory is missing.
             keep_branch: keep a branch that has no commits of its own, too.
 
-        Refusals: worktree-busy, worktree-in-use, worktree-locked, worktree-dirty.
+        Refusals: worktree-busy, worktree-in-use, worktree-locked, worktree-missing, worktree-dirty.
         """
         with ExitStack() as held:
             own = held.enter_context(lock.tried(lock.of_worktree(self._state, worktree.worktree_id)))
@@ -82,13 +83,16 @@ class Removal:
             held.enter_context(_no_session(self._state, worktree))
             now = condition.look(worktree, self._unharvested, self._user, self._state)
             if not force:
-                _check(now)
+                _check(now, worktree)
             backups: list[tuple[str, str]] = []
             beside = now.beside()
             if len(now.at_stake()) > len(beside) and worktree.state is State.READY:
                 self._step("backup")
                 self._say("keeping uncommitted work")
                 backups = backup.keep(worktree)
+            elif now.at_stake():
+                self._step("backup")
+                backups = backup.keep_heads(worktree)
             with lock.held(lock.of_repository(self._state, os.fspath(worktree.main.common_dir))):
                 self._step("record")
                 leaving = worktree.with_state(State.REMOVING)
@@ -109,6 +113,22 @@ class Removal:
                 deleted, kept = self.finish(leaving, keep_branch=keep_branch)
             refs = [(one.store, one.ref) for one in beside if os.path.isdir(one.store)]  # or moved, with `own_stores`
             return Removed(worktree, backups, deleted, kept, aside, refs)
+
+    def resume(self, worktree: Worktree) -> str:
+        """Ends the removal that a dead process began, of a worktree that is no longer at its place.
+
+        Where the files were missing already, the private git directory may not have been set aside yet. Returns where
+        it is; empty when there was nothing to keep.
+        """
+        aside = ""
+        if os.path.isdir(self._homes(worktree)[0]):
+            try:
+                waiting = self._unharvested(worktree.main.path)
+            except Refusal:
+                waiting = True  # what cannot be read is not for us to delete
+            aside = self._set_aside(worktree) if waiting else ""
+        self.finish(worktree, keep_branch=True)
+        return aside
 
     def finish(self, worktree: Worktree, *, keep_branch: bool) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
         """Removes what is left of a worktree that is no longer at its place; the repository's lock is held.
@@ -238,6 +258,14 @@ def _stores(worktree: Worktree) -> str:
     return f"{_kept(worktree)}/modules"
 
 
+def if_missing(worktree: Worktree) -> str:
+    """What to do about a worktree whose directory is missing: nobody knows whether it was moved or deleted."""
+    return (
+        "if it was moved: paddock worktree repair DIR, with its new directory; "
+        f"if it is gone for good: paddock worktree remove --force {shlex.quote(worktree.ticket)}"
+    )
+
+
 def is_in_place(worktree: Worktree) -> bool:
     """Whether the files are where they belong, and name the git directory that is known of them."""
     try:
@@ -290,7 +318,7 @@ def _no_session(state: str, worktree: Worktree) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _check(now: Condition) -> None:
+def _check(now: Condition, worktree: Worktree) -> None:
     if now.locked is not None:
         raise Refusal("worktree-locked", f"{now.path} is locked", context=now.locked or "no reason was given",
                       hint=f"git worktree unlock {now.path}, or --force")  # fmt: skip
@@ -299,6 +327,8 @@ def _check(now: Condition) -> None:
                       context=", ".join(processes.named(now.in_use[:20])),
                       hint="end them (or cd elsewhere), or --force")  # fmt: skip
     stake = now.at_stake()
+    if worktree.state is State.MISSING:
+        raise Refusal("worktree-missing", f"{now.path} is missing", context="\n".join(stake), hint=if_missing(worktree))
     if stake:
         raise Refusal(
             "worktree-dirty",

@@ -150,7 +150,7 @@ class WorktreeService:
         return worktree
 
     def repair(self, start: str | Path) -> list[str]:
-        """Finishes, undoes, finds again and gives up what needs it; returns what was done, one line each.
+        """Finishes, undoes and finds again what needs it; returns what was done and what is missing, one line each.
 
         Args:
             start: inside a worktree of the repository; also one that was moved by hand, which is then known again.
@@ -165,8 +165,8 @@ class WorktreeService:
             common_dir, git_dir = moved
             done = self._recovery.settle(common_dir) + self._recovery.follow(common_dir, here, git_dir)
             found = self._found(here)
-            return done + self._recovery.settle(found.common_dir) + self._recovery.prune(found.common_dir)
-        return self._recovery.settle(found.common_dir) + self._recovery.prune(found.common_dir)
+            return done + self._recovery.settle(found.common_dir) + self._recovery.missing(found.common_dir)
+        return self._recovery.settle(found.common_dir) + self._recovery.missing(found.common_dir)
 
     def _moved_here(self, root: str) -> tuple[str, str] | None:
         """(common directory, git directory) of a known worktree that the `.git` file in `root` names, if it does."""

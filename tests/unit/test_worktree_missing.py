@@ -1,0 +1,106 @@
+"""A worktree whose directory is missing was moved, deleted, or is not mounted: nothing of it is lost by that."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from launcher.vcs.quarantine import record
+from launcher.vcs.worktrees.models import State, Worktree
+from launcher.vcs.worktrees.service import WorktreeService
+from policy.errors import Refusal
+from tests.support import forked, worktrees
+from tests.support.worktrees import Place, committed, git
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return worktrees.nested(tmp_path)
+
+
+def unharvested(place: Place, made: Worktree, step: str = "") -> WorktreeService:
+    """Makes a private git directory; a service that finds commits in it as long as it is there, killed at `step`."""
+    private = Path(record.directory_of(place.state, made.worktree_id))
+    private.mkdir(parents=True)
+    (private / "precious").write_text("x")
+
+    def kill(name: str) -> None:
+        if name == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return WorktreeService(place.state, unharvested=lambda _: private.exists(), step=kill)
+
+
+def test_what_a_missing_worktree_alone_has_is_told_and_kept(place: Place) -> None:
+    """Status says it, `repair` touches nothing, a plain removal is refused, a forced one keeps all of it."""
+    made = place.service.add(place.app, "a")
+    root = Path(made.path)
+    loose = []
+    for part in (root / "lib/outer", root):
+        git("checkout", "-q", "--detach", at=part)
+        committed(part, newer="")
+        loose.append(git("rev-parse", "HEAD", at=part))
+    service = unharvested(place, made)
+    shutil.rmtree(root)
+    (row,) = service.of_repository(place.app)
+    assert row.state is State.MISSING
+    assert service.status(row).at_stake() == [
+        "commits on no branch", "submodule outer: commits on no branch", "commits that were not harvested",
+    ]  # fmt: skip
+    (said,) = service.repair(place.app)
+    assert "paddock worktree repair DIR" in said
+    assert "paddock worktree remove --force a" in said
+    assert service.of_repository(place.app) == [row]
+    with pytest.raises(Refusal) as raised:
+        service.remove(row)
+    assert raised.value.reference == "worktree-missing"
+    assert "not harvested" in raised.value.context
+    assert raised.value.hint in said
+    removed = service.remove(row, force=True)
+    assert (Path(removed.set_aside) / "precious").exists()
+    assert service.of_repository(place.app) == []
+    assert worktrees.leftovers(place) == []
+    for oid, store in zip(loose, (place.app / ".git/modules/outer", place.app), strict=True):
+        assert "refs/paddock/backup/" in git("for-each-ref", "--contains", oid, at=store)
+
+
+def test_a_missing_worktree_on_its_branch_is_removed_by_force_alone(place: Place) -> None:
+    """It may have been moved, though its commits are elsewhere; forced, it goes as one that is there."""
+    made = place.service.add(place.app, "a")
+    shutil.rmtree(made.path)
+    (row,) = place.service.of_repository(place.app)
+    assert place.service.status(row).at_stake() == []
+    with pytest.raises(Refusal) as raised:
+        place.service.remove(row)
+    assert raised.value.reference == "worktree-missing"
+    assert place.service.remove(row, force=True).backups == []
+    assert "agent/a" not in place.branches
+
+
+def test_a_moved_worktree_outlives_repair_without_its_directory(place: Place) -> None:
+    """Git in it is content again once `repair` was told where it is."""
+    made = place.service.add(place.app, "a")
+    there = place.root / "there"
+    Path(made.path).rename(there)
+    assert "is missing" in place.service.repair(place.app)[-1]
+    with pytest.raises(Refusal) as raised:
+        place.service.adopt(there)
+    assert f"paddock worktree repair {there}" in raised.value.hint
+    place.service.repair(there)
+    assert git("status", "--porcelain", "--branch", at=there) == "## agent/a"
+
+
+@pytest.mark.parametrize("step", ["set aside", "metadata outer", "home"])
+def test_a_forced_removal_that_was_killed_keeps_what_was_not_harvested(place: Place, step: str) -> None:
+    """Recovery cannot tell from the files how far it came: they were missing before."""
+    made = place.service.add(place.app, "a")
+    shutil.rmtree(made.path)
+    (row,) = place.service.of_repository(place.app)
+    service = unharvested(place, made, step)
+    with pytest.raises(forked.Killed):
+        forked.run(lambda: bool(service.remove(row, force=True)))
+    again = WorktreeService(place.state, unharvested=lambda _: True)
+    assert again.of_repository(place.app) == []
+    assert len(list(Path(place.state, "removed").glob("*/precious"))) == 1
