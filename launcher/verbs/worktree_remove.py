@@ -35,8 +35,8 @@ def _remove(
     """Removes a worktree with its submodules and its private home.
 
     Refused while it holds uncommitted work, commits that were not harvested, or processes, and while its directory is
-    missing, because it may have been moved. A branch goes only when
-    Paddock made it and all its commits are elsewhere too. Ignored files go without a question.
+    missing, because it may have been moved. A branch goes only when Paddock made it and all its commits are elsewhere
+    too. Ignored files go without a question.
     """
     known = service(quiet=as_json)
     done = known.remove(known.find(start(repository), name), force=force, keep_branch=keep_branch)

@@ -102,7 +102,7 @@ def _print(row: Worktree, now: Condition) -> None:
     for one in now.beside():
         print(f"  to join them: {printable(one.join)}")
     if now.state is State.MISSING:
-        print("  " + printable(removal.if_missing(row)))
+        print("  " + printable(removal.if_missing(row, unharvested=now.unharvested)))
     if now.in_use:
         print("  in use by " + printable(", ".join(processes.named(now.in_use))))
     if now.locked is not None:

@@ -78,6 +78,24 @@ def test_it_says_what_it_did_and_what_is_left(here: Paddock) -> None:
     assert here.refused("worktree", "harvest", "--push", "--all").reference == "push-remote"
 
 
+def test_the_worktrees_directory_is_not_needed(here: Paddock) -> None:
+    """Moved or gone, a worktree that Paddock knows is harvested by its name; moved back, git in it is content."""
+    assert here.call("worktree", "adopt", ".").returncode == 0
+    assert "handoff-strict" in _commit(here, "echo x >.envrc", "--strict-handoff")
+    away = here.place / "away"
+    here.worktree.rename(away)
+    assert here.refused("worktree", "remove", "one", cwd=here.main).reference == "worktree-missing"
+    assert here.call("worktree", "repair", cwd=here.main).returncode == 0
+    ended = here.call("worktree", "harvest", "one", "--push", "origin", cwd=here.main)
+    assert ended.returncode == 0, ended.stderr
+    assert "1 commit harvested to one" in ended.stdout
+    assert _host(here, "rev-parse", "one", at=here.main) == _host(
+        here, "rev-parse", "one", at=here.place / "origin.git"
+    )
+    assert here.call("worktree", "repair", str(away), cwd=here.main).returncode == 0
+    assert _host(here, "status", "--porcelain", at=away) == ""
+
+
 def test_docking_restores_what_an_agent_put_in_the_place_of_git(here: Paddock) -> None:
     """The pointer leads to the user's repository again, and what lay there is where no git finds it."""
     _commit(here, "echo x >x")

@@ -57,7 +57,7 @@ def test_what_a_missing_worktree_alone_has_is_told_and_kept(place: Place) -> Non
         service.remove(row)
     assert raised.value.reference == "worktree-missing"
     assert "not harvested" in raised.value.context
-    assert raised.value.hint in said
+    assert raised.value.hint.startswith("paddock worktree harvest a ")
     removed = service.remove(row, force=True)
     assert (Path(removed.set_aside) / "precious").exists()
     assert service.of_repository(place.app) == []
@@ -90,6 +90,17 @@ def test_a_moved_worktree_outlives_repair_without_its_directory(place: Place) ->
     assert f"paddock worktree repair {there}" in raised.value.hint
     place.service.repair(there)
     assert git("status", "--porcelain", "--branch", at=there) == "## agent/a"
+
+
+def test_what_git_has_pruned_is_forgotten_but_for_the_agents_commits(place: Place) -> None:
+    """That is the user's right; the private git directory stays, and `repair` says where."""
+    made = place.service.add(place.app, "a")
+    service = unharvested(place, made)
+    shutil.rmtree(made.path)
+    git("worktree", "prune", at=place.app)
+    private = record.directory_of(place.state, made.worktree_id)
+    assert service.repair(place.app)[0].endswith(private)
+    assert Path(private, "precious").exists()
 
 
 @pytest.mark.parametrize("step", ["set aside", "metadata outer", "home"])

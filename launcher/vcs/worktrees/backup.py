@@ -49,7 +49,7 @@ def keep_heads(worktree: Worktree) -> list[tuple[str, str]]:
     Returns (git directory, ref) of each.
     """
     made: list[tuple[str, str]] = []
-    for part in worktree.parts:
+    for part in filter(lambda part: part.linked, worktree.parts):  # stores of their own are kept as a whole
         oid = files.head(os.fspath(part.git_dir))
         git = Git(os.fspath(part.common_dir), part.git_dir)
         if not oid or oid.startswith("ref: ") or not kept.is_loose(git, oid):

@@ -61,7 +61,7 @@ class Recovery:
         needs its git directory, index and the agent's commits to be known again.
         """
         rows = [row for row in self._store.of(common_dir) if row.state is State.MISSING]
-        return [f"{row.path} is missing: {if_missing(row)}" for row in rows]
+        return [f"{row.path} is missing; {if_missing(row)}" for row in rows]
 
     def follow(self, common_dir: str, root: str, git_dir: str) -> list[str]:
         """Takes note that the worktree of `git_dir` is at `root` now, where the user has moved it.
@@ -101,10 +101,12 @@ class Recovery:
         entry = files.points_to(git_dir)
         if entry is None:
             self._step("forget")
+            waiting = self._removal.waiting(row)
+            kept = f"; commits that were not harvested may be in {waiting}" if waiting else ""
             self._store.forget(row.worktree_id)
             for part in row.submodules:
                 files.discard(part, row.worktree_id)
-            return [f"forgot {row.path}: git does not know it any more"]
+            return [f"forgot {row.path}: git does not know it any more{kept}"]
         root = os.path.dirname(entry)
         if root != row.path and os.path.lexists(entry):
             return self._rekeyed(row, root)

@@ -120,15 +120,19 @@ class Removal:
         Where the files were missing already, the private git directory may not have been set aside yet. Returns where
         it is; empty when there was nothing to keep.
         """
-        aside = ""
-        if os.path.isdir(self._homes(worktree)[0]):
-            try:
-                waiting = self._unharvested(worktree.main.path)
-            except Refusal:
-                waiting = True  # what cannot be read is not for us to delete
-            aside = self._set_aside(worktree) if waiting else ""
+        aside = self._set_aside(worktree) if self.waiting(worktree) else ""
         self.finish(worktree, keep_branch=True)
         return aside
+
+    def waiting(self, worktree: Worktree) -> str:
+        """The private git directory of a worktree, if commits that were not harvested are in it, or may be; else ""."""
+        home = self._homes(worktree)[0]
+        if not os.path.isdir(home):
+            return ""
+        try:
+            return home if self._unharvested(worktree.main.path) else ""
+        except Refusal:
+            return home  # what cannot be read is not for us to give up
 
     def finish(self, worktree: Worktree, *, keep_branch: bool) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
         """Removes what is left of a worktree that is no longer at its place; the repository's lock is held.
@@ -258,11 +262,18 @@ def _stores(worktree: Worktree) -> str:
     return f"{_kept(worktree)}/modules"
 
 
-def if_missing(worktree: Worktree) -> str:
-    """What to do about a worktree whose directory is missing: nobody knows whether it was moved or deleted."""
+def if_missing(worktree: Worktree, *, unharvested: bool = False) -> str:
+    """What to do about a worktree whose directory is missing: nobody knows whether it was moved or deleted.
+
+    Args:
+        worktree: the missing one.
+        unharvested: whether commits wait in its private git directory.
+    """
+    name = shlex.quote(worktree.ticket)
     return (
-        "if it was moved: paddock worktree repair DIR, with its new directory; "
-        f"if it is gone for good: paddock worktree remove --force {shlex.quote(worktree.ticket)}"
+        (f"paddock worktree harvest {name} takes over what was committed; " if unharvested else "")
+        + "if it was moved: paddock worktree repair DIR, with its new directory; "
+        + f"if it is gone for good: paddock worktree remove --force {name}"
     )
 
 
@@ -328,7 +339,8 @@ def _check(now: Condition, worktree: Worktree) -> None:
                       hint="end them (or cd elsewhere), or --force")  # fmt: skip
     stake = now.at_stake()
     if worktree.state is State.MISSING:
-        raise Refusal("worktree-missing", f"{now.path} is missing", context="\n".join(stake), hint=if_missing(worktree))
+        raise Refusal("worktree-missing", f"{now.path} is missing", context="\n".join(stake),
+                      hint=if_missing(worktree, unharvested=now.unharvested))  # fmt: skip
     if stake:
         raise Refusal(
             "worktree-dirty",
