@@ -130,6 +130,19 @@ def test_a_submodule_that_was_moved_leads_nowhere(git: Git) -> None:
     assert not git.worktree.exists()
 
 
+def missing(git: Git) -> None:
+    """Moves the worktree away and back: meanwhile its commits are harvested, and `.git` there waits for its return."""
+    away = git.place / "away"
+    git.worktree.rename(away)
+
+    def harvested() -> bool:
+        return paddock(git, "worktree", "harvest", str(git.worktree), at=git.place / "main").returncode == 0
+
+    await_that(harvested)  # not while its last process is being ended
+    assert "leads to a private git directory" in paddock(git, "worktree", "repair", str(away), at=away).stderr
+    away.rename(git.worktree)
+
+
 @pytest.mark.parametrize("after", ["list", "run", "harvest"])
 def test_the_next_command_ends_what_a_killed_session_left(git: Git, after: str) -> None:
     """After SIGKILL of the launcher `.git` comes back with whatever is done next, and no commit is lost."""
@@ -141,6 +154,8 @@ def test_the_next_command_ends_what_a_killed_session_left(git: Git, after: str) 
     assert session.stderr is not None
     session.stderr.close()
     (git.worktree / "ready").unlink()
+    if after == "harvest":
+        missing(git)
 
     def docked() -> bool:
         if after == "list":

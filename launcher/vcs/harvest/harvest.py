@@ -84,9 +84,7 @@ def harvest(
             record = records.read(directory)
             return HarvestResult(record.worktree if record else "", "busy")
         if rest is frozen.Rest.ENDED:
-            record = records.read(directory)
-            if record is not None and os.path.lexists(record.worktree):
-                swap.dock(directory)  # a session that was killed could not; one that is missing waits for its return
+            swap.dock(directory)  # a session that was killed could not
         run = _Run(directory, limits or Limits(), handoff, strict=strict, sign=sign, step=step)
         return run.all(branches or {})
 

@@ -80,7 +80,8 @@ def dock(directory: str) -> tuple[Docked, ...]:
     """Puts back what `swap` has replaced. For who has the lock alone, so that no jail of the worktree lives.
 
     Returns:
-        What was done, the worktree's own first; () when nothing was swapped.
+        What was done, the worktree's own first; () when nothing was swapped, and while the worktree's directory is
+        missing: it may have been moved or not be mounted, and is docked when it is there again.
 
     Raises:
         Refusal: dock-failed, swap-damaged. It stays written down what is to be done.
@@ -90,6 +91,8 @@ def dock(directory: str) -> tuple[Docked, ...]:
         return ()
     serial, entries = found
     root = entries[0].path
+    if not os.path.lexists(root):
+        return ()
     done = tuple(_back(directory, root, entry, serial) for entry in entries)
     if not all(docked.in_place for docked in done):
         _drop_moved(directory, root, entries)

@@ -11,7 +11,7 @@ from launcher.vcs import checkout
 from launcher.vcs.checkout import Checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
-from launcher.vcs.quarantine import swap
+from launcher.vcs.quarantine import record, swap
 from launcher.vcs.worktrees import condition, files, lock, naming
 from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.creation import Creation
@@ -175,6 +175,13 @@ class WorktreeService:
         for row in self.store.all():
             if text.startswith("gitdir: ") and os.fspath(row.main.git_dir) == git_dir:
                 return os.fspath(row.main.common_dir), git_dir
+            if git_dir == f"{record.directory_of(self._state, row.worktree_id)}/{record.GIT}" and row.path != root:
+                raise Refusal(
+                    "git-pointer-invalid",
+                    f"{root} was moved while a session in it was alive, or had been killed",
+                    context=f"its .git leads to a private git directory, which an agent writes: {git_dir}",
+                    hint=f"move it back to {row.path}; paddock worktree dock {row.path}; then move it, and repair",
+                )
         return None
 
     def _found(self, start: str | Path) -> Checkout:
