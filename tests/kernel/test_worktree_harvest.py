@@ -62,6 +62,8 @@ def test_a_branch_of_the_agent_is_taken_and_pushed_by_name(here: Paddock) -> Non
     assert _host(here, "log", "-1", "--format=%s", "mine") == "work"
     assert _host(here, "rev-parse", "mine") == _host(here, "rev-parse", "mine", at=here.place / "origin.git")
     assert not (here.place / "canary").exists()
+    told = here.call("worktree", "harvest", "--branch", "topic=mine", "--push", "origin").stdout
+    assert f"To {here.place}/origin.git\n = [up to date]  mine -> mine\n" in told
 
 
 def test_it_says_what_it_did_and_what_is_left(here: Paddock) -> None:

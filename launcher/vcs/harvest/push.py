@@ -16,7 +16,7 @@ PATIENCE = 600.0
 
 
 def push(git_dir: str, worktree: str, branch: str, remote: str) -> str:
-    """Pushes one branch; returns what git said.
+    """Pushes one branch; returns what git said, as `readable` has it.
 
     Args:
         git_dir: trusted.
@@ -58,7 +58,25 @@ def push(git_dir: str, worktree: str, branch: str, remote: str) -> str:
         raise Refusal(
             "push-failed",
             f"git push {remote} failed; the harvested commits are in the main repository",
-            context="\n".join(done.stdout.strip().splitlines()[-8:]),
+            context="\n".join(readable(done.stdout).splitlines()[-8:]),
             hint=f"git push {remote} {branch.removeprefix('refs/heads/')}",
         )
-    return done.stdout.strip()
+    return readable(done.stdout)
+
+
+def readable(said: str) -> str:
+    """What ``git push --porcelain`` prints, as it prints it without that option (git-push(1), OUTPUT).
+
+    Args:
+        said: lines of ``FLAG <tab> FROM:TO <tab> SUMMARY``, among others that stay as they are, but for the last one,
+            ``Done``.
+    """
+    lines = []
+    for line in said.strip("\n").split("\n"):
+        flag, *fields = line.split("\t")
+        if len(flag) == 1 and len(fields) == 2:
+            source, _, target = (name.removeprefix("refs/heads/") for name in fields[0].partition(":"))
+            lines.append(f" {flag} {fields[1]}  {source} -> {target}")
+        elif line != "Done":
+            lines.append(line.replace("\t", " "))
+    return "\n".join(lines)
