@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from launcher.vcs.journal import State
-from launcher.vcs.merge import work
+from launcher.vcs.merge import children, work
 from launcher.vcs.merge.moves import Follow
 from launcher.vcs.merge.target import find
 from policy.errors import Refusal
@@ -54,6 +54,28 @@ def test_a_conflict_stops_and_those_before_it_stay_merged(ground: Ground) -> Non
     assert ground.id("main") in descriptor.hint
     assert "seventeen" not in (ground.root / "a").read_text()
     assert ground.status() == []
+
+
+def test_a_conflict_of_the_trunk_with_an_agents_worktree_is_solved_in_that_worktree(ground: Ground) -> None:
+    """The advice does not bring the agent's unfinished work into the trunk; between two agents it names the other."""
+    ground.merge("one")
+    for name in ("two", "three"):
+        ground.git("worktree", "add", "-q", str(ground.root.parent / name), name)
+    hints = []
+    for source in ("main", "two"):
+        if source == "two":
+            ground.commit("two", {"a": LINES.replace("3\n", "drei\n", 1)})
+        found = children.named(ground.target("three"), [source], str(ground.root))
+        run = work.merge(lambda: ground.target("three"), found, ground.settings(), str(ground.root / ".git"))
+        outcome = run.outcome
+        assert outcome is not None
+        assert outcome.conflicted is not None
+        assert outcome.conflicted.merge_descriptor is not None
+        hints.append(outcome.conflicted.merge_descriptor.hint)
+    assert hints == [
+        f"in {ground.root.parent / 'three'}: git merge main, resolve, and commit",
+        f"in a worktree of two: git merge {ground.id('three')}, resolve, and commit; then merge again",
+    ]
 
 
 def test_a_run_is_not_taken_back_from_under_a_later_one(ground: Ground) -> None:

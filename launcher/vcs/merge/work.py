@@ -150,7 +150,7 @@ def descriptor(each: batch.Merged, target: Target, direction: MergeDirection, ru
         submodule_merge_results=_pointers(outcome.submodules, direction),
         main_worktree_merge_result=main,
         error_message=error,
-        hint=_hint(each, direction) if failed else None,
+        hint=_hint(each, target, direction) if failed else None,
         run_id=None if failed or outcome.no_op else run_id,
     )
 
@@ -161,11 +161,15 @@ def _pointers(results: tuple[SubmoduleMergeResult, ...], direction: MergeDirecti
     return tuple(result.model_copy(update={"pointer_updated": False}) for result in results)
 
 
-def _hint(each: batch.Merged, direction: MergeDirection) -> str:
+def _hint(each: batch.Merged, target: Target, direction: MergeDirection) -> str:
     if not each.outcome.conflicts:
         return f"mend that in {each.source.label}, and merge again"
     if direction is MergeDirection.TRUNK_TO_CHILD:
         return f"in the child's own worktree: git merge {each.source.commit}, resolve, and commit"
+    place = each.source.place
+    if target.git_dir != target.common_dir and (place is None or place.git_dir == place.common_dir):
+        # The trunk goes into an agent's work. The other way round, that would be finished work by its own conflict.
+        return f"in {target.worktree}: git merge {each.source.label}, resolve, and commit"
     return f"in a worktree of {each.source.label}: git merge {each.before}, resolve, and commit; then merge again"
 
 
