@@ -173,10 +173,14 @@ def _pointer(entry: str, root: str, disk: Disk) -> str:
 
 
 def configured_worktree(git_dir: str, disk: Disk) -> str | None:
-    """`core.worktree` of a submodule's git directory, resolved; None when it has none."""
-    for section, subsection, name, value in git_config.entries(disk.read(f"{git_dir}/config", 1 << 20) or b""):
-        if (section, subsection, name) == ("core", "", "worktree"):
-            return disk.resolve(os.path.join(git_dir, value))
+    """`core.worktree` of a submodule's git directory, resolved; None when it has none.
+
+    A store with linked worktrees has it in `config.worktree` (`worktrees.module_stores`).
+    """
+    for file in ("config", "config.worktree"):
+        for section, subsection, name, value in git_config.entries(disk.read(f"{git_dir}/{file}", 1 << 20) or b""):
+            if (section, subsection, name) == ("core", "", "worktree"):
+                return disk.resolve(os.path.join(git_dir, value))
     return None
 
 
@@ -200,7 +204,7 @@ def _submodules(root: str, git_dir: str, disk: Disk) -> tuple[Submodule, ...]:
     pending = [(root, "")]
     while pending:
         parent, prefix = pending.pop(0)
-        for name, relative in _gitmodules(parent, disk):
+        for name, relative in gitmodules(parent, disk):
             path = os.path.join(parent, relative)
             if disk.resolve(path) != path or path == parent:
                 continue  # absent, or reached through a link: git does not follow one either
@@ -234,7 +238,7 @@ def _linked_modules(git_dir: str, disk: Disk) -> list[tuple[str, str]]:
     return list(zip(fields[::2], fields[1::2], strict=False))
 
 
-def _gitmodules(root: str, disk: Disk) -> list[tuple[str, str]]:
+def gitmodules(root: str, disk: Disk) -> list[tuple[str, str]]:
     """(name, relative path) pairs of `.gitmodules`; what cannot be read as plain text is left out."""
     content = disk.read(f"{root}/.gitmodules", 1 << 20)
     result: list[tuple[str, str]] = []

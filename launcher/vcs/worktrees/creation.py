@@ -13,7 +13,7 @@ from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.quarantine import record as private
 from launcher.vcs.quarantine import swap_journal
-from launcher.vcs.worktrees import copying, files, lock, parallel
+from launcher.vcs.worktrees import copying, files, lock, module_stores, parallel
 from launcher.vcs.worktrees.models import Part, State, Worktree
 from launcher.vcs.worktrees.proposal import propose
 from launcher.vcs.worktrees.request import Options, Say, Step
@@ -87,6 +87,11 @@ class Creation:
     def _reserve(self, worktree: Worktree, parent: Checkout, options: Options, shared: int) -> None:
         """Branches, git directories and the staging directory."""
         zero = "0" * len(worktree.main.base)
+        shares = {os.fspath(part.common_dir) for part in worktree.submodules}
+        for store in module_stores.find(parent.common_dir) if shares else ():
+            if store.path in shares:
+                self._step(f"release {store.path}")
+                module_stores.release(parent.common_dir, store)
         try:
             for part in worktree.parts:
                 if part.branch_made:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from launcher.vcs.disk import Present
 from launcher.vcs.quarantine import record, swap
-from launcher.vcs.worktrees import files, lock
+from launcher.vcs.worktrees import files, lock, module_stores
 from launcher.vcs.worktrees.creation import Creation
 from launcher.vcs.worktrees.models import State, Worktree
 from launcher.vcs.worktrees.removal import Removal, if_missing, is_in_place, moved
@@ -44,10 +44,13 @@ class Recovery:
         swap.originals(self._state)
         known = self._store.of(common_dir)
         unknown = self._unknown(common_dir, known)
-        if not unknown and all(row.state is State.READY and self._is_well(row) for row in known):
+        damaged = module_stores.damaged(common_dir)
+        if not (unknown or damaged) and all(row.state is State.READY and self._is_well(row) for row in known):
             return []
         with lock.held(lock.of_repository(self._state, common_dir)):
-            done = [line for row in self._store.of(common_dir) for line in self._settled(row)]
+            self._step("mend")
+            done = module_stores.mend(common_dir)  # first: git does not even start in such a submodule
+            done += [line for row in self._store.of(common_dir) for line in self._settled(row)]
             for worktree in self._unknown(common_dir, self._store.of(common_dir)):
                 self._step("found")
                 self._store.save(worktree)

@@ -13,7 +13,7 @@ from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from launcher.vcs.quarantine import lock as private_lock
 from launcher.vcs.quarantine import record, swap
-from launcher.vcs.worktrees import backup, condition, files, lock, naming, processes, strangers
+from launcher.vcs.worktrees import backup, condition, files, lock, module_stores, naming, processes, strangers
 from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.creation import IDENTITY
 from launcher.vcs.worktrees.models import Part, State, Worktree
@@ -81,6 +81,11 @@ class Removal:
             if own is None:
                 raise Refusal("worktree-busy", f"somebody is at work on {worktree.path}", hint="try again later")
             held.enter_context(_no_session(self._state, worktree))
+            common_dir = os.fspath(worktree.main.common_dir)
+            with lock.held(lock.of_repository(self._state, common_dir)):
+                self._step("mend")
+                for line in module_stores.mend(common_dir):  # git could not delete branches of such a submodule
+                    self._say(line)
             now = condition.look(worktree, self._unharvested, self._user, self._state)
             if not force:
                 _check(now, worktree)
@@ -93,7 +98,7 @@ class Removal:
             elif now.at_stake():
                 self._step("backup")
                 backups = backup.keep_heads(worktree)
-            with lock.held(lock.of_repository(self._state, os.fspath(worktree.main.common_dir))):
+            with lock.held(lock.of_repository(self._state, common_dir)):
                 self._step("record")
                 leaving = worktree.with_state(State.REMOVING)
                 self._store.save(leaving)

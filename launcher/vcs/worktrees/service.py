@@ -56,6 +56,7 @@ class WorktreeService:
         step: Step = quiet,
     ) -> None:
         self._user = user
+        self._say = say
         self._state = state
         self._unharvested = unharvested
         self.store = WorktreeRepository(state)
@@ -69,19 +70,19 @@ class WorktreeService:
         Refusals: see `proposal.propose`, `copying`, `GitFailed`; what was begun is undone.
         """
         found = self._found(parent)
-        self._recovery.settle(found.common_dir)
+        self._settle(found.common_dir)
         return self._creation.add(found, ticket, options or Options())
 
     def of_repository(self, start: str | Path) -> list[Worktree]:
         """All worktrees of the repository that `start` lies in, after a look at the disk."""
         found = self._found(start)
-        self._recovery.settle(found.common_dir)
+        self._settle(found.common_dir)
         return self.store.of(found.common_dir)
 
     def everywhere(self) -> list[Worktree]:
         """All worktrees of all repositories, after a look at the disk."""
         for common_dir in sorted({os.fspath(row.main.common_dir) for row in self.store.all()}):
-            self._recovery.settle(common_dir)
+            self._settle(common_dir)
         return self.store.all()
 
     def find(self, start: str | Path, name: str) -> Worktree:
@@ -130,7 +131,7 @@ class WorktreeService:
                 context="its git directory is not its own to be removed or harvested",
                 hint="paddock worktree add TICKET makes one beside it",
             )
-        self._recovery.settle(found.common_dir)
+        self._settle(found.common_dir)
         with lock.held(lock.of_repository(self._state, found.common_dir)):
             if self.store.at(found.root) is not None:
                 raise Refusal("worktree-exists", f"Paddock knows {found.root} already", hint="paddock worktree list")
@@ -167,6 +168,10 @@ class WorktreeService:
             found = self._found(here)
             return done + self._recovery.settle(found.common_dir) + self._recovery.missing(found.common_dir)
         return self._recovery.settle(found.common_dir) + self._recovery.missing(found.common_dir)
+
+    def _settle(self, common_dir: str) -> None:
+        for line in self._recovery.settle(common_dir):
+            self._say(line)
 
     def _moved_here(self, root: str) -> tuple[str, str] | None:
         """(common directory, git directory) of a known worktree that the `.git` file in `root` names, if it does."""

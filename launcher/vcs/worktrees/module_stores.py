@@ -1,0 +1,138 @@
+"""Where a submodule's store says that the main checkout of it is, when linked worktrees share the store.
+
+`git submodule update` writes ``core.worktree`` into the store's `config` when one is set there (its function
+``ensure_core_worktree``): in a linked worktree of the superproject with that worktree's own place, which then
+holds for the main checkout, and breaks it. Without the variable git writes nothing, and finds the files from their
+`.git`. So a store with linked worktrees has it in `config.worktree`, where git itself would put it (git-worktree(1),
+CONFIGURATION FILE), and where `checkout` looks too. ``extensions.worktreeConfig`` stays as it is: every git is content.
+"""
+
+import os
+from typing import NamedTuple
+
+from launcher.vcs import checkout, git_config
+from launcher.vcs.disk import Present
+from launcher.vcs.git import Git
+from policy.plan import beneath
+
+_KEY = ("core", "", "worktree")
+_DEEPEST = 16
+
+
+class Store(NamedTuple):
+    """A submodule's store that has ``core.worktree`` in its `config`.
+
+    Attributes:
+        path: the git directory.
+        right: whether the value leads to the main checkout.
+        place: where the main checkout's files of it are; None when it has none, or they cannot be found.
+    """
+
+    path: str
+    right: bool
+    place: str | None
+
+
+def find(common_dir: str) -> list[Store]:
+    """The stores of a repository's submodules that have the variable in `config`, outermost first.
+
+    Args:
+        common_dir: of the superproject.
+    """
+    modules = f"{common_dir}/modules"
+    named = [(path, value) for _, path in checkout.module_dirs(modules, "", Present()) if (value := _value(path))]
+    if not named:
+        return []
+    root = _root(common_dir)
+    populated = _populated(root, modules, 0) if root is not None else {}
+    return [_judged(path, value, root, populated) for path, value in named]
+
+
+def damaged(common_dir: str) -> list[Store]:
+    """The stores whose value leads elsewhere than to the main checkout."""
+    return [store for store in find(common_dir) if not store.right]
+
+
+def release(common_dir: str, store: Store) -> None:
+    """Moves the variable out of a store's `config`; may be repeated. The repository's lock is held.
+
+    The right value is in `config.worktree` before `config` loses its own, so a crash in between changes nothing.
+
+    Args:
+        common_dir: of the superproject, from which git is run: in the store it may not even start.
+        store: one of `find`.
+
+    Raises:
+        GitFailed: the store cannot be written.
+    """
+    git = Git(common_dir)
+    if store.place is not None:
+        value = os.path.relpath(store.place, store.path)
+        git.run("config", "--file", f"{store.path}/config.worktree", "--replace-all", "core.worktree", value)
+    git.run("config", "--file", f"{store.path}/config", "--unset-all", "core.worktree", ok=(0, 5))
+
+
+def mend(common_dir: str) -> list[str]:
+    """Mends every store that is damaged; returns what was done. The repository's lock is held.
+
+    Raises:
+        GitFailed: as `release`.
+    """
+    done = []
+    for store in damaged(common_dir):
+        release(common_dir, store)
+        done.append(f"mended {store.path}: git submodule update had made another worktree the main checkout's")
+    return done
+
+
+def _judged(path: str, value: str, root: str | None, populated: dict[str, str]) -> Store:
+    place = os.path.normpath(os.path.join(path, value))
+    leads = _leads(place)
+    if leads == path or (leads is None and root is not None and beneath(place, root)):
+        return Store(path, True, place)
+    noted = _value(path, "config.worktree")
+    before = os.path.normpath(os.path.join(path, noted)) if noted else None
+    known = populated.get(path) or (before if before is not None and _leads(before) == path else None)
+    written = any(
+        entry is not None and os.path.normpath(os.path.join(path, "worktrees", name, value)) == os.path.dirname(entry)
+        for name in Present().listing(f"{path}/worktrees") or ()
+        for entry in (_line(f"{path}/worktrees/{name}/gitdir"),)
+    )
+    wrong = written or known is not None or not os.path.isdir(place)
+    return Store(path, not wrong, known if wrong else place)
+
+
+def _root(common_dir: str) -> str | None:
+    """The main checkout around a common directory; None for a bare repository, or when it cannot be told."""
+    if os.path.basename(common_dir) == ".git":
+        return os.path.dirname(common_dir)
+    return checkout.configured_worktree(common_dir, Present())
+
+
+def _populated(root: str, modules: str, depth: int) -> dict[str, str]:
+    """Store -> place, of the populated submodules of a checkout whose `.git` file leads to the store of their name."""
+    found: dict[str, str] = {}
+    for name, relative in checkout.gitmodules(root, Present()):
+        store, place = os.path.normpath(f"{modules}/{name}"), os.path.join(root, relative)
+        if beneath(store, modules) and os.path.realpath(place) == place and _leads(place) == store:
+            found[store] = place
+            if depth < _DEEPEST:
+                found |= _populated(place, f"{store}/modules", depth + 1)
+    return found
+
+
+def _leads(place: str) -> str | None:
+    """The git directory that the `.git` file of a directory names; None without such a file."""
+    text = _line(f"{place}/.git") or ""
+    return os.path.realpath(os.path.join(place, text[8:])) if text.startswith("gitdir: ") else None
+
+
+def _line(path: str) -> str | None:
+    content = Present().read(path, 8192)
+    return None if content is None else os.fsdecode(content.rstrip(b"\n"))
+
+
+def _value(store: str, file: str = "config") -> str | None:
+    content = Present().read(f"{store}/{file}", 1 << 20) or b""
+    values = [value for *key, value in git_config.entries(content) if tuple(key) == _KEY]
+    return values[-1] if values else None
