@@ -141,6 +141,9 @@ def test_a_repository_that_cannot_be_moved_is_not_removed(place: Place, monkeypa
         with pytest.raises(Refusal) as raised:
             place.service.remove(made, force=True)
         assert raised.value.reference == "worktree-obstructed"
-        assert (there / ".git/HEAD").exists()
+        assert list(there.glob(".git*/HEAD"))
         (made,) = place.service.of_repository(place.app)
         assert made.state is State.READY
+        monkeypatch.setattr(Holder, "stat", real)
+        if (there / ".git").exists():
+            (there / ".git").rename(there / ".git.docked-1")  # what `put_aside` does between file systems

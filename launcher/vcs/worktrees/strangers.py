@@ -105,6 +105,10 @@ def put_aside(part: Part, places: list[str], directory: str) -> list[str]:
     for place in places:
         entry = f"{root}/{place}/{NAME}"
         try:
+            with Inside(root, place) as inside:
+                closed = [name for name in inside.names() if name.startswith(f"{NAME}.{DOCKED}")]
+            if closed:  # nobody may enter it, so no backup has it
+                raise _stuck(f"{root}/{place}/{closed[0]}", "a session's end has put it there, from .git")
             with Holder(root, f"{root}/{place}") as holder:
                 if (found := holder.stat()) is None:
                     continue
