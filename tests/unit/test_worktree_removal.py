@@ -109,6 +109,8 @@ def test_work_that_is_nowhere_else_is_not_removed(place: Place, kind: str) -> No
     refusal = refused(place, made)
     assert refusal.reference == "worktree-dirty"
     assert said in refusal.context
+    assert ("git switch -c NAME" in refusal.hint) is (kind == "detached")
+    assert ("commit it there" in refusal.hint) is (kind != "detached")
     removed = place.service.remove(made, force=True)
     assert not root.exists()
     ((store, ref),) = removed.backups

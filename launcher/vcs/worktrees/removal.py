@@ -363,9 +363,14 @@ def _ways(now: Condition, stakes: int) -> Iterator[str]:
         yield f"to join them: {one.join}; to give them up: {one.give_up}"
     if beside:
         yield "or --force: the ref stays"
+    detached = sum(part.detached for part in now.parts)
+    if detached:
+        yield "git switch -c NAME there gives commits on no branch one"
     if strange:
         yield "fetch or copy from it what you want (run no git in it: what it is told to run was written in the jail)"
         yield "or --force: then its files are kept under refs/paddock/backup, and its commits beside the repository"
-    if stakes > len(beside) + strange:
+        return
+    if stakes > len(beside) + detached:
         yield "paddock worktree harvest takes over what was committed" if now.unharvested else "commit it there"
+    if stakes > len(beside):
         yield "or --force: then it is kept under refs/paddock/backup"
