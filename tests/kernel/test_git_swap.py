@@ -139,7 +139,7 @@ def missing(git: Git) -> None:
         return paddock(git, "worktree", "harvest", str(git.worktree), at=git.place / "main").returncode == 0
 
     await_that(harvested)  # not while its last process is being ended
-    assert "leads to a private git directory" in paddock(git, "worktree", "repair", str(away), at=away).stderr
+    assert "move it back to" in paddock(git, "worktree", "repair", str(away), at=away).stderr
     away.rename(git.worktree)
 
 
