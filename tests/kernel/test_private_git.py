@@ -221,6 +221,21 @@ def test_hooks_in_the_tree_run_in_the_jail(git: Git) -> None:
     assert "by husky" in git.outside("log", "-1", "--format=%B")
 
 
+def test_a_hook_that_is_removed_outside_runs_no_more(git: Git) -> None:
+    """One that the agent has made for itself does."""
+    hook = git.common / "hooks/commit-msg"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\necho outside >>$1\n")
+    hook.chmod(0o755)
+    git.who.give(hook.parent)
+    own = 'h=$(git rev-parse --git-path hooks)/prepare-commit-msg; printf "#!/bin/sh\\necho own >>\\$1\\n" >$h'
+    ok(git.run(f"{own}; chmod +x $h; git commit -q --allow-empty -m first"))
+    assert git.outside("log", "-1", "--format=%B").split() == ["first", "own", "outside"]
+    hook.unlink()
+    ok(git.run("git commit -q --allow-empty -m second"))
+    assert git.outside("log", "-1", "--format=%B").split() == ["second", "own"]
+
+
 def test_the_index_comes_with_what_it_knows_of_files(git: Git) -> None:
     """Times, inodes and sizes are the ones outside, and the index's own time too: git reads no unchanged file again."""
     outside = git.outside("ls-files", "--debug")

@@ -6,6 +6,7 @@ replaced through `inside` only.
 
 import hashlib
 import os
+from contextlib import suppress
 from typing import NamedTuple
 
 from launcher.vcs.quarantine import refs, settings
@@ -17,6 +18,9 @@ MOST_HOOK_BYTES = 1 << 20
 MOST_HOOKS = 200
 MOST_FOLDED = 4 << 20
 """Bytes of a `packed-refs` that is written anew for one changed ref: some sixty thousand refs."""
+
+COPIED_HOOKS = "paddock-hooks"
+"""Names of the hooks that were copied, to know them again."""
 
 INCLUDED = "paddock-config"
 """Settings taken over from the host; `config` includes it, and is the agent's after that."""
@@ -291,17 +295,30 @@ def _of_user(effective: settings.Settings) -> list[tuple[str, str, str]]:
 
 
 def _hooks(directory: Inside, place: str) -> None:
-    """Copies the programmes in a hooks directory: in the jail they run on the agent's commits, as on the user's."""
+    """Copies the programmes in a hooks directory: in the jail they run on the agent's commits, as on the user's.
+
+    What was copied before and is gone there goes here, too; hooks that the agent has made for itself stay.
+    """
     try:
         names = sorted(os.listdir(place))
     except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return
+        names = []
+    copied = []
     for name in [name for name in names if not name.endswith(".sample")][:MOST_HOOKS]:
         path = f"{place}/{name}"
         if os.path.isfile(path) and os.access(path, os.X_OK) and os.path.getsize(path) <= MOST_HOOK_BYTES:
             content = _content(path)
             if content is not None:
                 directory.write(f"hooks/{name}", content, mode=0o700)
+                copied.append(name)
+    before = directory.read(COPIED_HOOKS) or b""  # the agent may have written it: so only what is in that directory
+    for name in {os.fsdecode(name) for name in before.split(b"\0")[:MOST_HOOKS]}.difference(copied, ("", ".", "..")):
+        if "/" not in name:
+            with suppress(IsADirectoryError):
+                directory.remove(f"hooks/{name}")
+    noted = b"\0".join(os.fsencode(name) for name in copied)
+    if noted != before:
+        directory.write(COPIED_HOOKS, noted)
 
 
 def _content(path: str) -> bytes | None:
