@@ -144,7 +144,11 @@ def _described(root: str, entry: str, kind: str, disk: Disk) -> Checkout:
     if not _is_git_dir(git_dir, disk):
         raise _invalid(entry, f"{git_dir} holds no HEAD, objects and refs")
     if configured_worktree(git_dir, disk) != root:
-        raise _invalid(entry, f"core.worktree in {git_dir}/config does not point back at {root}")
+        raise _invalid(
+            entry,
+            f"core.worktree in {git_dir}/config does not point back at {root}",
+            hint="if git submodule update ran in another worktree: paddock worktree repair in the repository around",
+        )
     return Checkout(root, "submodule", git_dir, git_dir, _submodules(root, git_dir, disk))
 
 

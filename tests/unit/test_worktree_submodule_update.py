@@ -11,6 +11,7 @@ import pytest
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.worktrees.service import WorktreeService
+from policy.errors import Refusal
 from tests.support import forked, worktrees
 from tests.support.worktrees import ENV, Place, git
 
@@ -76,8 +77,11 @@ def test_it_leaves_the_main_checkout_alone(place: Place) -> None:
 
 
 def test_what_it_broke_before_is_mended(place: Place) -> None:
-    """`repair` tells of each store; a second one has nothing to do."""
+    """What does not mend it names `repair`, which tells of each store; a second one has nothing to do."""
     broken(place)
+    with pytest.raises(Refusal) as raised:
+        checkout.find(str(place.app / "lib/outer"), Present(), exact=True)
+    assert "paddock worktree repair" in raised.value.hint
     done = place.service.repair(place.app)
     assert [line.split(":")[0] for line in done] == [f"mended {place.app}/.git/modules/{name}" for name in STORES]
     assert is_well(place)
