@@ -82,9 +82,9 @@ def expected(outside: Path, pid: int, name: str) -> set[tuple[str, str, str, tup
     return by_landlock | by_guard | {("guard", "", f"@{name}", ("connect",))}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def audited() -> Iterator[None]:
-    """The kernel's audit is on."""
+    """The kernel's audit is on, and no longer than for this file: there is a test that needs it off."""
     need("audit")
     with audit.switched_on() as on:
         assert on

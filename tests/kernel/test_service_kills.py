@@ -118,7 +118,8 @@ def test_killed_again_and_again(who: Who, installed: Installed, place: Path) -> 
         assert set(accepted) <= set(found)
         assert {each["state"] for each in found.values()} <= {"ended", "failed", "lost"}
         assert [each for each in found.values() if each["state"] == "lost"]
-        assert os.listdir(made.state / "sessions") == []
+        # One that was killed between its first two system calls goes when it is a minute old (`session.state`).
+        assert [name for name in os.listdir(made.state / "sessions") if not name.startswith(".new-")] == []
         if top:
             prefixes = {name.partition("-")[0] for name in os.listdir(top) if "-" in name}
             assert len(prefixes) == 1, prefixes
