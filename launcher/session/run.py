@@ -270,7 +270,7 @@ class _Parts:
             )
             self.lines += finished.lines
             self.harvested, self.refused = finished.data, finished.refusal
-        if self._plan.git != "shared" and (made := gitlinks.made_in(gitlinks.open_places(self._plan))):
+        if made := gitlinks.made_in(gitlinks.open_places(self._plan)):
             self._put_aside(made)  # by the indexes as they are now that the work is taken over
 
     def _put_aside(self, places: list[gitlinks.Place]) -> None:

@@ -178,6 +178,14 @@ def user_paddock(user: Who, installed: Installed, public_dir: Path) -> Iterator[
     assert made.left() == []
 
 
+@pytest.fixture
+def with_submodule(who: Who, installed: Installed, repo: Repo) -> Paddock:
+    """The command in a linked worktree with the populated submodule `library`."""
+    need("landlock")
+    need("userns")
+    return Paddock(who, installed, repo.one.parent, repo.one, repo.main)
+
+
 @pytest.fixture(params=promises.BACKENDS)
 def scene(request: pytest.FixtureRequest, who: Who, installed: Installed, repo: Repo, public_dir: Path) -> Scene:
     """A worktree of a real repository for one backend and one identity."""

@@ -1,15 +1,8 @@
 """Submodules that an agent adds: taken where the user has a place for their commits, else refused with a way out."""
 
 import shutil
-from pathlib import Path
 
-import pytest
-
-from tests.support import repository
-from tests.support.features import need
 from tests.support.git_scene import ok
-from tests.support.identity import Who
-from tests.support.install import Installed
 from tests.support.paddock import Paddock, said
 
 _KNOWN = """
@@ -33,19 +26,9 @@ git add .gitmodules made; git commit -q --amend -m 'agent: Files.'
 """
 
 
-@pytest.fixture
-def here(user: Who, installed: Installed, public_dir: Path) -> Paddock:
-    """The command in a linked worktree with the submodule `library`."""
-    need("landlock")
-    need("userns")
-    place = public_dir / "place-of-user"
-    place.mkdir()
-    repo = repository.make(user, user.give(place))
-    return Paddock(user, installed, place, repo.one, repo.main)
-
-
-def test_a_known_repository_may_be_added_and_a_new_one_is_refused(here: Paddock) -> None:
+def test_a_known_repository_may_be_added_and_a_new_one_is_refused(with_submodule: Paddock) -> None:
     """The hint of each is what works: a new clone outside; the files, without their repository, in the next session."""
+    here = with_submodule
 
     def git(*words: str) -> str:
         return ok(here.who.run(["git", "-c", "protocol.file.allow=always", *words], cwd=here.worktree)).strip()

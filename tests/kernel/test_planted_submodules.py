@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import repository
 from tests.support.features import need
 from tests.support.git_scene import ok
-from tests.support.identity import Who
-from tests.support.install import Installed
 from tests.support.paddock import Paddock
 from tests.support.session import Session
 
@@ -24,15 +21,10 @@ echo more >more; git add more 2>/dev/null; git commit -q -m 'agent: Planted.' 2>
 
 
 @pytest.fixture
-def here(user: Who, installed: Installed, public_dir: Path) -> Paddock:
+def here(with_submodule: Paddock) -> Paddock:
     """The command in a linked worktree whose submodule `library` is not populated."""
-    need("landlock")
-    need("userns")
-    place = public_dir / "place-of-user"
-    place.mkdir()
-    repo = repository.make(user, user.give(place))
-    ok(user.run(["git", "submodule", "--quiet", "deinit", "--force", "library"], cwd=repo.one))
-    return Paddock(user, installed, place, repo.one, repo.main)
+    outside(with_submodule, "submodule", "--quiet", "deinit", "--force", "library")
+    return with_submodule
 
 
 def outside(here: Paddock, *words: str) -> str:
@@ -40,10 +32,12 @@ def outside(here: Paddock, *words: str) -> str:
     return ok(here.who.run(["git", "-c", "protocol.file.allow=always", *words], cwd=here.worktree))
 
 
+@pytest.mark.parametrize("backend", ["landlock", "bubblewrap"])
 @pytest.mark.parametrize("mode", ["private", "readonly"])
-def test_nothing_is_made_where_a_submodule_is_not_populated(here: Paddock, mode: str) -> None:
+def test_nothing_is_made_where_a_submodule_is_not_populated(here: Paddock, mode: str, backend: str) -> None:
     """Not while the session lives either; beside it everything can be written."""
-    ended = here.run("--git", mode, "--", "sh", "-c", "mkdir beside; git init -q library")
+    need(backend)
+    ended = here.run("--git", mode, "--backend", backend, "--", "sh", "-c", "mkdir beside; git init -q library")
     assert ended.returncode != 0
     assert "Read-only file system" in ended.stderr
     assert (here.worktree / "beside").is_dir()

@@ -77,6 +77,10 @@ def _qemu() -> str:
     return "" if shutil.which("qemu-aarch64") else "qemu-aarch64 (qemu-user) is not installed"
 
 
+def _man() -> str:
+    return "" if shutil.which("man") else "man (man-db) is not installed"
+
+
 FEATURES: dict[str, Callable[[], str]] = {
     "landlock": _landlock,
     "userns": _userns,
@@ -86,6 +90,7 @@ FEATURES: dict[str, Callable[[], str]] = {
     "chromium": _chromium,
     "git-lfs": _git_lfs,
     "signing": _signing,
+    "man": _man,
     "qemu": _qemu,
     "audit": _audit,
     "systemd": booted.missing,

@@ -1,15 +1,14 @@
 """README, man page and --help say what the programme does, because they come from its tables."""
 
 import re
-import shutil
 import subprocess
 
-import pytest
 import typer
 
 from launcher import cli
 from launcher.verbs import help_page, run
 from tests.support import manual
+from tests.support.features import need
 
 
 def test_the_readmes_tables_are_the_programmes() -> None:
@@ -23,9 +22,9 @@ def test_the_man_page_is_the_programmes() -> None:
     assert manual.MAN_PAGE.read_text(encoding="utf-8") == manual.man_page(), "run `make docs`"
 
 
-@pytest.mark.skipif(shutil.which("man") is None, reason="man is not installed")
 def test_the_man_page_is_clean_roff() -> None:
     """man(1) formats the page without a warning, and each option is in what it prints."""
+    need("man")
     shown = subprocess.run(
         ["man", "--warnings", "--local-file", str(manual.MAN_PAGE)],
         env={"PATH": "/usr/bin:/bin", "MANWIDTH": "100", "LC_ALL": "C.UTF-8", "MANPAGER": "cat"},

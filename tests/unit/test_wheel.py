@@ -4,7 +4,6 @@ import email
 import email.message
 import os
 import re
-import shutil
 import subprocess
 import tomllib
 import zipfile
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.features import need
 from tests.support.install import ROOT, Installed, source_files
 
 METADATA = re.compile(r"paddock_launcher-[^/]+\.dist-info/METADATA")
@@ -115,9 +115,9 @@ def test_nothing_but_the_command_is_installed_beside_the_interpreter(installed: 
     ]
 
 
-@pytest.mark.skipif(shutil.which("man") is None, reason="man is not installed")
 def test_man_finds_the_page_by_the_command(installed: Installed, tmp_path: Path) -> None:
     """man(1) looks beside the directories of PATH: a virtual environment's, and a home with README's two links."""
+    need("man")
     page = installed.prefix / "share/man/man1/paddock.1"
     local = tmp_path / ".local"
     for link, target in ((local / "bin/paddock", installed.paddock), (local / "share/man/man1/paddock.1", page)):

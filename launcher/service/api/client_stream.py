@@ -6,6 +6,7 @@
 import asyncio
 import json
 import logging
+from abc import ABC, abstractmethod
 from typing import Any
 
 from launcher.jail.status import Decoder
@@ -21,7 +22,7 @@ PATIENCE = 30.0
 UPGRADED = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: paddock-stream\r\n\r\n"
 
 
-class ClientStream(asyncio.Protocol):
+class ClientStream(asyncio.Protocol, ABC):
     """One client of one session. Says over which frames it takes (`frame_received`) and how it joins (`joined`)."""
 
     high_water = 1 << 20
@@ -36,21 +37,21 @@ class ClientStream(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._patience: asyncio.TimerHandle | None = None
 
+    @abstractmethod
     def joined(self) -> None:
         """The connection is a stream now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def frame_received(self, kind: bytes, payload: bytes) -> None:
         """Takes a frame.
 
         Raises:
             Refusal: ends the stream.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def left(self) -> None:
         """The client has gone; the session stays."""
-        raise NotImplementedError
 
     def send_frame(self, kind: bytes, payload: bytes) -> None:
         """Sends a frame, unless the stream has ended."""
