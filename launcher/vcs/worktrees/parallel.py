@@ -1,14 +1,14 @@
 """A first checkout by several gits, each with its own part of the index.
 
 `checkout.workers` hands every file over a pipe: 12 system calls for a file in place of four, and half as much processor
-time again as one git alone. Here each git writes a contiguous part of the paths, and notes the files' times in an index
-of its own; the parts are put together to one. An entry has the same place in all of them, because what a checkout notes
-has a fixed size. Format: gitformat-index(5), version 2.
+time again as one git alone. Here each git has an index of its own with a contiguous part of the entries, writes their
+files and notes the files' times there; the parts are put together to one. An entry is as long then as before, because
+what a checkout notes has a fixed size. Format: gitformat-index(5), version 2.
 """
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import NamedTuple
@@ -37,15 +37,33 @@ class _Index(NamedTuple):
 
     Attributes:
         content: all of it.
-        names: paths, in their order.
         places: where each entry begins; one more for where the last one ends.
         algorithm: of object ids, and of the checksum at the end (hashlib).
     """
 
     content: bytes
-    names: tuple[bytes, ...]
     places: tuple[int, ...]
     algorithm: str
+
+    @property
+    def size(self) -> int:
+        """How many entries there are."""
+        return len(self.places) - 1
+
+    @property
+    def fixed(self) -> int:
+        """Bytes of an entry before its path."""
+        return _STAT + hashlib.new(self.algorithm).digest_size + 2
+
+    def name(self, number: int) -> bytes:
+        """The path of an entry: it ends with the first of the NULs that fill it up."""
+        start = self.places[number] + self.fixed
+        return self.content[start : self.content.index(b"\0", start)]
+
+    def part(self, start: int, end: int) -> bytes:
+        """An index file with the entries from `start` to before `end`, without extensions."""
+        entries = self.content[self.places[start] : self.places[end]]
+        return _with_checksum(self.content[:8] + (end - start).to_bytes(4) + entries, self.algorithm)
 
 
 def check_out(git: Git, workers: int, algorithm: str, environment: Mapping[str, str]) -> bool:
@@ -67,27 +85,28 @@ def check_out(git: Git, workers: int, algorithm: str, environment: Mapping[str, 
     plain.run("read-tree", "HEAD", environment=environment)
     path = f"{git.git_dir}/index"
     base = _read(path, algorithm)
-    if base is None or len(base.names) < LEAST:
+    if base is None or base.size < LEAST:
         os.unlink(path)
         return False
-    attributes = [name for name in base.names if name.rpartition(b"/")[2] == b".gitattributes"]
-    if attributes:
+    if b".gitattributes\0" in base.content:
         # Whole before any file beside them is written: what they say counts for it.
-        _write_files(plain, attributes, environment)
+        names = [name for name in map(base.name, range(base.size)) if name.rpartition(b"/")[2] == b".gitattributes"]
+        paths = b"".join(name + b"\0" for name in names)
+        plain.run("checkout-index", "-q", "-u", "-z", "--stdin", input=paths, environment=environment)
         base = _read(path, algorithm)
         assert base is not None
-    ends = [len(base.names) * number // workers for number in range(workers + 1)]
+    ends = [base.size * number // workers for number in range(workers + 1)]
     for end in ends[1:-1]:
-        _make_shared(os.fsencode(git.work_tree or ""), base.names[end - 1], base.names[end])
+        _make_shared(os.fsencode(git.work_tree or ""), base.name(end - 1), base.name(end))
     own = [f"{path}-paddock-{number}" for number in range(workers)]
     try:
         with ThreadPoolExecutor(workers) as pool:
             running = []
             for place, (start, end) in zip(own, pairwise(ends), strict=True):
                 with open(place, "xb") as file:
-                    file.write(base.content)
+                    file.write(base.part(start, end))
                 where = {**environment, "GIT_INDEX_FILE": place}
-                running.append(pool.submit(_write_files, plain, base.names[start:end], where))
+                running.append(pool.submit(plain.run, "checkout-index", "-q", "-u", "-a", environment=where))
             for future in running:
                 future.result()
         _put(path, _joined(base, own, ends))
@@ -97,11 +116,6 @@ def check_out(git: Git, workers: int, algorithm: str, environment: Mapping[str, 
                 if os.path.lexists(name):
                     os.unlink(name)
     return True
-
-
-def _write_files(git: Git, names: "tuple[bytes, ...] | list[bytes]", environment: Mapping[str, str]) -> None:
-    paths = b"".join(name + b"\0" for name in names)
-    git.run("checkout-index", "-q", "-u", "-z", "--stdin", input=paths, environment=environment)
 
 
 def _make_shared(root: bytes, before: bytes, after: bytes) -> None:
@@ -117,19 +131,23 @@ def _make_shared(root: bytes, before: bytes, after: bytes) -> None:
 def _joined(base: _Index, own: list[str], ends: list[int]) -> bytes:
     """The index with each part as its own git has left it."""
     pieces = [base.content[:_HEADER]]
-    last = base.places[-1]
     for place, (start, end) in zip(own, pairwise(ends), strict=True):
         with open(place, "rb") as file:
             content = file.read()
-        begin, stop = base.places[start], base.places[end]
-        if content[:begin] != base.content[:begin] or content[stop:last] != base.content[stop:last]:
-            raise OSError(f"{place}: git has changed entries that it was not asked for")
-        pieces.append(content[begin:stop])
-    checksum = hashlib.new(base.algorithm, usedforsecurity=False)
-    pieces.append(base.content[last : -checksum.digest_size])
-    whole = b"".join(pieces)
-    checksum.update(whole)
-    return whole + checksum.digest()
+        begin, size = base.places[start], base.places[end] - base.places[start]
+        for entry in {start, end - 1} if end > start else ():
+            at, stop = base.places[entry], base.places[entry + 1]
+            # All but the times, which come first.
+            if content[at - begin + _HEADER + _STAT : stop - begin + _HEADER] != base.content[at + _STAT : stop]:
+                raise OSError(f"{place}: git has changed entries that it was not asked for")
+        pieces.append(content[_HEADER : _HEADER + size])
+    digest = hashlib.new(base.algorithm).digest_size
+    pieces.append(base.content[base.places[-1] : -digest])
+    return _with_checksum(b"".join(pieces), base.algorithm)
+
+
+def _with_checksum(content: bytes, algorithm: str) -> bytes:
+    return content + hashlib.new(algorithm, content, usedforsecurity=False).digest()
 
 
 def _put(path: str, content: bytes) -> None:
@@ -154,19 +172,17 @@ def _read(path: str, algorithm: str) -> _Index | None:
         return None
     if content[:8] != b"DIRC\0\0\0\2":
         return None
-    count = int.from_bytes(content[8:12])
-    found = list(_entries(content, count, _STAT + hashlib.new(algorithm).digest_size))
-    names = tuple(name for name, _ in found)
-    return _Index(content, names, (_HEADER, *(end for _, end in found)), algorithm)
+    return _Index(content, _places(content, _STAT + hashlib.new(algorithm).digest_size), algorithm)
 
 
-def _entries(content: bytes, count: int, flags: int) -> Iterator[tuple[bytes, int]]:
-    """Each entry's path, and where it ends. `flags`: where in an entry its flags are."""
+def _places(content: bytes, flags: int) -> tuple[int, ...]:
+    """Where each entry begins, and the last one ends. `flags`: where in an entry its flags are."""
     at = _HEADER
-    fixed = flags + 2
-    for _ in range(count):
-        length = int.from_bytes(content[at + flags : at + fixed]) & _LONG
-        start = at + fixed
-        end = start + length if length < _LONG else content.index(b"\0", start + length)
-        at += (end - at + 8) & ~7  # one to eight NULs behind the name
-        yield content[start:end], at
+    found = [at]
+    for _ in range(int.from_bytes(content[8:12])):
+        length = (content[at + flags] << 8 | content[at + flags + 1]) & _LONG
+        if length == _LONG:
+            length = content.index(b"\0", at + flags + 2 + length) - at - flags - 2
+        at += (flags + 2 + length + 8) & ~7  # one to eight NULs behind the name
+        found.append(at)
+    return tuple(found)

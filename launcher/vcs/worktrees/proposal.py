@@ -59,7 +59,10 @@ def _supported(git: Git, parent: Checkout) -> None:
             context="its worktrees are made with those of the repository that it belongs to",
             hint="cd into the worktree that holds the submodule",
         )
-    storage = git.run("config", "--get", "extensions.refStorage", ok=(0, 1)).out.strip().lower()
+    wanted = r"^(extensions\.(refstorage|partialclone)|remote\..*\.promisor)$"
+    found = git.run("config", "-z", "--get-regexp", wanted, ok=(0, 1)).out.split(b"\0")[:-1]
+    settings = {key: value for key, _, value in (line.partition(b"\n") for line in found)}
+    storage = settings.pop(b"extensions.refstorage", b"").strip().lower()
     if storage not in (b"", b"files"):
         raise Refusal(
             "git-unsupported",
@@ -67,8 +70,7 @@ def _supported(git: Git, parent: Checkout) -> None:
             context="worktrees are made by writing files, and only refs that are files can be written so",
             hint="git refs migrate --ref-format=files, or make the worktree with git and: paddock worktree adopt DIR",
         )
-    partial = git.run("config", "--get-regexp", r"^(extensions\.partialclone|remote\..*\.promisor)$", ok=(0, 1))
-    if partial.out:
+    if settings:
         raise Refusal(
             "git-unsupported",
             f"{parent.common_dir} is a partial clone",
