@@ -31,7 +31,7 @@ SOMETIMES = (
     "launcher.egress.start",
     "launcher.session.short_temp",
     "launcher.session.limits",
-    "launcher.jail.guard.attach",
+    "launcher.jail.guard.serving",
     "launcher.vcs.quarantine.swap",
 )
 """What launches import at use, each with what it needs itself."""

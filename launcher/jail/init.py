@@ -343,7 +343,7 @@ class Init:
                 status.send(self._status_fd, status.CONTINUED)
             else:
                 self._end_all()
-                alone = self._end is None and _childless()
+                alone = self._seen_as != 0 and _childless()
                 status.send_exited(self._status_fd, code, alone=alone)
                 os._exit(0)
 
@@ -353,7 +353,8 @@ class Init:
 
 
 def _childless() -> bool:
-    """Whether no child is left. In the first process of a PID namespace: whether nothing else lives there."""
+    """Whether no child is left. In the first process of a PID namespace, or in a subreaper that has ended all below
+    it: whether nothing of the jail lives any more."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -111,7 +111,7 @@ _BY_GUARD = (
 
 
 def of_guard(time: float, told: tuple[Any, ...]) -> Denial:
-    """The denial that a guard tells of (`launcher.jail.guard.attach`).
+    """The denial that a guard tells of (`launcher.jail.guard.serving`).
 
     Args:
         time: in seconds since the epoch.

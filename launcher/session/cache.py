@@ -19,10 +19,6 @@ from policy.plan import Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    pass
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
     from typing import Any
 
 _MAGIC = b"paddock-plan-1\n"

@@ -3,6 +3,8 @@
 Launch path: see launcher/jail/syscalls.py.
 """
 
+import time
+
 from launcher.jail import hygiene, syscalls
 from launcher.lean import os
 from launcher.session import cache, gitlinks, handoff, messages, state, terminal
@@ -110,6 +112,7 @@ def run(
             handed_over=(listener, *(parts.egress.handed_over if parts.egress is not None else ())),
             watch=parts.limits.watch if parts.limits is not None else None,
             denials=parts.denials,
+            first_denial=parts.first_denial,
             when_empty=parts.when_empty,
         )
     finally:
@@ -152,12 +155,15 @@ class _Parts:
     """
 
     __slots__ = (
-        "_emptied", "_failures", "_git", "_logins", "_nothing_to_harvest", "_places", "_plan", "_session", "_thorough",
-        "_watch", "changes", "denials", "egress", "harvested", "limits", "lines", "passed", "refused",
+        "_bound", "_emptied", "_failures", "_git", "_logins", "_nothing_to_harvest", "_places", "_plan", "_session",
+        "_started", "_thorough", "_watch", "changes", "denials", "egress", "harvested", "limits", "lines", "passed",
+        "refused",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, session: state.Session, places: Places, *, thorough: bool) -> None:
         self._plan = plan
+        self._bound: Plan | None = None
+        self._started = 0
         self._session = session
         self._places = places
         self._thorough = thorough
@@ -213,12 +219,23 @@ class _Parts:
 
     def listening(self, worker: Worker, wants: "Wants | None", started: int) -> int:
         """Has somebody hear what is refused. Returns the socket for further commands."""
-        self.denials = _denials(self._places, self._session, worker.plan, wants, started)
+        self._bound, self._started = worker.plan, started or time.time_ns()
+        self.denials = _denials(self._places, self._session, worker.plan, wants, self._started)
         if wants is not None:
             worker.watch()
         if self.denials is not None and self.denials.fd != -1:
             worker.be_heard()
         return worker.take_further(self._session.listen())
+
+    def first_denial(self) -> "Denials":
+        """What gathers the session's denials where only the guard tells of any, and now has: few sessions need it."""
+        from launcher.session import denials
+
+        assert self._bound is not None
+        self.denials = denials.Denials(
+            self._places.state, self._session.name, self._session.directory, self._bound, -1, None, self._started
+        )
+        return self.denials
 
     def when_empty(self) -> None:
         """While the kernel takes the namespaces apart, where nothing else has to end first."""
@@ -324,9 +341,9 @@ def _audit(places: Places) -> tuple[int, bool]:
 def _denials(
     places: Places, session: state.Session, plan: Plan, wants: "Wants | None", started: int
 ) -> "Denials | None":
-    """What gathers the session's denials; None where nobody could tell of any."""
+    """What gathers the session's denials; None where nobody could tell of any, or only the guard."""
     audit, handed_on = (-1, False) if plan.backend == promises.BUBBLEWRAP else _audit(places)
-    if audit == -1 and wants is None and plan.backend != promises.GUARD and plan.net != "proxy":
+    if audit == -1 and wants is None and plan.net != "proxy":
         return None
     from launcher.session import denials
 

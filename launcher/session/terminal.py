@@ -40,6 +40,7 @@ def supervise(
     watch: "Watchdog | None" = None,
     denials: "Denials | None" = None,
     on_child: "Callable[[int], None] | None" = None,
+    first_denial: "Callable[[], Denials] | None" = None,
     when_empty: "Callable[[], None]" = lambda: None,
 ) -> int:
     """Runs `worker` in a child process and stays until it, and all that comes of it, has ended.
@@ -57,6 +58,7 @@ def supervise(
         handed_over: descriptors that are the child's from now on; here they are closed.
         watch: looks at what the jail uses, and may have it ended.
         denials: told what is refused in the jail.
+        first_denial: makes what is told of it, without `denials`, when something is.
         on_child: told the child's process id.
         when_empty: called when nothing lives inside any more but the init, whose end then takes the kernel a while.
             Not called at all where something was left behind, or nobody knows.
@@ -88,7 +90,7 @@ def supervise(
             handed_over = handed_over[1:]
         if on_child is not None:
             on_child(child)
-        jail = _Jail(child, reader, signals, terminal, on_report, watch, denials, when_empty)
+        jail = _Jail(child, reader, signals, terminal, on_report, watch, denials, first_denial, when_empty)
         try:
             jail.serve(start_timeout)
         finally:
@@ -146,9 +148,11 @@ class _Jail:
         on_report: "Callable[[tuple[Any, ...]], None] | None",
         watch: "Watchdog | None",
         denials: "Denials | None",
+        first_denial: "Callable[[], Denials] | None",
         when_empty: "Callable[[], None]",
     ) -> None:
         self._when_empty = when_empty
+        self._first_denial = first_denial
         self._denials = denials
         if denials is not None:
             denials.attach(child)
@@ -257,8 +261,7 @@ class _Jail:
                 if self._on_report is not None:
                     self._on_report(status.report(payload))
             elif kind == status.DENIED:
-                if self._denials is not None:
-                    self._denials.told(payload)
+                self._on_denied(payload)
             elif kind == status.WANTED:
                 if self._denials is not None:
                     self._denials.wanted(payload)
@@ -276,6 +279,12 @@ class _Jail:
         if self._stopped[0]:
             self._stop(*self._stopped)
         return bool(data)
+
+    def _on_denied(self, payload: bytes) -> None:
+        if self._denials is None and self._first_denial is not None:
+            self._denials = self._first_denial()
+        if self._denials is not None:
+            self._denials.told(payload)
 
     def _stop(self, signal: int, number: int) -> None:
         """Stops as the command did, so that the shell takes over; when continued, puts everything back.

@@ -4,6 +4,7 @@ Launch path: see launcher/jail/syscalls.py.
 """
 
 from launcher.jail import enter, hygiene, init, status, syscalls
+from launcher.jail.guard.attach import Guard
 from launcher.jail.namespaces import devices, layout
 from launcher.jail.namespaces import enter as namespaces
 from launcher.lean import os
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from launcher.egress.start import Egress
     from launcher.jail.bubblewrap.enter import Jail
-    from launcher.jail.guard.attach import Guard
     from launcher.jail.watch.attach import Watch
     from launcher.session.limits import Limits
 
@@ -177,8 +177,6 @@ class Worker:
             return self._watch(plan, status_fd, addresses, self._status_fd)
         if plan.backend != promises.GUARD:
             return None
-        from launcher.jail.guard.attach import Guard
-
         return Guard(plan, status_fd, addresses, self._status_fd)
 
     def enter(

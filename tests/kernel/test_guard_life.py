@@ -11,7 +11,7 @@ import pytest
 
 from launcher.jail import filtering, hygiene, seccomp, status, syscalls
 from launcher.jail.bpf import Program
-from launcher.jail.guard import attach, listener, server, trial
+from launcher.jail.guard import attach, server, trial
 from policy.errors import Refusal
 from policy.plan import VERSION, Plan
 from tests.support import forked, guarded, install
@@ -46,7 +46,7 @@ def test_without_a_listener_no_mediated_call_goes_through(who: Who, place: Path)
 
     def act() -> list[str]:
         hygiene.no_new_privs()
-        os.close(listener.install(program()))
+        os.close(filtering.install_notifying(program()))
         return [verdict(os.chmod, file, 0o777), verdict(os.utime, file), verdict(os.stat, file)]
 
     assert forked.run(act, who) == ["ENOSYS", "ENOSYS", "ok"]
@@ -286,7 +286,7 @@ def test_the_trial_is_honest(who: Who) -> None:
 
     def under_another() -> tuple[bool, str]:
         hygiene.no_new_privs()
-        held = listener.install((0x06 | seccomp.ALLOW << 32).to_bytes(8, "little"))
+        held = filtering.install_notifying((0x06 | seccomp.ALLOW << 32).to_bytes(8, "little"))
         found = trial.works()
         os.close(held)
         return found

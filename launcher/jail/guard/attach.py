@@ -4,16 +4,15 @@ The filter is installed in the command's process, and so the listener is born th
 guard fetches it with pidfd_getfd(2), and the command starts when it has: at no moment is a call allowed that nobody
 judged. When the guard dies, the last copy of the listener is gone and the kernel answers ENOSYS.
 
+What answers the calls (`launcher.jail.guard.serving`) is loaded when the listener has been taken over: a command that
+makes one earlier waits, and most make none for a while.
+
 Launch path of the backend landlock+guard: see launcher/jail/syscalls.py.
 """
 
 import _thread
-import marshal
-import select
 
-from launcher.jail import capabilities, hygiene, init, landlock, status, syscalls
-from launcher.jail.guard import listener
-from launcher.jail.guard.rules import Refused, Rules
+from launcher.jail import capabilities, filtering, hygiene, init, landlock, status, syscalls
 from launcher.lean import os
 from policy.errors import EXIT_REFUSED, Refusal
 from policy.plan import Plan
@@ -21,16 +20,13 @@ from policy.plan import Plan
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-
-    from launcher.jail.guard.server import Server
 else:
     import _signal
 
-Facts = tuple[tuple[str, str, str], ...]
+WAKE = _signal.SIGURG
+"""Interrupts a thread that waits in a connect. Ignored by default, so one from elsewhere does nothing either."""
 
-_PIPE_BUF = 4096 - 5  # with a message's header
-_LONGEST = 1500
-"""Characters of a path that are told; more would not be written at once."""
+Facts = tuple[tuple[str, str, str], ...]
 
 # Whether this process is in the guard's domain. Inherited over fork: the guards of a jail's further commands share it,
 # so that these commands reach each other's abstract sockets.
@@ -64,7 +60,8 @@ class Guard:
         Raises:
             Refusal: Landlock cannot scope abstract sockets (before ABI 6).
         """
-        self._rules = Rules(plan, addresses)
+        self._plan = plan
+        self._addresses = addresses
         self._status_fd = status_fd
         self._ledger_fd = status_fd if ledger_fd is None else ledger_fd
         self._prepare()
@@ -90,7 +87,7 @@ class Guard:
         Raises:
             Refusal: the kernel refused the filter, or the guard did not take over.
         """
-        fd = listener.install(program)
+        fd = filtering.install_notifying(program)
         os.write(self._tell, fd.to_bytes(4, "little"))
         if not os.read(self._wait, 1):
             raise Refusal("guard-lost", "the guard did not take over the command's system calls")
@@ -106,15 +103,13 @@ class Guard:
         Args:
             agent: process id of the command's process.
         """
-        from launcher.jail.guard import server
-
         for fd in self.descriptors:
             os.close(fd)
         capabilities.drop_all()
-        _signal.signal(server.WAKE, _wake)
-        _thread.start_new_thread(self._serve, (agent,))
+        _signal.signal(WAKE, _wake)
+        _thread.start_new_thread(self._take_over, (agent,))
 
-    def _serve(self, agent: int) -> None:
+    def _take_over(self, agent: int) -> None:
         try:
             said = os.read(self._number, 4)
             os.close(self._number)
@@ -126,30 +121,16 @@ class Guard:
             except OSError as error:
                 raise _untraceable(error) from None
             os.close(pidfd)
-            serving = self._server(fd)
             os.write(self._go, b"!")
             os.close(self._go)
-            serving.start()
+            self._start(fd)
         except BaseException as error:
             self._fault(error)
 
-    def _server(self, fd: int) -> "Server":
-        from launcher.jail.guard import server
+    def _start(self, fd: int) -> None:
+        from launcher.jail.guard import serving
 
-        return server.Server(listener.Listener(fd), self._rules, self._fault, self._refused)
-
-    def _refused(self, call: str, caller: tuple[int, str, str], refused: Refused) -> None:
-        """Tells the launcher, for the ledger. One that does not read is not waited for: its jail must go on."""
-        path, wanted, host, port, target = refused.subject
-        pid, name, program = caller
-        words = (call, path[:_LONGEST], wanted, host, port, target, pid, name, program[:_LONGEST])
-        payload = marshal.dumps(words)
-        # A pipe with room for anything takes PIPE_BUF bytes at once (pipe(7)), and whole.
-        if len(payload) < _PIPE_BUF:
-            room = select.poll()  # one for each call: several threads come here, and a poll object serves one
-            room.register(self._ledger_fd, select.POLLOUT)
-            if room.poll(0):
-                status.send(self._ledger_fd, status.DENIED, payload)
+        serving.start(fd, self._plan, self._addresses, self._ledger_fd, self._fault)
 
     def _fault(self, error: BaseException) -> None:
         """Ends this process, and with it the jail: the launcher sees to that. Nothing goes on without its guard."""

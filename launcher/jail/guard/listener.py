@@ -5,13 +5,7 @@ Launch path of the backend landlock+guard: see launcher/jail/syscalls.py.
 
 import errno
 
-from launcher.jail import syscalls
 from launcher.lean import ctypes, os
-from policy.errors import Refusal
-
-NEW_LISTENER = 1 << 3
-WAIT_KILLABLE_RECV = 1 << 5
-"""From RECV to SEND only a fatal signal ends the caller's wait, so nothing is performed twice (Linux 5.19)."""
 
 # _IOWR('!', 0, 80), _IOWR('!', 1, 24), _IOW('!', 2, 8), _IOW('!', 3, 24), _IOW('!', 4, 8)
 _RECV = 0xC0502100
@@ -36,31 +30,6 @@ _memset.restype = ctypes.c_void_p
 
 class Gone(Exception):
     """The caller does not wait any more: it was killed, or its call was interrupted before it was looked at."""
-
-
-def install(program: bytes) -> int:
-    """Applies a filter with a listener to this thread and all that it starts; no_new_privs must be set.
-
-    Returns:
-        The listener (close-on-exec), owned by the caller. While this process holds it, calls that nobody answers wait.
-
-    Raises:
-        Refusal: the kernel refused; EBUSY means that this process is under somebody else's listener already.
-    """
-    held = ctypes.create_string_buffer(program, len(program))
-    fprog = (ctypes.c_uint64 * 2)(len(program) // 8, ctypes.addressof(held))
-    try:
-        return syscalls.seccomp(
-            syscalls.SECCOMP_SET_MODE_FILTER, NEW_LISTENER | WAIT_KILLABLE_RECV, ctypes.addressof(fprog)
-        )
-    except OSError as error:
-        busy = error.errno == errno.EBUSY
-        raise Refusal(
-            "guard-refused",
-            "the kernel refused the guard's system call filter",
-            context="another programme already supervises this one's system calls" if busy else str(error),
-            hint="start Paddock outside of the other sandbox" if busy else "",
-        ) from error
 
 
 class Listener:

@@ -15,7 +15,7 @@ import errno
 import select
 
 from launcher.jail import syscall_tables, syscalls
-from launcher.jail.guard import metadata, sockets, terminals
+from launcher.jail.guard import attach, metadata, sockets, terminals
 from launcher.jail.guard.call import Call
 from launcher.jail.guard.listener import Gone, Listener
 from launcher.jail.guard.rules import Refused, Rules
@@ -30,9 +30,6 @@ else:
 MOST_THREADS = 32
 LOOK_AFTER = 100
 """Milliseconds between two looks at callers whose connect takes long."""
-
-WAKE = _signal.SIGURG
-"""Interrupts a thread's connect. Ignored by default, so one from elsewhere does nothing either."""
 
 _STOPS = 1 << _signal.SIGTSTP - 1 | 1 << _signal.SIGTTIN - 1 | 1 << _signal.SIGTTOU - 1 | 1 << _signal.SIGSTOP - 1
 
@@ -110,7 +107,7 @@ class Server:
 
         Two are the least: one leads, one may be connecting. RuntimeError when they cannot be had.
         """
-        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {WAKE})
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {attach.WAKE})
         self._threads = self._idle = 2
         _thread.start_new_thread(self._work, ())
         self._work()
@@ -215,7 +212,7 @@ class Server:
             if wake or not call.listener.waiting(call.identity):
                 call.interrupted = wake
                 # Threads never end before the process does, so this cannot meet a dead one.
-                _signal.pthread_kill(thread, WAKE)
+                _signal.pthread_kill(thread, attach.WAKE)
 
 
 def _pending(call: Call) -> int:

@@ -5,10 +5,10 @@ Not on the launch path of a cached plan.
 
 import select
 
-from launcher.jail import hygiene, seccomp, syscall_tables, syscalls
+from launcher.jail import filtering, hygiene, seccomp, syscall_tables, syscalls
 from launcher.jail.bpf import Program
 from launcher.jail.guard.call import Call
-from launcher.jail.guard.listener import Listener, install
+from launcher.jail.guard.listener import Listener
 from launcher.lean import ctypes, os
 from policy.errors import Refusal
 
@@ -55,7 +55,7 @@ def works() -> tuple[bool, str]:
 def _child(word: "ctypes.Array[ctypes.c_char]", writing: int, waiting: int) -> int:
     try:
         hygiene.no_new_privs()
-        fd = install(_program())
+        fd = filtering.install_notifying(_program())
     except Refusal as refusal:
         os.write(writing, b"E" + refusal.context.encode())
         return 1

@@ -11,7 +11,7 @@ import _socket  # noqa: F401  # the observer's
 import marshal
 
 from launcher.jail import status
-from launcher.jail.guard import attach, listener, server
+from launcher.jail.guard import attach, serving
 from launcher.jail.watch import observer
 
 
@@ -24,11 +24,9 @@ class Watch(attach.Guard):
     def _prepare(self) -> None:
         """Nothing: no call is performed here, so no domain is needed."""
 
-    def _server(self, fd: int) -> server.Server:
+    def _start(self, fd: int) -> None:
         look = observer.Observer(self._want).look
-        return server.Server(
-            listener.Listener(fd), self._rules, self._fault, self._refused, look=look, guards=self.GUARDS
-        )
+        serving.start(fd, self._plan, self._addresses, self._ledger_fd, self._fault, look=look, guards=self.GUARDS)
 
     def _want(self, want: observer.Want) -> None:
         # A launcher that does not read is waited for: nothing is lost, and what waits is the command.
