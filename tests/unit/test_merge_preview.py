@@ -48,6 +48,15 @@ def test_conflicts_are_told_before_they_happen(ground: Ground) -> None:
     assert (objects(ground), ground.git("for-each-ref")) == before
 
 
+def test_a_childs_file_names_are_not_taken_for_results(tmp_path: Path) -> None:
+    """git lists the names of a renamed file between NUL bytes, as it does status and tree of the next result."""
+    ground = Ground(tmp_path / "repo", {"1": LINES})
+    ground.branch("one", {"a" * 40: LINES}, remove=["1"])
+    ground.branch("two", {"other": LINES}, remove=["1"])
+    found = preview(ground.target(), [ground.source(name) for name in ("one", "two")])
+    assert [each.clean for each in (*found.children, *found.pairs)] == [True, True, False]
+
+
 def test_one_that_cannot_be_merged_does_not_hide_the_others(ground: Ground) -> None:
     """git ends at unrelated histories; the forecast goes on."""
     ground.commit("stranger", {"z": "z\n"}, fresh=True)

@@ -2,7 +2,8 @@
 
 Format: git-merge-tree(1), OUTPUT. With ``--stdin`` each result has ``1`` (clean) or ``0`` in front and one more NUL
 behind. After a submodule conflict git 2.39 prints advice for people right behind the messages, without any mark; so
-records end at the first count that is no number, and what follows is not looked at.
+records end at the first count that is no number, and the field that begins there is passed over. Names of files are the
+agent's, so none of it is searched for: one record is read after the other.
 """
 
 import os
@@ -12,7 +13,6 @@ from typing import NamedTuple
 from launcher.vcs.merge.conflict import ConflictKind, ConflictStage, MergeConflict
 
 _STAGE = re.compile(rb"([0-7]{6}) ([0-9a-f]{40,64}) ([123])\t(.+)", re.DOTALL)
-_NEXT = re.compile(rb"(?:(?<=\0)|\A)([01])\0([0-9a-f]{40}|[0-9a-f]{64})\0")
 _COUNT = re.compile(rb"[1-9][0-9]{0,8}")
 _KINDS = {kind.value: kind for kind in ConflictKind}
 
@@ -60,11 +60,35 @@ def parse(output: bytes, *, clean: bool) -> Merged:
     Raises:
         ValueError: this is not that format.
     """
+    return _result(output.split(b"\0"), 0, clean=clean)[0]
+
+
+def parse_many(output: bytes) -> list[Merged]:
+    """The output of ``merge-tree --write-tree -z --messages --stdin``, one result per line of its input.
+
+    Raises:
+        ValueError: this is not that format.
+    """
     fields = output.split(b"\0")
-    tree = fields[0].decode("ascii", "replace")
+    found: list[Merged] = []
+    at = 0
+    while at < len(fields) - 1:
+        if fields[at] not in (b"0", b"1"):
+            raise ValueError(f"git merge-tree --stdin did not print a status first: {fields[at][:80]!r}")
+        merged, at = _result(fields, at + 1, clean=fields[at] == b"1")
+        at += 1  # nothing, or advice
+        found.append(merged)
+    if fields[-1]:
+        raise ValueError(f"git merge-tree --stdin did not print whole results: {fields[-1][:80]!r}")
+    return found
+
+
+def _result(fields: list[bytes], at: int, *, clean: bool) -> tuple[Merged, int]:
+    """The result that begins at a field, and the number of the field behind its messages."""
+    tree = fields[at].decode("ascii", "replace")
     if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", tree):
-        raise ValueError(f"git merge-tree did not print a tree first: {output[:80]!r}")
-    at = 1
+        raise ValueError(f"git merge-tree did not print a tree first: {fields[at][:80]!r}")
+    at += 1
     stages: list[Stage] = []
     while not clean and at < len(fields) and fields[at]:
         found = _STAGE.fullmatch(fields[at])
@@ -73,26 +97,8 @@ def parse(output: bytes, *, clean: bool) -> Merged:
         mode, oid, stage, path = found.groups()
         stages.append(Stage(mode.decode(), oid.decode(), int(stage), path))
         at += 1
-    return Merged(clean, tree, tuple(stages), _messages(fields, at + 1))
-
-
-def parse_many(output: bytes) -> list[Merged]:
-    """The output of ``merge-tree --write-tree -z --messages --stdin``, one result per line of its input.
-
-    A result begins where a status and an object id stand between NUL bytes; no path and no advice can hold those.
-
-    Raises:
-        ValueError: this is not that format.
-    """
-    starts = list(_NEXT.finditer(output))
-    if not starts or starts[0].start() != 0:
-        if not output:
-            return []
-        raise ValueError(f"git merge-tree --stdin did not print a status first: {output[:80]!r}")
-    ends = [*(found.start() for found in starts[1:]), len(output)]
-    return [
-        parse(output[start.start(2) : end], clean=start[1] == b"1") for start, end in zip(starts, ends, strict=True)
-    ]
+    messages, at = _messages(fields, at + 1)
+    return Merged(clean, tree, tuple(stages), messages), at
 
 
 def conflicts(merged: Merged, *, prefix: str = "", submodule: str | None = None) -> tuple[MergeConflict, ...]:
@@ -136,7 +142,8 @@ def kind_of(message: Message) -> ConflictKind | None:
     return _KINDS.get(name, ConflictKind.OTHER)
 
 
-def _messages(fields: list[bytes], at: int) -> tuple[Message, ...]:
+def _messages(fields: list[bytes], at: int) -> tuple[tuple[Message, ...], int]:
+    """The messages from a field on, and the number of the field behind them."""
     found = []
     while at < len(fields) and _COUNT.fullmatch(fields[at]):
         count = int(fields[at])
@@ -146,7 +153,7 @@ def _messages(fields: list[bytes], at: int) -> tuple[Message, ...]:
         kind, text = fields[at + 1 + count : at + 3 + count]
         found.append(Message(paths, kind.decode(errors="replace"), os.fsdecode(text)))
         at += count + 3
-    return tuple(found)
+    return tuple(found), at
 
 
 def _conflict(
