@@ -15,8 +15,11 @@ from policy.errors import Refusal
 NETWORK_STRICTNESS = ("none", "auto", "proxy", "open")
 SERVER_NAME_STRICTNESS = ("require", "match")
 LOGINS_STRICTNESS = ("none", "copy", "exchange")
-GIT_STRICTNESS = ("readonly", "private", "auto", "shared")
 """Strictest first."""
+
+GIT_TIGHTER = {"readonly": (), "private": (), "auto": ("private",), "shared": ("private", "auto", "readonly")}
+"""Mode of access to git -> those that allow nothing that it does not. ``readonly`` is none of them for ``private``: it
+writes less, and reads all branches and the repository's configuration, with the passwords in it."""
 
 
 def resolve(layers: Sequence[Layer]) -> Settings:
@@ -77,7 +80,8 @@ def loosening(below: Settings, layer: Layer) -> list[str]:
         for name, value in content.environment.set_.items()
         if (name, value) not in known
     ]
-    ranked("git_mode", content.git.mode, GIT_STRICTNESS)
+    if content.git.mode not in GIT_TIGHTER[below.git_mode.value]:
+        changed("git_mode", content.git.mode)
     limits = dict(entry.value for entry in below.limits)
     for name in sorted(content.limits.model_fields_set):
         value = getattr(content.limits, name)

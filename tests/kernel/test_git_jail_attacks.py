@@ -155,3 +155,8 @@ def test_an_agent_cannot_choose_what_the_user_s_git_runs(attacked: Paddock) -> N
     assert not canary.exists()
     handoff = json.loads((attacked.place / "report").read_text())["harvest"]["handoff"]
     assert ["created", ".gitattributes", "report"] in handoff
+    # Nor what the next session gets to read: that mode would show it the repository's own configuration.
+    asked = """printf '[git]\\nmode = "readonly"\\n' >.paddock.toml"""
+    assert attacked.run("--", "sh", "-c", asked).returncode == 0
+    said = attacked.refused("run", "--", "git", "config", "remote.origin.url")
+    assert (said.reference, "git.mode: readonly instead of auto" in said.text) == ("config-untrusted", True)

@@ -112,6 +112,7 @@ LOOSE: list[tuple[dict[str, Any], str]] = [
     ({"environment": {"pass": ["AWS_*"]}}, "environment.pass: adds AWS_*"),
     ({"environment": {"set": {"PATH": "/tmp"}}}, "environment.set: sets PATH"),
     ({"git": {"mode": "shared"}}, "git.mode: shared instead of private"),
+    ({"git": {"mode": "readonly"}}, "git.mode: readonly instead of private"),
     ({"limits": {"memory": "2G"}}, "limits.memory: 2147483648 instead of 1073741824"),
     ({"limits": {"memory": "unlimited"}}, "limits.memory: unlimited instead of 1073741824"),
     ({"backend": {"choice": "bubblewrap"}}, "backend.choice: bubblewrap instead of auto"),
@@ -179,7 +180,6 @@ def test_the_hint_is_quoted_for_the_shell() -> None:
         {"filesystem": {"deny": ["x"], "freeze_root": True}},
         {"network": {"mode": "none"}},
         {"network": {"mode": "proxy", "allow_domains": ["good.example"]}},
-        {"git": {"mode": "readonly"}},
         {"git": {"mode": "private"}},
         {"limits": {"memory": "1G", "disk": "1G", "processes": 5}},
         {"backend": {"choice": "auto"}, "provider": {"name": "auto", "dialect": "native"}},
@@ -239,7 +239,7 @@ TABLES = st.fixed_dictionaries(
                 "set": st.dictionaries(st.sampled_from(["A", "B"]), st.sampled_from(["1", "2"]), max_size=2),
             },
         ),
-        "git": st.fixed_dictionaries({}, optional={"mode": st.sampled_from(merge.GIT_STRICTNESS)}),
+        "git": st.fixed_dictionaries({}, optional={"mode": st.sampled_from(tuple(merge.GIT_TIGHTER))}),
         "limits": st.dictionaries(
             st.sampled_from(["processes", "memory", "open_files", "file_size", "disk", "cpu_time"]),
             st.sampled_from([1, 10, 100, 100_000, "unlimited"]),
@@ -284,8 +284,10 @@ def _never_looser(before: Settings, after: Settings) -> None:
     assert after.freeze_root.value >= before.freeze_root.value
     modes = ["none", "auto", "proxy", "open"]
     assert modes.index(after.network_mode.value) <= modes.index(before.network_mode.value)
-    git = {"readonly": 0, "private": 1, "auto": 2, "shared": 3}
-    assert git[after.git_mode.value] <= git[before.git_mode.value]
+    # Commits, reading the repository, writing it: where private git directories can be held, and elsewhere.
+    can = {"readonly": ("r", "r"), "private": ("c", ""), "auto": ("c", "r"), "shared": ("crw", "crw")}
+    for now_can, could in zip(can[after.git_mode.value], can[before.git_mode.value], strict=True):
+        assert set(now_can) <= set(could)
     now = dict(_values(after.limits))
     for name, value in _values(before.limits):
         assert name in now
