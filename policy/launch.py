@@ -91,6 +91,13 @@ class Translation(NamedTuple):
 
 
 def led_by(worktree: str, path: str, host: Host) -> bool:
-    """Whether something in the worktree decides where `path` leads: it lies there, or a directory on the way does."""
+    """Whether something in the worktree decides where `path` leads: it lies there, or what is on its way does."""
     directory = host.resolve(path.rpartition("/")[0] or "/")
-    return beneath(path, worktree) or directory is None or beneath(directory, worktree)
+    if beneath(path, worktree) or directory is None or beneath(directory, worktree):
+        return True
+    return linked_by(worktree, path, host)
+
+
+def linked_by(worktree: str, path: str, host: Host) -> bool:
+    """Whether a symbolic link in the worktree, which an agent may have put there, is on the way of `path`."""
+    return bool(worktree) and any(beneath(link, worktree) for link, _ in host.links(path))

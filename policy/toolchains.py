@@ -1,7 +1,8 @@
 """Which toolchains outside the system directories a command can reach through PATH, and what they need.
 
 Pure: all that must be known of the disk comes from the `Host`. Grants are read and execute, never write. What a tool
-would write is redirected to the private home, and files that may hold credentials stay closed.
+would write is redirected to the private home, and files that may hold credentials stay closed. So does what a link in
+the worktree leads to, which an agent may have put there, apart from the usual places of known toolchains.
 
 How it goes: each PATH entry, each active variable (VIRTUAL_ENV, JAVA_HOME ...) and each named programme is a place that
 is *reached*. A reached place selects the toolchains whose root holds it; a selected toolchain's own links, and the
@@ -10,25 +11,17 @@ links and `#!` lines of plain directories of programmes, reach further places, u
 
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from policy.host import Host
-from policy.launch import led_by
+from policy.launch import led_by, linked_by
 from policy.plan import Grant, beneath
 from policy.shebang import interpreter_of
 from policy.toolchain_table import Toolchain, ToolchainTable
 
 ACCESS = "rx"
 
-MAX_PROGRAMMES = 2000
-"""A PATH directory with more entries than this is not looked through."""
-
-
-class ToolchainHost(Host, Protocol):
-    """What discovery asks beyond `Host`."""
-
-    def others_can_write(self, path: str) -> bool:
-        """Whether a user other than root and the caller may write `path`: mode bit o+w, or another owner."""
+MAX_PROGRAMMES = 2000  # a PATH directory with more entries than this is not looked through
 
 
 class Found(NamedTuple):
@@ -61,7 +54,7 @@ class Toolchains(NamedTuple):
 
 
 def discover(
-    host: ToolchainHost,
+    host: Host,
     path: str,
     table: ToolchainTable,
     *,
@@ -95,7 +88,7 @@ def discover(
 
 
 class _Search:
-    def __init__(self, host: ToolchainHost, table: ToolchainTable, worktree: str) -> None:
+    def __init__(self, host: Host, table: ToolchainTable, worktree: str) -> None:
         self.host = host
         self.table = table
         self.worktree = worktree
@@ -125,12 +118,16 @@ class _Search:
     def _fixed_roots(self) -> list[tuple[Toolchain, str]]:
         found = []
         for tool in self.table.toolchain:
-            named = [value for name in tool.variables if (value := self.host.env(name) or "").startswith("/")]
+            values = filter(None, map(self.host.env, tool.variables))
+            named = [value for value in values if value.startswith("/") and not self.led(value)]
             for place in [*named, *map(self._placed, tool.roots)]:
                 root = self.host.resolve(place)
                 if root and (tool, root) not in found and self._harmless(root) and self._marked(tool, root):
                     found.append((tool, root))
         return found
+
+    def led(self, path: str) -> bool:
+        return linked_by(self.worktree, path, self.host)
 
     def _in(self, path: str, trees: Iterable[str]) -> bool:
         return any(beneath(path, tree) for tree in trees)
@@ -201,8 +198,11 @@ class _Search:
             why = "it holds credentials" if self.secret(directory) else "it holds the home directory or the worktree"
             self.note(f"PATH entry {entry} is not granted: {why}")
             return
-        self.reach(directory, trusted=True)
-        if not self.covered(directory):
+        led = self.led(entry)
+        self.reach(directory, trusted=not led)
+        if led and not self.covered(directory):
+            self.note(f"PATH entry {entry} is not granted: a link in the worktree leads to {directory}")
+        elif not self.covered(directory):
             self._programmes(directory)
         if any(beneath(path, directory) or beneath(directory, path) for path in self.grants):
             self.path[entry] = None
@@ -216,22 +216,21 @@ class _Search:
         """VIRTUAL_ENV and the like."""
         for tool in self.table.toolchain:
             for name in tool.active_variables:
-                root = self.host.resolve(self.host.env(name) or "/")
+                value = self.host.env(name) or "/"
+                root, led = self.host.resolve(value), self.led(value)
                 if root is None or root == "/":
                     continue
                 if self.local(root):
                     for pattern in tool.follow:
                         self.follow(f"{root}/{pattern}", "the worktree", trusted=False)
-                elif (tool, root) in self.fixed or (self._acceptable(root) and self._marked(tool, root)):
+                elif (tool, root) in self.fixed or (not led and self._acceptable(root) and self._marked(tool, root)):
                     self.select(tool, root)
 
     def reach(self, place: str, *, trusted: bool) -> None:
-        """Selects what `place` (canonical) belongs to.
+        """Selects what `place`, a canonical directory or file, belongs to.
 
         Args:
-            place: a directory or file.
-            trusted: False when an agent may have made the link that leads here: then only the usual places of known
-                toolchains count, for an agent could otherwise open any other virtual environment for reading.
+            trusted: False when an agent may have made a link that leads here: or he opened any virtual environment.
         """
         for tool, root in self.fixed:
             if any(beneath(place, root if part == "." else f"{root}/{part}") for part in tool.touched_by):
@@ -256,6 +255,7 @@ class _Search:
         if target is None:
             return
         self.links.update(self.host.links(path))
+        trusted = trusted and not self.led(path)
         for link, _ in self.host.links(path):
             # A chain may pass through an installation that its end does not lie in (venv -> pyenv -> system).
             parent = self.host.resolve(link.rpartition("/")[0] or "/")
@@ -318,7 +318,7 @@ class _Search:
         for pattern in tool.grants:
             for path in self.expand(root, pattern):
                 target = self.host.resolve(path)
-                if target is None or self.system(target) or self.local(target):
+                if target is None or self.system(target) or self.local(target) or self.led(path):
                     continue
                 broad = (tool, root) not in self.fixed and any(beneath(secret, target) for secret in self.credentials)
                 if broad or not self._acceptable(target):

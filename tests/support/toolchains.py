@@ -13,7 +13,7 @@ TABLE = load_table()
 
 
 class Disk:
-    """A `ToolchainHost` over the real disk, with an environment of its own."""
+    """A `Host` over the real disk, with an environment of its own."""
 
     def __init__(self, home: Path, environment: Mapping[str, str] | None = None) -> None:
         self._home = str(home.resolve())
@@ -45,11 +45,15 @@ class Disk:
 
     def links(self, path: str) -> tuple[tuple[str, str], ...]:
         found: list[tuple[str, str]] = []
-        here = path
-        while Path(here).is_symlink() and len(found) < 40:
-            text = str(Path(here).readlink())
-            found.append((here, text))
-            here = os.path.normpath(Path(here).parent / text)
+        here, rest = Path("/"), [part for part in path.split("/") if part]
+        while rest and len(found) < 40:
+            part = rest.pop(0)
+            if (here / part).is_symlink():
+                text = str((here / part).readlink())
+                found.append((str(here / part), text))
+                here, rest = Path("/") if text.startswith("/") else here, [*filter(None, text.split("/")), *rest]
+            else:
+                here = here.parent if part == ".." else here / part
         return tuple(found)
 
     def present(self, directory: str, names: tuple[str, ...], suffixes: tuple[str, ...]) -> tuple[str, ...]:

@@ -148,6 +148,30 @@ def test_an_environment_in_the_worktree_leads_to_a_known_toolchain_only(home: Pa
     assert not granted(result, home / "other/bin/python")
 
 
+@pytest.mark.parametrize(
+    ("planted", "entry", "env"),
+    [
+        ({"tool": "private/deploy"}, "~/bin", {}),
+        ({"tool": "other/bin/python"}, "~/bin", {}),
+        ({"tools": "private"}, "~/../tree/tools", {}),
+        ({".venv": "other"}, "", {"VIRTUAL_ENV": "~/../tree/.venv"}),
+        ({".venv/bin": "other/bin"}, "~/../tree/.venv/bin", {}),
+        ({".cargo": "private", "tool": "private/bin/run"}, "~/bin", {"CARGO_HOME": "~/../tree/.cargo"}),
+    ],
+)
+def test_a_link_in_the_worktree_opens_nothing(
+    home: Path, planted: dict[str, str], entry: str, env: dict[str, str]
+) -> None:
+    """Whatever leads into the worktree, PATH, a variable or a link of the user's: what an agent links from there."""
+    for name in ("private/deploy", "private/bin/run", "other/bin/python"):
+        program(home / name)
+    put(home / "other/pyvenv.cfg")
+    link(home / "bin/tool", home.parent / "tree/tool")
+    for name, target in planted.items():
+        link(home.parent / "tree" / name, home / target)
+    assert found(home, entry, env=env, programs=(str(home / "bin/tool"),)).grants == ()
+
+
 def test_a_named_programme_is_followed(home: Path) -> None:
     """The command itself may lie off PATH."""
     tool = program(home / "tools/agent/run", "\x7fELF")
