@@ -346,8 +346,8 @@ def _check_own(grants: Iterable[Grant], own: tuple[str, ...], host: Host) -> Non
                     "grant-covers-state",
                     f"{path} holds Paddock's own files, so it cannot be writable in a jail",
                     context=f"{canonical} lies in it; the grant comes from: {source}",
-                    hint="work in a worktree that does not hold your home directory, or move "
-                    "XDG_CONFIG_HOME, XDG_STATE_HOME and XDG_CACHE_HOME out of it",
+                    hint="work in a worktree that does not hold your home directory or configuration "
+                    "(paddock worktree add), or move XDG_CONFIG_HOME, XDG_STATE_HOME and XDG_CACHE_HOME out of it",
                 )
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from launcher.session import guarded_files
 from launcher.session.places import Places, places
 from launcher.session.trust import Trust
+from launcher.vcs import disk
 from policy import config
 from policy.config import merge
 from policy.config.layer import Kind, Layer, parse, shipped
@@ -40,7 +41,7 @@ def sources(project_root: str, config_file: str | None, environ: Environ) -> tup
     answer itself depends on HOME, XDG_CONFIG_HOME and XDG_STATE_HOME.
     """
     own = places(environ)
-    found = [SYSTEM_FILE, _user_file(own), os.path.join(project_root, PROJECT_NAME)]
+    found = [SYSTEM_FILE, user_file(own), os.path.join(project_root, PROJECT_NAME)]
     return (*found, *([os.path.abspath(config_file)] if config_file else []), Trust(own.state).path)
 
 
@@ -73,7 +74,7 @@ def load(
     layers = [shipped()]
     if machine := _system(system_file):
         layers.append(machine)
-    if user := _user(_user_file(own), own):
+    if user := _user(user_file(own), own):
         layers.append(user)
     if project := _project(os.path.join(project_root, PROJECT_NAME), Kind.PROJECT, project_root, own, trust):
         layers.append(project)
@@ -99,7 +100,7 @@ def review(path: str, project_root: str, environ: Environ, *, system_file: str =
     content = guarded_files.read(canonical, follow=False)
     if content is None:
         raise missing(path)
-    below = [layer for layer in (shipped(), _system(system_file), _user(_user_file(own), own)) if layer is not None]
+    below = [layer for layer in (shipped(), _system(system_file), _user(user_file(own), own)) if layer is not None]
     layer = parse(content.data, Kind.PROJECT, canonical, Base(project_root, own.home), trusted=False)
     return Review(canonical, content.data, tuple(merge.loosening(merge.resolve(below), layer)))
 
@@ -132,7 +133,8 @@ def write_example(project_root: str, *, force: bool) -> str:
     return path
 
 
-def _user_file(own: Places) -> str:
+def user_file(own: Places) -> str:
+    """The user's own configuration."""
     return os.path.join(own.config, "config.toml")
 
 
@@ -164,9 +166,11 @@ def _project(path: str, kind: Kind, root: str, own: Places, trust: Trust) -> Lay
 
 def _explicit(config_file: str, root: str, own: Places, trust: Trust) -> Layer:
     canonical = os.path.realpath(config_file)
-    if beneath(canonical, root):
-        # It lies where agents write: naming it on the command line is no proof that anybody read it today.
-        layer = _project(canonical, Kind.FILE, root, own, trust)
+    if disk.in_hands_of(root, os.path.abspath(config_file)):
+        # It lies where agents write: naming it on the command line is no proof that anybody read it today. Nor does it
+        # lie elsewhere because a link there leads out: to the private home, say, where they write as well.
+        path = canonical if beneath(canonical, root) else canonical_name(config_file)
+        layer = _project(path, Kind.FILE, root, own, trust)
         if layer is None:
             raise missing(config_file)
         return layer

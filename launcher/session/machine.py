@@ -9,10 +9,10 @@ import stat
 
 from launcher.session import inputs
 from launcher.session.places import places
-from launcher.vcs.disk import Present
+from launcher.vcs import disk
 from launcher.vcs.quarantine import pointer, swap
 
-_DISK = Present()
+_DISK = disk.Present()
 
 
 class Machine:
@@ -97,27 +97,10 @@ class Machine:
 
     def links(self, path: str) -> tuple[tuple[str, str], ...]:
         """Symbolic links met while resolving `path`, in order. A loop gives what was met before it closed."""
-        found: list[tuple[str, str]] = []
-        done = "/"
-        rest = [part for part in path.split("/") if part and part != "."]
-        while rest and len(found) < 40:
-            part = rest.pop(0)
-            if part == "..":
-                done = os.path.dirname(done)
-                continue
-            here = os.path.join(done, part)
-            try:
-                text = os.readlink(here)
-            except OSError:
-                done = here
-                continue
-            self._ask(inputs.IDENTITY, here)
-            found.append((here, text))
-            parts = [piece for piece in text.split("/") if piece and piece != "."]
-            if text.startswith("/"):
-                done = "/"
-            rest = parts + rest
-        return tuple(found)
+        found = disk.links(path)
+        for link, _ in found:
+            self._ask(inputs.IDENTITY, link)
+        return found
 
     def listing(self, path: str) -> tuple[str, ...] | None:
         """Sorted names in a directory; None when it cannot be listed."""

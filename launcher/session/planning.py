@@ -111,7 +111,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         machine,
         toolchains=tools,
         provider=provider,
-        own=places.own(),
+        own=(*places.own(), *_kept_in((found.root, *(path for path, _ in rules.write)), places, machine)),
     )
     allowed = tuple(entry.value for entry in settings.allow_domains)
     plan = plan.replace(warnings=(*plan.warnings, *providers.warnings(command, plan, provider, allowed)))
@@ -239,6 +239,15 @@ def _try_bubblewrap(support: probe.Support, machine: Machine, writable: tuple[st
             machine.resolve(f"{directory}/bwrap")
     path, works, why = probe.bubblewrap(tuple(filter(None, map(machine.resolve, writable))))
     support.bubblewrap, support.bubblewrap_why = path if works else "", why
+
+
+def _kept_in(writable: tuple[str, ...], places: Places, machine: Machine) -> list[str]:
+    """Files of the user's configuration that lie in trees which the command may write: dotfile managers link them."""
+    own = str(providers.own_directory(places))
+    names = [configuration.user_file(places), own, *(f"{own}/{name}" for name in machine.listing(own) or ())]
+    trees = list(filter(None, map(machine.resolve, writable)))
+    files = filter(None, map(machine.resolve, names))
+    return [path for path in files if any(beneath(path, tree) for tree in trees)]
 
 
 def _created(found: checkout.Checkout, places: Places, machine: Machine) -> bool:

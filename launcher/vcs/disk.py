@@ -5,6 +5,9 @@ import stat
 from collections.abc import Mapping
 from typing import Protocol
 
+from policy.plan import beneath
+
+_MOST_LINKS = 40  # path_resolution(7)
 _KINDS = {
     stat.S_IFREG: "file",
     stat.S_IFDIR: "dir",
@@ -14,6 +17,37 @@ _KINDS = {
     stat.S_IFCHR: "char",
     stat.S_IFBLK: "block",
 }
+
+
+def links(path: str) -> tuple[tuple[str, str], ...]:
+    """Symbolic links met while resolving an absolute path, as (path of the link, its text), in order.
+
+    The paths are canonical but for their last component. A loop gives what was met before it closed.
+    """
+    found: list[tuple[str, str]] = []
+    done = "/"
+    rest = [part for part in path.split("/") if part and part != "."]
+    while rest and len(found) < _MOST_LINKS:
+        part = rest.pop(0)
+        if part == "..":
+            done = os.path.dirname(done)
+            continue
+        here = os.path.join(done, part)
+        try:
+            text = os.readlink(here)
+        except OSError:
+            done = here
+            continue
+        found.append((here, text))
+        if text.startswith("/"):
+            done = "/"
+        rest = [piece for piece in text.split("/") if piece and piece != "."] + rest
+    return tuple(found)
+
+
+def in_hands_of(worktree: str, path: str) -> bool:
+    """Whether who writes a worktree (canonical root) decides what is at `path`: it lies there, or is led from there."""
+    return beneath(os.path.realpath(path), worktree) or any(beneath(link, worktree) for link, _ in links(path))
 
 
 class Disk(Protocol):

@@ -7,12 +7,11 @@ import shlex
 from launcher import cli
 from launcher.session import messages, places, report_file, teach
 from launcher.session.machine import Machine
-from launcher.vcs import checkout
+from launcher.vcs import checkout, disk
 from launcher.verbs import help_page
 from launcher.verbs import run as runs
 from policy import proposal
 from policy.errors import printable
-from policy.plan import beneath
 from policy.proposal import Standing
 
 SYNOPSIS = "[options] -- COMMAND [ARGUMENT]..."
@@ -142,4 +141,4 @@ def _in_worktree(path: str, options: cli.Parsed) -> bool:
     named = options.get("--worktree")
     start = named if isinstance(named, str) else places.current_directory()
     found = checkout.find(os.path.abspath(start), Machine(os.environ), exact=isinstance(named, str))
-    return beneath(os.path.realpath(path), found.root)
+    return disk.in_hands_of(found.root, os.path.abspath(path))

@@ -95,6 +95,20 @@ def test_another_state_directory_makes_another_plan(paddock: Paddock) -> None:
     assert error.reference == "grant-covers-state"
 
 
+def test_a_configuration_that_is_kept_in_the_worktree(user_paddock: Paddock) -> None:
+    """Who links it from a repository of dotfiles works there in a worktree that the link does not lead to."""
+    kept = user_paddock.worktree / "config.toml"
+    kept.write_text("")
+    link = user_paddock.who.home / ".config/paddock/config.toml"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(kept)
+    user_paddock.who.give(user_paddock.place)
+    user_paddock.who.give(user_paddock.who.home)
+    error = user_paddock.refused("run", "--", "true")
+    assert (error.reference, str(kept) in error.text) == ("grant-covers-state", True)
+    assert user_paddock.run("--worktree", str(user_paddock.main), "--", "true").returncode == 0
+
+
 def test_a_home_that_is_none(user_paddock: Paddock) -> None:
     """Without a usable HOME there is one clear error; XDG directories that are relative are not used."""
     for home in ("", "relative", "/nonexistent/home", "/dev/null"):

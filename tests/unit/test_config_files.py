@@ -119,6 +119,12 @@ def test_a_config_file_inside_the_worktree_is_no_more_trusted_than_the_project(s
     assert scene.load(inside) == {"open": f"{inside} network.mode"}
     outside = written(tmp_path / "mine.toml", "open")
     assert scene.load(outside) == {"open": f"{outside} network.mode"}
+    # Nor does a link there, which may lead to what the agent has written to its private home.
+    inside.unlink()
+    inside.symlink_to(outside)
+    assert scene.refused(inside).reference == "config-symlink"
+    (scene.root / "conf").symlink_to(tmp_path)
+    assert scene.refused(scene.root / "conf/mine.toml").reference == "config-untrusted"
 
 
 def test_a_project_file_that_is_a_link_is_refused(scene: Scene, tmp_path: Path) -> None:
