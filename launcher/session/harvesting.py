@@ -59,7 +59,7 @@ def _hooks(directory: str) -> tuple[tuple[str, str], ...]:
     if record is None:
         return ()
     own = record.repositories[0]
-    place, _ = settings.hooks(settings.effective(own.git_dir), own.common_dir, record.worktree)
+    place, _ = settings.hooks(settings.effective(own.git_dir), own.common_dir, record.worktree, record.worktree)
     if not place:
         return ()
     return ((os.path.relpath(os.path.join(record.worktree, place), record.worktree), PROTECT),)

@@ -179,11 +179,16 @@ def test_what_cannot_be_signed_as_it_is_is_not_taken(here: Paddock, keys: Path) 
     evil.write_text(f"#!/bin/sh\ntouch {here.place}/canary\n")
     evil.chmod(0o755)
     (here.worktree / "included").write_text(f'[gpg "ssh"]\n\tprogram = {evil}\n')
+    # A link leads out of the worktree: to another place where the agent writes, say.
+    elsewhere = here.place / "elsewhere"
+    elsewhere.write_text(f'[gpg "ssh"]\n\tprogram = {shutil.copy(evil, here.place)}\n')
+    (here.worktree / "linked").symlink_to(elsewhere)
     here.who.give(here.worktree)
     for key, value in (
         ("gpg.ssh.program", evil),
         ("user.signingKey", evil),
         ("include.path", evil.with_name("included")),
+        ("include.path", evil.with_name("linked")),
     ):
         _host(here, "config", key, str(value))
         assert here.refused("worktree", "harvest", "--sign").reference == "git-config-in-worktree"

@@ -219,6 +219,16 @@ def test_hooks_in_the_tree_run_in_the_jail(git: Git) -> None:
     git.outside("config", "core.hooksPath", ".husky")
     ok(git.run("git commit -q --allow-empty -m mine"))
     assert "by husky" in git.outside("log", "-1", "--format=%B")
+    # What a link there leads to is not copied.
+    secret = git.place / "private"
+    secret.mkdir()
+    (secret / "secret").write_text("s3cret")
+    (secret / "secret").chmod(0o755)
+    git.who.give(secret)
+    ok(git.run(f"ln -s {secret} linked; ln -s {secret}/secret ignored"))
+    git.outside("config", "core.hooksPath", "linked")
+    git.outside("config", "core.excludesFile", "ignored")
+    ok(git.run('! grep -r s3cret "$(git rev-parse --absolute-git-dir)"'))
 
 
 def test_a_hook_that_is_removed_outside_runs_no_more(git: Git) -> None:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from typing import NamedTuple
 
+from launcher.vcs import disk
 from policy.errors import Refusal
 from policy.plan import SYSTEM_PATH, beneath
 
@@ -52,7 +53,8 @@ def prepare(git_dir: str, common_dir: str, worktree: str) -> AsUser:
 
     def agents(path: str) -> bool:
         real = os.path.realpath(path)
-        return beneath(real, worktree) and not beneath(real, common_dir) and not beneath(real, git_dir)
+        trusted = beneath(real, common_dir) or beneath(real, git_dir)
+        return not trusted and disk.in_hands_of(worktree, path)
 
     path = ":".join(
         entry for entry in os.environ.get("PATH", os.defpath).split(":") if entry.startswith("/") and not agents(entry)

@@ -127,7 +127,7 @@ class AgentFiles(Files):
                 return
             source = contents.Source(
                 repository.path, repository.git_dir, repository.common_dir, repository.private,
-                repository.object_format, "", (),
+                repository.object_format, "", (), record.worktree,
             )  # fmt: skip
             contents.advance(inside, source, Head(branch, new))
         moved = tuple(

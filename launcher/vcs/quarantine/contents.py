@@ -9,6 +9,7 @@ import os
 from contextlib import suppress
 from typing import NamedTuple
 
+from launcher.vcs import disk
 from launcher.vcs.quarantine import refs, settings
 from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.quarantine.record import replace_file
@@ -44,6 +45,7 @@ class Source(NamedTuple):
         object_format: ``sha1`` or ``sha256``.
         inside: the git directory's path in the jail.
         alternates: object directories that it borrows from, by their paths in the jail.
+        worktree: root of all that the agent writes; `path` lies there.
     """
 
     path: str
@@ -53,6 +55,7 @@ class Source(NamedTuple):
     object_format: str
     inside: str
     alternates: tuple[str, ...]
+    worktree: str
 
 
 def agent_head(directory: Inside) -> refs.Head | None:
@@ -157,8 +160,8 @@ def watched(source: Source, effective: settings.Settings | None) -> list[str]:
     found += [f"{base}/git/config", f"{source.git_dir}/info/sparse-checkout"]
     found += [f"{source.common_dir}/{name}" for name, _ in _COPIED]
     if effective is not None:
-        found += [path for path, _, _ in _of_user(effective)]
-        place = settings.hooks(effective, source.common_dir, source.path)[1]
+        found += [os.path.join(source.path, path) for path, _, _ in _of_user(effective)]
+        place = settings.hooks(effective, source.common_dir, source.path, source.worktree)[1]
         found += [place] if place else []
     return found
 
@@ -166,11 +169,15 @@ def watched(source: Source, effective: settings.Settings | None) -> list[str]:
 def configure(directory: Inside, source: Source, effective: settings.Settings) -> None:
     """Takes over settings, the user's own patterns for ignored files and attributes, and hooks."""
     shown = settings.shown(effective)
-    hooks_path, outside = settings.hooks(effective, source.common_dir, source.path)
+    hooks_path, outside = settings.hooks(effective, source.common_dir, source.path, source.worktree)
     if hooks_path:
         shown.append(("core.hookspath", hooks_path))
     for path, name, key in _of_user(effective):
-        content = _content(path)
+        place = os.path.join(source.path, path)
+        if disk.in_hands_of(source.worktree, place):
+            shown.append((f"core.{key.lower()}", place))  # git in the jail reads it itself, where the jail lets it
+            continue
+        content = _content(place)
         if content is not None:
             directory.write(f"info/paddock-{name}", content)
             shown.append((f"core.{key.lower()}", f"{source.inside}/info/paddock-{name}"))

@@ -104,7 +104,8 @@ class _Renewal:
         for name, path, git_dir, common_dir, private, object_format, stores in self.plan.repositories:
             inside = f"{top}/{private}" if private else top
             borrowed = tuple(shown.get(store, store) for store in stores)
-            found.append((name, Source(path, git_dir, common_dir, private, object_format, inside, borrowed)))
+            where = (path, git_dir, common_dir, private, object_format, inside, borrowed)
+            found.append((name, Source(*where, worktree=self.plan.worktree)))
         return found
 
     def _old(self) -> dict[str, Repository]:

@@ -9,8 +9,8 @@ import shutil
 import subprocess
 from typing import NamedTuple
 
+from launcher.vcs import disk
 from policy.errors import Refusal
-from policy.plan import beneath
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin"
 
@@ -175,16 +175,23 @@ def without_credentials(url: str) -> str | None:
     return f"{scheme}://{keep}{host}{path}"
 
 
-def hooks(settings: Settings, git_dir: str, worktree: str) -> tuple[str, str]:
+def hooks(settings: Settings, git_dir: str, root: str, worktree: str) -> tuple[str, str]:
     """Where a repository's hooks are: (the setting that leads to them inside the worktree, else "", directory outside).
 
-    Hooks in the tree (as husky has them) are found by the same setting in the jail; those outside are copied.
+    Hooks in the tree (as husky has them) are found by the same setting in the jail; those outside are copied. A link in
+    the tree counts as what it is: an agent could have it lead to any directory outside.
+
+    Args:
+        settings: of the repository.
+        git_dir: with its own hooks.
+        root: of its files.
+        worktree: root of all that the agent writes.
     """
     value = settings.path("core.hookspath")
     if not value:
         return "", f"{git_dir}/hooks"
-    place = os.path.normpath(os.path.join(worktree, value))
-    if beneath(os.path.realpath(place), worktree) and place != worktree:
+    place = os.path.normpath(os.path.join(root, value))
+    if place != root and disk.in_hands_of(worktree, place):
         return value, ""
     return "", place
 
