@@ -25,10 +25,12 @@ class Kind(Enum):
 
     GRANTED = "granted"
     READ_ONLY = "read-only"
+    UNPOPULATED = "unpopulated"
     UNGRANTED = "ungranted"
     DENIED = "denied"
 
 
+_READ_ONLY = {Kind.READ_ONLY: Reason.READ_ONLY, Kind.UNPOPULATED: Reason.UNPOPULATED_SUBMODULE}
 _CLOSED = {Kind.UNGRANTED: Reason.UNGRANTED_SUBMODULE, Kind.DENIED: Reason.DENIED}
 
 
@@ -62,13 +64,17 @@ class Boundaries:
         for path in context.read_only_paths:
             for place in _places(_rebased(str(path), main, root)):
                 self._roots[place] = (Kind.READ_ONLY, place)
+        granted = {place for place, (kind, _) in self._roots.items() if kind is Kind.GRANTED}
+        for path in context.unpopulated_submodules:
+            for place in _places(_rebased(str(path), main, root)):
+                self._roots[place] = (Kind.UNPOPULATED, place)
         for submodule in context.ungranted_submodules:
             for place in _places(_rebased(str(submodule.worktree_path), main, root)):
                 self._roots[place] = (Kind.UNGRANTED, submodule.submodule_name)
         for path in context.denied_paths:
             for place in _places(_rebased(str(path), main, root)):
                 self._roots[place] = (Kind.DENIED, place)
-        self._drop_read_only_in_closed()
+        self._drop_read_only_in_closed(granted)
         exceptions = {place: kind for place, (kind, _) in self._roots.items() if kind is not Kind.GRANTED}
         self._above = {folder for place in exceptions for folder in self._up(place)}
         self._frozen: set[str] = set()
@@ -106,8 +112,8 @@ class Boundaries:
         kind, name = self._deepest(path)
         if kind in _CLOSED:
             return Finding(_CLOSED[kind], name)
-        if mutates and kind is Kind.READ_ONLY:
-            return Finding(Reason.READ_ONLY, name)
+        if mutates and kind in _READ_ONLY:
+            return Finding(_READ_ONLY[kind], name)
         return None
 
     def _folder(self, path: str, mutates: bool) -> Finding | None:
@@ -132,9 +138,9 @@ class Boundaries:
             folders.append(place)
         return folders
 
-    def _drop_read_only_in_closed(self) -> None:
-        for place in sorted(place for place, (kind, _) in self._roots.items() if kind is Kind.READ_ONLY):
-            if self._deepest(os.path.dirname(place))[0] in _CLOSED:
+    def _drop_read_only_in_closed(self, granted: set[str]) -> None:
+        for place in sorted(place for place, (kind, _) in self._roots.items() if kind in _READ_ONLY):
+            if place not in granted and self._deepest(os.path.dirname(place))[0] in _CLOSED:
                 del self._roots[place]
 
     def _true_case(self, path: str) -> str:

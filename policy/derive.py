@@ -73,6 +73,7 @@ def derive(
     mounts = promises.has_mounts(backend)
     hidden = frozenset(name for name, _ in _ungranted(context))
     mode, doubts = private_git.choose(rules, git, host, mounts=mounts, root=root, hidden=hidden)
+    unpopulated = git.unpopulated if mounts and mode != "shared" else ()
     rules = replace(rules, git=mode, net=network_mode(rules, provider))
     check_publish(rules, mounts=mounts)
     warnings = [*rules.warnings, *doubts]
@@ -154,10 +155,12 @@ def derive(
         read_only |= dict.fromkeys(git.pointers, "git pointer of another worktree")
         if mode != "shared":
             read_only |= dict.fromkeys(git.inside, "git directory inside of the submodule")
+            read_only |= dict.fromkeys(unpopulated, promises.UNPOPULATED)
 
     _check_own(grants, own, host)
     exceptions = dict.fromkeys(read_only, READ) | dict.fromkeys(denied, "")
-    nested = _nested(context, denied, git, mode)
+    nested = [(path, READ if path in unpopulated else access, source)
+              for path, access, source in _nested(context, denied, git, mode)]  # fmt: skip
     binds = private_git.reachable(binds, denied, [inner for inner, _, _ in nested])
     if not mounts:
         _check_writable_exceptions(grants, exceptions, context.freeze_root, denied | read_only, git)

@@ -34,6 +34,7 @@ class Git(NamedTuple):
         large: (object directory, directory of large files beside it): Git LFS finds one by the other.
         inside: git directories of submodules that lie in the submodules themselves, where the worktree is writable.
         pointers: `.git` files of other worktrees that lie in this one.
+        unpopulated: directories in which git outside expects a submodule, without a `.git`.
         obstacles: why no private git directory can be made, as sentences.
         created: whether Paddock made the worktree; looked at only where a jail has no mounts.
     """
@@ -46,6 +47,7 @@ class Git(NamedTuple):
     large: tuple[tuple[str, str], ...] = ()
     inside: tuple[str, ...] = ()
     pointers: tuple[str, ...] = ()
+    unpopulated: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
     created: bool = False
 

@@ -19,6 +19,9 @@ PRIVATE_GIT = "--git private"
 NESTED = "granted submodule"
 """Source of a grant that holds although a denied path lies above it: a submodule inside one that is not granted."""
 
+UNPOPULATED = "unpopulated submodule"
+"""Source of the exception that a place of a submodule is while nothing is there: git outside obeys a `.git` in it."""
+
 BACKENDS = (NAMESPACES, GUARD, BUBBLEWRAP)
 """In the order of preference of `--backend auto`."""
 

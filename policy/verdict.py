@@ -21,6 +21,7 @@ HANDOFF = "hand-off file"
 SOURCES = {
     "default": "one of the rules that Paddock ships",
     "worktree": "it is the worktree",
+    promises.UNPOPULATED: "unpopulated submodule: git outside would obey the configuration of a `.git` made there",
     "git pointer": "what leads git to its repository stays as it is",
 }
 """Sources of rules that say too little by their names."""
@@ -119,6 +120,12 @@ def _hint(path: str, access: str, limits: list[tuple[str, str, str]]) -> str:
             return "nothing does: whoever can reach it can read or write the rules of every jail"
         if source == HANDOFF:
             return f"report = [{where.rpartition('/')[2]!r}] under [handoff]: then it is writable, and changes are told"
+        if source == promises.UNPOPULATED:
+            around, _, name = where.rpartition("/")
+            return (
+                f"populate it outside: git -C {shlex.quote(around)} submodule update --init -- {shlex.quote(name)}; "
+                "then a run is granted it like the others. Or --git shared, which opens the repository too"
+            )
         if source.startswith("--deny"):
             return f"leave out --deny {shlex.quote(where)}"
         if source.startswith(("git pointer", "--git private")):

@@ -54,6 +54,7 @@ class Reason(StrEnum):
     UNGRANTED_SUBMODULE = "ungranted-submodule"
     DENIED = "denied"
     READ_ONLY = "read-only"
+    UNPOPULATED_SUBMODULE = "unpopulated-submodule"
     FROZEN = "frozen"
     ROOT_ITSELF = "root-itself"
     ROOT_MISSING = "root-missing"
@@ -77,6 +78,8 @@ _MESSAGES = {
     " (worktree {root})",
     Reason.DENIED: "Access denied: {path} lies in {detail}, which is denied inside worktree {root}",
     Reason.READ_ONLY: "Access denied: {path} lies in {detail}, which is read-only inside worktree {root}",
+    Reason.UNPOPULATED_SUBMODULE: "Access denied: {path} lies in {detail}, the place of a submodule that is not"
+    " populated: it is read-only until `git submodule update --init`, outside, has filled it (worktree {root})",
     Reason.FROZEN: "Access denied: {path}: the directory {detail} holds an exception of worktree {root}, so it"
     " cannot be listed or changed itself; the files that exist beside the exception can be used by name",
     Reason.ROOT_ITSELF: "Access denied: {path} is the root of worktree {root} itself; only what lies in it can"

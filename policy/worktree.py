@@ -147,6 +147,7 @@ class WorktreeSandboxContext(_Frozen):
         ungranted_submodules: submodules it may not, though they lie below the main worktree.
         denied_paths: paths the agent may neither read nor write; they may also lie outside the worktree.
         read_only_paths: paths inside the worktree that may be read and never written (a main checkout's `.git`).
+        unpopulated_submodules: places of submodules in which there is nothing yet; read-only.
         freeze_root: the exceptions are kept by granting their siblings one by one, as Landlock must where
             nothing can be mounted over them: see `policy.boundaries`.
     """
@@ -156,6 +157,7 @@ class WorktreeSandboxContext(_Frozen):
     ungranted_submodules: tuple[SubmoduleWorktreeContext, ...] = ()
     denied_paths: tuple[AbsolutePath, ...] = ()
     read_only_paths: tuple[AbsolutePath, ...] = ()
+    unpopulated_submodules: tuple[AbsolutePath, ...] = ()
     freeze_root: bool = False
 
     @property
@@ -223,7 +225,7 @@ class WorktreeSandboxContext(_Frozen):
                 "main_worktree.submodule_worktree_ids does not match the submodules: "
                 f"missing there {missing}, unknown here {unknown}"
             )
-        for path in self.read_only_paths:
+        for path in (*self.read_only_paths, *self.unpopulated_submodules):
             if not _strictly_inside(path, main.worktree_path):
                 raise ValueError(f"read-only path {path} is not inside the main worktree {main.worktree_path}")
         return self

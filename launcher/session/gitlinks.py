@@ -52,18 +52,6 @@ def open_places(plan: Plan) -> list[Place]:
     return places
 
 
-def directories(places: list[Place]) -> tuple[str, ...]:
-    """Those of the places that are directories, and not reached by a link."""
-    found = []
-    for _, _, place in places:
-        try:
-            if os.lstat(place).st_mode & _TYPE == _DIRECTORY and os.path.realpath(place) == place:
-                found.append(place)
-        except OSError:
-            continue
-    return tuple(found)
-
-
 def made_in(places: list[Place]) -> list[Place]:
     """Those where a `.git` is."""
     return [place for place in places if os.path.lexists(f"{place[2]}/.git")]

@@ -52,6 +52,16 @@ def grouped(recorded: tuple[inputs.Input, ...], *, settled: int = SETTLED) -> tu
     return tuple(kept)
 
 
+def mark(path: str, *, settled: int = SETTLED) -> object:
+    """What changes with what a path leads to; None when it has changed too short a time ago to tell by that.
+
+    Args:
+        path: of a file or directory.
+        settled: nanoseconds.
+    """
+    return _mark(path, time.time_ns() - settled)
+
+
 def _implying(kind: str, subject: str, answer: object) -> str | None:
     """The directory whose entries decide about this answer, if one does."""
     if kind not in (inputs.IDENTITY, inputs.CONTENT, inputs.RESOLVED) or not subject.startswith("/"):

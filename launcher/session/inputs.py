@@ -6,6 +6,7 @@ An input is ``(kind, subject, answer)``; `unchanged` asks every question once mo
 import marshal
 
 from launcher.lean import os
+from launcher.session import gitlinks
 
 Input = tuple[str, str, object]
 
@@ -16,6 +17,7 @@ CONTENT = "stat"  # as IDENTITY, and size, mtime, ctime: changes with a file's c
 TEXT = "text"  # subject: a small file of /proc, whose stat says nothing; answer: its first bytes
 POINTER = "git"  # subject: a `.git` file; answer: its content, whichever file it is: it is replaced and put back again
 IMPLIED = "dir"  # subject: a directory; answer: what CONTENT gives for it, and inputs (marshalled) that hold as long
+LINKS = "links"  # subject: a git directory; answer: its index's CONTENT (None: do not go by it), its gitlinks
 RESOLVED = "real"  # subject: a path; answer: its canonical form with device and inode there, or None
 
 
@@ -114,6 +116,13 @@ def unchanged(recorded: tuple[Input, ...], environ: "os._Environ[str] | dict[str
             # As `session.implied` made it: the mark, and the inputs as bytes, which are seldom needed.
             if not isinstance(answer, tuple) or (
                 ask(CONTENT, subject, environ) != answer[0] and not unchanged(marshal.loads(answer[1]), environ)
+            ):
+                return False
+        elif kind == LINKS:
+            # As `Machine.gitlinks` made it. An index is read only when it is another one than it was.
+            if not isinstance(answer, tuple) or (
+                (answer[0] is None or ask(CONTENT, f"{subject}/index", environ) != answer[0])
+                and tuple(gitlinks.named(subject)) != answer[1]
             ):
                 return False
         elif ask(kind, subject, environ) != answer:

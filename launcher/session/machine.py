@@ -7,7 +7,7 @@ import os
 import pwd
 import stat
 
-from launcher.session import inputs
+from launcher.session import gitlinks, implied, inputs
 from launcher.session.places import places
 from launcher.vcs import disk
 from launcher.vcs.quarantine import pointer, swap
@@ -138,6 +138,18 @@ class Machine:
             return None
         self._inputs[inputs.POINTER, path] = answer
         return answer
+
+    def gitlinks(self, git_dir: str) -> tuple[str, ...]:
+        """Paths of the submodules that the index of a trusted git directory names, relative to the root of its files.
+
+        A commit changes the index, and seldom them; what is asked again is what they are (`inputs.LINKS`).
+        """
+        key = (inputs.LINKS, git_dir)
+        if key not in self._inputs:
+            mark = implied.mark(f"{git_dir}/index")
+            self._inputs[key] = (mark, tuple(gitlinks.named(git_dir)))
+        answer = self._inputs[key]
+        return answer[1] if isinstance(answer, tuple) else ()
 
     def executable(self, path: str) -> bool:
         """Whether the calling user may execute this regular file."""

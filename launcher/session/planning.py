@@ -176,7 +176,8 @@ def context_for_tools(plan: Plan, context: WorktreeSandboxContext) -> WorktreeSa
     """The context with the Plan's exceptions inside the worktree, so that the validator says what the kernel does."""
     root = plan.worktree
     hidden = {str(sub.worktree_path): derive.not_granted(sub.submodule_name) for sub in context.ungranted_submodules}
-    read_only = [path for path, _ in plan.read_only if beneath(path, root)]
+    empty = [path for path, source in plan.read_only if source == promises.UNPOPULATED]
+    read_only = [path for path, _ in plan.read_only if beneath(path, root) and path not in empty]
     if promises.has_mounts(plan.backend):
         read_only += [path for path, mode in plan.handoff if mode == "protect"]
     denied = [path for path, source in plan.denied if beneath(path, root) and hidden.get(path) != source]
@@ -193,6 +194,7 @@ def context_for_tools(plan: Plan, context: WorktreeSandboxContext) -> WorktreeSa
             "submodule_worktrees": tuple(granted),
             "ungranted_submodules": tuple(ungranted),
             "read_only_paths": tuple(Path(path) for path in read_only),
+            "unpopulated_submodules": tuple(Path(path) for path in empty),
             "denied_paths": tuple(Path(path) for path in denied),
             # With mounts nothing freezes: the exceptions are mounted over.
             "freeze_root": context.freeze_root and not promises.has_mounts(plan.backend),

@@ -6,6 +6,8 @@ with a part of the data. Layout and extensions: gitrepository-layout(5), git-con
 
 import os
 
+from launcher.session import unpopulated
+from launcher.session.unpopulated import GitHost
 from launcher.vcs import git_config
 from launcher.vcs.checkout import Checkout
 from launcher.vcs.checkout import common_dir as common_dir_of
@@ -26,7 +28,7 @@ _DEPTH = 5
 """So many repositories deep git follows alternates."""
 
 
-def described(found: Checkout, host: Host, *, created: bool = False) -> Git:
+def described(found: Checkout, host: GitHost, *, created: bool = False) -> Git:
     """The facts about a checkout's git data that decisions need. What was looked at becomes an input of the Plan.
 
     Args:
@@ -61,6 +63,8 @@ def described(found: Checkout, host: Host, *, created: bool = False) -> Git:
             obstacles.append(f"the git directory of {label} is not where git keeps those of submodules")
             continue
         repositories.append((name, path, git_dir, common_dir, private, object_format, stores))
+    pointers = _pointers(found, host)
+    places = unpopulated.look(found, inside, pointers, host)
     return Git(
         kind=found.kind,
         git_dir=found.git_dir,
@@ -68,8 +72,9 @@ def described(found: Checkout, host: Host, *, created: bool = False) -> Git:
         modules=tuple((sub.name, sub.git_dir) for sub in found.submodules),
         repositories=tuple(repositories),
         large=tuple(large),
-        inside=tuple(inside),
-        pointers=_pointers(found, host),
+        inside=(*inside, *places.inside),
+        pointers=(*pointers.values(), *places.pointers),
+        unpopulated=places.empty,
         obstacles=tuple(obstacles),
         created=created,
     )
@@ -150,14 +155,14 @@ def _look(git_dir: str, common_dir: str, label: str, host: Host, obstacles: list
             break
 
 
-def _pointers(found: Checkout, host: Host) -> tuple[str, ...]:
-    """The `.git` files of other worktrees of the repository that lie inside of this one."""
+def _pointers(found: Checkout, host: Host) -> dict[str, str]:
+    """Git directory -> `.git` file, of other worktrees of the repository that lie inside of this one."""
     if found.kind == "submodule":
-        return ()
-    result = []
+        return {}
+    result = {}
     for name in host.listing(f"{found.common_dir}/worktrees") or ():
         content = host.read(f"{found.common_dir}/worktrees/{name}/gitdir", 8192)
         path = os.fsdecode((content or b"").rstrip(b"\n"))
         if beneath(path, found.root) and path != f"{found.root}/.git" and host.resolve(path) == path:
-            result.append(path)
-    return tuple(result)
+            result[f"{found.common_dir}/worktrees/{name}"] = path
+    return result

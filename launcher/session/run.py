@@ -202,9 +202,6 @@ class _Parts:
                 messages.say(f"paddock: warning: {printable(line)}")
         session.slots["secret"] = os.urandom(24).hex()
         bound = plan.bind(session.slots)
-        if promises.has_mounts(plan.backend) and (empty := gitlinks.directories(gitlinks.open_places(plan))):
-            # While the session lives, too: nothing is made where git outside looks.
-            bound = bound.replace(read_only=(*bound.read_only, *[(path, "submodule, not populated") for path in empty]))
         if _costly(plan):
             from launcher.session import limits
 

@@ -86,6 +86,9 @@ def trusted(service: WorktreeService, claimed: WorktreeSandboxContext | None) ->
             **dict(narrowed),
             "denied_paths": tuple(dict.fromkeys((*known.denied_paths, *claimed.denied_paths))),
             "read_only_paths": tuple(dict.fromkeys((*known.read_only_paths, *claimed.read_only_paths))),
+            "unpopulated_submodules": tuple(
+                dict.fromkeys((*known.unpopulated_submodules, *claimed.unpopulated_submodules))
+            ),
             "freeze_root": known.freeze_root or claimed.freeze_root,
         }
     )

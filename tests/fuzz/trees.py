@@ -1,5 +1,6 @@
 """Random worktrees: what hypothesis draws, and the tree on disk that it becomes."""
 
+import hashlib
 import os
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ NAMES = (b"a", b"b", b"sp ace", b"new\nline", b"-dash", b"\xff\xfe", b"A", "é".
 FILE_MODES = (0o644, 0o755, 0o600, 0o444, 0o000)
 DIRECTORY_MODES = (0o755, 0o755, 0o755, 0o555, 0o700)
 SUBMODULES = (b"lib", b"lib/deep", b"other")
+VENDOR = b"vendor"
+"""A submodule that an index names and nobody has initialised."""
 
 
 class Node(NamedTuple):
@@ -31,6 +34,8 @@ class Case(NamedTuple):
     linked: bool
     nodes: list[Node]
     submodules: int
+    hollow: tuple[bytes, ...]
+    vendor: str
     granted: tuple[str, ...]
     deny: list[int]
     read: list[int]
@@ -66,6 +71,8 @@ CASE = st.builds(
     linked=st.booleans(),
     nodes=st.lists(NODE, min_size=2, max_size=12),
     submodules=st.integers(0, 3),
+    hollow=st.sampled_from(((), (), (b"lib",), (b"lib/deep",), (b"other",))),
+    vendor=st.sampled_from(("empty", "empty", "missing", "repository")),
     granted=st.sampled_from(((), (), ("lib",), ("other",), ("deep",), ("lib", "other"))),
     deny=INDEXES,
     read=INDEXES,
@@ -120,16 +127,35 @@ class Tree:
             git_directory(own)
             self.entries += [own, own + b"/HEAD", own + b"/config", own + b"/objects"]
             self.directories.append(own + b"/objects")
-        for name in SUBMODULES[: case.submodules]:
+        present = SUBMODULES[: case.submodules]
+        make_index(own, [VENDOR, *(name for name in present if b"/" not in name)])
+        if case.vendor != "missing":
+            self._directory(self.root + b"/" + VENDOR)
+        if case.vendor == "repository":
+            git_directory(self.root + b"/" + VENDOR + b"/.git")
+            self.entries.append(self.root + b"/" + VENDOR + b"/.git")
+        for name in present:
             path = self.root + b"/" + name
             git_dir = own + b"/modules/" + name.replace(b"/", b"/modules/")
             git_directory(git_dir, b"[core]\n\tworktree = " + path + b"\n")
+            if b"lib" in case.hollow and name == b"lib/deep":
+                continue  # it goes with the one around it
+            if name == b"lib":
+                make_index(git_dir, [VENDOR, b"deep"])
+            if name in case.hollow:
+                self._directory(path)
+                continue
             os.makedirs(path)
             make_file(path + b"/.git", 0o644, b"gitdir: " + git_dir + b"\n")
             make_file(path + b"/file", 0o755)
             self.entries += [path, path + b"/.git", path + b"/file"]
             self.directories.append(path)
             self.files.append(path + b"/file")
+
+    def _directory(self, path: bytes) -> None:
+        os.mkdir(path)
+        self.entries.append(path)
+        self.directories.append(path)
 
     def _add(self, node: Node) -> None:
         parent = self.directories[node.parent % len(self.directories)]
@@ -209,3 +235,13 @@ def git_directory(path: bytes, config: bytes = b"") -> None:
         os.makedirs(path + name)
     make_file(path + b"/HEAD", 0o644, b"ref: refs/heads/main\n")
     make_file(path + b"/config", 0o644, config)
+
+
+def make_index(git_dir: bytes, names: list[bytes]) -> None:
+    """An index that names nothing but submodules (gitformat-index(5), version 2)."""
+    entries = b""
+    for name in sorted(names):
+        entry = bytes(24) + 0o160000.to_bytes(4, "big") + bytes(12) + b"\1" * 20 + len(name).to_bytes(2, "big") + name
+        entries += entry + bytes(8 - len(entry) % 8)
+    content = b"DIRC" + (2).to_bytes(4, "big") + len(names).to_bytes(4, "big") + entries
+    make_file(git_dir + b"/index", 0o644, content + hashlib.sha1(content, usedforsecurity=False).digest())

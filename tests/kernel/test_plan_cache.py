@@ -9,54 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.session import cache, inputs, places, planning, trust
-from launcher.verbs import run
+from launcher.session import cache, inputs, planning, trust
+from policy import promises
 from policy.errors import Refusal
 from tests.support import identity
+from tests.support.plan_bench import Bench
 
 SECRET = "hunter2-correct-horse"
-
-
-class Bench:
-    """Launches without the launch: the plan of one command in a real repository, cached as `paddock run` does it.
-
-    Attributes:
-        place: everything of this test lies below it.
-        root: the main checkout, with a populated submodule ``library``.
-        first, second: the directories in front of the system's in PATH.
-    """
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self.root = place / "repo"
-        self.first, self.second = place / "first", place / "second"
-        self.options: dict[str, str | list[str] | bool] = {}
-        self.command = ["tool", "argument"]
-
-    @property
-    def where(self) -> places.Places:
-        return places.places(os.environ)
-
-    def key(self) -> bytes:
-        words, _ = run.key_words(self.options, self.command)
-        return cache.key(words, str(self.root))
-
-    def plan(self) -> cache.Entry:
-        """What a launch does that finds nothing."""
-        return planning.entry(self.options, self.command, str(self.root), self.where, key=self.key())
-
-    def cached(self) -> cache.Entry | None:
-        """What a launch finds."""
-        return cache.load(self.where, self.key(), os.environ)
-
-    @property
-    def entries(self) -> list[Path]:
-        return sorted(Path(self.where.cache, "plans").iterdir())
-
-    @property
-    def entry(self) -> Path:
-        (path,) = self.entries
-        return path
 
 
 def program(path: Path, text: str = "#!/bin/sh\n") -> Path:
@@ -104,6 +63,8 @@ def bench(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Be
     monkeypatch.setenv("PATH", f"{bench.first}:{bench.second}:{go}/bin:/usr/bin:/bin")
     return bench
 
+
+NAMED = ("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},nested")
 
 Change = Callable[[Bench, pytest.MonkeyPatch], object]
 
@@ -171,6 +132,8 @@ CHANGES: dict[str, Change] = {
     ".gitmodules is removed": lambda b, m: (b.root / ".gitmodules").unlink(),
     "a submodule comes": lambda b, m: second_submodule(b),
     "a submodule goes": lambda b, m: shutil.rmtree(b.root / ".git/modules/library"),
+    "a submodule is deinitialised": lambda b, m: git("submodule", "deinit", "-f", "library", at=b.root),
+    "an index names another submodule": lambda b, m: git(*NAMED, at=b.root),
     "a submodule's directory goes": lambda b, m: shutil.rmtree(b.root / "library"),
     "a submodule's directory becomes a link": lambda b, m: steps(
         lambda: (b.root / "library").rename(b.place / "moved"),
@@ -220,6 +183,24 @@ def test_a_change_of_an_input_is_noticed(bench: Bench, monkeypatch: pytest.Monke
     assert found is not None
     CHANGES[what](bench, monkeypatch)
     assert bench.cached() is None
+
+
+def test_an_index_that_names_the_same_submodules_is_no_change(bench: Bench) -> None:
+    """Agents commit with each session, so a plan outlives that; not what is put where a submodule was to come."""
+    git(*NAMED, at=bench.root)
+    place = bench.root / "nested"
+    place.mkdir()
+    bench.plan()
+    (bench.root / "more").touch()
+    git("add", "more", at=bench.root)
+    found = bench.cached()
+    assert found is not None
+    assert (str(place), promises.UNPOPULATED) in found.plan.read_only
+    git("init", "-q", at=place)
+    assert bench.cached() is None
+    plan = bench.plan().plan
+    assert str(place) not in dict(plan.read_only)
+    assert f"{place}/.git" in dict(plan.read_only)
 
 
 def _edited(path: Path) -> None:

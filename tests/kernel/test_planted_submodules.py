@@ -1,5 +1,6 @@
 """Where an index names a submodule that is not populated, git outside finds nothing that a command has put there."""
 
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +43,13 @@ def test_nothing_is_made_where_a_submodule_is_not_populated(here: Paddock, mode:
     assert "Read-only file system" in ended.stderr
     assert (here.worktree / "beside").is_dir()
     assert list((here.worktree / "library").iterdir()) == []
+    said = here.call("why", "library/.git", "--git", mode, "--backend", backend)
+    for part in ("read, execute\n", f"{here.worktree}/library: unpopulated submodule", "submodule update --init"):
+        assert part in said.stdout
+    hint = said.stdout.partition("populate it outside: ")[2].partition(";")[0]
+    outside(here, "-c", "protocol.file.allow=always", *shlex.split(hint)[1:])
+    written = here.run("--git", mode, "--backend", backend, "--", "sh", "-c", "echo x >library/made")
+    assert written.returncode == 0, written.stderr
 
 
 @pytest.mark.parametrize(
@@ -81,6 +89,19 @@ def test_what_the_user_populates_meanwhile_stays(here: Paddock) -> None:
         outside(here, "submodule", "--quiet", "update", "--init")
     assert (here.worktree / "library/library.py").exists()
     assert outside(here, "submodule", "status").startswith(" ")
+
+
+@pytest.mark.parametrize("mode", ["private", "readonly"])
+def test_a_repository_that_the_user_has_put_there_stays(here: Paddock, mode: str) -> None:
+    """One that no `.gitmodules` names: its files are the command's to write, what git obeys in it is not."""
+    plant = _PLANT.format(ran=here.worktree / "ran")
+    ok(here.who.run(["sh", "-c", f"rmdir library; git rm -q --cached .gitmodules library; rm .gitmodules; "
+                     f"(\n{plant}\ngit config --unset core.fsmonitor\n); git add own",
+                     "own"], cwd=here.worktree))  # fmt: skip
+    ended = here.run("--git", mode, "--", "sh", "-c", "echo x >own/made; echo '[x]' >>own/.git/config")
+    assert "Read-only file system" in ended.stderr, ended.stderr
+    assert (here.worktree / "own/made").exists()
+    assert (here.worktree / "own/.git/HEAD").exists()
 
 
 def test_a_submodule_that_is_added_as_a_repository_is_put_aside_before_it_is_taken_over(here: Paddock) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.session import gitlinks
+from launcher.session import gitlinks, inputs
 
 ODD = ("plain", "with space", "ü", "new\nline", "deep/er/place", "x" * 200, "y" * 4095, "\udcff")
 
@@ -42,3 +42,21 @@ def test_names_that_look_like_entries_are_no_more_than_names(tmp_path: Path) -> 
     assert gitlinks.named(str(tmp_path)) == []
     (tmp_path / "index").write_bytes(b"DIRC\0\0\0\2" + b"\0\0\xe0\0" * 40)
     assert gitlinks.named(str(tmp_path)) == []
+
+
+def test_an_index_is_read_again_only_when_it_is_another_one(tmp_path: Path) -> None:
+    """An answer holds as long as its index is the same file; then, or without a mark, by what is named there."""
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},one")
+    git_dir = f"{tmp_path}/.git"
+    mark = inputs.ask(inputs.CONTENT, f"{git_dir}/index", {})
+
+    def holds(mark: object, *names: str) -> bool:
+        return inputs.unchanged(((inputs.LINKS, git_dir, (mark, names)),), {})
+
+    assert holds(mark, "not looked at")
+    assert not holds(None, "not looked at")
+    assert holds(None, "one")
+    git(tmp_path, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},two")
+    assert not holds(mark, "one")
+    assert holds(mark, "one", "two")

@@ -107,7 +107,7 @@ def test_denied_and_read_only_paths(modules: Path, freeze: bool) -> None:
         freeze=freeze,
         denied=(modules / "src" / "secret", modules / "lib" / "a" / "key", modules.parent / "out"),
         read_only=(modules / ".git", modules / "lib" / "b" / "ro", modules / "lib" / "a" / "key"),
-    )
+    ).model_copy(update={"unpopulated_submodules": (modules / "lib" / "b" / "c", modules / "lib" / "b" / "ro")})
     ask = asker(whole)
     for operation in Operation:
         assert ask("src/secret", operation) is Reason.DENIED
@@ -120,10 +120,12 @@ def test_denied_and_read_only_paths(modules: Path, freeze: bool) -> None:
         assert ask(".git/config", operation) is None
         assert ask(".git", operation) is None
         assert ask(".git/missing", operation) is None
+        assert ask("lib/b/c/new", operation) is None  # granted, though what lies around it is not
     for operation in MUTATING:
         assert ask(".git/config", operation) is Reason.READ_ONLY
         assert ask(".git/new", operation) is Reason.READ_ONLY
         assert ask(".git", operation) is Reason.READ_ONLY
+        assert ask("lib/b/c/new", operation) is Reason.UNPOPULATED_SUBMODULE
     (modules / "git-link").symlink_to(".git/config")
     assert ask("git-link", "READ") is None
     assert ask("git-link", "EDIT") is Reason.READ_ONLY

@@ -13,6 +13,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from policy import promises
 from policy.plan import Plan, beneath
 from policy.verdict import decide
 
@@ -165,10 +166,12 @@ def _context(plan: Plan) -> "WorktreeSandboxContext":
     from policy.worktree import MainWorktreeContext, WorktreeSandboxContext
 
     root = plan.worktree
-    read_only = [path for path, _ in plan.read_only if beneath(path, root)]
+    empty = [path for path, source in plan.read_only if source == promises.UNPOPULATED]
+    read_only = [path for path, _ in plan.read_only if beneath(path, root) and path not in empty]
     read_only += [path for path, mode in plan.handoff if mode == "protect"]
     return WorktreeSandboxContext(
         main_worktree=MainWorktreeContext(worktree_id=plan.worktree_id, worktree_path=Path(root)),
         read_only_paths=tuple(map(Path, read_only)),
+        unpopulated_submodules=tuple(map(Path, empty)),
         denied_paths=tuple(Path(path) for path, _ in plan.denied if beneath(path, root)),
     )
