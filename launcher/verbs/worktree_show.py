@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from launcher.vcs.worktrees import processes, removal
+from launcher.vcs.worktrees import processes, progress, removal
 from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.models import State, Worktree
+from launcher.vcs.worktrees.progress import Progress, Work
 from launcher.verbs import table, typer_verb
 from launcher.verbs.worktree_common import Json, Repository, document, service, start
 from policy.errors import Refusal, printable
@@ -41,22 +42,27 @@ def _list(
     repository: Repository = None,
     as_json: Json = False,
 ) -> int:
-    """Lists the worktrees that Paddock made or adopted.
+    """Lists the worktrees that Paddock made or adopted, and whether their work is merged.
 
+    Merged is what the branch of the repository's main checkout contains.
     What a crash left half done is finished or undone first.
     """
     if everywhere and repository is not None:
         raise Refusal("usage", "--all and --repo exclude each other", hint="paddock worktree list --help")
     known = service()
     rows = known.everywhere() if everywhere else known.of_repository(start(repository))
+    far = progress.of(rows)
     if as_json:
-        print(json.dumps([document(row) for row in rows], indent=2))
+        documents = [{**document(row), "work": far[row.worktree_id]._asdict()} for row in rows]
+        print(json.dumps(documents, indent=2))
         return 0
     if not rows:
         print(NONE)
         return 0
-    cells = [(row.ticket, row.state, row.main.branch or "detached", row.path) for row in rows]
-    print("\n".join(table.lines(("TICKET", "STATE", "BRANCH", "DIRECTORY"), cells)))
+    cells = [
+        (row.ticket, row.state, str(far[row.worktree_id]), row.main.branch or "detached", row.path) for row in rows
+    ]
+    print("\n".join(table.lines(("TICKET", "STATE", "WORK", "BRANCH", "DIRECTORY"), cells)))
     return 0
 
 
@@ -72,12 +78,16 @@ def _status(
     here = start(repository)
     rows = known.of_repository(here) if name is None else [known.find(here, name)]
     found = [(row, _without_this(known.status(row))) for row in rows]
+    far = progress.of(rows)
     if as_json:
-        documents = [{**now.model_dump(mode="json"), "at_stake": now.at_stake()} for _, now in found]
+        documents = [
+            {**now.model_dump(mode="json"), "work": far[row.worktree_id]._asdict(), "at_stake": now.at_stake()}
+            for row, now in found
+        ]
         print(json.dumps(documents, indent=2))
     else:
         for row, now in found:
-            _print(row, now)
+            _print(row, now, far[row.worktree_id])
         if not rows:
             print(NONE)
     return int(any(now.at_stake() for _, now in found))
@@ -88,7 +98,7 @@ def _without_this(now: Condition) -> Condition:
     return now.model_copy(update={"in_use": tuple(pid for pid in now.in_use if pid != os.getpid())})
 
 
-def _print(row: Worktree, now: Condition) -> None:
+def _print(row: Worktree, now: Condition, far: Progress) -> None:
     print(f"{printable(row.path)} ({printable(row.ticket)})")
     if now.state is not State.READY:
         print(f"  {now.state}")
@@ -96,7 +106,11 @@ def _print(row: Worktree, now: Condition) -> None:
         where = f"submodule {printable(part.name)}: " if part.name else ""
         count = f"{part.ahead} commit{'' if part.ahead == 1 else 's'}" if part.ahead else "no commit"
         at = f"{part.branch or 'detached'} at {(part.head or 'nothing')[:12]}"
-        print(f"  {where}{at}, {count} since the worktree was made")
+        came = {
+            Work.OPEN: f", to merge into {printable(far.into)}",
+            Work.MERGED: f", merged into {printable(far.into)}",
+        }
+        print(f"  {where}{at}, {count} since the worktree was made" + ("" if part.name else came.get(far.work, "")))
     stake = now.at_stake()
     print("  at stake: " + printable("; ".join(stake)) if stake else "  nothing is at stake")
     for one in now.beside():

@@ -39,8 +39,8 @@ def test_the_life_of_a_worktree_in_words(place: Place, capsys: pytest.CaptureFix
     assert f"{place.root}/app-T-1 on branch agent/T-1, from " in text
     assert "submodule outer/deep/inner on branch agent/T-1" in text
     heading, row = said(capsys, "list").splitlines()
-    assert heading.split() == ["TICKET", "STATE", "BRANCH", "DIRECTORY"]
-    assert row.split() == ["T-1", "ready", "agent/T-1", f"{place.root}/app-T-1"]
+    assert heading.split() == ["TICKET", "STATE", "WORK", "BRANCH", "DIRECTORY"]
+    assert row.split() == ["T-1", "ready", "no", "commits", "agent/T-1", f"{place.root}/app-T-1"]
     text = said(capsys, "status", "T-1")
     assert "nothing is at stake" in text
     assert "no commit since the worktree was made" in text
@@ -66,6 +66,13 @@ def test_the_life_of_a_worktree_in_json(place: Place, capsys: pytest.CaptureFixt
     committed(place.root / "app-T-1", new="")
     (now,) = parsed(capsys, "status", "T-1")
     assert (now["parts"][0]["ahead"], now["at_stake"]) == (1, [])
+    assert now["work"] == {"work": "open", "into": "main"}
+    assert ", 1 commit since the worktree was made, to merge into main" in said(capsys, "status", "T-1")
+    git("merge", "-q", "--no-ff", "agent/T-1", at=place.app)
+    assert [row["work"]["work"] for row in parsed(capsys, "list")] == ["merged"]
+    assert said(capsys, "list").splitlines()[1].split()[2:4] == ["in", "main"]
+    assert "merged into main" in said(capsys, "status", "T-1")
+    committed(place.root / "app-T-1", newer="")
     assert parsed(capsys, "repair") == {"done": []}
     gone = parsed(capsys, "remove", "T-1")
     assert gone["branches_kept"] == [{"git_dir": f"{place.app}/.git", "branch": "agent/T-1"}]
