@@ -94,21 +94,58 @@ def _attend(signal: int, reader: int, child: int, decoder: status.Decoder, paren
         for fd in (reader, end):
             poll.register(fd, select.POLLIN)
         copy = os.pipe()
-        os.kill(parent, signal)
-        os.write(tell, b".")
-        while not any(fd == end for fd, _ in poll.poll()) and not _goes_on(reader, decoder.twin(), copy):
-            time.sleep(_LOOK_AGAIN)
-        os.kill(parent, _signal.SIGCONT)
+        if stands_still(child):
+            os.kill(parent, signal)
+            os.write(tell, b".")
+            by_shell = False
+            while not any(fd == end for fd, _ in poll.poll()):
+                # Blocked here, so it stays pending.
+                by_shell = by_shell or _signal.SIGCONT in _signal.sigpending()
+                if goes_on(reader, decoder.twin(), copy, by_shell=by_shell):
+                    break
+                time.sleep(_LOOK_AGAIN)
+            os.kill(parent, _signal.SIGCONT)
     finally:
         os._exit(0)
 
 
-def _goes_on(reader: int, decoder: status.Decoder, copy: tuple[int, int]) -> bool:
-    """Whether the pipe says that the command runs again or has ended; tee(2) takes nothing out of it."""
+def stands_still(child: int) -> bool:
+    """Whether the command, the first process that its init started, has not gone on since it stopped; see proc(5).
+
+    What the pipe says may be older than what the shell has done since: it has continued launcher and command before
+    the launcher came to read of the stop, and a launcher that stopped then would stop once too often.
+
+    Args:
+        child: process id of the init.
+    """
+    for pid in processes.children(child)[:1]:
+        try:
+            with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+                # Not T and t only: a first thread that has ended is a zombie, whatever the others do.
+                return file.read().rpartition(b")")[2].split()[0] not in (b"R", b"S", b"D")
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+    return False
+
+
+def goes_on(reader: int, decoder: status.Decoder, copy: tuple[int, int], *, by_shell: bool) -> bool:
+    """Whether the pipe says that the command runs again or has ended; tee(2) takes nothing out of it.
+
+    Args:
+        reader: the pipe.
+        decoder: of what has been read from it before.
+        copy: a pipe for what `reader` holds.
+        by_shell: the shell has continued the process group, and the launcher with it. A launcher that has not run
+            since may have been stopped a second time by the terminal; only a command that was continued after that
+            stop, and not by the first SIGCONT, makes it go on.
+    """
     tee = ctypes.CDLL(None, use_errno=True)["tee"]
     tee.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint)
     size: int = tee(reader, copy[1], _MOST, _SPLICE_F_NONBLOCK)
     if size <= 0:
         return size == 0  # the pipe's end
     kinds = [kind for kind, _ in decoder.feed(os.read(copy[0], size))]
-    return any(kind in (status.CONTINUED, status.EXITED, status.REFUSED) for kind in kinds)
+    if status.EXITED in kinds or status.REFUSED in kinds:
+        return True
+    turns = [kind for kind in kinds if kind in (status.STOPPED, status.CONTINUED)]
+    return turns[-1:] == [status.CONTINUED] and (not by_shell or status.STOPPED in turns)
