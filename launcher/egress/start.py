@@ -8,6 +8,7 @@ Launch path of sessions with a proxy: see launcher/jail/syscalls.py.
 """
 
 import select
+import sys
 import time
 
 from launcher.jail import hygiene, local_sockets, syscalls
@@ -36,6 +37,9 @@ _AF_INET, _AF_INET6, _AF_UNIX, _SOCK_STREAM = 2, 10, 1, 1
 _SOL_SOCKET, _SO_REUSEADDR = 1, 2
 _BACKLOG = 1024
 _LOOPBACK = bytes((127, 0, 0, 1))
+
+_OF_TERMINALS = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP, _signal.SIGTSTP, _signal.SIGTTIN, _signal.SIGTTOU)
+"""Signals that come to the caller's whole session, to which the proxy belongs while it is loaded."""
 
 _HANDED_OVER_WITHIN = 120.0
 """Seconds until the sockets must have come: longer than a jail may take to be built."""
@@ -242,15 +246,20 @@ def _work(
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, _signal.SIGKILL)
         if os.getppid() != launcher:
             os._exit(1)
-        # Away from the terminal and its signals, and from the streams, which belong to the command.
-        os.setsid()
+        # Away from the streams, which belong to the command, and from the terminal and its signals.
         os.chdir("/")
         null = os.open("/dev/null", os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
         hygiene.close_inherited((*inherited, *published))
-        if plan.provider:  # agents connect while they start, when each processor is wanted: now the launcher wants one
+        for number in _OF_TERMINALS:
+            _signal.signal(number, _signal.SIG_IGN)
+        if plan.provider:
+            # Agents connect while they start, when each processor is wanted: now the launcher wants one. And still in
+            # the caller's session: with one of its own a process weighs as much as all of the agent (sched(7),
+            # autogroup).
             _load(prepare)
+        os.setsid()
         listeners = list(inherited)
         if handed_out:
             listeners = []
@@ -270,6 +279,8 @@ def _work(
 
 def _load(prepare: "Callable[[], None]") -> "Any":  # noqa: ANN401  # a module
     prepare()
+    # TLS passes through here and is not spoken: without OpenSSL asyncio is there in two thirds of the time.
+    sys.modules["ssl"] = sys.modules["_hashlib"] = None  # type: ignore[assignment]  # "cannot be imported"
     from launcher.egress import process
 
     return process

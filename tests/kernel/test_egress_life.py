@@ -82,8 +82,8 @@ def ended(pid: int) -> None:
 
 
 def test_the_proxy_has_no_privilege_and_no_terminal(paddock: Paddock, backend: str) -> None:
-    """No capability, no way to a new one, no stream, no place in the caller's session."""
-    with session(paddock, backend) as process:
+    """No capability, no way to a new one, no stream, no place in the caller's session: an agent's."""
+    with session(paddock, backend, "--provider", "goose") as process:
         pid = proxy_of(process.pid)
         deadline = time.monotonic() + PATIENCE
         while int(field(pid, "CapPrm"), 16) and time.monotonic() < deadline:

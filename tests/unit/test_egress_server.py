@@ -4,6 +4,8 @@ import asyncio
 import hashlib
 import ipaddress
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,23 @@ from launcher.egress.bounds import Bounds
 from launcher.egress.log import FILE, Log
 from policy.addresses import Address
 from policy.egress import Verdict
+from tests.support.install import ROOT
 from tests.support.proxied import AUTH, PATIENCE, asked, echo, lines, opened, prompt, proxy, run, server
+
+
+def test_the_proxy_is_loaded_without_openssl() -> None:
+    """TLS passes through it and is not spoken, so the library stays out: of its time, and of what could be attacked."""
+    program = (
+        "import sys; sys.path[:0] = sys.argv[1:]; from launcher.egress import start;"
+        " start._load(lambda: None).run; print([line for line in open('/proc/self/maps') if '/lib' in line])"
+    )
+    paths = [str(ROOT), *(path for path in sys.path if path.endswith("site-packages"))]
+    ended = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program, *paths], capture_output=True, text=True, check=True
+    )
+    assert "libc" in ended.stdout
+    assert "libssl" not in ended.stdout
+    assert "libcrypto" not in ended.stdout
 
 
 def test_each_side_may_end_first(tmp_path: Path) -> None:
