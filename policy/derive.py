@@ -73,7 +73,7 @@ def derive(
     mounts = promises.has_mounts(backend)
     hidden = frozenset(name for name, _ in _ungranted(context))
     mode, doubts = private_git.choose(rules, git, host, mounts=mounts, root=root, hidden=hidden)
-    unpopulated = git.unpopulated if mounts and mode != "shared" else ()
+    unpopulated, left_open = private_git.unpopulated(git, mode, mounts=mounts)
     rules = replace(rules, git=mode, net=network_mode(rules, provider))
     check_publish(rules, mounts=mounts)
     warnings = [*rules.warnings, *doubts]
@@ -231,6 +231,7 @@ def derive(
         git=mode,
         logins=closed_logins(provider.logins, grants),
         repositories=git.repositories if mode == "private" else (),
+        left_open=left_open,
         backend=backend,
         required=required,
         warnings=tuple(warnings),

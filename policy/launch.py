@@ -3,7 +3,7 @@
 from typing import NamedTuple, Protocol
 
 from policy.host import Host
-from policy.plan import Conditional, Repository, beneath
+from policy.plan import Conditional, Place, Repository, beneath
 
 
 class Support(Protocol):
@@ -34,7 +34,8 @@ class Git(NamedTuple):
         large: (object directory, directory of large files beside it): Git LFS finds one by the other.
         inside: git directories of submodules that lie in the submodules themselves, where the worktree is writable.
         pointers: `.git` files of other worktrees that lie in this one.
-        unpopulated: directories in which git outside expects a submodule, without a `.git`.
+        unpopulated: places of submodules without a `.git`, which git outside would obey: directories.
+        absent: the same where no directory is.
         obstacles: why no private git directory can be made, as sentences.
         created: whether Paddock made the worktree; looked at only where a jail has no mounts.
     """
@@ -47,7 +48,8 @@ class Git(NamedTuple):
     large: tuple[tuple[str, str], ...] = ()
     inside: tuple[str, ...] = ()
     pointers: tuple[str, ...] = ()
-    unpopulated: tuple[str, ...] = ()
+    unpopulated: tuple[Place, ...] = ()
+    absent: tuple[Place, ...] = ()
     obstacles: tuple[str, ...] = ()
     created: bool = False
 

@@ -18,7 +18,7 @@ Grant
     grant comes from (``default``, a file name with its key, ``--rw`` ...), for `paddock explain`.
 """
 
-VERSION = 3
+VERSION = 4
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin"
 """Where programmes are looked for that Paddock itself runs, outside of every jail. Never the caller's PATH: it may lead
@@ -37,6 +37,9 @@ Repository = tuple[str, str, str, str, str, str, tuple[str, ...]]
 """A repository that gets a private git directory: the submodule's name ("" for the worktree's own), the root of its
 working tree, its git directory, its common directory, the private one's place ("" or ``modules/...``), its object
 format (``sha1`` or ``sha256``), and the object directories it borrows from, its own first."""
+
+Place = tuple[str, str, str]
+"""A submodule's place: root and trusted git directory of the repository around it, and its own path."""
 
 
 Conditional = tuple[tuple[str, ...], tuple[str, ...]]
@@ -83,6 +86,7 @@ class Plan:
         "git",  # str: "private", "readonly" or "shared"
         "logins",  # tuple[tuple[object, ...], ...]: files copied between homes, as fields of policy.logins.Login
         "repositories",  # tuple[Repository, ...]: for git == "private", parents before nested ones
+        "left_open",  # tuple[Place, ...]: of submodules that are not populated, where the jail does not keep it so
         "backend",  # str: "landlock+namespaces", "landlock+guard", "bubblewrap"
         "required",  # tuple[str, ...]: ids of rows of policy.promises that must hold
         "warnings",  # tuple[str, ...]: what the user should know before the command starts
@@ -120,6 +124,7 @@ class Plan:
     git: str
     logins: tuple[tuple[object, ...], ...]
     repositories: tuple[Repository, ...]
+    left_open: tuple[Place, ...]
     backend: str
     required: tuple[str, ...]
     warnings: tuple[str, ...]

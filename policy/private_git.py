@@ -10,7 +10,7 @@ from policy.config.rules import Rules
 from policy.errors import Refusal
 from policy.host import Host
 from policy.launch import Git
-from policy.plan import Bind, Grant, beneath
+from policy.plan import Bind, Grant, Place, beneath
 
 SOURCE = promises.PRIVATE_GIT
 
@@ -91,6 +91,19 @@ def _not_granted(rules: Rules, git: Git, host: Host) -> list[str]:
         for store in stores[1:]
         if not any(path is not None and beneath(store, path) for path in allowed)
     ]
+
+
+def unpopulated(git: Git, mode: str, *, mounts: bool) -> tuple[tuple[str, ...], tuple[Place, ...]]:
+    """Paths of unpopulated submodules that a jail keeps from being written, and the places that are left open.
+
+    A mount needs a directory. Without mounts the `.git` around is the command's to replace, and whatever is done there
+    meanwhile is no worse than that. With ``git`` shared all of it is the command's.
+    """
+    if mode == "shared":
+        return (), ()
+    if not mounts:
+        return (), (*git.unpopulated, *git.absent)
+    return tuple(place for _, _, place in git.unpopulated), git.absent
 
 
 def reachable(binds: list[Bind], denied: dict[str, str], nested: list[str]) -> list[Bind]:

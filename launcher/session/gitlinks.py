@@ -12,7 +12,7 @@ Launch path of worktrees with submodules: `os`.
 
 from launcher.lean import os
 from policy import promises
-from policy.plan import Plan
+from policy.plan import Place, Plan
 
 _MODE = b"\0\0\xe0\0"
 _BEFORE = 24  # bytes of an entry in front of its mode
@@ -22,11 +22,12 @@ _EXTENDED = 0x4000
 _TYPE, _DIRECTORY = 0o170000, 0o040000
 _LONGEST_POINTER = 8192
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 Repository = tuple[str, str]
 """Root of the files, trusted git directory."""
-
-Place = tuple[str, str, str]
-"""Root and trusted git directory of the repository around it, and its own path."""
 
 
 def repositories(plan: Plan) -> list[Repository]:
@@ -41,7 +42,7 @@ def repositories(plan: Plan) -> list[Repository]:
 
 
 def open_places(plan: Plan) -> list[Place]:
-    """Places of submodules where a `.git` would be the command's: those that were not populated at the start."""
+    """Places of submodules where a `.git` would be the command's, by the indexes as they are now."""
     closed = {path.rpartition("/")[0] for path, _ in plan.read_only if path.endswith("/.git")}
     closed.update(repository[1] for repository in plan.repositories)
     places = []
@@ -52,7 +53,7 @@ def open_places(plan: Plan) -> list[Place]:
     return places
 
 
-def made_in(places: list[Place]) -> list[Place]:
+def made_in(places: "Iterable[Place]") -> list[Place]:
     """Those where a `.git` is."""
     return [place for place in places if os.path.lexists(f"{place[2]}/.git")]
 

@@ -6,20 +6,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.jail import probe, seccomp
-from launcher.session import cache, configuration, implied, providers, repositories, state
+from launcher.session import cache, configuration, implied, messages, providers, repositories, state
 from launcher.session.machine import Machine
 from launcher.session.places import Places, made
 from launcher.session.private_home import make_private_home
 from launcher.session.programs import find_command
 from launcher.session.trust import Trust
 from launcher.vcs import checkout
+from launcher.vcs.quarantine import left_open
 from launcher.vcs.worktrees import files
 from launcher.vcs.worktrees.naming import worktree_id as worktree_id
 from launcher.vcs.worktrees.store import WorktreeRepository
 from policy import derive, promises, toolchain_table, toolchains
 from policy.config import flags
 from policy.config import rules as config_rules
-from policy.errors import Refusal
+from policy.errors import Refusal, printable
 from policy.plan import Plan, beneath
 from policy.worktree import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 
@@ -75,6 +76,8 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     for own in (places.state, places.cache):
         made(own)
 
+    for line in left_open.sweep(places.state):
+        messages.say(f"paddock: {printable(line)}")
     start = _text(options, "--worktree")
     found = checkout.find(os.path.join(cwd, start) if start else cwd, machine, exact=start is not None)
     here = machine.resolve(cwd) or cwd

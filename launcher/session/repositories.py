@@ -75,6 +75,7 @@ def described(found: Checkout, host: GitHost, *, created: bool = False) -> Git:
         inside=(*inside, *places.inside),
         pointers=(*pointers.values(), *places.pointers),
         unpopulated=places.empty,
+        absent=places.absent,
         obstacles=tuple(obstacles),
         created=created,
     )

@@ -12,7 +12,7 @@ from launcher.session.places import AUDIT_SOCKET, Places
 from launcher.session.worker import Worker
 from policy import promises
 from policy.errors import Refusal, printable
-from policy.plan import Plan
+from policy.plan import Place, Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -200,6 +200,8 @@ class _Parts:
             self._logins = logins.Logins(plan, session.slots["home"])
             for line in self._logins.bring():
                 messages.say(f"paddock: warning: {printable(line)}")
+        if plan.left_open:
+            self._note()
         session.slots["secret"] = os.urandom(24).hex()
         bound = plan.bind(session.slots)
         if _costly(plan):
@@ -244,6 +246,8 @@ class _Parts:
         if self._emptied:
             return
         self._emptied = True
+        if made := gitlinks.made_in(self._plan.left_open):
+            self._put_aside(made)  # before the note of it goes with the session's directory
         self._failures += self._session.close()
         self.changes = self._watch.changes(thorough=self._thorough)
         if self._git is not None:
@@ -287,15 +291,30 @@ class _Parts:
         if made := gitlinks.made_in(gitlinks.open_places(self._plan)):
             self._put_aside(made)  # by the indexes as they are now that the work is taken over
 
-    def _put_aside(self, places: list[gitlinks.Place]) -> None:
+    def _aside(self) -> str:
+        """Where what the command has put in a submodule's place goes."""
+        from launcher.session.places import made
+
+        return self._git.directory if self._git is not None else made(f"{self._places.state}/planted")
+
+    def _note(self) -> None:
+        """Has somebody else look at the places that the jail leaves open, should this process be killed."""
+        from launcher.session.places import unusable
+        from launcher.vcs.quarantine import left_open
+
+        try:
+            left_open.write(self._session.directory, self._plan.left_open, self._aside())
+        except OSError as error:
+            raise unusable(self._session.directory, error) from None
+
+    def _put_aside(self, places: list[Place]) -> None:
         """What the command has put where git outside expects a submodule."""
         from launcher.session import packages
-        from launcher.session.places import made
 
         packages.enable()
         from launcher.vcs.quarantine import planted
 
-        directory = self._git.directory if self._git is not None else made(f"{self._places.state}/planted")
+        directory = self._aside()
         for root, git_dir, place in places:
             try:
                 aside = planted.of_place(root, place, git_dir, directory)

@@ -17,7 +17,10 @@ from launcher.jail.remove import remove_tree
 from launcher.lean import os
 from launcher.session import inputs
 from launcher.session.places import Places, made, make_private, unusable
-from policy.errors import Refusal
+from policy.errors import Refusal, printable
+
+LEFT_OPEN = "left-open"
+"""File in a session's directory that names places of submodules (`launcher.vcs.quarantine.left_open`)."""
 
 CGROUPS = "cgroups"
 """File in a session's directory that names the control groups it has made, for whoever cleans up after it."""
@@ -261,9 +264,23 @@ def _remove_if_dead(directory: str) -> bool:
             from launcher.jail import cgroup
 
             cgroup.remove_recorded(f"{directory}/{CGROUPS}")
+        if os.path.lexists(f"{directory}/{LEFT_OPEN}") and not _looked_after(directory):
+            return False
         return not _remove(directory)
     finally:
         os.close(descriptor)
+
+
+def _looked_after(directory: str) -> bool:
+    """Whether what a dead session's command has put in submodules' places is put aside; tells of it."""
+    from launcher.session import messages, packages
+
+    packages.enable()
+    from launcher.vcs.quarantine import left_open
+
+    for line in left_open.finish(directory):
+        messages.say(f"paddock: {printable(line)}")
+    return not os.path.lexists(f"{directory}/{LEFT_OPEN}")
 
 
 def _remove(directory: str) -> list[str]:

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from launcher.vcs.checkout import Checkout
 from policy.host import Host
-from policy.plan import beneath
+from policy.plan import Place, beneath
 
 _POINTER = "gitdir: "
 
@@ -26,18 +26,20 @@ class Places(NamedTuple):
     """What is in the places.
 
     Attributes:
-        empty: directories without a `.git`, or with one that leads to what a command may write: they are its own.
+        empty: directories without a `.git`, or with one that leads to what a command may write: it is its own.
+        absent: places where no directory is.
         inside: `.git` directories.
         pointers: other `.git`.
     """
 
-    empty: tuple[str, ...]
+    empty: tuple[Place, ...]
+    absent: tuple[Place, ...]
     inside: tuple[str, ...]
     pointers: tuple[str, ...]
 
 
 def look(found: Checkout, inside: Iterable[str], pointers: Mapping[str, str], host: GitHost) -> Places:
-    """Looks into every place that is a directory, and reached by no link: git enters no other.
+    """Looks into every place; git enters what is a directory, and reached by no link.
 
     Args:
         found: the checkout.
@@ -49,13 +51,16 @@ def look(found: Checkout, inside: Iterable[str], pointers: Mapping[str, str], ho
     around |= {os.path.dirname(git_dir): git_dir for git_dir in inside}
     around |= {os.path.dirname(path): git_dir for git_dir, path in pointers.items()}
     known = {root for root in around if host.kind(f"{root}/.git") is not None}
-    empty, directories, others = [], [], []
+    empty: dict[str, Place] = {}
+    absent: dict[str, Place] = {}
+    directories, others = [], []
     for root in sorted(known):
         for name in host.gitlinks(around[root]):
             place = f"{root}/{name}"
             if place in known or not {"", ".", "..", ".git"}.isdisjoint(name.split("/")):
                 continue
             if host.resolve(place) != place or host.kind(place) != "dir":
+                absent[place] = (root, around[root], place)
                 continue
             entry = f"{place}/.git"
             kind = host.kind(entry)
@@ -64,8 +69,8 @@ def look(found: Checkout, inside: Iterable[str], pointers: Mapping[str, str], ho
             elif kind is not None and not _leads_into(found.root, entry, host):
                 others.append(entry)
             else:
-                empty.append(place)
-    return Places(tuple(dict.fromkeys(empty)), tuple(dict.fromkeys(directories)), tuple(dict.fromkeys(others)))
+                empty[place] = (root, around[root], place)
+    return Places(tuple(empty.values()), tuple(absent.values()), tuple(directories), tuple(others))
 
 
 def _leads_into(root: str, entry: str, host: Host) -> bool:

@@ -18,8 +18,8 @@ from launcher.vcs.merge.check import Check
 from launcher.vcs.merge.children import Order
 from launcher.vcs.merge.moves import Follow
 from launcher.vcs.merge.outcome import Source
+from launcher.vcs.quarantine import left_open, swap
 from launcher.vcs.quarantine import record as records
-from launcher.vcs.quarantine import swap
 from launcher.vcs.quarantine.record import directory_of
 from launcher.vcs.worktrees.store import WorktreeRepository
 from launcher.verbs import table, typer_verb
@@ -80,6 +80,8 @@ def merge(
     start = places.current_directory()
     state = places.made(places.places(os.environ).state)
     swap.originals(state)  # docks what a session has left that was killed
+    for line in left_open.sweep(state):
+        messages.say(f"paddock: {printable(line)}")
     alone = [name for name, given in (("--resume", resume), ("--rollback", rollback is not None)) if given]
     if alone and (words or every or forecast or check is not None or len(alone) > 1):
         raise Refusal("usage", f"{alone[0]} stands alone", hint="paddock merge --help")

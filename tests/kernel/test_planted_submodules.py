@@ -1,5 +1,7 @@
 """Where an index names a submodule that is not populated, git outside finds nothing that a command has put there."""
 
+import fcntl
+import os
 import shlex
 import shutil
 from dataclasses import replace
@@ -10,7 +12,7 @@ import pytest
 from tests.support.features import need
 from tests.support.git_scene import ok
 from tests.support.paddock import Paddock
-from tests.support.session import Session
+from tests.support.session import PATIENCE, Session
 
 _PLANT = """
 set -e
@@ -31,6 +33,17 @@ def here(with_submodule: Paddock) -> Paddock:
 def outside(here: Paddock, *words: str) -> str:
     """What git says that the user runs in the worktree."""
     return ok(here.who.run(["git", "-c", "protocol.file.allow=always", *words], cwd=here.worktree))
+
+
+def opened(here: Paddock, mode: str) -> tuple[Paddock, dict[str, str]]:
+    """A worktree in which a command can make a repository in the submodule's place, and the environment for that."""
+    env = {}
+    if mode == "guard":  # which has private git directories in worktrees of Paddock's alone
+        env = {"PADDOCK_NO_USERNS": "1"}
+        ok(here.call("worktree", "add", "--no-submodules", "--path", here.place / "t", "t", env=env, cwd=here.main))
+        return replace(here, worktree=here.place / "t"), env
+    (here.worktree / "library").rmdir()
+    return here, env
 
 
 @pytest.mark.parametrize("backend", ["landlock", "bubblewrap"])
@@ -58,12 +71,7 @@ def test_nothing_is_made_where_a_submodule_is_not_populated(here: Paddock, mode:
 )
 def test_git_status_outside_obeys_nothing(here: Paddock, mode: str, form: str) -> None:
     """Where nothing was to be made read-only, what was made is put aside; without that git runs what it says."""
-    env = {}
-    if mode == "guard":  # which has private git directories in worktrees of Paddock's alone
-        env = {"PADDOCK_NO_USERNS": "1"}
-        ok(here.call("worktree", "add", "--no-submodules", "--path", here.place / "t", "t", env=env, cwd=here.main))
-        here = replace(here, worktree=here.place / "t")
-    (here.worktree / "library").rmdir()
+    here, env = opened(here, mode)
     ran = here.worktree / "ran"
     plant = _PLANT.format(ran=ran)
     if form == "pointer":
@@ -81,6 +89,45 @@ def test_git_status_outside_obeys_nothing(here: Paddock, mode: str, form: str) -
     shutil.move(aside, here.worktree / "library/.git")
     here.who.run(["git", "status"], cwd=here.worktree)
     assert ran.exists()
+
+
+@pytest.mark.parametrize(
+    ("mode", "then"),
+    [("private", "run"), ("readonly", "other"), ("guard", "run"), ("guard-readonly", "worktree")],
+)
+def test_what_a_killed_session_leaves_is_put_aside_by_the_next_command(here: Paddock, mode: str, then: str) -> None:
+    """Nobody else could tell it from the user's own; the one that lives is not looked at by others."""
+    git = () if mode == "guard" else ("--git", "readonly" if "readonly" in mode else "private")
+    here, env = opened(here, "guard" if "guard" in mode else mode)
+    ran = here.worktree / "ran"
+    words = {"run": ("run", *git, "--", "true"), "worktree": ("worktree", "repair")}
+    plant = f"({_PLANT.format(ran=ran)}\n) >&2; echo ready; exec cat"
+    with Session(here, env, ("sh", "-c", plant, "library"), git) as session:
+        where = here.worktree
+        if then == "other":  # a session in another worktree, whose end sweeps
+            where = here.main
+            words["other"] = ("run", "--", "true")
+        ok(here.call(*words[then], cwd=here.main if then == "run" else where))
+        assert (here.worktree / "library/.git").is_dir()
+        lock = os.open(session.directory, os.O_RDONLY)
+        session.process.kill()
+        session.process.wait(PATIENCE)
+        fcntl.flock(lock, fcntl.LOCK_SH)  # when the last process of it has ended
+        os.close(lock)
+        ended = here.call(*words[then], env=env, cwd=where)
+    assert ended.returncode == 0, ended.stderr
+    said = ended.stderr + ended.stdout
+    line = next(line for line in said.splitlines() if "library/.git was the command's" in line)
+    aside = Path(line.rpartition(" it is at ")[2].removesuffix(" now"))
+    assert aside.is_dir()
+    assert not (here.worktree / "library/.git").exists()
+    ran.unlink(missing_ok=True)
+    outside(here, "status")
+    assert not ran.exists()
+    shutil.rmtree(here.worktree / "library")
+    outside(here, "submodule", "--quiet", "update", "--init")  # what comes there later is the user's
+    assert "was the command's" not in here.call(*words["run"], env=env, cwd=where).stderr
+    assert (here.worktree / "library/library.py").exists()
 
 
 def test_what_the_user_populates_meanwhile_stays(here: Paddock) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from launcher.session import gitlinks, inputs
+from launcher.vcs.quarantine import left_open
 
 ODD = ("plain", "with space", "ü", "new\nline", "deep/er/place", "x" * 200, "y" * 4095, "\udcff")
 
@@ -60,3 +61,14 @@ def test_an_index_is_read_again_only_when_it_is_another_one(tmp_path: Path) -> N
     git(tmp_path, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},two")
     assert not holds(mark, "one")
     assert holds(mark, "one", "two")
+
+
+def test_a_note_that_was_lost_with_the_power_is_told_once(tmp_path: Path) -> None:
+    """An empty file is what a rename can leave (ext4(5), auto_da_alloc); a whole one is gone when nothing is left."""
+    session = tmp_path / "sessions/one"
+    session.mkdir(parents=True)
+    (session / left_open.NOTE).touch()
+    assert "is lost" in "".join(left_open.sweep(str(tmp_path)))
+    left_open.write(str(session), (("/gone", "/gone/.git", "/gone/library"),), str(tmp_path))
+    assert left_open.sweep(str(tmp_path)) == []
+    assert list(session.iterdir()) == []

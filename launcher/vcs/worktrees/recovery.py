@@ -9,7 +9,7 @@ import os
 from pydantic import ValidationError
 
 from launcher.vcs.disk import Present
-from launcher.vcs.quarantine import record, swap
+from launcher.vcs.quarantine import left_open, record, swap
 from launcher.vcs.worktrees import files, lock, module_stores
 from launcher.vcs.worktrees.creation import Creation
 from launcher.vcs.worktrees.models import State, Worktree
@@ -42,14 +42,15 @@ class Recovery:
         Cheap when there is nothing to do; every command of the service begins with it. Returns what was done.
         """
         swap.originals(self._state)
+        looked_after = left_open.sweep(self._state)
         known = self._store.of(common_dir)
         unknown = self._unknown(common_dir, known)
         damaged = module_stores.damaged(common_dir)
         if not (unknown or damaged) and all(row.state is State.READY and self._is_well(row) for row in known):
-            return []
+            return looked_after
         with lock.held(lock.of_repository(self._state, common_dir)):
             self._step("mend")
-            done = module_stores.mend(common_dir)  # first: git does not even start in such a submodule
+            done = looked_after + module_stores.mend(common_dir)  # first: git does not even start in such a submodule
             done += [line for row in self._store.of(common_dir) for line in self._settled(row)]
             for worktree in self._unknown(common_dir, self._store.of(common_dir)):
                 self._step("found")
