@@ -52,6 +52,11 @@ class Denial(NamedTuple):
     hint: str = ""
 
     @property
+    def harmless(self) -> bool:
+        """Whether who asked does as well without: the layer says so, and nothing is to be allowed."""
+        return self.layer == GUARD and bool(self.hint)
+
+    @property
     def key(self) -> tuple[object, ...]:
         """Denials with the same key are one line with a count: who asked is told by programme, not by number.
 
@@ -119,7 +124,23 @@ def of_guard(time: float, told: tuple[Any, ...]) -> Denial:
     """
     call, path, wanted, host, port, target, *who = told
     operation = next((words for part, words in _BY_GUARD if part in call), call)
-    return Denial(time, GUARD, operation, path, host, port, target, (call,), Process(*who), wanted)
+    hint = ""
+    if "utime" in call and (objects := _objects_of_git(path)):
+        # All of them are one: git does this for each object that is there already (freshen_file).
+        path, operation, hint = objects, "freshen objects in", _FRESHENED
+    return Denial(time, GUARD, operation, path, host, port, target, (call,), Process(*who), wanted, hint=hint)
+
+
+_FRESHENED = "nothing is to be allowed: git stores the object once more, in the command's own git directory"
+
+
+def _objects_of_git(path: str) -> str:
+    """The directory of objects that a file belongs to by its name, or ""."""
+    above, _, name = path.rpartition("/objects/")
+    fan, _, rest = name.partition("/")
+    loose = len(fan) == 2 and len(rest) in (38, 62) and not set(fan + rest) - set("0123456789abcdef")
+    packed = fan == "pack" and rest.startswith("pack-") and "/" not in rest
+    return f"{above}/objects" if above and (loose or packed) else ""
 
 
 def of_landlock(time: float, access: dict[str, str], syscall: dict[str, str]) -> Denial:

@@ -173,7 +173,7 @@ def line(denial: Denial, found: Remedy) -> dict[str, object]:
 
 def answer(denial: Denial, plan: Plan) -> Remedy:
     """What would allow it. The decision's own code says so (`policy.remedy`)."""
-    if denial.layer == BRIDGE and denial.hint:
+    if denial.hint and (denial.layer == BRIDGE or denial.harmless):
         return Remedy(note=denial.hint)
     if denial.path.startswith("/"):
         return remedy(plan, denial.path, denial.wanted)

@@ -131,7 +131,9 @@ class Service:
         for name in found.lost:
             self.supervisor.registration.ended(name)
         if found.lost:
-            self.context.notes.append(f"{len(found.lost)} sessions were lost when the service was killed")
+            self.context.notes.append(
+                f"{len(found.lost)} session{'' if len(found.lost) == 1 else 's'} lost when the service was killed"
+            )
         server = self._server(version)
         self.supervisor.start()
         serving = loop.create_task(server.serve([listening]), name="api")

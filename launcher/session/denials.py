@@ -144,9 +144,12 @@ class Denials:
             return []
         from launcher.ledger.words import one_line
 
-        ledger = self._ledger
-        kinds = ledger.kinds
-        lines = [f"denied {ledger.total} times, in {len(kinds)} ways" if ledger.total > 1 else "denied once"]
+        kinds = [(found, seen) for found, seen in self._ledger.kinds if not found.harmless]
+        total = self._ledger.total - sum(seen for found, seen in self._ledger.kinds if found.harmless)
+        if not total:
+            return []
+        ways = f"in {len(kinds)} ways" if len(kinds) > 1 else "in one way"
+        lines = [f"denied {total} times, {ways}" if total > 1 else "denied once"]
         lines += [f"  {one_line(found, seen, self._plan)}" for found, seen in kinds[:_SHOWN]]
         if len(kinds) > _SHOWN:
             lines.append(f"  and {len(kinds) - _SHOWN} more ways")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.ledger import egress, record, store, words
-from launcher.ledger.denial import GUARD, LANDLOCK, PROXY, SECCOMP, Denial, Process
+from launcher.ledger.denial import GUARD, LANDLOCK, PROXY, SECCOMP, Denial, Process, of_guard
 from policy import bundles, promises
 from policy.errors import Refusal
 from policy.plan import VERSION, Plan
@@ -34,6 +34,23 @@ def test_a_session_without_denials_leaves_nothing(path: str) -> None:
     with record.Ledger(path, plan(), {}) as ledger:
         ledger.end(0, ())
     assert not os.path.exists(os.path.dirname(path))
+
+
+def test_what_git_does_without_is_one_harmless_line(path: str) -> None:
+    """Each object that git would only mark as used; a file that is none, or another change of one, stays what it is."""
+
+    def told(call: str, name: str) -> Denial:
+        return of_guard(1.0, (call, f"/app/.git/objects/{name}", "w", "", 0, "", 7, "git", "/usr/bin/git"))
+
+    touched = [told("utimensat", name) for name in (f"ab/{'0' * 38}", f"cd/{'1' * 62}", "pack/pack-1.pack")]
+    assert {found.key for found in touched} == {touched[0].key}
+    assert (touched[0].path, touched[0].harmless) == ("/app/.git/objects", True)
+    answer = record.answer(touched[0], plan())
+    assert (answer.flag, "nothing is to be allowed" in answer.note) == ("", True)
+    for call, name in (("utimensat", f"ab/{'x' * 38}"), ("utimensat", "info/alternates"), ("chmod", f"ab/{'0' * 38}")):
+        other = told(call, name)
+        assert (other.path, other.harmless) == (f"/app/.git/objects/{name}", False)
+        assert record.answer(other, plan()).flag
 
 
 def test_what_repeats_is_one_line_with_a_count(path: str) -> None:
