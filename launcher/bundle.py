@@ -23,7 +23,9 @@ ALWAYS = "launcher.verbs.run"
 ROOT_PACKAGE = "launcher"
 
 SOMETIMES = (
+    "launcher.jail.namespaces.enter",
     "launcher.session.private_git",
+    "launcher.vcs.harvest.ending",
     "launcher.ledger.audit_socket",
     "launcher.ledger.audit_stream",
     "launcher.session.denials",

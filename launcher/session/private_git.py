@@ -1,11 +1,10 @@
 """A session's private git directory: taken before its jail is built.
 
-Launch path: `os`.
+Launch path: `os`. What looks for something to harvest is loaded at the end, when nobody waits for it.
 """
 
 from launcher.session import inputs, messages
 from launcher.session.places import Places, made
-from launcher.vcs.harvest import ending
 from launcher.vcs.quarantine import lease
 from launcher.vcs.quarantine.lease import Lease
 from launcher.vcs.quarantine.record import directory_of
@@ -52,6 +51,8 @@ def take(places: Places, plan: Plan, slots: dict[str, str]) -> Lease:
 
 def nothing_new(taken: Lease) -> bool:
     """Whether the agent has committed nothing that a harvest would take. Starts no process; in doubt False."""
+    from launcher.vcs.harvest import ending
+
     try:
         return not ending.due(taken.directory)
     except Refusal:
@@ -89,6 +90,8 @@ def finish(
             return Finished(lines, None, handoff.refused(tuple(("changed", path, "protect") for path in changed)))
     if hold or nothing:
         return Finished(lines, None)
+    from launcher.vcs.harvest import ending
+
     try:
         if not ending.due(taken.directory):
             return Finished(lines, None)

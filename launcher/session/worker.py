@@ -5,8 +5,7 @@ Launch path: see launcher/jail/syscalls.py.
 
 from launcher.jail import enter, hygiene, init, status, syscalls
 from launcher.jail.guard.attach import Guard
-from launcher.jail.namespaces import devices, layout
-from launcher.jail.namespaces import enter as namespaces
+from launcher.jail.namespaces import devices
 from launcher.lean import os
 from launcher.session import state
 from policy import promises
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     from launcher.egress.start import Egress
     from launcher.jail.bubblewrap.enter import Jail
+    from launcher.jail.namespaces.layout import Operation
     from launcher.jail.watch.attach import Watch
     from launcher.session.limits import Limits
 
@@ -54,12 +54,15 @@ class Worker:
         self._status_fd = -1
         self._held: tuple[str, ...] = ()
         self._uid, self._gid = os.geteuid(), os.getegid()
-        self._operations: tuple[layout.Operation, ...] = ()
+        self._operations: tuple[Operation, ...] = ()
         self.namespaces = 0
         self._bwrap = ""
         self._watch: type[Watch] | None = None
         self._telling: Callable[[bytes], bytes] | None = None
         if promises.has_mounts(plan.backend):
+            from launcher.jail.namespaces import enter as namespaces
+            from launcher.jail.namespaces import layout
+
             nested = [path for path, _, source in plan.grants if source == promises.NESTED]
             exempt = (*(session.slots[name] for name in ("home", "git") if name in session.slots), *nested)
             self._operations = layout.prepare(plan, exempt, session.private)
@@ -79,6 +82,8 @@ class Worker:
         self._status_fd = status_fd
         held = ["survival"]
         if self.namespaces:
+            from launcher.jail.namespaces import enter as namespaces
+
             self._bound_pids(status_fd)
             facts = namespaces.enter(self.plan, self._operations, uid=self._uid, gid=self._gid)
             status.send_report(status_fd, facts)

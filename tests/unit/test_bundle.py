@@ -40,7 +40,7 @@ def loaded(sources: Path) -> bool:
     """Whether the bundle is there, is up to date, and brings the road of a launch."""
     program = (
         "from launcher import start; done = start.load_bundle(); "
-        "print(done, 'launcher.verbs.run' in sys.modules and 'launcher.jail.namespaces.view' in sys.modules)"
+        "print(done, 'launcher.verbs.run' in sys.modules and 'launcher.jail.enter' in sys.modules)"
     )
     answers = {"True True\n": True, "False False\n": False}
     return answers[python(sources, program)]
