@@ -21,6 +21,7 @@ from policy.ingredients import (
     PRIVATE_TEMP,
     READ,
     WRITE,
+    asked_for,
     borrowed,
     check_publish,
     closed_logins,
@@ -108,14 +109,7 @@ def derive(
     grants += toolchains.grants
     links.update(toolchains.links)
     for path, access, source in [(p, READ, s) for p, s in rules.read] + [(p, WRITE, s) for p, s in rules.write]:
-        granted = grant(path, access, source)
-        if granted is None:
-            raise Refusal(
-                "grant-missing",
-                f"{path} does not exist, so it cannot be granted",
-                context=f"asked for by {source}",
-                hint="make it first, or leave the grant out",
-            )
+        granted = asked_for(path, grant(path, access, source), source, root, host)
         if mounts and granted in PRIVATE:
             warnings.append(f"{source} {path}: a jail has its own {granted}; name what is needed below it")
         if host.kind(granted) == "socket":

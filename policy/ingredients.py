@@ -7,7 +7,7 @@ from policy import risk
 from policy.config.rules import Rules
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal
 from policy.host import Host
-from policy.launch import Command, Git, Translation, led_by
+from policy.launch import Command, Git, Translation, led_by, linked_by
 from policy.plan import Grant, beneath
 from policy.toolchains import Toolchains
 
@@ -88,6 +88,28 @@ def check_publish(rules: Rules, *, mounts: bool) -> None:
             context=f"asked for by {rules.publish[0][1]}; without user namespaces every listener would be open to all",
             hint="allow unprivileged user namespaces; `paddock doctor` says more",
         )
+
+
+def asked_for(path: str, canonical: str | None, source: str, root: str, host: Host) -> str:
+    """The canonical form of a path that the user wants granted, which must exist and be his own choice.
+
+    Refusals: grant-missing, grant-leaves-worktree.
+    """
+    if canonical is None:
+        raise Refusal(
+            "grant-missing",
+            f"{path} does not exist, so it cannot be granted",
+            context=f"asked for by {source}",
+            hint="make it first, or leave the grant out",
+        )
+    if not beneath(canonical, root) and linked_by(root, path, host):
+        raise Refusal(
+            "grant-leaves-worktree",
+            f"{path} leads out of the worktree, to {canonical}",
+            context=f"asked for by {source}; a link in the worktree may be an agent's work, so it grants nothing",
+            hint=f"name the place itself, {shlex.quote(canonical)}, if that is what you mean",
+        )
+    return canonical
 
 
 def socket_warning(path: str, source: str) -> str:

@@ -63,6 +63,18 @@ def test_a_grant_by_command_line_must_exist() -> None:
     assert "--ro" in error.context
 
 
+@pytest.mark.parametrize("option", ["read", "write"])
+@pytest.mark.parametrize("path", [f"{ROOT}/out", "/srv/to/inner"])
+def test_a_link_in_the_worktree_grants_nothing(option: str, path: str) -> None:
+    """An agent may have put it there, since the user last saw where it leads; one that stays inside is no matter."""
+    links = {f"{ROOT}/out": "-> /srv/data", "/srv/to": f"-> {ROOT}/out"}
+    outside: dict[str, Any] = {option: ((path, "--x"),)}
+    inside: dict[str, Any] = {option: ((f"{ROOT}/link", "--x"),)}
+    error = refused(more=links, **outside)
+    assert (error.reference, "/srv/data" in error.message) == ("grant-leaves-worktree", True)
+    plan(**inside)
+
+
 @pytest.mark.parametrize("support", [MOUNTS, GUARD], ids=["mounts", "guard"])
 @pytest.mark.parametrize("option", ["read", "write"])
 def test_deny_beats_every_grant(support: object, option: str) -> None:
