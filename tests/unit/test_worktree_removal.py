@@ -82,13 +82,19 @@ def test_a_branch_with_commits_of_its_own_stays(place: Place) -> None:
     assert place.service.remove(made, keep_branch=True).branches_kept
 
 
-@pytest.mark.parametrize("kind", ["modified", "staged", "untracked", "deleted", "merge", "detached"])
+UNWATCHED = ("skip-worktree", "assume-unchanged")
+
+
+@pytest.mark.parametrize("kind", ["modified", *UNWATCHED, "staged", "untracked", "deleted", "merge", "detached"])
 def test_work_that_is_nowhere_else_is_not_removed(place: Place, kind: str) -> None:
     """Each kind of it is named in the Refusal."""
     made = place.service.add(place.app, "T")
     root = Path(made.path)
     said = "1 modified"
-    if kind in ("modified", "staged"):
+    if kind in ("modified", "staged", *UNWATCHED):
+        if kind in UNWATCHED:
+            git("update-index", f"--{kind}", "file", at=root)
+            assert place.service.status(made).at_stake() == []
         (root / "file").write_text("changed")
         if kind == "staged":
             git("add", ".", at=root)
@@ -117,7 +123,7 @@ def test_work_that_is_nowhere_else_is_not_removed(place: Place, kind: str) -> No
     assert ref.startswith(f"refs/paddock/backup/{made.worktree_id}/")
     content = git("ls-tree", "-r", "--name-only", ref, at=Path(store)).splitlines()
     assert ("file" in content) is (kind != "deleted")
-    if kind in ("modified", "staged"):
+    if kind in ("modified", "staged", *UNWATCHED):
         assert git("show", f"{ref}:file", at=Path(store)) == "changed"
     assert ("new" in content) is (kind in ("untracked", "detached"))
 

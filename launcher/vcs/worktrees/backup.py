@@ -4,7 +4,7 @@ import os
 import time
 
 from launcher.vcs.git import Git
-from launcher.vcs.worktrees import files, kept, patience, strangers
+from launcher.vcs.worktrees import files, kept, patience, strangers, unwatched
 from launcher.vcs.worktrees.creation import IDENTITY
 from launcher.vcs.worktrees.models import Part, Worktree
 
@@ -74,7 +74,7 @@ def _commit(git: Git, part: Part, worktree: Worktree, commits: dict[str, str]) -
             listing = git.run("ls-tree", "-r", "-z", "--full-tree", head).out.split(b"\0")
             gitlinks = [record.partition(b"\t")[2] for record in listing if record.startswith(b"160000 ")]
             names = git.run("diff-index", "--name-only", "-z", "--ignore-submodules=all", "HEAD").out.split(b"\0")
-            changed = [name for name in names if name and name not in gitlinks]
+            changed = [name for name in (*names, *unwatched.changed(git)) if name and name not in gitlinks]
         for place in strangers.in_places_of_submodules(git, part, worktree):
             changed += _inside(part, os.fsencode(place))
         others = git.run("ls-files", "--others", "--exclude-standard", "-z").out.split(b"\0")

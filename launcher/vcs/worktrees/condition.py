@@ -9,7 +9,7 @@ from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.quarantine.record import directory_of
-from launcher.vcs.worktrees import files, kept, patience, processes, strangers
+from launcher.vcs.worktrees import files, kept, patience, processes, strangers, unwatched
 from launcher.vcs.worktrees.kept import Kept
 from launcher.vcs.worktrees.models import Part, State, Worktree
 from launcher.vcs.worktrees.request import Unharvested
@@ -200,6 +200,7 @@ def _examined(git: Git, part: Part, worktree: Worktree) -> PartCondition:
         modified += record[:2] in (b"1 ", b"2 ", b"u ")
         untracked += record[:2] == b"? " and not _copied(os.fsdecode(record[2:]), part, worktree)
     modified += _moved_gitlinks(git, part, worktree) - _large(git, records, os.fspath(part.path))
+    modified += len(unwatched.changed(git))
     ahead = 0
     detached = False
     if head is not None:

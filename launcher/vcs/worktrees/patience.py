@@ -8,6 +8,7 @@ looked for when git takes long.
 import os
 import shlex
 import stat
+from collections.abc import Iterable, Mapping
 
 from launcher.vcs.git import Completed, Git, GitFailed
 from policy.errors import Refusal
@@ -18,25 +19,27 @@ SOON = 3.0
 _OPENED = frozenset({".gitattributes", ".gitignore", ".gitmodules"})
 
 
-def run(git: Git, *words: str) -> Completed:
-    """Runs a command that only reads and may be repeated.
+def run(git: Git, *words: str, ok: Iterable[int] = (0,), environment: Mapping[str, str] | None = None) -> Completed:
+    """Runs a command that only reads, or may be repeated all the same.
 
     Args:
         git: with a work tree.
         words: the command.
+        ok: as for `Git.run`.
+        environment: as for `Git.run`.
 
     Raises:
         Refusal: worktree-obstructed.
         GitFailed: as `Git.run`.
     """
     try:
-        return git.run(*words, timeout=min(SOON, git.timeout))
+        return git.run(*words, ok=ok, environment=environment, timeout=min(SOON, git.timeout))
     except GitFailed as failure:
         if failure.reference != "git-timeout":
             raise
     assert git.work_tree is not None
     check(git.work_tree)
-    return git.run(*words)
+    return git.run(*words, ok=ok, environment=environment)
 
 
 def check(root: str) -> None:

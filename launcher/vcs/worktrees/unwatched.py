@@ -1,0 +1,42 @@
+"""Changed files at which git was told not to look: `git status` says nothing of them, and they are work all the same.
+
+Users keep settings of their own in tracked files that way (git-update-index(1), ``--skip-worktree`` and
+``--assume-unchanged``). Files that a sparse checkout leaves out have the same mark, and are not there.
+"""
+
+import os
+
+from launcher.vcs.git import Git
+from launcher.vcs.scratch import Scratch
+from launcher.vcs.worktrees import patience
+
+_SKIPPED = b"S"
+_GITLINK = b"160000"
+
+
+def changed(git: Git) -> list[bytes]:
+    """Such files that are there, and not as the index has them; paths relative to the work tree.
+
+    Args:
+        git: with a work tree.
+
+    Raises:
+        Refusal: worktree-obstructed.
+        GitFailed: git failed.
+    """
+    assert git.work_tree is not None
+    root = os.fsencode(git.work_tree)
+    entries = b""
+    for record in git.run("ls-files", "-v", "--stage", "-z").out.split(b"\0"):
+        mark, _, entry = record.partition(b" ")
+        told, _, path = entry.partition(b"\t")
+        if (mark == _SKIPPED or mark.islower()) and told[:6] != _GITLINK and os.path.lexists(root + b"/" + path):
+            entries += entry + b"\0"
+    if not entries:
+        return []
+    with Scratch() as scratch:
+        own = {"GIT_INDEX_FILE": scratch.path("index")}
+        git.run("update-index", "-z", "--index-info", input=entries, environment=own)
+        patience.run(git, "update-index", "-q", "--refresh", ok=(0, 1), environment=own)
+        names = git.run("diff-files", "--name-only", "-z", environment=own).out.split(b"\0")
+    return [name for name in names if name]
