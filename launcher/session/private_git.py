@@ -3,11 +3,12 @@
 Launch path: `os`. What looks for something to harvest is loaded at the end, when nobody waits for it.
 """
 
+from launcher.lean import os
 from launcher.session import inputs, messages
 from launcher.session.places import Places, made
 from launcher.vcs.quarantine import lease
 from launcher.vcs.quarantine.lease import Lease
-from launcher.vcs.quarantine.record import directory_of
+from launcher.vcs.quarantine.record import SWAPPED, directory_of
 from policy.errors import Refusal, printable
 from policy.plan import Plan
 
@@ -80,11 +81,16 @@ def finish(
     except Refusal as refusal:
         messages.say(str(refusal))
         return Finished(lines, refusal.as_dict())
+    if taken.record.form == SWAPPED and not os.path.lexists(plan.worktree):
+        lines = [
+            f"{plan.worktree} is not there any more; where it was moved, .git leads to what the agent writes: run no "
+            "git there before: paddock worktree repair DIR"
+        ]
     if replaced := [docked for docked in taken.docked if docked.aside]:
         from launcher.session import handoff
         from launcher.vcs.quarantine import swap
 
-        lines = swap.told(replaced)
+        lines += swap.told(replaced)
         if strict:
             changed = [f"{docked.path}/.git"[len(plan.worktree) + 1 :] for docked in replaced]
             return Finished(lines, None, handoff.refused(tuple(("changed", path, "protect") for path in changed)))

@@ -130,8 +130,8 @@ def test_a_submodule_that_was_moved_leads_nowhere(git: Git) -> None:
     assert not git.worktree.exists()
 
 
-def missing(git: Git) -> None:
-    """Moves the worktree away and back: meanwhile its commits are harvested, and `.git` there waits for its return."""
+def moved(git: Git) -> None:
+    """Moves the worktree away: its commits are harvested, and `repair` puts `.git` right there. And back again."""
     away = git.place / "away"
     git.worktree.rename(away)
 
@@ -139,8 +139,30 @@ def missing(git: Git) -> None:
         return paddock(git, "worktree", "harvest", str(git.worktree), at=git.place / "main").returncode == 0
 
     await_that(harvested)  # not while its last process is being ended
-    assert "move it back to" in paddock(git, "worktree", "repair", str(away), at=away).stderr
+    git.worktree.mkdir()
+    assert "[worktree-moved]" in paddock(git, "worktree", "repair", str(away), at=away).stderr
+    git.worktree.rmdir()
+    assert str(git.state) in (away / ".git").read_text()
+    assert f"is at {away} now" in ok(paddock(git, "worktree", "repair", str(away), at=away))
+    assert ok(git.who.run(["git", "log", "-1", "--format=%s"], cwd=away)) == "kept\n"
     away.rename(git.worktree)
+    ok(paddock(git, "worktree", "repair", str(git.worktree), at=git.worktree))
+
+
+def test_what_to_do_with_a_worktree_that_is_moved_while_a_session_lives_is_said(git: Git) -> None:
+    """At the session's end `.git` cannot be put right, as nobody knows where it is; `repair` does it when told."""
+    before = pointers(git)
+    session = git.start("touch ready; while test ! -e go; do sleep 0.05; done; rm ready go")
+    await_that((git.worktree / "ready").exists)
+    away = git.worktree.rename(git.place / "away")
+    (away / "go").touch()
+    assert session.stderr is not None
+    assert b"run no git there before: paddock worktree repair" in session.stderr.read()
+    session.stderr.close()
+    assert session.wait(60) == 0
+    ok(paddock(git, "worktree", "repair", str(away), at=away))
+    away.rename(git.worktree)
+    assert pointers(git) == before
 
 
 @pytest.mark.parametrize("after", ["list", "run", "harvest"])
@@ -149,13 +171,17 @@ def test_the_next_command_ends_what_a_killed_session_left(git: Git, after: str) 
     before = pointers(git)
     session = git.start("git commit -q --allow-empty -m kept; rm library/.git; touch ready; exec sleep 600")
     await_that((git.worktree / "ready").exists)
+    if after == "harvest":
+        away = git.worktree.rename(git.place / "away")
+        assert "a session is alive in it" in paddock(git, "worktree", "repair", str(away), at=away).stderr
+        away.rename(git.worktree)
     os.kill(session.pid, signal.SIGKILL)
     session.wait(60)
     assert session.stderr is not None
     session.stderr.close()
     (git.worktree / "ready").unlink()
     if after == "harvest":
-        missing(git)
+        moved(git)
 
     def docked() -> bool:
         if after == "list":

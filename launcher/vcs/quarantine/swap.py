@@ -102,6 +102,48 @@ def dock(directory: str) -> tuple[Docked, ...]:
     return done
 
 
+def follow(directory: str, root: str) -> tuple[Docked, ...]:
+    """Docks a worktree that was moved while its pointers led to the private git directory.
+
+    Where it is now is written down first: from then on whoever docks does it there.
+
+    Args:
+        directory: of the private git directory.
+        root: where the worktree is now, on the word of its `.git`, which a command may have written: so only where it
+            was there must be nothing any more.
+
+    Raises:
+        Refusal: worktree-moved; as `dock`; state-unusable.
+    """
+    try:
+        descriptor = lock.opened(directory)
+    except OSError as error:
+        raise swap_journal.failed(directory, directory, error) from None
+    try:
+        alone = lock.alone(descriptor, wait=False)
+        found = swap_journal.read(directory)
+        was = found[1][0].path if found is not None else ""
+        if not alone or found is None or os.path.lexists(was):
+            why = "something is there" if alone else "a session is alive in it"
+            raise Refusal(
+                "worktree-moved",
+                f"{root} cannot be taken for {was or 'a worktree'} now: {why}",
+                context=f"its .git leads to a private git directory, which an agent writes: {directory}/{GIT}",
+                hint="run no git there until repair has put it right"
+                + ("; wait for the session's end, then repair again" if not alone else "; a copy has to lose its .git"),
+            )
+        serial, entries = found
+        if was != root:
+            there = [entry.moved(f"{root}{entry.path[len(was) :]}") for entry in entries]
+            try:
+                swap_journal.write(directory, serial, there)
+            except OSError as error:
+                raise swap_journal.failed(directory, f"{root}/{NAME}", error) from None
+        return dock(directory)
+    finally:
+        os.close(descriptor)
+
+
 def dock_if_last(descriptor: int, directory: str) -> tuple[Docked, ...]:
     """Docks at the end of a session, unless another one lives in the worktree; that one does it.
 

@@ -52,6 +52,10 @@ class Entry:
         self.mark = mark
         self.swapped = swapped
 
+    def moved(self, path: str) -> "Entry":
+        """The same in another directory."""
+        return Entry(path, self.git_dir, self.content, self.mode, self.owner, self.time, self.mark, self.swapped)
+
 
 def is_there(directory: str) -> bool:
     """Whether anything is written down in the directory of a private git directory (`record`)."""

@@ -180,13 +180,11 @@ class WorktreeService:
         for row in self.store.all():
             if text.startswith("gitdir: ") and os.fspath(row.main.git_dir) == git_dir:
                 return os.fspath(row.main.common_dir), git_dir
-            if git_dir == f"{record.directory_of(self._state, row.worktree_id)}/{record.GIT}" and row.path != root:
-                raise Refusal(
-                    "git-pointer-invalid",
-                    f"{root} was moved while a session in it was alive, or had been killed",
-                    context=f"its .git leads to a private git directory, which an agent writes: {git_dir}",
-                    hint=f"move it back to {row.path}; paddock worktree dock {row.path}; then move it, and repair",
-                )
+            directory = record.directory_of(self._state, row.worktree_id)
+            if git_dir == f"{directory}/{record.GIT}" and row.path != root:
+                for line in swap.told(swap.follow(directory, root)):  # it was moved while a session in it was alive
+                    self._say(line)
+                return os.fspath(row.main.common_dir), os.fspath(row.main.git_dir)
         return None
 
     def _found(self, start: str | Path) -> Checkout:
