@@ -215,6 +215,13 @@ def bound_pids(count: int) -> str:
     return ""
 
 
+def bound_pids_row(count: int) -> "tuple[tuple[str, str, str], ...]":
+    """The same, told as a row for the ledger."""
+    why = bound_pids(count)
+    detail = f"{count}: pid_max of the PID namespace" if not why else f"{count}: Linux exempts root; {why}"
+    return (("limit processes", "not held" if why else "held", detail),)
+
+
 def _rlimit(name: str, resource: int, value: int, remark: str, *, enforced: bool = True) -> Fact:
     try:
         hard = syscalls.prlimit64(0, resource)[1]

@@ -2,10 +2,11 @@
 
 The pipe is close-on-exec, so the command itself never holds it: every message is Paddock's own.
 
-Launch path: marshal and os only.
+Launch path: marshal, time and os only.
 """
 
 import marshal
+import time
 
 from launcher.lean import os
 from policy.errors import Refusal
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 STARTING = b"B"  # the jail is built; the command's process takes its last steps
+EXECUTING = b"G"  # the command is executed now; payload: nanoseconds of CLOCK_MONOTONIC, eight bytes
 STOPPED = b"S"  # the command has stopped; payload: the signal's number, one byte, and which stop it is, four bytes
 CONTINUED = b"C"  # the command runs again; no payload
 EXITED = b"X"  # the command has ended; see `send_exited`
@@ -50,6 +52,16 @@ def send_report(fd: int, facts: "tuple[Any, ...]") -> None:
 def send_exited(fd: int, code: int, *, alone: bool = False) -> None:
     """Sends the command's wait status; `alone` when nothing else lives in the jail."""
     send(fd, EXITED, code.to_bytes(4, "little") + bytes((alone,)))
+
+
+def send_executing(fd: int) -> None:
+    """Says that the command is executed now."""
+    send(fd, EXECUTING, time.monotonic_ns().to_bytes(8, "little"))
+
+
+def executing(payload: bytes) -> float:
+    """When that was, in seconds of the clock of `time.monotonic`, which all processes share."""
+    return int.from_bytes(payload, "little") / 1e9
 
 
 def exited(payload: bytes) -> tuple[int, bool]:

@@ -43,10 +43,12 @@ class Counters:
         self.denials = 0
         self.ended: Counter[str] = Counter()
         self.spawn = Histogram()
+        self.ahead = 0
 
-    def count(self, outcome: Outcome, spawn_seconds: float | None) -> None:
+    def count(self, outcome: Outcome, spawn_seconds: float | None, *, ahead: bool) -> None:
         """One attempt has ended."""
         self.ended[str(outcome.reason)] += 1
         self.denials += outcome.denials
         if spawn_seconds is not None:
             self.spawn.add(spawn_seconds)
+        self.ahead += ahead

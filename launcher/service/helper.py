@@ -4,6 +4,8 @@ What it runs is what `paddock run` runs: the cached Plan, the private git direct
 proxy, ledger, hand-off check and harvest. Only the interpreter's start and the imports lie behind it already. It is
 used once: two sessions from one process would share its address space layout.
 
+While it waits it makes a jail ahead, if the service has told it what sessions have in common (`session.early`).
+
 Messages (both ways, over a SEQPACKET socket): one letter, then data for `marshal`. A launch may be larger than
 a packet, so it comes as a memory file, the first of the descriptors that its letter brings along.
 
@@ -12,9 +14,8 @@ Started by `launcher.service.pool` under `python -I -S`. Launch path: see launch
 
 import gc
 import marshal
-import time
 
-from launcher.jail import init, processes, syscalls
+from launcher.jail import init, pages, processes, syscalls
 from launcher.lean import os
 from policy.errors import Refusal
 
@@ -24,20 +25,26 @@ if TYPE_CHECKING:
     import signal as _signal
     from collections.abc import Callable
     from typing import Any, NoReturn
+
+    from launcher.session.early import Early, Recipe
 else:
     import _signal
 
+PREPARE = b"P"  # to the helper; data: the recipe of a jail to be made ahead
 LAUNCH = b"L"  # to the helper; with a memory file, standard input, output and error
 SESSION = b"S"  # from it: name, directory, worktree, its id, backend, network
 JAIL = b"J"  # process id of the jail's first process
-STARTED = b"B"  # the command is about to be executed; data: when, after CLOCK_MONOTONIC, which all processes share
+STARTED = b"B"  # the command is executed; data: when (`time.monotonic`), and whether in a jail that was made ahead
 ENDED = b"X"  # status, limit that was passed, denials, harvest, hand-off changes, what was told
 REFUSED = b"E"  # the Refusal as a dictionary
+RECIPE = b"R"  # of a jail for this session, where it is not the one that was made ahead
 
 _LETTERS = {"session": SESSION, "jail": JAIL, "started": STARTED, "ended": ENDED, "refused": REFUSED}
 _NOFILE = 7  # RLIMIT_NOFILE
 _TIOCSCTTY = 0x540E
 _MOST_TOLD = 64 << 10
+_MOST_MESSAGE = 128 << 10
+"""Bytes of a message. A recipe is a list of paths, of some thousand bytes."""
 
 
 def main(parent: int, descriptor: int, run: "Callable[..., int]") -> "NoReturn":
@@ -55,26 +62,46 @@ def main(parent: int, descriptor: int, run: "Callable[..., int]") -> "NoReturn":
 
     os.set_inheritable(descriptor, False)
     channel = _socket.socket(fileno=descriptor)
-    descriptors = _received(channel)
+    # Now, because what is made ahead is to be in this process's own session from the beginning (setsid(2)).
     os.setsid()
+    ahead: Early | None = None
+    while True:
+        data, descriptors = _received(channel)
+        if data[:1] == PREPARE:
+            if ahead is not None:
+                ahead.discard()
+            ahead = _prepared(marshal.loads(data[1:]))
+        elif data == LAUNCH and len(descriptors) == 4:
+            break
+        else:  # the service has no use for this process any more
+            os._exit(0)
     launch = _unpacked(descriptors)
-    os._exit(_run(launch, channel, run))
+    os._exit(_run(launch, channel, run, ahead))
 
 
-def _received(channel: "_socket.socket") -> list[int]:
-    """The descriptors of the launch. Without one the service has no use for this process any more: it ends."""
+def _prepared(recipe: "Recipe") -> "Early | None":
+    """A jail made ahead; None where that cannot be: then the launch itself will say why, if it cannot be either."""
+    from launcher.session import early
+
+    try:
+        made = early.Early(recipe)
+        pages.own()
+        return made
+    except (OSError, Refusal):
+        return None
+
+
+def _received(channel: "_socket.socket") -> tuple[bytes, list[int]]:
+    """A message, with the descriptors that came along; b"" when the service has closed its end."""
     import _socket
 
-    data, ancillary, _, _ = channel.recvmsg(16, _socket.CMSG_SPACE(4 * 4), _socket.MSG_CMSG_CLOEXEC)
-    descriptors = [
+    data, ancillary, _, _ = channel.recvmsg(_MOST_MESSAGE, _socket.CMSG_SPACE(4 * 4), _socket.MSG_CMSG_CLOEXEC)
+    return data, [
         int.from_bytes(raw[at : at + 4], "little")
         for level, kind, raw in ancillary
         if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS)
         for at in range(0, len(raw) - 3, 4)
     ]
-    if data != LAUNCH or len(descriptors) != 4:
-        os._exit(0)
-    return descriptors
 
 
 def _unpacked(descriptors: list[int]) -> "dict[str, Any]":
@@ -114,7 +141,7 @@ def _replace_environment(wanted: dict[str, str]) -> None:
     os.environ.update(wanted)
 
 
-def _run(launch: "dict[str, Any]", channel: "_socket.socket", run: "Callable[..., int]") -> int:
+def _run(launch: "dict[str, Any]", channel: "_socket.socket", run: "Callable[..., int]", ahead: "Early | None") -> int:
     def send(letter: bytes, data: "Any") -> None:  # noqa: ANN401  # what marshal takes
         try:
             channel.send(letter + marshal.dumps(data))
@@ -122,19 +149,36 @@ def _run(launch: "dict[str, Any]", channel: "_socket.socket", run: "Callable[...
             return  # the service has gone, and with it, in a moment, this process
 
     def observer(what: str, data: object) -> None:
+        if what == "jailed":
+            _tell_recipe(data, ahead, send)
+            return
+        if what == "started":
+            data = data, ahead is not None and ahead.used
         if what == "ended" and isinstance(data, tuple):
             data = _bounded(data)
-        send(_LETTERS[what], time.monotonic() if what == "started" else data)
+        send(_LETTERS[what], data)
 
     try:
         os.chdir(launch["directory"])
-        return run(launch["words"], observer)
+        return run(launch["words"], observer, ahead)
     except Refusal as error:
         refusal = error
     except Exception as error:
         refusal = init.failure("the session could not be started", error)
+    finally:
+        if ahead is not None:
+            ahead.discard()
     send(REFUSED, refusal.as_dict())
     return refusal.exit_code
+
+
+def _tell_recipe(worker: "Any", ahead: "Early | None", send: "Callable[[bytes, Any], None]") -> None:  # noqa: ANN401
+    """Says what could have been made ahead for this session, unless it was."""
+    from launcher.session import early
+
+    wanted = early.recipe(worker)
+    if wanted is not None and (ahead is None or wanted != ahead.recipe) and len(marshal.dumps(wanted)) < _MOST_MESSAGE:
+        send(RECIPE, wanted)
 
 
 def _bounded(data: "tuple[Any, ...]") -> "tuple[Any, ...]":

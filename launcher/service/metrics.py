@@ -23,6 +23,8 @@ def render(supervisor: Supervisor, usage: Mapping[str, Usage], *, uptime: float)
         "paddock_denials_total", "counter", "denials in sessions that have ended", [({}, counters.denials)]
     )
     lines += counters.spawn.lines("paddock_spawn_seconds", "from the hand-over to a helper to the command's execution")
+    lines += _metric("paddock_jails_ahead_total", "counter", "commands executed in a jail that was made ahead",
+                     [({}, counters.ahead)])  # fmt: skip
     lines += _metric("paddock_helpers_ready", "gauge", "warm helpers", [({}, len(supervisor.pool))])
     for name, text, attribute in (
         ("processes", "processes of a session", "processes"),

@@ -17,6 +17,8 @@ from typing import Any
 
 from launcher.service import helper
 from launcher.service.groups import Groups
+from launcher.session import early
+from launcher.session.early import Recipe
 
 log = logging.getLogger("paddock.service")
 
@@ -25,6 +27,7 @@ _BOOT = (
     "import sys; sys.prefix = sys.exec_prefix = sys.argv[2]; sys.path.append(sys.argv[1]); "
     "from launcher import start; sys.meta_path.insert(0, start.CompiledModules); start.load_bundle(); "
     "from launcher.verbs.run import supervised; "  # with it comes all that a plain launch needs
+    "from launcher.session import private_git; "  # most sessions need it
     "from launcher.service.helper import main; main(int(sys.argv[3]), int(sys.argv[4]), supervised)"
 )
 _EMPTY = {"LC_ALL": "C.UTF-8"}
@@ -77,6 +80,13 @@ class Helper:
             socket.send_fds(self.channel, [helper.LAUNCH], [memory, *streams])
         finally:
             os.close(memory)
+
+    def prepare(self, recipe: Recipe) -> None:
+        """Has it make a jail ahead. One that takes no message, or has ended, will be found so when it is needed."""
+        try:
+            self.channel.send(helper.PREPARE + marshal.dumps(recipe))
+        except OSError as error:
+            log.info("helper %s makes no jail ahead: %s", self.pid, error)
 
     def messages(self) -> list[tuple[bytes, Any]]:
         """What it has said since the last call: (letter, data)."""
@@ -155,6 +165,7 @@ class Pool:
         self.size = size
         self._groups = groups
         self._ready: deque[Helper] = deque()
+        self._recipe: Recipe | None = None
         self._filling: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -169,11 +180,21 @@ class Pool:
     async def _fill(self) -> None:
         while len(self._ready) < self.size:
             try:
-                self._ready.append(Helper(self._groups))
+                one = Helper(self._groups)
             except OSError as error:
                 log.warning("no helper can be started: %s", error)
                 return
+            if self._recipe is not None:
+                one.prepare(self._recipe)
+            self._ready.append(one)
             await asyncio.sleep(0)
+
+    def learn(self, recipe: Recipe) -> None:
+        """Has helpers make, from now on, jails ahead that serve a session like this one, too."""
+        known, self._recipe = self._recipe, early.common(self._recipe, recipe)
+        if self._recipe != known:
+            for one in self._ready:
+                one.prepare(self._recipe)
 
     def take(self) -> Helper:
         """A helper that is ready, or a new one. The next one is not started before `fill`: it would delay this one.

@@ -14,6 +14,7 @@ from launcher.service.models import Input, Outcome, Reason, SessionRequest
 from launcher.service.pool import Helper, Pool
 from launcher.service.settings import Settings
 from launcher.service.streams import Streams
+from launcher.session.early import Recipe
 from policy.errors import Refusal
 
 log = logging.getLogger("paddock.service")
@@ -35,16 +36,32 @@ class Attempt:
         about: what the launcher said of the session, as soon as it did: directory, worktree and so on.
         jail: process id of the jail's first process; 0 before there is one.
         spawn_seconds: from the hand-over to the execution of the command.
+        ahead: its jail was made ahead (`launcher.session.early`).
         begun: set when the command is executed, or will never be.
     """
 
-    def __init__(self, taken: Helper, streams: Streams, known: Callable[["Attempt"], None]) -> None:
-        """Args: from the pool; the session's; called when `about` is known, before anything can be committed."""
+    def __init__(
+        self,
+        taken: Helper,
+        streams: Streams,
+        known: Callable[["Attempt"], None],
+        learned: Callable[[Recipe], None],
+    ) -> None:
+        """Prepares; `launch` begins.
+
+        Args:
+            taken: from the pool.
+            streams: the session's.
+            known: called when `about` is known, before anything can be committed.
+            learned: called when the helper says what could have been made ahead.
+        """
         self._known = known
+        self._learned = learned
         self.helper = taken
         self.about: tuple[str, ...] = ()
         self.jail = 0
         self.spawn_seconds: float | None = None
+        self.ahead = False
         self.begun = asyncio.Event()
         self.ended = asyncio.Event()
         self._streams = streams
@@ -87,12 +104,15 @@ class Attempt:
             elif letter == letters.JAIL:
                 self.jail = data
             elif letter == letters.STARTED:
-                self.spawn_seconds = data - self._handed  # not when this loop came to hear of it
+                self.spawn_seconds = data[0] - self._handed  # not when this loop came to hear of it
+                self.ahead = data[1]
                 self.begun.set()
             elif letter == letters.ENDED:
                 self._end = data
             elif letter == letters.REFUSED:
                 self._refusal = data
+            elif letter == letters.RECIPE:
+                self._learned(data)
 
     def _over(self) -> None:
         if self.helper.ended() is None:

@@ -5,6 +5,7 @@ Sessions die with the service (their helpers are tied to it), so what lives is a
 """
 
 import asyncio
+import functools
 import hashlib
 import logging
 import os
@@ -203,7 +204,8 @@ class Supervisor:
             if live.stopped is not None:
                 return Outcome(reason=live.stopped)
             try:
-                attempt = Attempt(self.pool.take(), live.streams, lambda made: self._known(live, made))
+                known = functools.partial(self._known, live)
+                attempt = Attempt(self.pool.take(), live.streams, known, self.pool.learn)
             except OSError as error:
                 raise unstartable(error) from None
             live.attempt = attempt
@@ -230,7 +232,7 @@ class Supervisor:
         await attempt.finish(self.pool, self.groups)
         live.attempt = None
         outcome = attempt.outcome(live.stopped)
-        self.counters.count(outcome, attempt.spawn_seconds)
+        self.counters.count(outcome, attempt.spawn_seconds, ahead=attempt.ahead)
         return outcome
 
     def _known(self, live: Live, attempt: Attempt) -> None:

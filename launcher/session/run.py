@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from launcher.egress.start import Egress
     from launcher.session.denials import Denials
+    from launcher.session.early import Early
     from launcher.session.learning import Wants
     from launcher.session.limits import Limits
     from launcher.session.logins import Logins
@@ -45,6 +46,7 @@ def run(
     started: int = 0,
     on_start: "Callable[[int], None] | None" = None,
     observer: "Callable[[str, Any], None] | None" = None,
+    early: "Early | None" = None,
 ) -> int:
     """Runs the planned command to its end.
 
@@ -63,7 +65,9 @@ def run(
         started: nanoseconds since the epoch that name the session's ledger; 0 for now.
         on_start: told the process id of the jail's init, with which everything in the jail ends.
         observer: told how far the run is, with plain data: "session" when it has its directory, "jail" with the
-            process id of the jail's first process, "started" right before the command is executed, "ended".
+            process id of the jail's first process, "started" with the time (`time.monotonic`) when the command was
+            executed, "jailed" with the `Worker` then, "ended".
+        early: a jail that was made before, and is used if it fits.
 
     Returns:
         The exit status: the command's own, or 128+N when signal N ended it.
@@ -87,10 +91,9 @@ def run(
     facts: list[tuple[str, str, str]] = []
     status_code: int | None = None
 
-    def on_report(rows: "tuple[tuple[str, str, str], ...]") -> None:
-        facts.extend(rows)
-        if any(name == "seccomp" for name, _, _ in rows):  # the last one, see `launcher.jail.enter`
-            told("started", ())
+    def on_executing(when: float) -> None:
+        told("started", when)
+        told("jailed", worker)
 
     def on_child(pid: int) -> None:
         told("jail", pid)
@@ -107,13 +110,15 @@ def run(
         status_code = terminal.supervise(
             worker,
             namespaces=worker.namespaces,
-            on_report=facts.extend if observer is None else on_report,
+            on_report=facts.extend,
             on_child=on_child,
             handed_over=(listener, *(parts.egress.handed_over if parts.egress is not None else ())),
             watch=parts.limits.watch if parts.limits is not None else None,
             denials=parts.denials,
             first_denial=parts.first_denial,
             when_empty=parts.when_empty,
+            early=lambda status_fd: early.become(worker, status_fd) if early is not None else 0,
+            on_executing=on_executing,
         )
     finally:
         parts.end(facts, strict=strict, sign=sign)

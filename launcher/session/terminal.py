@@ -42,6 +42,8 @@ def supervise(
     on_child: "Callable[[int], None] | None" = None,
     first_denial: "Callable[[], Denials] | None" = None,
     when_empty: "Callable[[], None]" = lambda: None,
+    early: "Callable[[int], int]" = lambda status_fd: 0,
+    on_executing: "Callable[[float], None]" = lambda when: None,
 ) -> int:
     """Runs `worker` in a child process and stays until it, and all that comes of it, has ended.
 
@@ -62,6 +64,9 @@ def supervise(
         on_child: told the child's process id.
         when_empty: called when nothing lives inside any more but the init, whose end then takes the kernel a while.
             Not called at all where something was left behind, or nobody knows.
+        early: gives a child that was made before, in such namespaces, and is the jail of `worker` from now on; told the
+            write end of the pipe to the launcher. 0 when there is none.
+        on_executing: told when the command was executed, on the clock of `time.monotonic`.
 
     Returns:
         The command's exit status, 128+N when signal N ended it; 137 when `watch` had the jail ended.
@@ -80,9 +85,11 @@ def supervise(
     signals = init.open_signals()
     terminal = Terminal()
     try:
-        child = processes.fork(namespaces)
+        child = early(writer)
         if child == 0:
-            _work(worker, writer, pidfd, (reader, signals, terminal.fd), pid_namespace=pid_namespace)
+            child = processes.fork(namespaces)
+            if child == 0:
+                _work(worker, writer, pidfd, (reader, signals, terminal.fd), pid_namespace=pid_namespace)
         os.close(writer)
         writer = -1
         while handed_over:
@@ -90,7 +97,9 @@ def supervise(
             handed_over = handed_over[1:]
         if on_child is not None:
             on_child(child)
-        jail = _Jail(child, reader, signals, terminal, on_report, watch, denials, first_denial, when_empty)
+        jail = _Jail(
+            child, reader, signals, terminal, on_report, watch, denials, first_denial, when_empty, on_executing
+        )
         try:
             jail.serve(start_timeout)
         finally:
@@ -150,9 +159,11 @@ class _Jail:
         denials: "Denials | None",
         first_denial: "Callable[[], Denials] | None",
         when_empty: "Callable[[], None]",
+        on_executing: "Callable[[float], None]",
     ) -> None:
         self._when_empty = when_empty
         self._first_denial = first_denial
+        self._on_executing = on_executing
         self._denials = denials
         if denials is not None:
             denials.attach(child)
@@ -260,6 +271,8 @@ class _Jail:
             elif kind == status.REPORT:
                 if self._on_report is not None:
                     self._on_report(status.report(payload))
+            elif kind == status.EXECUTING:
+                self._on_executing(status.executing(payload))
             elif kind == status.DENIED:
                 self._on_denied(payload)
             elif kind == status.WANTED:

@@ -99,14 +99,7 @@ class Worker:
         pid_namespace = bool(self.namespaces & syscalls.CLONE_NEWPID)
 
         def start() -> "NoReturn":
-            self.enter(
-                self.plan,
-                self._argv,
-                self.environment,
-                guard=guard,
-                keep=status_fd,
-                report=lambda facts: status.send_report(status_fd, facts),
-            )
+            self.start(guard)
 
         init.run_init(
             status_fd,
@@ -117,6 +110,16 @@ class Worker:
             further=(self._listener, self._serve),
             end=bubblewrap.end if bubblewrap is not None else None,
         )
+
+    def start(self, guard: "Guard | None" = None) -> "NoReturn":
+        """Turns the command's process into the command."""
+        status_fd = self._status_fd
+
+        def report(facts: enter.Facts) -> None:
+            status.send_report(status_fd, facts)
+            status.send_executing(status_fd)
+
+        self.enter(self.plan, self._argv, self.environment, guard=guard, keep=status_fd, report=report)
 
     def be_heard(self) -> None:
         """Has the kernel's audit told of the session. Loaded now, for the same reason as `watch` does it."""
@@ -159,15 +162,19 @@ class Worker:
 
     def _bound_pids(self, status_fd: int) -> None:
         """The number of root's processes, which no rlimit bounds."""
-        limits = dict(self.plan.limits)
-        count = limits.get("processes", 0)
-        if self._uid != 0 or count < hygiene.FAR:
-            return
-        why = hygiene.bound_pids(count)
-        detail = f"{count}: pid_max of the PID namespace" if not why else f"{count}: Linux exempts root; {why}"
-        status.send_report(status_fd, (("limit processes", "not held" if why else "held", detail),))
-        del limits["processes"]
-        self.plan = self.plan.replace(limits=tuple(limits.items()))
+        if count := self.bound_pids:
+            status.send_report(status_fd, hygiene.bound_pids_row(count))
+            self.plan = self.without_bound_pids()
+
+    @property
+    def bound_pids(self) -> int:
+        """What bounds the process ids of the jail's namespace; 0 where an rlimit does that, or a control group."""
+        count = dict(self.plan.limits).get("processes", 0)
+        return 0 if self._uid != 0 or count < hygiene.FAR else count
+
+    def without_bound_pids(self) -> Plan:
+        """The plan, for where process ids are bound already."""
+        return self.plan.replace(limits=tuple(limit for limit in self.plan.limits if limit[0] != "processes"))
 
     @property
     def descriptors(self) -> tuple[int, ...]:

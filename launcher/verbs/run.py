@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from launcher.session.early import Early
+
 SYNOPSIS = "[options] -- COMMAND [ARGUMENT]..."
 EXAMPLES = (
     ("paddock run -- bash", "a shell that cannot leave this worktree"),
@@ -45,13 +47,19 @@ def main(argv: list[str]) -> int:
     return launch(options, command)
 
 
-def launch(options: cli.Parsed, command: list[str], observer: "Callable[[str, Any], None] | None" = None) -> int:
+def launch(
+    options: cli.Parsed,
+    command: list[str],
+    observer: "Callable[[str, Any], None] | None" = None,
+    early: "Early | None" = None,
+) -> int:
     """One launch from parsed options: the cached Plan if it still holds, else a new one.
 
     Args:
         options: as `cli.parse` gives them.
         command: the command's words.
         observer: see `launcher.session.run.run`.
+        early: see `launcher.session.terminal.supervise`.
     """
     where = places.places(os.environ)
     if "--supervised" in options or "--detach" in options:
@@ -76,6 +84,7 @@ def launch(options: cli.Parsed, command: list[str], observer: "Callable[[str, An
         strict="--strict-handoff" in options,
         sign="--sign" in options,
         observer=observer,
+        early=early,
     )
 
 
@@ -104,9 +113,11 @@ def planned(
     return entry, given
 
 
-def supervised(words: list[str], observer: "Callable[[str, Any], None]") -> int:
+def supervised(words: list[str], observer: "Callable[[str, Any], None]", early: "Early | None") -> int:
     """`paddock run WORDS...` in a helper of the service; behind a first word ``acp``, `paddock acp`. See `launch`."""
     if words and words[0] == "acp":
+        if early is not None:
+            early.discard()  # the bridge makes its jail itself
         from launcher.session import packages
 
         packages.enable()
@@ -114,7 +125,7 @@ def supervised(words: list[str], observer: "Callable[[str, Any], None]") -> int:
 
         return acp.launch(words[1:], observer)
     options, command = cli.parse(words, verb="run")
-    return launch(options, command, observer)
+    return launch(options, command, observer, early)
 
 
 def key_words(options: cli.Parsed, command: list[str]) -> tuple[tuple[object, ...], dict[str, str]]:

@@ -54,7 +54,7 @@ def enter(plan: Plan, operations: tuple[Operation, ...], *, uid: int, gid: int) 
         Refusal: userns-unavailable, view-failed, worktree-missing.
     """
     mask = os.umask(0)
-    _identity(uid, gid)
+    identity(uid, gid)
     try:
         view = View(dict(plan.limits).get("disk"))
     except OSError as error:
@@ -63,17 +63,30 @@ def enter(plan: Plan, operations: tuple[Operation, ...], *, uid: int, gid: int) 
             raise processes.userns_unavailable("mount", error) from None
         raise
     view.build(operations)
+    leave(plan, view)
+    if plan.net != "open":
+        loopback_up()
+    os.umask(mask)
+    return facts(plan, operations, view)
+
+
+def leave(plan: Plan, view: View) -> None:
+    """Makes a view that is built this process's root.
+
+    Raises:
+        Refusal: worktree-missing.
+    """
     if not view.contains(plan.worktree):
         raise Refusal("worktree-missing", f"{plan.worktree} has disappeared", hint="was it removed meanwhile?")
     view.leave_outside()
-    if plan.net != "open":
-        _loopback_up()
-    os.umask(mask)
-    return _facts(plan, operations, view)
 
 
-def _identity(uid: int, gid: int) -> None:
-    """The caller's own user and group, and no other, exist inside (user_namespaces(7))."""
+def identity(uid: int, gid: int) -> None:
+    """Makes the caller's own user and group, and no other, exist inside (user_namespaces(7)).
+
+    Raises:
+        Refusal: userns-unavailable.
+    """
     try:
         for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
             fd = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
@@ -85,8 +98,12 @@ def _identity(uid: int, gid: int) -> None:
         raise processes.userns_unavailable("uid_map", error) from None
 
 
-def _loopback_up() -> None:
-    """Brings up the namespace's own loopback interface, which servers under test need (netdevice(7))."""
+def loopback_up() -> None:
+    """Brings up the namespace's own loopback interface, which servers under test need (netdevice(7)).
+
+    Raises:
+        Refusal: loopback-down.
+    """
     socket = ctypes.CDLL(None, use_errno=True)["socket"]
     fd = socket(_AF_INET, _SOCK_DGRAM_CLOEXEC, 0)
     if fd < 0:
@@ -101,10 +118,11 @@ def _loopback_up() -> None:
         os.close(fd)
 
 
-def _facts(plan: Plan, operations: tuple[Operation, ...], view: View) -> Facts:
+def facts(plan: Plan, operations: tuple[Operation, ...], view: View) -> Facts:
+    """What is held once the view is this process's root, for the ledger."""
     kinds = "user, mount, pid, ipc, uts, cgroup" + ("" if plan.net == "open" else ", net")
     protected = sum(operation.kind == PROTECT for operation in operations)
-    facts = [
+    found = [
         ("namespaces", "layer", f"{kinds}; {len(operations)} operations"),
         ("handoff", "held", f"{protected} paths read-only, their parents pinned"),
         ("metadata", "held", "what is not writable is on read-only mounts"),
@@ -115,11 +133,11 @@ def _facts(plan: Plan, operations: tuple[Operation, ...], view: View) -> Facts:
         ("terminals", "held", "private devpts"),
     ]
     if plan.net != "open":
-        facts.append(("network", "held", "network namespace with a loopback interface only"))
+        found.append(("network", "held", "network namespace with a loopback interface only"))
     if not view.fresh_proc:
-        facts[3] = ("visibility", "not held", "/proc is the outer one: parts of it are covered, so no fresh one")
-    facts += [("skipped", "layer", f"{path}: {reason}") for path, reason in view.skipped]
-    return tuple(facts)
+        found[3] = ("visibility", "not held", "/proc is the outer one: parts of it are covered, so no fresh one")
+    found += [("skipped", "layer", f"{path}: {reason}") for path, reason in view.skipped]
+    return tuple(found)
 
 
 def _abstract(plan: Plan) -> str:
