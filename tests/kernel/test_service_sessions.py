@@ -84,6 +84,10 @@ def test_a_command_that_stops_itself_stops_no_helper(service: Served) -> None:
     service.create("sh", "-c", script, name="resumed")
     service.create("sh", "-c", "kill -STOP $$", name="stays-stopped", stdin="terminal")
     assert service.over("resumed")["outcome"]["status"] == 7
+    deadline = time.monotonic() + served.PATIENCE
+    while "stopped" not in [each["status"] for each in service.get("/v1/sessions/stays-stopped").json["processes"]]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     stopped = service.post("/v1/sessions/stays-stopped/stop", {"wait": 30}).json
     assert (stopped["state"], stopped["outcome"]["status"]) == ("ended", 137)
 
