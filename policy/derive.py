@@ -7,13 +7,13 @@ Order of the decisions: backend, network, git, grants, exceptions, environment, 
 """
 
 import posixpath
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 
 from policy import private_git, promises
 from policy.config.rules import Rules
 from policy.errors import Refusal
-from policy.grants import expand
+from policy.grants import expand, listing_of
 from policy.host import Host
 from policy.ingredients import (
     DATA,
@@ -153,12 +153,11 @@ def derive(
 
     _check_own(grants, own, host)
     exceptions = dict.fromkeys(read_only, READ) | dict.fromkeys(denied, "")
-    nested = [(path, READ if path in unpopulated else access, source)
-              for path, access, source in _nested(context, denied, git, mode)]  # fmt: skip
+    nested = _nested(context, denied, git, mode, unpopulated)
     binds = private_git.reachable(binds, denied, [inner for inner, _, _ in nested])
     if not mounts:
         _check_writable_exceptions(grants, exceptions, context.freeze_root, denied | read_only, git)
-        grants = list(expand(grants, exceptions, _listing(host)))
+        grants = list(expand(grants, exceptions, listing_of(host)))
         # Only what is denied above a granted submodule does not count in it.
         nested = [
             expanded
@@ -166,7 +165,7 @@ def derive(
             for expanded in expand(
                 [inner],
                 {path: left for path, left in exceptions.items() if path != inner[0] and beneath(path, inner[0])},
-                _listing(host),
+                listing_of(host),
             )
         ]
     required = promises.required_rows(backend)
@@ -223,6 +222,7 @@ def derive(
         env_set=environment(rules, provider, toolchains),
         limits=tuple(rules.limits),
         git=mode,
+        sign=rules.sign and mode == "private",
         logins=closed_logins(provider.logins, grants),
         repositories=git.repositories if mode == "private" else (),
         left_open=left_open,
@@ -299,14 +299,17 @@ def network_mode(rules: Rules, provider: Translation) -> str:
     return "proxy" if provider.provider or rules.domains or rules.reach or rules.publish else "none"
 
 
-def _nested(context: WorktreeSandboxContext, denied: dict[str, str], git: Git, mode: str) -> list[Grant]:
+def _nested(
+    context: WorktreeSandboxContext, denied: dict[str, str], git: Git, mode: str, empty: tuple[str, ...]
+) -> list[Grant]:
     """Granted submodules inside ones that are not: the deepest root wins, but `--deny` beats both.
 
     The same for their git directories, which git puts into those of the outer ones; a private one lies elsewhere.
     """
     hidden = {path: not_granted(name) for name, path in (*_ungranted(context), *_ungranted_modules(context, git))}
     granted = {submodule.submodule_name for submodule in context.submodule_worktrees}
-    places = [(str(submodule.worktree_path), WRITE) for submodule in context.submodule_worktrees]
+    inner = (str(submodule.worktree_path) for submodule in context.submodule_worktrees)
+    places = [(path, READ if path in empty else WRITE) for path in inner]
     if mode != "private":
         access = WRITE if mode == "shared" else DATA
         places += [(path, access) for name, path in git.modules if name in granted]
@@ -384,11 +387,3 @@ def _check_writable_exceptions(
                 hint=("make a linked worktree: paddock worktree add TICKET\n" if main else "")
                 + f"or --freeze-root: {path} and the directories down to it get no new entries",
             )
-
-
-def _listing(host: Host) -> Callable[[str], tuple[tuple[str, bool], ...]]:
-    def listing(path: str) -> tuple[tuple[str, bool], ...]:
-        prefix = "" if path == "/" else path
-        return tuple((name, host.kind(f"{prefix}/{name}") == "link") for name in host.listing(path) or ())
-
-    return listing

@@ -5,10 +5,21 @@ Pure; the directory listings come in as a function.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from policy.host import Host
 from policy.plan import Grant, beneath
 
 Listing = Callable[[str], tuple[tuple[str, bool], ...]]
 """Canonical directory -> its entries as (name, whether it is a symbolic link); () when it cannot be listed."""
+
+
+def listing_of(host: Host) -> Listing:
+    """The listing of a machine's directories."""
+
+    def listing(path: str) -> tuple[tuple[str, bool], ...]:
+        prefix = "" if path == "/" else path
+        return tuple((name, host.kind(f"{prefix}/{name}") == "link") for name in host.listing(path) or ())
+
+    return listing
 
 
 def meet(first: str, second: str) -> str:

@@ -84,6 +84,7 @@ class Plan:
         "env_set",  # tuple[tuple[str, str], ...]: name and value; values may hold ${slot}
         "limits",  # tuple[tuple[str, int], ...]: name and value (bytes, seconds or a count)
         "git",  # str: "private", "readonly" or "shared"
+        "sign",  # bool: for git == "private", the user's git signs what is harvested
         "logins",  # tuple[tuple[object, ...], ...]: files copied between homes, as fields of policy.logins.Login
         "repositories",  # tuple[Repository, ...]: for git == "private", parents before nested ones
         "left_open",  # tuple[Place, ...]: of submodules that are not populated, where the jail does not keep it so
@@ -122,6 +123,7 @@ class Plan:
     env_set: tuple[tuple[str, str], ...]
     limits: tuple[tuple[str, int], ...]
     git: str
+    sign: bool
     logins: tuple[tuple[object, ...], ...]
     repositories: tuple[Repository, ...]
     left_open: tuple[Place, ...]
@@ -188,7 +190,7 @@ class Plan:
             if self.provider
             else f"provider  none  [{self.provider_source}]",
             f"backend   {self.backend}",
-            f"git       {self.git}",
+            f"git       {self.git}{', signed when it is harvested' if self.sign else ''}",
             f"network   {self.net}",
         ]
         if self.net == "proxy":

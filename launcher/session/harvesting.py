@@ -21,7 +21,7 @@ def take(
     patterns: Iterable[tuple[str, str]],
     *,
     strict: bool = False,
-    sign: bool = False,
+    sign: bool | None = None,
     limits: Limits | None = None,
     branches: Mapping[str, str] | None = None,
     step: Callable[[str], None] = lambda what: None,
@@ -32,7 +32,7 @@ def take(
         directory: `record.directory_of` the worktree.
         patterns: hand-off patterns with their modes, as `Plan.handoff_patterns` has them.
         strict: refuse commits that change hand-off files.
-        sign: with the user's own signature.
+        sign: with the user's own signature; None for what the sessions that made the work were told.
         limits: bounds; the default ones when None.
         branches: see `harvest.harvest`.
         step: told each step.

@@ -8,7 +8,7 @@ from launcher.session import inputs, messages
 from launcher.session.places import Places, made
 from launcher.vcs.quarantine import lease
 from launcher.vcs.quarantine.lease import Lease
-from launcher.vcs.quarantine.record import SWAPPED, directory_of
+from launcher.vcs.quarantine.record import SIGN, SWAPPED, directory_of
 from policy.errors import Refusal, printable
 from policy.plan import Plan
 
@@ -44,10 +44,36 @@ def take(places: Places, plan: Plan, slots: dict[str, str]) -> Lease:
     """
     directory = made(directory_of(places.state, plan.worktree_id))
     slots["git"] = inputs.resolved(directory) or directory
+    if not plan.sign and os.path.lexists(f"{slots['git']}/{SIGN}"):
+        _unless_waiting(slots["git"])
     taken = lease.take(slots["git"], plan)
+    if plan.sign:
+        from launcher.vcs.quarantine import signed
+
+        try:
+            signed.wish(slots["git"])
+        except OSError as error:
+            taken.close()
+            raise lease.unusable(slots["git"], error) from None
     for warning in taken.warnings:
         messages.say(f"paddock: warning: {printable(warning)}")
     return taken
+
+
+def _unless_waiting(directory: str) -> None:
+    """Forgets that somebody wanted signatures, where nothing of his waits and no session of his lives."""
+    from launcher.vcs.harvest import ending
+    from launcher.vcs.quarantine import lock, signed
+
+    try:
+        descriptor = lock.opened(directory)
+        try:
+            if lock.alone(descriptor, wait=False) and not ending.due(directory):
+                signed.granted(directory)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise lease.unusable(directory, error) from None
 
 
 def nothing_new(taken: Lease) -> bool:
@@ -60,9 +86,7 @@ def nothing_new(taken: Lease) -> bool:
         return False
 
 
-def finish(
-    taken: Lease, plan: Plan, *, strict: bool = False, sign: bool = False, hold: bool = False, nothing: bool = False
-) -> Finished:
+def finish(taken: Lease, plan: Plan, *, strict: bool = False, hold: bool = False, nothing: bool = False) -> Finished:
     """Ends the use of the private git directory; the last session in the worktree harvests. For after the jail's end.
 
     A harvest that is refused is no failure of the session: the work stays where it is.
@@ -71,7 +95,6 @@ def finish(
         taken: the use.
         plan: of the session.
         strict: commits that change hand-off files are not taken over.
-        sign: with the user's own signature.
         hold: nothing is taken over.
         nothing: there is nothing to take over, as `nothing_new` said when the jail was empty.
     """
@@ -104,7 +127,7 @@ def finish(
         from launcher.session import harvesting, packages
 
         packages.enable()
-        result = harvesting.take(taken.directory, plan.handoff_patterns, strict=strict, sign=sign)
+        result = harvesting.take(taken.directory, plan.handoff_patterns, strict=strict)
         return Finished([*lines, *harvesting.told(result, once=True)], result.as_dict())
     except Refusal as refusal:
         if refusal.reference == STRICT:

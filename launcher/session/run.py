@@ -41,7 +41,6 @@ def run(
     verbose: bool,
     quiet: bool = False,
     strict: bool = False,
-    sign: bool = False,
     wants: "Wants | None" = None,
     started: int = 0,
     on_start: "Callable[[int], None] | None" = None,
@@ -60,7 +59,6 @@ def run(
         verbose: say on stderr what is done.
         quiet: no summary of what was refused.
         strict: refuse when hand-off files have changed, and harvest nothing then.
-        sign: sign what is harvested.
         wants: told what the command wants; `entry.filter` was made for watching then.
         started: nanoseconds since the epoch that name the session's ledger; 0 for now.
         on_start: told the process id of the jail's init, with which everything in the jail ends.
@@ -121,7 +119,7 @@ def run(
             on_executing=on_executing,
         )
     finally:
-        parts.end(facts, strict=strict, sign=sign)
+        parts.end(facts, strict=strict)
         refusals = parts.denials.total if parts.denials is not None else 0
         told("ended", (status_code, parts.passed, refusals, parts.harvested, parts.changes, tuple(parts.lines)))
         if target is not None:
@@ -260,13 +258,12 @@ class _Parts:
 
             self._nothing_to_harvest = private_git.nothing_new(self._git)
 
-    def end(self, facts: list[tuple[str, str, str]], *, strict: bool, sign: bool) -> None:
+    def end(self, facts: list[tuple[str, str, str]], *, strict: bool) -> None:
         """Ends all of it, and hands over the work.
 
         Args:
             facts: of the jail; what the limits say of themselves is added.
             strict: harvest nothing when hand-off files have changed.
-            sign: sign what is harvested.
         """
         if self.limits is not None:
             facts[:] = self.limits.facts(tuple(facts))
@@ -287,7 +284,6 @@ class _Parts:
                 self._git,
                 self._plan,
                 strict=strict,
-                sign=sign,
                 hold=strict and bool(self.changes),
                 nothing=self._nothing_to_harvest,
             )

@@ -86,7 +86,6 @@ def launch(argv: list[str], observer: "Callable[[str, Any], None] | None" = None
         verbose="--verbose" in launch,
         quiet="--quiet" in launch,
         strict="--strict-handoff" in launch,
-        sign="--sign" in launch,
         choices=rules.Choices(
             cwd=chosen["--cwd"], mcp=chosen["--mcp"], files=chosen["--fs"], terminals=chosen["--terminals"]
         ),

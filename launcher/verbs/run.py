@@ -25,7 +25,7 @@ EXAMPLES = (
     ("paddock run --report report.json -- true", "what was really enforced, as JSON"),
 )
 
-_UNPLANNED = ("--env", "--session", "--report", "--dry-run", "--verbose", "--quiet", "--strict-handoff", "--sign")
+_UNPLANNED = ("--env", "--session", "--report", "--dry-run", "--verbose", "--quiet", "--strict-handoff")
 """Options that no Plan depends on."""
 
 RUNNERS = frozenset(
@@ -82,7 +82,6 @@ def launch(
         verbose="--verbose" in options,
         quiet="--quiet" in options,
         strict="--strict-handoff" in options,
-        sign="--sign" in options,
         observer=observer,
         early=early,
     )

@@ -56,6 +56,9 @@ def _harvest(
     sign: Annotated[
         bool, typer.Option("--sign", help="Sign the commits, by your own git configuration (user.signingKey).")
     ] = False,
+    no_sign: Annotated[
+        bool, typer.Option("--no-sign", help="Do not, though a session was told to (which counts otherwise).")
+    ] = False,
     push: Annotated[str, typer.Option("--push", metavar="REMOTE", help="Then push there what was taken.")] = "",
     max_size: Annotated[str, typer.Option("--max-size", metavar="BYTES", help="Largest pack (default: 2G).")] = "2G",
     max_blob: Annotated[
@@ -77,6 +80,8 @@ def _harvest(
     moved; 4 when a session is running there; 125 when it was refused, or failed.
     """
     limits = Limits(_bytes("--max-size", max_size), max_objects, _bytes("--max-blob", max_blob), max_commits)
+    if sign and no_sign:
+        raise Refusal("usage", "--sign and --no-sign exclude each other", hint="paddock worktree harvest --help")
     where, git_dir, root, project = _place(directory)
     settings, _ = configuration.load(project, None, None, os.environ)
     patterns = [(entry.value, "protect") for entry in settings.handoff_protect]
@@ -85,7 +90,7 @@ def _harvest(
         where,
         patterns,
         strict=strict,
-        sign=sign,
+        sign=True if sign else False if no_sign else None,
         limits=limits,
         branches=_branches(branch or []),
         step=_progress if not as_json and sys.stderr.isatty() else lambda what: None,

@@ -22,6 +22,7 @@ FLAG_OF = {
     "environment.pass": "--env",
     "environment.set": "--env",
     "git.mode": "--git",
+    "git.sign": "--sign",
     "git.submodules": "--submodule",
     "limits": "--limit",
     "backend.choice": "--backend",

@@ -82,6 +82,9 @@ def loosening(below: Settings, layer: Layer) -> list[str]:
     ]
     if content.git.mode not in GIT_TIGHTER[below.git_mode.value]:
         changed("git_mode", content.git.mode)
+    if content.git.sign is not None and content.git.sign is not below.sign.value:
+        # Neither is tighter: the user's name under an agent's work, or work without it that he wants to be known by it.
+        found.append(f"git.sign: {_word(content.git.sign)} instead of {_word(below.sign.value)}")
     limits = dict(entry.value for entry in below.limits)
     for name in sorted(content.limits.model_fields_set):
         value = getattr(content.limits, name)
@@ -100,6 +103,10 @@ def loosening(below: Settings, layer: Layer) -> list[str]:
     return found
 
 
+def _word(value: bool) -> str:
+    return "true" if value else "false"
+
+
 def _source(layer: Layer, key: str) -> Source:
     return Source(layer.kind, layer.origin, flag_of(key) if layer.kind == Kind.FLAGS else key)
 
@@ -110,6 +117,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
     tables: dict[str, dict[str, Sourced[tuple[str, str]]]] = {"env_set": {}, "devices": {}}
     limits: dict[str, Sourced[tuple[str, int]]] = {}
     freeze_root = Sourced(False, Source(Kind.DEFAULT, "", "filesystem.freeze_root"))
+    sign = Sourced(False, Source(Kind.DEFAULT, "", "git.sign"))
     keep_prompts = Sourced(False, Source(Kind.DEFAULT, "", "provider.keep_prompts"))
     handoff: dict[str, tuple[str, Sourced[str]]] = {}
     for layer in layers:
@@ -144,6 +152,8 @@ def _merged(layers: Sequence[Layer]) -> Settings:
                 scalars[attribute] = Sourced(scalar, _source(layer, KEYS[attribute]))
         if content.filesystem.freeze_root is not None:
             freeze_root = Sourced(content.filesystem.freeze_root, _source(layer, KEYS["freeze_root"]))
+        if content.git.sign is not None:
+            sign = Sourced(content.git.sign, _source(layer, KEYS["sign"]))
         if content.provider.keep_prompts is not None:
             keep_prompts = Sourced(content.provider.keep_prompts, _source(layer, KEYS["keep_prompts"]))
         for attribute, table in (("env_set", content.environment.set_), ("devices", content.system.devices)):
@@ -179,6 +189,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
         env_pass=accumulated["env_pass"],
         env_set=pairs["env_set"],
         git_mode=scalars["git_mode"],
+        sign=sign,
         submodules=accumulated["submodules"],
         backend=scalars["backend"],
         provider=scalars["provider"],

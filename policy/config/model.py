@@ -87,6 +87,7 @@ class Git(Part):
     """Access to the repository's git data."""
 
     mode: Literal["auto", "private", "readonly", "shared"] | None = None
+    sign: Boolean | None = None
 
 
 Bytes = Annotated[int | None, PlainValidator(values.size)]

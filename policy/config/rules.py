@@ -34,6 +34,7 @@ class Rules:
     env_pass: tuple[str, ...]
     env_set: tuple[tuple[str, str], ...]
     git: str
+    sign: bool
     backend: str
     limits: tuple[tuple[str, int], ...]
     handoff_protect: tuple[str, ...]
@@ -99,6 +100,7 @@ def rules(settings: Settings, root: str, host: Lists) -> Rules:
         env_pass=tuple(entry.value for entry in settings.env_pass),
         env_set=tuple(entry.value for entry in settings.env_set),
         git=settings.git_mode.value,
+        sign=settings.sign.value,
         backend=settings.backend.value,
         limits=tuple(entry.value for entry in settings.limits),
         handoff_patterns=tuple((entry.value, "protect") for entry in settings.handoff_protect)

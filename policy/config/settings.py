@@ -59,6 +59,7 @@ class Settings:
     env_pass: Strings
     env_set: Pairs
     git_mode: Sourced[str]
+    sign: Sourced[bool]
     submodules: Strings
     limits: tuple[Sourced[tuple[str, int]], ...]
     backend: Sourced[str]
@@ -125,6 +126,7 @@ KEYS = {
     "env_pass": "environment.pass",
     "env_set": "environment.set",
     "git_mode": "git.mode",
+    "sign": "git.sign",
     "submodules": "git.submodules",
     "limits": "limits",
     "backend": "backend.choice",
@@ -148,6 +150,7 @@ _SCALARS = {
         "network_mode",
         "server_name",
         "git_mode",
+        "sign",
         "backend",
         "provider",
         "dialect",

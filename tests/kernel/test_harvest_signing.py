@@ -16,6 +16,7 @@ from tests.support.identity import Who
 from tests.support.install import Installed
 from tests.support.paddock import Paddock
 from tests.support.private_git import Planted
+from tests.support.session import PATIENCE, Session
 
 _FORMAT = "--format=%T %an %ae %at %cn %ce %ct %e %B"
 """All that a commit says, but for its parents and signature."""
@@ -114,6 +115,31 @@ def test_a_run_signs_what_it_harvests_and_the_next_one_goes_on_from_there(here: 
     assert here.run("--", "git", "status", "--porcelain", "--untracked-files=no").stderr == ""
 
 
+def test_a_killed_sessions_work_is_signed_as_it_was_told(here: Paddock) -> None:
+    """By the user's configuration too, but not by the project's alone, which whoever works there may have written."""
+    project = here.worktree / ".paddock.toml"
+    project.write_text("[git]\nsign = true\n")
+    here.who.give(here.worktree)
+    work = ("sh", "-c", "git commit -q --allow-empty -m work; echo ready; exec cat")
+    assert here.refused("run", "--", *work).reference == "config-untrusted"
+    user = here.who.home / ".config/paddock/config.toml"
+    user.parent.mkdir(parents=True)
+    project.rename(user)
+    here.who.give(here.who.home)
+    user.chmod(0o600)
+    with Session(here, command=work) as session:
+        session.process.kill()
+        session.process.wait(PATIENCE)
+    user.unlink()
+    with Session(here, command=work):  # told nothing, while the other's work waits
+        pass
+    assert _host(here, "log", "--format=%G? %s").splitlines()[:2] == ["G work", "G work"]
+    _sessions_work(here, "true", "--sign")
+    with Session(here, command=work):
+        pass
+    assert _host(here, "log", "--format=%G?").split()[:3] == ["N", "G", "G"]
+
+
 def test_what_was_signed_and_kept_beside_a_branch_is_known_again(here: Paddock) -> None:
     """The branch has moved: the signed work is kept once, and the session after the merge starts from the merge."""
     work = "date >.envrc; git add .envrc; git commit -q -m work"
@@ -207,5 +233,6 @@ def test_what_cannot_be_signed_as_it_is_is_not_taken(here: Paddock, keys: Path) 
     """
     _, told = _sessions_work(here, tagged, "--sign")
     assert "[harvest-sign]" in told
-    assert "2 commits harvested" in ok(here.call("worktree", "harvest"))
+    assert here.refused("worktree", "harvest").reference == "harvest-sign"  # as that session was told
+    assert "2 commits harvested" in ok(here.call("worktree", "harvest", "--no-sign"))
     assert "\nheader of its own" in _host(here, "cat-file", "commit", "HEAD~1")

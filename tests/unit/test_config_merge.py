@@ -113,6 +113,7 @@ LOOSE: list[tuple[dict[str, Any], str]] = [
     ({"environment": {"set": {"PATH": "/tmp"}}}, "environment.set: sets PATH"),
     ({"git": {"mode": "shared"}}, "git.mode: shared instead of private"),
     ({"git": {"mode": "readonly"}}, "git.mode: readonly instead of private"),
+    ({"git": {"sign": False}}, "git.sign: false instead of true"),
     ({"limits": {"memory": "2G"}}, "limits.memory: 2147483648 instead of 1073741824"),
     ({"limits": {"memory": "unlimited"}}, "limits.memory: unlimited instead of 1073741824"),
     ({"backend": {"choice": "bubblewrap"}}, "backend.choice: bubblewrap instead of auto"),
@@ -131,7 +132,7 @@ BELOW = [
         {
             "filesystem": {"freeze_root": True},
             "network": {"mode": "proxy", "allow_domains": ["good.example"]},
-            "git": {"mode": "private"},
+            "git": {"mode": "private", "sign": True},
             "limits": {"memory": "1G"},
             "provider": {"keep_prompts": True, "logins": "copy"},
         },

@@ -25,6 +25,7 @@ FIELDS: dict[str, object] = {
     "command": "true",
     "arguments": ("--flag",),
     "arguments_unless": (),
+    "sign": True,
     "logins": (),
     "arguments_at": 1,
     "grants": (("/srv/tree", "rwx", "worktree"), ("@home", "rwx", "home"), ("@tmp/x", "rw", "temp")),

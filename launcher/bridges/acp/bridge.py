@@ -54,7 +54,6 @@ def serve(
     verbose: bool,
     quiet: bool,
     strict: bool,
-    sign: bool,
     choices: Choices,
     grace: float = GRACE,
     observer: Callable[[str, Any], None] | None = None,
@@ -73,7 +72,6 @@ def serve(
         verbose: say on stderr what is done.
         quiet: no summary of what was refused.
         strict: refuse when hand-off files have changed.
-        sign: sign what is harvested.
         choices: what the bridge does with what the client offers.
         grace: seconds for the provider to end by itself when the client has left.
         observer: see `run.run`; called in the launcher's process, also with "refused" and a Refusal's dictionary.
@@ -90,7 +88,7 @@ def serve(
     if child == 0:
         _launch(own, to_provider, from_provider, notice, observer, lambda tell: run.run(
             entry, arguments, places, given=given, name=session, report=report, verbose=verbose, quiet=quiet,
-            strict=strict, sign=sign, started=started, on_start=tell, observer=observer,
+            strict=strict, started=started, on_start=tell, observer=observer,
         ))  # fmt: skip
     for fd in (to_provider[0], from_provider[1], notice[1]):
         os.close(fd)

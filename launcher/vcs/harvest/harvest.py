@@ -55,7 +55,7 @@ def harvest(
     branches: Mapping[str, str] | None = None,
     handoff: Handoff = lambda changes: (),
     strict: bool = False,
-    sign: bool = False,
+    sign: bool | None = None,
     step: Callable[[str], None] = lambda what: None,
 ) -> HarvestResult:
     """Takes over what the private git directory in `directory` holds.
@@ -67,7 +67,7 @@ def harvest(
             of the agent's name may stand a submodule's, with a colon.
         handoff: finds hand-off files among the changes.
         strict: refuse when it finds any.
-        sign: commits of the worktree's own repository are made anew with the user's signature.
+        sign: commits are made anew with the user's signature; None for what the sessions were told that made them.
         step: told each step before it is done, for progress.
 
     Returns:
@@ -85,8 +85,12 @@ def harvest(
             return HarvestResult(record.worktree if record else "", "busy")
         if rest is frozen.Rest.ENDED:
             swap.dock(directory)  # a session that was killed could not
-        run = _Run(directory, limits or Limits(), handoff, strict=strict, sign=sign, step=step)
-        return run.all(branches or {})
+        wanted = signed.wished(directory) if sign is None else sign
+        run = _Run(directory, limits or Limits(), handoff, strict=strict, sign=wanted, step=step)
+        result = run.all(branches or {})
+        if not result.branches:  # nothing waits any more
+            signed.granted(directory)
+        return result
 
 
 class _Run:

@@ -171,5 +171,6 @@ def _refused(oid: str, why: str) -> Refusal:
         "harvest-sign",
         f"{oid} cannot be signed, so nothing is taken over",
         context=why,
-        hint=f"git commit-tree -S, in a terminal, shows whether git itself can sign; or harvest without --sign; {KEPT}",
+        hint="git commit-tree -S, in a terminal, shows whether git itself can sign; or paddock worktree harvest "
+        f"--no-sign; {KEPT}",
     )

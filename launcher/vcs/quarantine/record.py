@@ -26,6 +26,8 @@ POINTERS = "pointers"
 STORE = "store"
 HARVEST = "harvest"
 SWAPPED_NOW = "swapped"
+SIGN = "sign"
+"""File that says that what waits in the private git directory is to be signed, whoever harvests it."""
 
 MOUNTED = "mounted"
 SWAPPED = "swapped"

@@ -6,7 +6,8 @@ session there starts from the signed ones. Kept beside the record, out of every 
 
 from collections.abc import Mapping
 
-from launcher.vcs.quarantine.record import replace_file
+from launcher.lean import os
+from launcher.vcs.quarantine.record import SIGN, replace_file
 
 NAME = "signed"
 MOST = 100_000
@@ -30,3 +31,21 @@ def write(directory: str, pairs: Mapping[str, str]) -> None:
     """Replaces what is known (OSError)."""
     newest = list(pairs.items())[-MOST:]
     replace_file(f"{directory}/{NAME}", "".join(f"{old} {new}\n" for old, new in newest).encode("ascii"))
+
+
+def wish(directory: str) -> None:
+    """Has whoever harvests next sign (OSError). For the start of a session, whose end may be a kill."""
+    replace_file(f"{directory}/{SIGN}", b"")
+
+
+def wished(directory: str) -> bool:
+    """Whether a session has asked for signatures on what waits there."""
+    return os.path.lexists(f"{directory}/{SIGN}")
+
+
+def granted(directory: str) -> None:
+    """Forgets the wish: nothing waits any more (OSError)."""
+    try:
+        os.unlink(f"{directory}/{SIGN}")
+    except FileNotFoundError:
+        return
