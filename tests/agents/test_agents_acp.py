@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support import acp_agents
-from tests.support.agent_scene import Scene
+from tests.support.agent_scene import EXECUTED, Scene
 from tests.support.features import need
-from tests.support.models.script import Run, Write
+from tests.support.models.script import Run, Step, Write
 
 
 def forged(scene: Scene) -> Run:
@@ -48,16 +48,24 @@ def test_an_agent_of_an_editor_works_in_its_worktree_and_reaches_nothing_else(
     assert told.editor.written == [f"{scene.worktree}/made.txt"] * agent.through_editor
     assert told.editor.run == []
     assert "1 commit harvested to one" in told.stderr
+    if agent.through_terminal:  # a jail's further commands have no way to what its first one holds open
+        assert "/proc/2/fd/1: Permission denied" in scene.model.results[-2]
+        return
     assert "asked the editor" in scene.model.results[-2]
     refused = [json.loads(line)["path"] for line in scene.paddock.call("denials", "--json").stdout.splitlines()]
     assert {f"{scene.outside}/by-editor", f"{scene.outside}/secret"} <= set(refused)
 
 
-def test_without_the_bridge_an_editor_writes_outside_for_an_agent(scene: Scene, tmp_path: Path) -> None:
-    """The editor is in no jail, and a prefix alone does not see what it is asked for."""
+@pytest.mark.parametrize("make", [acp_agents.qwen, acp_agents.goose])
+def test_without_the_bridge_an_editor_writes_outside_for_an_agent(
+    scene: Scene, make: Callable[[Scene], acp_agents.Agent], tmp_path: Path
+) -> None:
+    """The editor is in no jail, and a prefix alone does not see what it is asked for, commands included."""
     need("userns")
     beside = scene.beside
-    agent = replace(acp_agents.qwen(scene), options=())
-    told = acp_agents.talk(scene, agent, [Write(str(beside), "x\n")], tmp_path / "stderr", verb="run")
+    agent = replace(make(scene), options=())
+    script: list[Step] = [Write(str(beside), "x\n"), Run(f"{scene.outside}/tool")]
+    told = acp_agents.talk(scene, agent, script, tmp_path / "stderr", verb="run")
     assert told.editor.written == [str(beside)], told.stderr
     assert beside.read_text() == "x\n"
+    assert (EXECUTED in scene.model.results[1]) is agent.through_terminal

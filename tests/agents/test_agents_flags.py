@@ -18,9 +18,6 @@ PATIENCE = 60
 COMPLAINT = re.compile(r"(?im)^.*\b(?:unknown|unexpected)\b.*$")
 UNHEARD_OF = "unheard-of"
 
-NOT_INSTALLED = frozenset({"goose"})
-"""Providers whose programmes the tests do not install: no package of a registry holds them."""
-
 
 class Place(NamedTuple):
     """A worktree with two granted submodules."""
@@ -47,13 +44,13 @@ def programme(name: str) -> str:
     return next(command for command in spec.commands if command in agent_packages.PROGRAMS)
 
 
-FLAGGED = [name for name in REGISTRY.names() if native(name) and name not in NOT_INSTALLED]
+FLAGGED = [name for name in REGISTRY.names() if native(name)]
 
 
 def test_the_providers_with_flags_are_those_that_are_asked_here() -> None:
     """A provider that is given flags without being asked for them here would be a belief."""
     assert {"claude-code", "codex", "copilot", "gemini", "mistral-vibe", "qwen"} == set(FLAGGED)
-    assert not native("goose")
+    assert {"goose", "opencode"} == set(REGISTRY.names()) - set(FLAGGED)
 
 
 @pytest.mark.parametrize("name", FLAGGED)
@@ -74,6 +71,7 @@ def test_a_real_programme_accepts_our_native_flags(scene: Scene, name: str) -> N
     [
         ("claude-code", ("claude", "-p", "Hello."), "unknown option '--allowed-paths'"),
         ("codex", ("codex", "exec", "Hello."), "unexpected argument '--workspace'"),
+        ("goose", ("goose", "acp"), "unexpected argument '--root-dir'"),
     ],
 )
 def test_a_real_programme_ends_at_the_flags_of_the_specification(

@@ -27,6 +27,12 @@ def opencode(scene: Scene) -> Agent:
     return Agent(("opencode", "acp"), acp_agents.opencode(scene).environment)
 
 
+def goose(scene: Scene) -> Agent:
+    """It asks nobody by itself, so here its user wants to be asked."""
+    agent = acp_agents.goose(scene)
+    return replace(agent, environment=agent.environment | {"GOOSE_MODE": "approve"})
+
+
 def gemini(scene: Scene) -> Agent:
     """Its key and its server are variables that the provider's file names."""
     environment = {"GEMINI_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": scene.model.url}
@@ -39,7 +45,7 @@ def qwen(scene: Scene) -> Agent:
     return Agent(("qwen", "--acp", "--auth-type", "openai"), environment, login="openai")
 
 
-@pytest.mark.parametrize("make", [claude, codex, opencode, gemini, qwen])
+@pytest.mark.parametrize("make", [claude, codex, goose, opencode, gemini, qwen])
 def test_an_agent_in_a_jail_does_not_ask(scene: Scene, make: Callable[[Scene], Agent], tmp_path: Path) -> None:
     """Neither before it writes a file nor before it runs a command; and it is told of no option but by Paddock."""
     need("userns")
@@ -49,7 +55,7 @@ def test_an_agent_in_a_jail_does_not_ask(scene: Scene, make: Callable[[Scene], A
     assert EXECUTED in scene.model.results[2]
 
 
-@pytest.mark.parametrize("make", [claude, gemini])
+@pytest.mark.parametrize("make", [claude, gemini, goose])
 def test_an_agent_whose_questions_are_kept_asks(scene: Scene, make: Callable[[Scene], Agent], tmp_path: Path) -> None:
     """The editor's user decides then, as without a jail."""
     need("userns")

@@ -30,6 +30,7 @@ class Agent:
         hosts: what it asks for of its own accord, for plug-ins and packages. Nobody can switch it off for a session.
         options: of `paddock`.
         through_editor: whether its file tool uses an editor that offers to read and write.
+        through_terminal: whether its shell is the editor's terminal, which the bridge has in the jail beside it.
     """
 
     command: tuple[str, ...]
@@ -38,6 +39,7 @@ class Agent:
     hosts: frozenset[str] = frozenset()
     options: tuple[str, ...] = ()
     through_editor: bool = False
+    through_terminal: bool = False
 
 
 def claude(_scene: Scene) -> Agent:
@@ -65,6 +67,11 @@ def opencode(scene: Scene) -> Agent:
         "OPENCODE_DISABLE_MODELS_FETCH": "1",
     }
     return Agent(("opencode", "acp"), environment, hosts=PACKAGES)
+
+
+def goose(scene: Scene) -> Agent:
+    environment = {"GOOSE_PROVIDER": "openai", "GOOSE_MODEL": "m", "OPENAI_HOST": scene.model.url}
+    return Agent(("goose", "acp", "--with-builtin", "developer"), environment, through_terminal=True)
 
 
 def gemini(scene: Scene) -> Agent:
@@ -114,4 +121,4 @@ def talk(scene: Scene, agent: Agent, script: list[Step], log: Path, *, verb: str
     )
 
 
-AGENTS: tuple[Callable[[Scene], Agent], ...] = (claude, codex, copilot, opencode, gemini, qwen)
+AGENTS: tuple[Callable[[Scene], Agent], ...] = (claude, codex, copilot, goose, opencode, gemini, qwen)

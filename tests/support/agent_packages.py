@@ -20,18 +20,19 @@ from tests.support import install
 LOCKED = Path(__file__).parents[1] / "agents/npm"
 WHEELS = LOCKED.parent / "pypi/requirements.txt"
 PROGRAMS = (
-    *("node", "claude", "codex", "copilot", "opencode", "gemini", "qwen", "vibe"),
+    *("node", "claude", "codex", "copilot", "goose", "opencode", "gemini", "qwen", "vibe"),
     *("claude-agent-acp", "codex-acp"),
 )
 
 # The one script of a package that is run: it puts the executable in its place.
 _FINISHING = "@anthropic-ai/claude-code/install.cjs"
 
-# What opencode-ai and @github/copilot launch; they want packages for platforms that not every mirror has. What Vibe's
-# command launches, too: the rest of that wheel wants Python 3.12 and a hundred others.
+# What opencode-ai, @github/copilot and @aaif/goose launch; they want packages for platforms that not every mirror has.
+# What Vibe's command launches, too: the rest of that wheel wants Python 3.12 and a hundred others.
 _LINKS = {
     "opencode": "opencode-linux-x64-baseline/bin/opencode",
     "copilot": "@github/copilot-linux-x64/copilot",
+    "goose": "@aaif/goose-binary-linux-x64/bin/goose",
     "vibe": ".wheels/vibe/_bin/vibe-rs",
 }
 _WHEEL = ("--python-version=3.12", "--implementation=cp", "--abi=abi3", "--platform=manylinux_2_28_x86_64")
