@@ -44,6 +44,7 @@ def _clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(SCRUBBED)]:
             patch.delenv(name)
+        install.spread(tmp_path_factory.getbasetemp())
         patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
         yield
     os.umask(before)

@@ -53,7 +53,7 @@ from launcher.workflow.requests.ticket import (
 from launcher.workflow.resolution import worktree_of_session
 from policy.sandbox import SandboxValidationResult, WorktreeSandbox
 from policy.worktree import WorktreeSandboxContext
-from tests.support import file_jails
+from tests.support import file_jails, templates
 from tests.support.identity import Who
 from tests.support.install import Installed
 
@@ -101,12 +101,11 @@ _SCRIPT = """
 git() { command git -c init.defaultBranch=main -c protocol.file.allow=always "$@"; }
 fill() { mkdir "$1/dir"; echo "$1" > "$1/file"; echo deep > "$1/dir/file"; git -C "$1" add .; }
 identify() { git -C "$1" config user.name Tester; git -C "$1" config user.email tester@example.invalid; }
-place=$PWD
 for name in "$@"; do
     git init -q "up-$name"; identify "up-$name"; fill "up-$name"; git -C "up-$name" commit -q -m 'First.'
 done
 git init -q app; identify app; fill app
-for name in "$@"; do git -C app submodule --quiet add "$place/up-$name" "$name"; identify "app/$name"; done
+for name in "$@"; do git -C app submodule --quiet add "../up-$name" "$name"; identify "app/$name"; done
 git -C app commit -q -m 'app: First.'
 """
 
@@ -142,8 +141,7 @@ class Scene:
         self.installed = installed
         self.main = place / "app"
         self.submodules = submodules
-        ended = who.run(["sh", "-eu", "-c", _SCRIPT, "sh", *submodules], cwd=place)
-        assert ended.returncode == 0, ended.stderr
+        templates.grow(who, place, _SCRIPT, *submodules)
         self.keeper = WorktreeService(str(place / "state"))
         self.worktrees = ChildWorktrees(self.keeper)
         self.contexts = InMemoryRequestContextRepository()

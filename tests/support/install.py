@@ -4,6 +4,7 @@ Kept between runs below the system's temp directory, named after the content of 
 change of the sources costs a build and only a change of the dependencies costs an installation.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -24,6 +25,8 @@ from tests.support.identity import DROP, reachable_by_all
 ROOT = Path(__file__).resolve().parents[2]
 INPUTS = ("pyproject.toml", "README.md", "LICENSE", "launcher", "policy", "systemd")
 KEEP_SECONDS = 24 * 3600
+
+_FS_IOC_GETFLAGS, _FS_IOC_SETFLAGS, _FS_TOPDIR_FL = 0x80086601, 0x40086602, 0x00020000  # linux/fs.h, 64 bits
 
 # Read at import: pip needs the caller's configuration, and tests run in a scrubbed environment.
 CALLER = {name: value for name, value in os.environ.items() if not name.startswith(("PADDOCK_", "PYTHON"))}
@@ -65,7 +68,26 @@ def public_root(temp: Path | None = None) -> Path:
     info = root.lstat()
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o022:
         raise PermissionError(f"{root} is not a directory that only this user can write; remove it")
+    spread(root)
     return root
+
+
+def spread(directory: Path) -> None:
+    """Has ext4 put each directory below this one somewhere else on the disk (chattr(1), +T); others ignore it.
+
+    Where it has no journal, ext4 leaves inodes alone for minutes after they were freed, and looks at each of them again
+    for each new file nearby. Tests remove thousands of files: without this, making a file takes 0.4 ms instead of 0.01.
+    """
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        flags = int.from_bytes(fcntl.ioctl(fd, _FS_IOC_GETFLAGS, bytes(8)), sys.byteorder)
+        if not flags & _FS_TOPDIR_FL:
+            fcntl.ioctl(fd, _FS_IOC_SETFLAGS, (flags | _FS_TOPDIR_FL).to_bytes(8, sys.byteorder))
+    except OSError as error:
+        if error.errno not in (errno.ENOTTY, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM):
+            raise
+    finally:
+        os.close(fd)
 
 
 def source_files() -> list[Path]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support import templates
 from tests.support.identity import Who, Word
 from tests.support.install import Installed
 
@@ -111,8 +112,7 @@ class Paddock:
 
 def make(who: Who, installed: Installed, place: Path) -> Paddock:
     """A repository with one linked worktree in `place`, which `who` owns."""
-    ended = who.run(["sh", "-eu", "-c", _SCRIPT], cwd=place)
-    assert ended.returncode == 0, ended.stderr
+    templates.grow(who, place, _SCRIPT)
     return Paddock(who, installed, place, place / "one", place / "main")
 
 

@@ -1,9 +1,9 @@
 """A real git repository with two linked worktrees and a submodule, owned by whom the test acts as."""
 
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support import templates
 from tests.support.identity import Who
 
 SUBMODULE = "library"
@@ -24,7 +24,7 @@ identify main
 mkdir main/src
 echo 'print("hello")' > main/src/hello.py
 echo 'A repository for tests.' > main/README.md
-git -C main submodule --quiet add "$PWD/upstream" library
+git -C main submodule --quiet add ../upstream library
 git -C main add .
 git -C main commit -q -m 'main: First.'
 for name in one two; do
@@ -64,8 +64,6 @@ class Repo:
 
 
 def make(who: Who, place: Path) -> Repo:
-    """Makes the repository below `place`, which `who` owns (about 0.2 s)."""
-    ended = who.run(["sh", "-eu", "-c", _SCRIPT], cwd=place)
-    if ended.returncode != 0:
-        raise subprocess.CalledProcessError(ended.returncode, "git", ended.stdout, ended.stderr)
+    """Makes the repository below `place`, which `who` owns."""
+    templates.grow(who, place, _SCRIPT)
     return Repo(who, place / "main", place / "one", place / "two", place / "upstream")

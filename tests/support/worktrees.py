@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.vcs.worktrees.service import WorktreeService
+from tests.support import templates
 from tests.support.identity import SYSTEM_PATH
 
 ENV = {
@@ -55,15 +56,24 @@ class Place(NamedTuple):
 
 def plain(root: Path) -> Place:
     """`app` has one file and ignores `.env` and logs."""
+    templates.repeat(_plain, root)
+    return Place(root, root / "app", WorktreeService(str(root / "state")))
+
+
+def _plain(root: Path) -> None:
     app = root / "app"
     app.mkdir()
     git("init", "-q", "-b", "main", at=app)
     committed(app, **{"file": "one\n", ".gitignore": ".env\n*.log\n"})
-    return Place(root, app, WorktreeService(str(root / "state")))
 
 
 def nested(root: Path) -> Place:
     """`app` has the submodule `outer` at lib/outer, and that `deep/inner`. What they were cloned from is gone."""
+    templates.repeat(_nested, root)
+    return Place(root, root / "app", WorktreeService(str(root / "state")))
+
+
+def _nested(root: Path) -> None:
     for name in ("up-inner", "up-outer", "app"):
         (root / name).mkdir()
         git("init", "-q", "-b", "main", at=root / name)
@@ -75,7 +85,6 @@ def nested(root: Path) -> Place:
     git("submodule", "--quiet", "update", "--init", "--recursive", at=root / "app")
     for name in ("up-inner", "up-outer"):
         (root / name).rename(root / f"gone-{name}")
-    return Place(root, root / "app", WorktreeService(str(root / "state")))
 
 
 def leftovers(place: Place) -> list[str]:
