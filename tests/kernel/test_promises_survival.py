@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.jail import processes
 from policy import promises
 from tests.support.install import base_python
 from tests.support.programs.scene import Scene
@@ -93,18 +94,8 @@ def ours(pid: int) -> list[int]:
     found, level = [], [pid]
     while level:
         found += level
-        level = [child for parent in level for child in _children(parent)]
+        level = [child for parent in level for child in processes.children(parent)]
     return [candidate for candidate in found if b"paddock" in _words(candidate)]
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            found += map(int, file.read_text().split())
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found
 
 
 def _words(pid: int) -> bytes:
