@@ -131,7 +131,13 @@ def main(given: dict[str, str]) -> dict[str, Outcome]:
     home, temp = os.environ["HOME"], os.environ["TMPDIR"]
     pair("writes", "write into the real home", write(f"{given['home']}/.paddock-selftest"), "write into the private "
          "home", write(f"{home}/selftest"))  # fmt: skip
-    pair("writes", "write into /etc", write("/etc/paddock-selftest"), "write into the private temp", write(f"{temp}/x"))
+    pair(
+        "writes",
+        "write into /etc",
+        write("/etc/paddock-selftest"),
+        "write into the private temp",
+        write(f"{temp}/paddock-selftest"),
+    )
     pair("deny-inside-allow", "read the exception", read(f"{given['tree']}/exception/file"), "read beside it",
          read(f"{given['tree']}/beside/file"))  # fmt: skip
     pair("toolchains", "read a file of the real home", read_any(given["private"].split("\n")), "run this interpreter",
