@@ -31,6 +31,10 @@ class Patterns:
         """Takes (pattern, mode) pairs as `Plan.handoff_patterns` has them; ``*`` and ``?`` do not cross a slash."""
         self._plain: dict[str, list[tuple[tuple[str, ...], str]]] = {}
         self._wild: list[tuple[tuple[str, ...], str]] = []
+        patterns = tuple(patterns)
+        firsts = {pattern.partition("/")[0] for pattern, mode in patterns if mode == PROTECT}
+        self._begin_wild = [_literal(first) for first in firsts if "*" in first or "?" in first]
+        self._begin = firsts - {first for first in firsts if "*" in first or "?" in first}
         for pattern, mode in (*patterns, *GIT_OWN):
             parts = tuple(part for part in pattern.split("/") if part)
             if not parts:
@@ -39,6 +43,10 @@ class Patterns:
                 self._wild.append((parts, mode))
             else:
                 self._plain.setdefault(parts[0], []).append((parts, mode))
+
+    def begins(self, name: str) -> bool:
+        """Whether one of the patterns for protected files begins with `name`; git's own are left out."""
+        return name in self._begin or any(fnmatchcase(name, first) for first in self._begin_wild)
 
     def mode(self, path: str) -> str | None:
         """How `path` (relative, slashes) is treated: ``protect``, ``report``, or None when no pattern is about it."""
@@ -56,6 +64,10 @@ class Patterns:
 def _fits(parts: list[str], pattern: tuple[str, ...]) -> bool:
     # Brackets stand for themselves, as everywhere in the configuration.
     return len(parts) == len(pattern) and all(
-        part == wanted or (("*" in wanted or "?" in wanted) and fnmatchcase(part, wanted.replace("[", "[[]")))
+        part == wanted or (("*" in wanted or "?" in wanted) and fnmatchcase(part, _literal(wanted)))
         for part, wanted in zip(parts, pattern, strict=True)
     )
+
+
+def _literal(wanted: str) -> str:
+    return wanted.replace("[", "[[]")

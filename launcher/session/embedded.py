@@ -1,13 +1,15 @@
-"""Repositories that a session has made inside its worktree.
+"""What a session has made deep inside its worktree: repositories, and hand-off files in whatever directory.
 
-Whoever runs git there, an editor included, obeys their configuration: a file system monitor, a pager, hooks. A bare one
-needs no `.git` to be found (git-config(1), safe.bareRepository). What is made is known by the time of its last change,
-which nobody can set back.
+Whoever runs git there, an editor included, obeys a repository's configuration: a file system monitor, a pager, hooks. A
+bare one needs no `.git` to be found (git-config(1), safe.bareRepository). Tools look for their files where they are
+started. What is made is known by the time of its last change, which nobody can set back.
 
 Not on the launch path: a walk over the worktree, at the end of sessions that lasted.
 """
 
 import os
+
+from policy.handoff import PROTECT, Patterns
 
 MOST_ENTRIES = 500_000
 """Entries of the worktree that are looked at; large trees of dependencies are part of it."""
@@ -17,26 +19,35 @@ _OBEYED = ("HEAD", "config", "config.worktree", "commondir", "gitdir")
 
 _OBEYED_BELOW = ("hooks", "info")
 _FURTHER = ("modules", "worktrees")
+_DEPENDENCIES = frozenset({"node_modules", "site-packages"})
+"""Trees of packages, full of files of all kinds that nobody goes to; for hand-off files they are left out."""
+_PLAIN, _BEGUN, _PACKAGES = range(3)
+"""Kinds of directories: below one with which a pattern begins, each file may be one that it is about."""
 _MOST_BELOW = 10_000
 
 
-def made_since(root: str, known: frozenset[str], since: int) -> tuple[str, ...]:
-    """Paths, relative to `root`, of git directories and pointers in the worktree that are newer than `since`.
+def made_since(
+    root: str, known: frozenset[str], since: int, patterns: Patterns
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Paths, relative to `root`, of what is newer than `since`.
 
     Args:
         root: canonical root of the worktree.
         known: roots of the worktree itself and of its submodules, whose own `.git` is none of these.
         since: nanoseconds since the epoch, by the file system's clock.
+        patterns: of hand-off files.
 
     Returns:
-        Sorted; a bare repository is named by its directory, and so is a directory that cannot be looked into since
-        then. The last one is "..." when the tree is too large.
+        Git directories and pointers, and files that a pattern protects in whatever directory; both sorted. A bare
+        repository is named by its directory, and so is a directory that cannot be looked into since then. The last one
+        is "..." when the tree is too large.
     """
-    found: list[str] = []
-    pending = [root]
+    repositories: list[str] = []
+    files: list[str] = []
+    pending = [(root, _PLAIN)]
     seen = 0
     while pending:
-        here = pending.pop()
+        here, kind = pending.pop()
         names: set[str] = set()
         try:
             with os.scandir(here) as entries:
@@ -45,21 +56,29 @@ def made_since(root: str, known: frozenset[str], since: int) -> tuple[str, ...]:
                     names.add(entry.name)
                     if entry.name == ".git":
                         if here not in known and _newer(entry.path, since):
-                            found.append(entry.path)
-                    elif entry.is_dir(follow_symlinks=False):
-                        pending.append(entry.path)
+                            repositories.append(entry.path)
+                        continue
+                    begun = kind == _BEGUN or (kind == _PLAIN and patterns.begins(entry.name))
+                    if entry.is_dir(follow_symlinks=False):
+                        below = _PACKAGES if kind == _PACKAGES or entry.name in _DEPENDENCIES else int(begun)
+                        pending.append((entry.path, below))
+                    elif begun and _changed(entry.path, since):
+                        path = entry.path[len(root) + 1 :]
+                        # A link may stand for a whole directory of them.
+                        if patterns.mode(path) == PROTECT or entry.is_symlink():
+                            files.append(path)
         except OSError:
             # Whoever may not list a directory can still enter it, and git does; its rights are the command's doing.
             if _changed(here, since):
-                found.append(here)
+                repositories.append(here)
             continue
         # The commondir says where objects and refs are, so a git directory needs none of its own.
         if "HEAD" in names and (names.issuperset(("objects", "refs")) or "commondir" in names) and _newer(here, since):
-            found.append(here)
+            repositories.append(here)
         if seen > MOST_ENTRIES:
-            found.append(f"{root}/...")
+            repositories.append(f"{root}/...")
             break
-    return tuple(sorted(path[len(root) + 1 :] for path in found))
+    return tuple(sorted(path[len(root) + 1 :] for path in repositories)), tuple(sorted(files))
 
 
 def _changed(path: str, since: int) -> bool:

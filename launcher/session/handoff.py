@@ -20,7 +20,7 @@ MOST_ENTRIES = 2000
 """Entries of hand-off directories that are looked at; more are told as one change of the whole."""
 
 LASTING = 0.25
-"""Seconds after which the worktree is searched for repositories that were made in it."""
+"""Seconds after which the worktree is searched for repositories and protected files that were made in it."""
 
 _TICK = 20_000_000  # nanoseconds: the times of files come from a clock that ticks more slowly
 _DIRECTORY = 0o040000
@@ -51,24 +51,26 @@ class Watch:
         """What was created, changed or removed since, sorted by path.
 
         Args:
-            thorough: look for repositories made in the worktree, too, however short the session was. A walk over the
-                worktree would be most of what a short command takes.
+            thorough: look for repositories and protected files in all directories, too, however short the session was.
+                A walk over the worktree would be most of what a short command takes.
         """
         pointing = self._pointing() if self._pointers else {}
-        found = self._changes() + tuple(
+        after = self._seen()
+        found = self._changes(after) + tuple(
             ("changed", f"{root}/.git"[len(self._root) + 1 :], "protect")
             for root, stamp in self._pointers.items()
             if pointing[root] != stamp
         )
         if thorough or time.monotonic() - self._started > LASTING:
             from launcher.session import embedded
+            from policy.handoff import Patterns
 
-            made = embedded.made_since(self._root, self._known, self._since)
+            made, deeper = embedded.made_since(self._root, self._known, self._since, Patterns(self._patterns))
             found += tuple(("created", path, "protect") for path in made)
+            found += tuple(("changed", path, "protect") for path in deeper if not _within(path, after))
         return found
 
-    def _changes(self) -> tuple[Change, ...]:
-        after = self._seen()
+    def _changes(self, after: dict[str, tuple[str, Stamp]]) -> tuple[Change, ...]:
         found: list[Change] = []
         for path in sorted({*self._before, *after}):
             mode = (after.get(path) or self._before[path])[0]
@@ -137,6 +139,11 @@ class Watch:
                 mode,
                 (entry.st_dev, entry.st_ino, entry.st_mode, entry.st_size, entry.st_mtime_ns, entry.st_ctime_ns),
             )
+
+
+def _within(path: str, seen: dict[str, tuple[str, Stamp]]) -> bool:
+    """Whether a path is one that was looked at by itself, or lies in a directory that was told of as a whole."""
+    return any(path == known or path.startswith(known + "/") for known in seen)
 
 
 def _fits(name: str, pattern: str) -> bool:

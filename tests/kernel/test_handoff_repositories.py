@@ -55,6 +55,16 @@ def test_what_git_would_obey_is_told(here: Paddock, made: str, named: str) -> No
     assert (said.reference, f"created {named}\n" in said.text + "\n") == ("handoff-strict", True), said.text
 
 
+def test_protected_files_are_told_in_whatever_directory(here: Paddock) -> None:
+    """Tools look for them where they are started; a link may stand for a directory of them; packages are left out."""
+    made = "mkdir -p a/b/.vscode d node_modules/x; for f in a/.envrc a/b/.vscode/tasks.json node_modules/x/.npmrc"
+    made += "; do echo x >$f; done; ln -s ../a/b/.vscode d/.vscode; echo x >a/b/.vscode/other"
+    said = here.refused("run", "--git", "readonly", "--strict-handoff", "--", "sh", "-c", made)
+    told = [line.split()[-1] for line in said.text.splitlines() if "changed " in line]
+    assert told == ["a/.envrc", "a/b/.vscode/tasks.json", "d/.vscode"], said.text
+    assert here.run("--git", "readonly", "--strict-handoff", "--", "true").returncode == 0
+
+
 def test_reading_them_is_nothing_to_tell(here: Paddock) -> None:
     """The same repositories, looked at only, and files beside them."""
     line = "git -C own log --oneline --all; cat own/.git/config bare.git/config; echo x >m/s/file; mkdir HEADS"

@@ -50,7 +50,7 @@ def test_hand_off_files_in_commits_are_told_and_refused_when_strict(here: Paddoc
     options = ("--git", "private", "--strict-handoff", "--")
     said = here.refused("run", *options, "sh", "-c", f"mkdir -p sub; echo evil >sub/.envrc; {COMMIT}")
     assert said.reference == "handoff-strict"
-    assert "created sub/.envrc" in said.text
+    assert "changed sub/.envrc" in said.text
     assert _host(here, "rev-parse", "HEAD") == before
     # A later session changes nothing about that; by hand it is taken, and told.
     assert here.refused("run", *options, "true").reference == "handoff-strict"
