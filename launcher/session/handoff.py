@@ -173,7 +173,8 @@ def told(changes: tuple[Change, ...]) -> list[str]:
 
 def refused(changes: tuple[Change, ...]) -> Refusal:
     """The Refusal of a strict hand-off."""
-    lines = [f"{what} {printable(path)}" for what, path, _ in changes]
+    # What is protected comes first: what comes last may be cut off.
+    lines = [f"{what} {printable(path)}" for what, path, mode in sorted(changes, key=lambda one: one[2] != "protect")]
     more = f"\nand {len(lines) - 20} more" if len(lines) > 20 else ""
     return Refusal(
         "handoff-strict",

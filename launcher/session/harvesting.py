@@ -92,12 +92,15 @@ def told(result: HarvestResult, *, once: bool = False) -> list[str]:
     if result.branches:
         shown = ", ".join(result.branches[:_SHOWN]) + (" ..." if len(result.branches) > _SHOWN else "")
         lines.append(f"further branches of the agent: {shown}; to take one: paddock worktree harvest --branch NAME")
-    for change, path, mode in result.handoff[:_SHOWN]:
-        if mode == "protect":
-            lines.append(
-                f"commits have {change} {path}: other tools execute or obey it outside the jail; read it first"
-            )
-    reported = [path for _, path, mode in result.handoff if mode != "protect"]
+    # The more dangerous kind by itself: however many of the other kind there are, none of these hides behind them.
+    protected = [(change, path) for change, path, mode in result.handoff if mode == PROTECT]
+    for change, path in protected[:_SHOWN]:
+        lines.append(f"commits have {change} {path}: other tools execute or obey it outside the jail; read it first")
+    if len(protected) > _SHOWN:
+        lines.append(
+            f"and {len(protected) - _SHOWN} more of this kind: git diff --name-only tells all that has changed"
+        )
+    reported = [path for _, path, mode in result.handoff if mode != PROTECT]
     if reported:
         more = f" and {len(reported) - _SHOWN} more" if len(reported) > _SHOWN else ""
         lines.append(f"hand-off files in the commits: {', '.join(reported[:_SHOWN])}{more}")

@@ -200,6 +200,17 @@ def test_hand_off_files_in_commits_are_told_and_refused_when_strict(planted: Pla
     assert result["handoff"] == [["created", ".envrc", "report"]]
 
 
+def test_no_file_hides_behind_many_of_one_content(planted: Planted) -> None:
+    """One blob stands in a tree as often as one likes: what is more than can be looked through is not taken."""
+    blob = planted.agent("hash-object", "-w", "--stdin", stdin="x")
+    lines = "".join(f"100644 blob {blob}\t{name}\n" for name in (*map(str, range(10, 20)), "zz.code-workspace"))
+    commit = planted.agent("commit-tree", "-p", "HEAD", "-m", "x", planted.agent("mktree", stdin=lines))
+    planted.agent("update-ref", "HEAD", commit)
+    refused = planted.harvest(limits={"objects": 8})
+    assert (refused["errorType"], "files differ" in refused["context"]) == ("harvest-too-large", True), refused
+    assert planted.harvest(limits={"objects": 100})["state"] == "harvested"
+
+
 @pytest.mark.parametrize(
     ("limit", "value"), [("pack", 5000), ("objects", 2), ("blob", 60_000), ("commits", 1)], ids=lambda value: str(value)
 )

@@ -48,12 +48,15 @@ def test_hand_off_files_in_commits_are_told_and_refused_when_strict(here: Paddoc
     """With --strict-handoff neither a file in the worktree nor one in a commit is handed over."""
     before = _host(here, "rev-parse", "HEAD")
     options = ("--git", "private", "--strict-handoff", "--")
-    said = here.refused("run", *options, "sh", "-c", f"mkdir -p sub; echo evil >sub/.envrc; {COMMIT}")
+    # The other kind, which comes before it by its name, hides nothing, however much there is of it.
+    many = "for i in $(seq 25); do mkdir a$i; echo {} >a$i/package.json; done"
+    said = here.refused("run", *options, "sh", "-c", f"{many}; mkdir -p sub; echo evil >sub/.envrc; {COMMIT}")
     assert said.reference == "handoff-strict"
     assert "changed sub/.envrc" in said.text
     assert _host(here, "rev-parse", "HEAD") == before
     # A later session changes nothing about that; by hand it is taken, and told.
-    assert here.refused("run", *options, "true").reference == "handoff-strict"
+    said = here.refused("run", *options, "true")
+    assert (said.reference, "created sub/.envrc" in said.text) == ("handoff-strict", True)
     ended = here.run("--git", "private", "--", "true")
     assert "commits have created sub/.envrc" in ended.stderr
     assert _host(here, "rev-parse", "HEAD") != before

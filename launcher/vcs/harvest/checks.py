@@ -15,7 +15,6 @@ from launcher.vcs.harvest.trusted import Quarantine
 from policy.errors import Refusal
 
 _GITLINK = b"160000"
-MOST_FILES = 200_000
 
 EMPTY_TREE = {
     40: "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
@@ -75,18 +74,25 @@ def contents(part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ..
     return Contents(commits, {path: tuple(oids) for path, oids in links.items()})
 
 
-def files(part: Part, git: Git, quarantine: Quarantine, old: str, new: str) -> tuple[FileChange, ...]:
-    """Files that differ between two commits, at most `MOST_FILES`; gitlinks are left out. `old` may be ""."""
+def files(part: Part, git: Git, quarantine: Quarantine, old: str, new: str, limits: Limits) -> tuple[FileChange, ...]:
+    """Files that differ between two commits; gitlinks are left out. `old` may be "".
+
+    Raises:
+        Refusal: harvest-too-large, for more than `limits.objects`: cut short, the list would hide what comes last. One
+            blob may stand in a tree any number of times.
+    """
     words = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", old or EMPTY_TREE[part.digits], new, "--")
     fields = iter(git.run(*words, environment=quarantine.environment).out.split(b"\0"))
     found: list[FileChange] = []
     for record in fields:
-        if not record or len(found) >= MOST_FILES:
+        if not record:
             break
         before, after = record[1:].split(b" ")[:2]
         path = next(fields).decode("utf-8", "surrogateescape")
         if _GITLINK in (before, after):
             continue
+        if len(found) >= limits.objects:
+            raise too_large(part, f"more than {limits.objects} files differ", "--max-objects")
         change = "created" if before == b"000000" else "removed" if after == b"000000" else "changed"
         found.append(FileChange(part.prefix + path, change, after == b"100755"))
     return tuple(found)

@@ -98,9 +98,9 @@ def gather(
         contents = checks.contents(part, found.git, found.quarantine, found.wanted, limits)
         found.commits = contents.commits
         if found.new:
-            found.files = checks.files(part, found.git, found.quarantine, part.base, found.new)
+            found.files = checks.files(part, found.git, found.quarantine, part.base, found.new, limits)
         if found.detached:
-            found.detached_files = checks.files(part, found.git, found.quarantine, part.base, found.detached)
+            found.detached_files = checks.files(part, found.git, found.quarantine, part.base, found.detached, limits)
         for where, commits in contents.gitlinks.items():
             if len(commits) > MOST_LINKS:
                 raise transfer.too_large(part, f"{len(commits)} commits of the submodule {where}", "--max-commits")

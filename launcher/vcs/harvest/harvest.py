@@ -374,7 +374,8 @@ def _gone(part: Part) -> str:
 
 
 def _strict(told: Iterable[tuple[str, str, str]]) -> Refusal:
-    lines = [f"{change} {printable(path)}" for change, path, _ in told]
+    # What is protected comes first: what comes last may be cut off.
+    lines = [f"{change} {printable(path)}" for change, path, mode in sorted(told, key=lambda one: one[2] != "protect")]
     more = f"\nand {len(lines) - 20} more" if len(lines) > 20 else ""
     return Refusal(
         "handoff-strict",
