@@ -16,7 +16,7 @@ import marshal
 import select
 
 from launcher.egress import start
-from launcher.jail import hygiene, init, pages, processes, seccomp_log, status, syscalls
+from launcher.jail import capabilities, hygiene, init, pages, processes, seccomp_log, status, syscalls
 from launcher.jail.namespaces import devices, early, layout
 from launcher.jail.namespaces import enter as namespaces
 from launcher.jail.namespaces.view import ROOT
@@ -101,11 +101,16 @@ def recipe(worker: Worker) -> Recipe | None:
 
     That is: other means than namespaces, limits with control groups, a command that is watched, the whole file system.
     """
+    kind = _kind(worker)
+    if kind is None:
+        return None
+    return *kind, tuple(found for found in map(early.part, worker._operations) if found is not None)
+
+
+def _kind(worker: Worker) -> tuple[int, int | None, int] | None:
     if worker._limits is not None or worker._watch is not None or worker.plan.backend != promises.NAMESPACES:
         return None
-    parts = [found for found in map(early.part, worker._operations) if found is not None]
-    limits = dict(worker.plan.limits)
-    return worker.namespaces, limits.get("disk"), worker.bound_pids, tuple(parts)
+    return worker.namespaces, dict(worker.plan.limits).get("disk"), worker.bound_pids
 
 
 def common(one: Recipe | None, other: Recipe) -> Recipe:
@@ -166,9 +171,8 @@ class Early:
             The process id of the jail's first process; 0 when it does not fit, and has ended.
         """
         try:
-            wanted = recipe(worker)
             left = None
-            if wanted is not None and wanted[:3] == self.recipe[:3] and not devices.terminal_name():
+            if _kind(worker) == self.recipe[:3] and not devices.terminal_name():
                 left = early.remaining(frozenset(self.recipe[3]), worker._operations)
             if left is not None and (rows := self._confirmed()) is not None:
                 self._hand_over(worker, status_fd, left, rows)
@@ -292,6 +296,7 @@ def _live(
         if flags & syscalls.CLONE_NEWNET:
             namespaces.loopback_up()
         os.umask(mask)
+        capabilities.drop_bounding()
         # Its number is the status pipe's from the moment on that there is one.
         status_fd = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
         own = os.getpid()

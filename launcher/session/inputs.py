@@ -103,6 +103,14 @@ def unchanged(recorded: tuple[Input, ...], environ: "os._Environ[str] | dict[str
             if answer != (found.st_dev, found.st_ino, found.st_mode, found.st_uid,
                           found.st_size, found.st_mtime_ns, found.st_ctime_ns):  # fmt: skip
                 return False
+        elif kind == IDENTITY and isinstance(answer, tuple) and len(answer) == 4:
+            try:
+                found = lstat(subject)
+            except (OSError, ValueError):
+                return False
+            # What is no link now, and has the same inode and mode, was none then.
+            if answer != (found.st_dev, found.st_ino, found.st_mode, found.st_uid):
+                return False
         elif kind == RESOLVED:
             try:
                 found = (lstat if isinstance(answer, tuple) and answer[0] == subject else stat)(subject)
