@@ -155,8 +155,8 @@ class Service:
             notify.stopping()
             log.info("the service ends: %d sessions live", len(self.supervisor.live))
             self.supervisor.closing = Reason.SERVICE_STOPPED
-            await self.tickets.close()
-            await self.supervisor.close(Reason.SERVICE_STOPPED)
+            # At the same time: runs tell what became of their agents, which are the supervisor's to end.
+            await asyncio.gather(self.tickets.close(), self.supervisor.close(Reason.SERVICE_STOPPED))
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -13,9 +13,10 @@ import sqlite3
 import time
 from typing import Any
 
+from launcher.service import ticket_ends
 from launcher.service.database import Database
 from launcher.service.jobs import Jobs
-from launcher.service.models import Reason, SessionRequest
+from launcher.service.models import Reason, Session, SessionRequest
 from launcher.service.states import FINAL, SessionState
 from launcher.service.supervisor import Supervisor
 from launcher.service.ticket_models import OVER, Ticket, TicketRequest, TicketRun, TicketState, of_ticket
@@ -55,20 +56,9 @@ class TicketRuns:
         """What is known of a run that was cut off: its agents, as far as they were started."""
         request, agents = json.loads(row["request"]), []
         for number, ticket in enumerate(request["tickets"], 1):
-            name = _session_name(row["name"], number)
-            try:
-                session = self._supervisor.session(name)
-            except Refusal:
-                continue  # its turn had not come
-            outcome = session.outcome
-            agents.append({
-                "ticket": ticket["ticket"], "session": name, "session_id": session.labels.get("session-id", ""),
-                "worktree": session.directory, "state": session.state,
-                "reason": Reason.LOST if outcome is None else outcome.reason,
-                "status": None if outcome is None else outcome.status,
-                "harvest": None if outcome is None else outcome.harvest,
-                "refusal": None if outcome is None else outcome.refusal,
-            })  # fmt: skip
+            session = self._session(_session_name(row["name"], number))
+            if session is not None:  # else its turn had not come
+                agents.append(self._told(ticket["ticket"], session, request["repository"]))
         lost = Refusal("ticket-run-lost", "the service was killed while the run was under way",
                        context="what its agents had committed is on their branches; worktrees stay")  # fmt: skip
         return json.dumps({"trunk": request["repository"], "agents": agents, "refusal": lost.as_dict()})
@@ -170,6 +160,7 @@ class TicketRuns:
 
     async def _life(self, name: str, request: TicketRequest, client_uid: int) -> None:
         result: dict[str, Any] = {}
+        prepared: dict[str, Any] | None = None
         state = TicketState.FAILED
         try:
             self._move(name, TicketState.PREPARING)
@@ -197,7 +188,13 @@ class TicketRuns:
         except Refusal as refusal:
             result["refusal"] = refusal.as_dict()
         except asyncio.CancelledError:
-            stopped = Refusal("ticket-run-stopped", "the run was stopped before its end")
+            merging = "agents" in result
+            result |= await self._stopped(name, request, prepared)
+            who = "the service was stopped" if self._supervisor.closing is not None else "somebody asked for it"
+            hint = (
+                "its merge is finished from its journal" if merging else "nothing was merged; commits are on branches"
+            )
+            stopped = Refusal("ticket-run-stopped", "the run was stopped before its end", context=who, hint=hint)
             result["refusal"] = stopped.as_dict()
         except Exception as error:
             log.exception("ticket run %s", name)
@@ -227,9 +224,6 @@ class TicketRuns:
     async def _agent(
         self, name: str, ticket: Ticket, place: dict[str, Any], request: TicketRequest, client_uid: int, run: str
     ) -> dict[str, Any]:
-        agent = {"ticket": ticket.ticket, "session": name, "session_id": place["session_id"],
-                 "worktree": place["worktree"], "state": "failed", "reason": "refused", "status": None,
-                 "harvest": None, "refusal": None}  # fmt: skip
         wanted = SessionRequest.model_validate(
             {
                 "name": name,
@@ -247,20 +241,62 @@ class TicketRuns:
                 while session.state not in FINAL:
                     session = await self._supervisor.wait(name, FINAL, _WAIT)
             except asyncio.CancelledError:
-                self._supervisor.stop(name)
+                self._supervisor.stop(name, why=self._supervisor.closing or Reason.STOPPED)
                 raise
         except Refusal as refusal:
-            return agent | {"refusal": refusal.as_dict()}
+            return self._without_session(ticket.ticket, name, place, request.repository, refusal)
         outcome = session.outcome
         assert outcome is not None
-        harvest = outcome.harvest
+        harvest = None
         if outcome.reason is Reason.LOST:  # its launcher was killed, and has harvested nothing
             try:
                 harvest = await self._jobs.run("harvest", {"worktree": place["worktree"], "strict": False}) or None
             except Refusal as refusal:
                 harvest = dict(refusal.as_dict())
-        return agent | {"state": session.state, "reason": outcome.reason, "status": outcome.status,
-                        "harvest": harvest, "refusal": outcome.refusal}  # fmt: skip
+        return self._told(ticket.ticket, session, request.repository, harvest)
+
+    def _session(self, name: str) -> Session | None:
+        try:
+            return self._supervisor.session(name)
+        except Refusal:
+            return None
+
+    def _told(self, ticket: str, session: Session, trunk: str, harvest: dict[str, Any] | None = None,
+              unfinished: Reason = Reason.LOST) -> dict[str, Any]:  # fmt: skip
+        return ticket_ends.agent(
+            ticket, session, name=session.name, session_id=session.labels.get("session-id", ""),
+            worktree=session.directory, log=self._supervisor.log_of(session.name), trunk=trunk, harvest=harvest,
+            unfinished=unfinished,
+        )  # fmt: skip
+
+    def _without_session(
+        self, ticket: str, name: str, place: dict[str, Any], trunk: str, refusal: Refusal | None
+    ) -> dict[str, Any]:
+        return ticket_ends.agent(
+            ticket, None, name=name, session_id=place["session_id"], worktree=place["worktree"], log="", trunk=trunk,
+            refusal=None if refusal is None else refusal.as_dict(),
+        )  # fmt: skip
+
+    async def _stopped(self, run: str, request: TicketRequest, prepared: dict[str, Any] | None) -> dict[str, Any]:
+        """What is known of a run that was stopped, once its agents have ended; a second stop does not wait for them."""
+        if prepared is None:
+            return {}
+        names = [_session_name(run, number) for number in range(1, len(request.tickets) + 1)]
+        try:
+            for name in names:
+                while (live := self._supervisor.live.get(name)) is not None:
+                    await live.over.wait()
+        except asyncio.CancelledError:
+            log.info("ticket run %s is told before its agents have ended", run)
+        agents = []
+        for name, ticket, place in zip(names, request.tickets, prepared["agents"], strict=True):
+            session = self._session(name)
+            agents.append(
+                self._told(ticket.ticket, session, request.repository, unfinished=Reason.STOPPED)
+                if session is not None
+                else self._without_session(ticket.ticket, name, place, request.repository, None)
+            )
+        return {"trunk": prepared["trunk"], "agents": agents}
 
     async def _removed(self, prepared: dict[str, Any], merged: dict[str, Any]) -> dict[str, str]:
         """Removes worktrees whose work is in the trunk; "" for each that is gone, else why it stays, by session id."""

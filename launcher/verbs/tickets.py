@@ -1,11 +1,13 @@
 """`paddock tickets`: many tickets, each in a worktree of its own, merged at the end."""
 
 import os
+import signal
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
+from launcher.service.client import Client
 from launcher.session import messages, places
 from launcher.verbs import help_page, session_request, table, tickets_file, typer_verb
 from launcher.verbs.service_common import Json, ago, client, show_json
@@ -29,6 +31,8 @@ SUBCOMMANDS: dict[str, tuple[str, tuple[tuple[str, str], ...], str]] = {
     "stop": ("stop", STOP_EXAMPLES, "end a run's agents, and merge nothing"),
 }
 _WAIT = 300
+_LOOK = 5
+"""Seconds of one look at a run that is followed: a signal that comes right before one is answered after it."""
 
 
 def main(argv: list[str]) -> int:
@@ -65,7 +69,8 @@ def run(
 
     FILE has `goal` and, for each ticket, a table `[[tickets]]` with `ticket`, `command` (a list of words), `details`
     and `options` (of `paddock run`). All of it is checked before anything is made. Worktrees whose work is merged are
-    removed when nothing in them would be lost; their branches stay. The service must run: paddock serve.
+    removed when nothing in them would be lost; their branches stay. Ctrl-C stops the run: its agents end, nothing is
+    merged, and what became of each is told. The service must run: paddock serve.
     """
     body = tickets_file.read(file)
     named = repository or body.get("repository") or places.current_directory()
@@ -84,13 +89,39 @@ def run(
     if not detach:
         if not as_json:
             messages.say(f"paddock: ticket run {found['name']}: {len(found['tickets'])} tickets")
-        while found["ended"] is None:
-            found = service.call("GET", f"/v1/ticket-runs/{found['name']}", query={"wait": _WAIT})
-    if as_json:
-        show_json(found)
-    else:
-        messages.show("\n".join(printable(line) for line in described(found)))
+        found, status = _followed(service, found)
+        if status:
+            _told(found, as_json=as_json)
+            return status
+    _told(found, as_json=as_json)
     return 0 if found["state"] == "ended" or detach else 1
+
+
+def _followed(service: Client, found: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    """A run at its end, and 128+N when signal N came before: Ctrl-C and SIGTERM stop it, a second one leaves it."""
+    came: list[int] = []
+
+    def ask(number: int, _: object) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    path = f"/v1/ticket-runs/{found['name']}"
+    try:
+        while found["ended"] is None:
+            found = service.call("GET", path, query={"wait": _LOOK})
+    except KeyboardInterrupt:
+        for number in before:
+            signal.signal(number, signal.SIG_DFL)
+        messages.say(f"paddock: ticket run {found['name']} is stopped: its agents end, and nothing is merged")
+        service.call("POST", f"{path}/stop")
+        while found["ended"] is None:
+            found = service.call("GET", path, query={"wait": _WAIT})
+        return found, 128 + came[0]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return found, 0
 
 
 def list_runs(as_json: Json = False) -> int:

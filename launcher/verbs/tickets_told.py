@@ -4,6 +4,7 @@ import shlex
 from typing import Any
 
 from launcher.service.models import Reason
+from launcher.service.states import SessionState
 from launcher.service.ticket_models import TicketState
 
 
@@ -43,8 +44,6 @@ def _fate(agent: dict[str, Any], merged: dict[str, Any], aggregation: dict[str, 
         return f"merged as {main['commit_id'][:12]}"
     if agent["refusal"]:
         return f"refused: {agent['refusal']['message']} [{agent['refusal']['errorType']}]"
-    if agent["reason"] == Reason.LOST:
-        return "lost: its launcher was killed"
     conflicted = aggregation.get("conflicted") or {}
     if agent["session_id"] == conflicted.get("agent_result_id"):
         return "conflicts"
@@ -52,7 +51,10 @@ def _fate(agent: dict[str, Any], merged: dict[str, Any], aggregation: dict[str, 
         return "not merged: an earlier one conflicts"
     if agent["reason"] == Reason.EXITED and not agent["status"]:
         return "done"
-    return f"{'failed' if agent['reason'] == Reason.EXITED else agent['reason']}{status}"
+    if agent["state"] == SessionState.CREATED:
+        return f"not begun: {agent['why']}"
+    why = f": {agent['why']}" if agent.get("why") else ""
+    return f"{'failed' if agent['reason'] == Reason.EXITED else agent['reason']}{status}{why}"
 
 
 def _details(agent: dict[str, Any], aggregation: dict[str, Any], removed: dict[str, str]) -> list[str]:
@@ -75,6 +77,9 @@ def _details(agent: dict[str, Any], aggregation: dict[str, Any], removed: dict[s
         lines.append(f"worktree removed: {agent['worktree']}")
     else:
         lines.append(f"worktree {agent['worktree']}" + (f" stays: {gone}" if gone else ""))
+    if agent.get("next"):
+        lines += [f"log {agent['log']}"] if agent["log"] else []
+        lines += [f"next: {step['command']}   # {step['about']}" for step in agent["next"]]
     return lines
 
 
@@ -84,7 +89,7 @@ def _after(
     """Commands that may come next."""
     lines = []
     failed = [agent for agent in agents if agent["session_id"] not in merged and agent["state"] != "ended"]
-    for agent in [each for each in failed if not each["refusal"]][:1]:
+    for agent in [each for each in failed if not each["refusal"] and not each.get("next")][:1]:
         lines.append(f"next: paddock logs {agent['session']}   # what {agent['ticket']} has written")
     trunk = shlex.quote(result.get("trunk", "."))
     if aggregation.get("conflicted"):

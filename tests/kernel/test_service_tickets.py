@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -136,16 +138,63 @@ def test_the_command_line_takes_a_file(service: Served, tmp_path: Path) -> None:
 
 
 def test_stopping_a_run_ends_its_agents(service: Served) -> None:
-    """They are stopped, nothing is merged, and the run says so."""
-    body = {"name": "halted", "repository": str(service.paddock.main), "tickets": [ticket("G-1", "sleep 1000")]}
-    assert service.post("/v1/ticket-runs", body).status == 201
+    """Ctrl-C at the command line stops them; nothing is merged; of each ticket is told why, where, and what is next."""
+    main, file = service.paddock.main, service.paddock.place / "tickets.toml"
+    file.write_text(f"""
+        name = "halted"
+        parallel = 1
+        [[tickets]]
+        ticket = "G-1"
+        command = ["sh", "-c", "touch g; {COMMIT} g; echo written; sleep 1000"]
+        [[tickets]]
+        ticket = "G-2"
+        command = ["true"]
+    """)
+    words = service.paddock.words("tickets", "run", file, "--repo", main, "--json")
+    environment = service.paddock.who.environment(service.env)
+    running = subprocess.Popen(
+        service.paddock.who.command(words), cwd=main, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     deadline = time.monotonic() + served.PATIENCE
-    while service.get("/v1/sessions?live=1").json["sessions"] == [] and time.monotonic() < deadline:
+    while service.get("/v1/sessions/halted.1").status != 200 or "written" not in service.log("halted.1"):
+        assert time.monotonic() < deadline
         time.sleep(0.05)
-    service.post("/v1/ticket-runs/halted/stop", None)
-    found = service.get("/v1/ticket-runs/halted?wait=60").json
+    running.send_signal(signal.SIGINT)
+    told, said = running.communicate(timeout=served.PATIENCE)
+    assert running.returncode == 128 + signal.SIGINT, said
+    found = json.loads(told)
     assert (found["state"], found["result"]["refusal"]["errorType"]) == ("failed", "ticket-run-stopped")
-    assert service.over("halted.1")["outcome"]["reason"] == "stopped"
+    stopped, late = found["result"]["agents"]
+    assert (stopped["reason"], stopped["harvest"]["state"]) == ("stopped", "harvested")
+    assert stopped["why"] == "it was asked to end"
+    assert (late["state"], late["log"]) == ("created", "")
+    assert "before its turn" in late["why"]
+    assert os.path.isdir(stopped["log"])
+    assert "written" in service.log("halted.1")
+    shown = service.cli("tickets", "show", "halted").stdout
+    assert all(each["worktree"] in shown and os.path.isdir(each["worktree"]) for each in (stopped, late))
+    assert "next: paddock logs halted.1" in shown
+    assert "not begun" in shown
+    # The steps are commands as they stand, the merge among them.
+    for step in stopped["next"][:-1]:
+        line = step["command"]
+        assert line in shown
+        ended = service.paddock.shell(line, env=service.env)
+        assert ended.returncode == 0, (line, ended.stderr)
+    assert (main / "g").exists()
+
+
+def test_why_a_ticket_was_ended_is_told(service: Served) -> None:
+    """The limit that it passed, the signal, the session's stop; and where to go on."""
+    spends = "while :; do :; done"
+    limited = ticket("L-1", spends) | {"options": ["--limit", "cpu_time=1"]}
+    done = run(service, limited, ticket("L-2", "kill -SEGV $$"), name="ended", merge=False)
+    first, second = done["result"]["agents"]
+    assert (first["reason"], second["reason"]) == ("limit", "signalled")
+    assert "--limit cpu_time=" in first["why"]
+    assert "SIGSEGV" in second["why"]
+    shown = service.cli("tickets", "show", "ended").stdout
+    assert all(each["why"] in shown and each["log"] in shown and each["worktree"] in shown for each in (first, second))
 
 
 def test_worktrees_and_merges_over_the_api(service: Served) -> None:
