@@ -160,38 +160,108 @@ def test_what_was_signed_and_kept_beside_a_branch_is_known_again(here: Paddock) 
 
 
 def test_openpgp_signs_with_the_users_key_whoever_the_agent_says_he_is(planted: Planted, gpg: None) -> None:
-    """Without a configured key it is the user's, by his name; commits of a submodule stay as they are, as is said."""
+    """Without a configured key it is the user's, by his name; what names a submodule's commit names the signed one."""
     planted.who.run(["git", "config", "--global", "user.email", "tester@example.invalid"])
     planted.who.run(["git", "config", "--global", "user.name", "Tester"])
     inner = planted.commit("inner.py", "1\n", at="library")
     planted.commit("outer.py", "1\n", link=inner)
     result = planted.harvest(sign=True)
     assert result["state"] == "harvested", result
-    assert any("library are not signed" in note for note in result["notes"])
+    library = planted.worktree / "library"
     assert planted.host("log", "-1", "--format=%G? %cn") == "G Agent"
-    assert (
-        planted.host("rev-parse", "HEAD:library")
-        == inner
-        == planted.host("rev-parse", "HEAD", at=planted.worktree / "library")
+    assert planted.host("log", "-1", "--format=%G? %cn", at=library) == "G Agent"
+    named = planted.host("rev-parse", "HEAD:library")
+    assert inner != named == planted.host("rev-parse", "HEAD", at=library)
+    assert planted.host("rev-parse", f"{named}^{{tree}}", at=library) == planted.agent(
+        "rev-parse", f"{inner}^{{tree}}", at="library"
     )
+    assert planted.host("diff-tree", "-r", "--name-only", "HEAD~1", "HEAD").split() == ["library", "outer.py"]
+    assert planted.host("status", "--porcelain") == ""
     assert planted.harvest(sign=True)["state"] == "nothing"
 
 
+def test_signed_commits_name_signed_commits_of_submodules_at_any_depth(planted: Planted) -> None:
+    """Below directories, beside odd names, in commits between and in merges; what the agent goes on from names them."""
+    where = "deep/er"
+    planted.agent("config", "core.quotePath", "true")
+    inners = [planted.commit("inner.py", f"{number}\n", at="library") for number in range(3)]
+    tree = planted.agent("rev-parse", "HEAD^{tree}")
+    blob = planted.agent("hash-object", "-w", "--stdin", stdin="x\n")
+    made: list[str] = []
+    for parents, inner in (((), inners[0]), ((0,), inners[1]), ((0,), inners[2]), ((1, 2), inners[1])):
+        listing = f"100644 blob {blob}\tnew\nline\0" + f"120000 blob {blob}\tlink\0"
+        lower = planted.agent("mktree", "-z", stdin=listing + f"160000 commit {inner}\tlibrary\0")
+        middle = planted.agent("mktree", "-z", stdin=f"040000 tree {lower}\ter\0" + listing)
+        top = planted.agent("ls-tree", "-z", tree) + "\0" + f"040000 tree {middle}\tdeep\0"
+        top = planted.agent("mktree", "-z", stdin="\0".join(filter(None, top.split("\0"))) + "\0")
+        words = [word for parent in parents for word in ("-p", made[parent])] or ["-p", "HEAD"]
+        made.append(planted.agent("commit-tree", *words, "-m", "deep", top))
+    planted.agent("update-ref", "HEAD", made[-1])
+    result = planted.harvest(sign=True)
+    assert result["state"] == "harvested", result
+    assert planted.host("log", "--format=%G?", "one").split() == ["G"] * 4 + ["N"]
+    library = planted.worktree / "library"
+    signed = planted.host("log", "-3", "--reverse", "--format=%H", at=library).split()
+    assert planted.host("log", "-3", "--format=%G?", at=library).split() == ["G"] * 3
+    named = [planted.host("rev-parse", f"{at}:{where}/library") for at in ("HEAD", "HEAD^1", "HEAD^2", "HEAD~2")]
+    assert named == [signed[1], signed[1], signed[2], signed[0]]
+    assert planted.host("ls-tree", "-z", "--name-only", "HEAD", f"{where}/").count("new\nline") == 1
+    planted.host("fsck", "--strict", "--no-dangling")
+
+
+def test_a_commit_that_is_new_in_two_repositories_is_not_signed(planted: Planted) -> None:
+    """There would be two that stand for it. Unsigned it can be taken."""
+    inner = planted.commit("inner.py", "1\n", at="library")
+    planted.agent("fetch", "-q", str(planted.git_dir / "modules/library"), inner)
+    planted.agent(
+        "update-ref", "HEAD", planted.agent("commit-tree", "-p", "HEAD", "-p", inner, "-m", "m", "HEAD^{tree}")
+    )
+    before = planted.host("rev-parse", "HEAD")
+    result = planted.harvest(sign=True)
+    assert (result["errorType"], "in two repositories" in result["context"]) == ("harvest-sign", True), result
+    assert planted.host("rev-parse", "HEAD") == before
+    assert planted.harvest()["state"] == "harvested"
+
+
 def test_sigkill_while_signing_loses_nothing_and_signs_nothing_twice(planted: Planted) -> None:
-    """Killed before steps of a harvest that signs, the next one finishes it; commits on top have signed parents."""
+    """Killed before steps of a harvest that signs, the next one finishes it; commits on top have signed parents.
+
+    The agent goes on from his own: what names a submodule's commit of before names what it was signed as then.
+    """
     count = 1
-    planted.commit("0.py", "0\n")
+    library = planted.worktree / "library"
+    planted.commit("0.py", "0\n", link=planted.commit("0.py", "0\n", at="library"))
     steps = planted.harvest(sign=True)["steps"]
     wanted = ("sign", "journal", "commit", "record")
     for kill_at in [next(at for at, step in enumerate(steps, 1) if step.startswith(name)) for name in wanted]:
-        planted.commit(f"{kill_at}.py", "x\n")
+        planted.commit(f"{kill_at}.py", "x\n", link=planted.commit(f"{kill_at}.py", "x\n", at="library"))
         count += 1
         assert planted.start(sign=True, kill_at=kill_at).returncode == -9
         result = planted.harvest(sign=True)
         assert result["state"] == "harvested", result
         assert planted.host("log", "--format=%G?", "one").split() == ["G"] * count + ["N"]
+        assert planted.host("log", "--format=%G?", at=library).split() == ["G"] * count + ["N"]
+        named = planted.host("rev-parse", *[f"HEAD~{back}:library" for back in range(count)]).split()
+        assert named == planted.host("log", f"-{count}", "--format=%H", at=library).split()
         assert planted.host("status", "--porcelain") == ""
-    assert planted.host("for-each-ref", "--format=%(refname)", "refs/paddock/agents", "refs/paddock/backup") == ""
+    for where in (None, library):
+        kept = planted.host(
+            "for-each-ref", "--format=%(refname)", "refs/paddock/agents", "refs/paddock/backup", at=where
+        )
+        assert kept == ""
+
+
+def test_a_session_goes_on_from_signed_commits_of_submodules(planted: Planted) -> None:
+    """In the jail and outside nothing differs after a session that signed, and the next one commits on top."""
+    here = Paddock(planted.who, planted.installed, planted.repo.one.parent, planted.repo.one, planted.repo.main)
+    work = "date +%N >{0}/new; git -C {0} add new; git -C {0} commit -q -m inner; git add {0}; git commit -q -m outer"
+    for count in (1, 2):
+        said, told = _sessions_work(here, f"git status --porcelain; {work.format('library')}", "--sign")
+        assert (said, told.count("1 commit harvested")) == ("", 2), told
+        assert _host(here, "status", "--porcelain") == ""
+        for where in (".", "library"):
+            assert _host(here, "-C", where, "log", "--format=%G?").split() == ["G"] * count + ["N"]
+        assert _host(here, "rev-parse", "HEAD:library") == _host(here, "-C", "library", "rev-parse", "HEAD")
 
 
 def test_what_cannot_be_signed_as_it_is_is_not_taken(here: Paddock, keys: Path) -> None:

@@ -29,6 +29,7 @@ class Found:
         detached: the commit of a detached HEAD that is to be kept; "" for none.
         extra: branches to take over beside it: full name -> commit.
         added: places of submodules that are named there for the first time, with a `.git` of the agent's.
+        gitlinks: path of a submodule -> its commits that new commits name there.
         links: commits that commits of the repository around it name, and that are new here.
         quarantine: where the objects are.
         commits: number of new ones.
@@ -43,6 +44,7 @@ class Found:
     detached: str = ""
     extra: dict[str, str] = field(default_factory=dict)
     added: tuple[str, ...] = ()
+    gitlinks: dict[str, tuple[str, ...]] = field(default_factory=dict)
     links: tuple[str, ...] = ()
     quarantine: Quarantine | None = None
     commits: int = 0
@@ -96,7 +98,7 @@ def gather(
         step(f"check {part.name or 'worktree'}")
         transfer.connected(part, found.git, found.quarantine, found.wanted)
         contents = checks.contents(part, found.git, found.quarantine, found.wanted, limits)
-        found.commits = contents.commits
+        found.commits, found.gitlinks = contents.commits, contents.gitlinks
         if found.new:
             found.files = checks.files(part, found.git, found.quarantine, part.base, found.new, limits)
         if found.detached:

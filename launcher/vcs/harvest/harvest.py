@@ -18,21 +18,19 @@ from collections.abc import Callable, Iterable, Mapping
 
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import (
-    as_user,
     checkout_index,
-    checks,
     decide,
     gather,
     journal,
     lfs,
     packs,
     publish,
-    signing,
     tips,
 )
 from launcher.vcs.harvest.agent_refs import HEADS, AgentRefs, plausible
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits, Part, PartResult
+from launcher.vcs.harvest.signatures import Signatures
 from launcher.vcs.harvest.trusted import ref
 from launcher.vcs.quarantine import contents, frozen, planted, signed, swap
 from launcher.vcs.quarantine import record as records
@@ -112,8 +110,7 @@ class _Run:
         self._limits = limits
         self._handoff = handoff
         self._strict = strict
-        self._sign = sign
-        self._signed = signed.read(directory)
+        self._signatures = Signatures(directory, step, wanted=sign)
         self._gits: dict[str, Git] = {}
         self._step = step
         self._joined: dict[str, str] = {}
@@ -144,8 +141,8 @@ class _Run:
         told = self._handoff(changes)
         if told and self._strict:
             raise _strict(told)
+        self._signatures.put(founds, gathered, record.worktree)
         for found in gathered:
-            notes += self._signatures(found, record.worktree)
             notes += [note for where in found.added for note in self._added(found.part, where)]
         entries: list[journal.Entry] = []
         results: list[PartResult] = []
@@ -175,7 +172,12 @@ class _Run:
         if self._joined:
             for repository in record.repositories:
                 if repository.private in self._joined:
-                    words = ("-m", _MESSAGE, records.pin(self._id), self._standing(self._joined[repository.private]))
+                    words = (
+                        "-m",
+                        _MESSAGE,
+                        records.pin(self._id),
+                        self._signatures.standing(self._joined[repository.private]),
+                    )
                     self._git(repository.git_dir).run("update-ref", *words)
             self._renew(self._joined)
         return outcome
@@ -221,13 +223,13 @@ class _Run:
         now = ref(found.git, part.ref)
         known = (now,) if now else ()
         given = (part.base,) if part.base else ()
-        merged = found.new and reached(found.git, self._standing(found.new), tips=known)
+        merged = found.new and reached(found.git, self._signatures.standing(found.new), tips=known)
         if merged and not reached(found.git, found.new, tips=given):
             self._joined[part.inside] = found.new
             found.new = ""
         at = tip.detached
         new = at is not None and at not in (part.base, tip.new)
-        if at is not None and new and not reached(found.git, self._standing(at), tips=known, refs=_OWN):
+        if at is not None and new and not reached(found.git, self._signatures.standing(at), tips=known, refs=_OWN):
             found.detached = at
         return found
 
@@ -251,7 +253,7 @@ class _Run:
         return {
             name: oid
             for name, oid in sorted(own.items())
-            if not {oid, self._standing(oid)} & {known.get(name), given.get(name)}
+            if not {oid, self._signatures.standing(oid)} & {known.get(name), given.get(name)}
         }
 
     def _added(self, part: Part, where: str) -> tuple[str, ...]:
@@ -279,30 +281,6 @@ class _Run:
         self._renew({entry.private: entry.base for entry in written.entries if entry.base and self._arrived(entry)})
         self._step("done")
         journal.remove(self._place)
-
-    def _signatures(self, found: Found, worktree: str) -> list[str]:
-        """Puts signed commits in the place of the agent's, those of an earlier harvest too; returns what to say."""
-        if found.part.inside:
-            unsigned = f"commits of {found.part.label} are not signed: the commits around it name them as they are"
-            return [unsigned] if self._sign else []
-        assert found.quarantine is not None
-        gone = checks.missing(found.git, tuple(self._signed.values()), found.quarantine)
-        known = {old: new for old, new in self._signed.items() if new not in gone}
-        if self._sign:
-            user = as_user.prepare(found.part.git_dir, found.part.common, worktree)
-            made = signing.sign(found.git, found.quarantine, found.wanted, known, user, self._step)
-            known |= made
-            if made:
-                signed.write(self._directory, known)
-                self._signed = known
-        found.signed = known.get(found.new, "")
-        found.detached = known.get(found.detached, found.detached)
-        found.extra = {name: known.get(oid, oid) for name, oid in found.extra.items()}
-        return []
-
-    def _standing(self, oid: str) -> str:
-        """What stands for a commit of the agent's in the main repository."""
-        return self._signed.get(oid, oid)
 
     def _git(self, git_dir: str) -> Git:
         """Git on a trusted git directory, the same for all steps: it has asked what is configured."""

@@ -1,8 +1,9 @@
 """Signing at the harvest: the agent's commits are made once more by the user's own git, with his signature.
 
 In the jail there is no key. What has crossed and passed every check is signed in the quarantine, oldest first: the same
-tree, author, committer and message, parents that are signed themselves, and the header ``gpgsig`` on top. That nothing
-else differs is checked on the result; what the user's git would write otherwise is refused.
+tree, author, committer and message, parents that are signed themselves, and the header ``gpgsig`` on top; a tree that
+names commits of submodules names the signed ones. That nothing else differs is checked on the result; what the user's
+git would write otherwise is refused.
 Format: gitformat-signature(5), and "commit" in git-hash-object(1).
 """
 
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 from launcher.vcs.git import Git
 from launcher.vcs.harvest.as_user import AsUser
+from launcher.vcs.harvest.gitlink_trees import Links, retreed
 from launcher.vcs.harvest.trusted import KEPT, Quarantine
 from policy.errors import Refusal
 
@@ -35,6 +37,12 @@ class _Commit(NamedTuple):
         lines = [b"%s %s\n" % header for header in self.headers if header[0] not in _SIGNATURES]
         return b"".join((*lines, b"\n", self.message))
 
+    def with_tree(self, tree: str) -> "_Commit":
+        """The same with another tree."""
+        return self._replace(
+            headers=tuple((name, tree.encode() if name == b"tree" else value) for name, value in self.headers)
+        )
+
     def first(self, name: bytes) -> bytes:
         return next((value for header, value in self.headers if header == name), b"")
 
@@ -46,6 +54,9 @@ def sign(
     known: Mapping[str, str],
     user: AsUser,
     step: Callable[[str], None],
+    *,
+    links: Links,
+    others: frozenset[str],
 ) -> dict[str, str]:
     """Signs what is new of the history of `wanted`, into the quarantine.
 
@@ -56,6 +67,8 @@ def sign(
         known: commits that have been signed already -> the signed ones, which exist.
         user: his git.
         step: told what comes next.
+        links: commits of submodules that stand for those that new commits name.
+        others: commits that another repository of the worktree has signed: there is one that stands for each.
 
     Returns:
         Each new commit -> the signed one; known ones are not among them.
@@ -67,12 +80,18 @@ def sign(
     where = quarantine.environment
     listing = git.run("rev-list", "--topo-order", "--reverse", *wanted, "--not", "--all", environment=where).out
     new = [oid for oid in listing.decode().split() if oid not in known]
+    if twice := next((oid for oid in new if oid in others), None):
+        raise _refused(twice, "it is new in two repositories of the worktree, with a signature of its own in each")
     made: dict[str, str] = {}
+    trees: list[str] = []
     for number, (oid, commit) in enumerate(_commits(git, where, new), 1):
         step(f"sign {number} of {len(new)}")
+        if links and (renamed := retreed(git, commit.first(b"tree").decode(), links, where)):
+            commit = commit.with_tree(renamed[-1])
+            trees += renamed
         made[oid] = _signed(git, oid, commit, {**known, **made}, user, where)
     if made:
-        oids = "".join(f"{oid}\n" for oid in made.values()).encode()
+        oids = "".join(f"{oid}\n" for oid in dict.fromkeys((*made.values(), *trees))).encode()
         git.run("pack-objects", "-q", f"{quarantine.directory}/pack/pack", input=oids, environment=where)
     return made
 

@@ -1,0 +1,86 @@
+"""Trees in which commits of submodules are named by their signed counterparts.
+
+Signing makes a submodule's commit anew, under another id, so what names it has to be made anew as well. Only gitlinks
+that new commits have put are replaced; that nothing else differs is checked on the result.
+Formats: "tree" in git-ls-tree(1) and git-mktree(1).
+"""
+
+import os
+from collections.abc import Mapping
+
+from launcher.vcs.git import Git
+from policy.errors import Refusal
+
+_GITLINK = b"160000"
+_MANY = 100
+"""Paths from which on the whole tree is listed."""
+
+Links = Mapping[str, Mapping[str, str]]
+"""Path of a submodule -> (commit that is named there -> the one to name instead)."""
+
+
+def retreed(git: Git, tree: str, links: Links, where: Mapping[str, str]) -> list[str]:
+    """Makes a tree with other gitlinks.
+
+    Args:
+        git: on the trusted repository.
+        tree: object id.
+        links: what is to be replaced.
+        where: names the quarantine, where new trees go.
+
+    Returns:
+        Object ids of all trees that were made, the whole last; [] when nothing is to be replaced.
+
+    Raises:
+        Refusal: harvest-sign.
+        GitFailed: git failed.
+    """
+    changes: dict[bytes, bytes] = {}
+    paths = list(links) if len(links) <= _MANY else []
+    listing = git.run("ls-tree", "-r", "-z", "--full-tree", tree, "--", *paths, environment=where).out
+    for entry in filter(None, listing.split(b"\0")):
+        info, _, path = entry.partition(b"\t")
+        mode, _, oid = info.split(b" ")
+        new = links.get(os.fsdecode(path), {}).get(oid.decode())
+        if mode == _GITLINK and new is not None:
+            changes[path] = new.encode()
+    if not changes:
+        return []
+    made: list[str] = []
+    _make(git, tree, changes, where, made)
+    _check(git, tree, made[-1], changes, where)
+    return made
+
+
+def _make(git: Git, tree: str, changes: Mapping[bytes, bytes], where: Mapping[str, str], made: list[str]) -> bytes:
+    below: dict[bytes, dict[bytes, bytes]] = {}
+    for path, oid in changes.items():
+        name, _, rest = path.partition(b"/")
+        below.setdefault(name, {})[rest] = oid
+    lines: list[bytes] = []
+    for entry in filter(None, git.run("ls-tree", "-z", "--full-tree", tree, environment=where).out.split(b"\0")):
+        info, _, name = entry.partition(b"\t")
+        mode, kind, oid = info.split(b" ")
+        wanted = below.get(name)
+        if wanted is not None:
+            oid = wanted[b""] if mode == _GITLINK else _make(git, oid.decode(), wanted, where, made)
+        lines.append(b"%s %s %s\t%s\0" % (mode, kind, oid, name))
+    done = git.run("mktree", "-z", input=b"".join(lines), environment=where).out.strip()
+    made.append(done.decode())
+    return done
+
+
+def _check(git: Git, old: str, new: str, changes: Mapping[bytes, bytes], where: Mapping[str, str]) -> None:
+    words = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", "--ignore-submodules=none")
+    fields = iter(git.run(*words, old, new, "--", environment=where).out.split(b"\0"))
+    differing = {}
+    for record in filter(None, fields):
+        before, after, _, oid, _ = record[1:].split(b" ")
+        differing[next(fields)] = oid if before == after == _GITLINK else b""
+    if differing != changes:
+        raise Refusal(
+            "harvest-sign",
+            f"the tree {old} cannot name signed commits of submodules, so nothing is taken over",
+            context="git would write more of it anew: it has entries that git does not write",
+            hint="paddock worktree harvest --no-sign",
+        )
