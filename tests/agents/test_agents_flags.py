@@ -105,3 +105,13 @@ def test_an_adapter_ignores_flags_without_a_word(scene: Scene, words: tuple[str,
             raise
     assert answer["id"] == 1
     assert answer["result"]["protocolVersion"] == 1
+
+
+def test_the_server_behind_codexs_adapter_has_its_analytics_off(scene: Scene) -> None:
+    """By default, which the adapter leaves alone: nobody can give it the switch that the command line programme has."""
+    helped = scene.who.run(["codex", "app-server", "--help"], env=scene.environment, timeout=PATIENCE).stdout
+    assert "--analytics-default-enabled" in helped
+    assert "Analytics are disabled by default for app-server" in " ".join(helped.split())
+    adapter = (agent_packages.programs() / "codex-acp").resolve().read_text()
+    assert '"app-server"' in adapter
+    assert "analytics" not in adapter

@@ -50,9 +50,7 @@ def codex(scene: Scene) -> Agent:
     model = {"name": "Ours", "base_url": f"{scene.model.url}/v1", "env_key": "OPENAI_API_KEY", "wire_api": "responses"}
     settings = {"model_provider": PROVIDER_OF_OURS, "model_providers": {PROVIDER_OF_OURS: model}}
     environment = {"CODEX_CONFIG": json.dumps(settings)}
-    return Agent(
-        ("codex-acp",), environment, hosts=frozenset({"chatgpt.com", "ab.chatgpt.com", "github.com", "api.github.com"})
-    )
+    return Agent(("codex-acp",), environment, hosts=frozenset({"chatgpt.com", "github.com", "api.github.com"}))
 
 
 def opencode(scene: Scene) -> Agent:
