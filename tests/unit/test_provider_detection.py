@@ -61,18 +61,22 @@ def test_every_usual_way_to_start_a_provider_is_recognised(provider: str, packag
 
 
 @pytest.mark.parametrize(
-    "argv",
+    ("argv", "name"),
     [
-        ["goose", "acp"],
-        ["/usr/local/bin/goose", "run"],
-        ["env", "GOOSE_MODE=auto", "goose"],
+        (["goose", "acp"], "goose"),
+        (["/usr/local/bin/goose", "run"], "goose"),
+        (["env", "GOOSE_MODE=auto", "goose"], "goose"),
+        ([f"{MODULES}/@aaif/goose-binary-linux-x64/bin/goose", "acp"], "goose"),
+        ([f"{MODULES}/@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex", "exec"], "codex"),
+        ([f"{MODULES}/@github/copilot-linux-x64/copilot"], "copilot"),
+        ([f"{MODULES}/@anthropic-ai/claude-code-linux-x64/claude", "-p"], "claude-code"),
     ],
 )
-def test_goose_is_recognised(argv: list[str]) -> None:
-    """It comes as a binary only."""
+def test_a_programme_of_one_platform_is_recognised(argv: list[str], name: str) -> None:
+    """By its command, and by its own path, which is in a package of the vendor's for that platform."""
     found = REGISTRY.detect(argv)
     assert found is not None
-    assert found.name == "goose"
+    assert (found.name, found.adapter) == (name, False)
 
 
 @pytest.mark.parametrize(
