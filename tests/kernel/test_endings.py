@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.jail import processes
 from tests.support.features import need
 from tests.support.paddock import Paddock, said
 
@@ -156,7 +157,7 @@ def test_sigkill_at_random_moments(paddock: Paddock, backend: dict[str, str]) ->
         with started(paddock, *cold, "--", "sh", "-c", line, env=backend) as process:
             select.select([], [], [], rng.uniform(0, whole * 1.3))
             # Ours only: without a git that it asked for the user's name, a launch goes on.
-            victims = [process.pid, *filter(_is_paddock, _below(process.pid))]
+            victims = [process.pid, *filter(_is_paddock, processes.descendants(process.pid))]
             victim = rng.choice(victims[: 1 if round_number % 2 else 3])
             try:
                 os.kill(victim, signal.SIGKILL)
@@ -176,22 +177,6 @@ def _is_paddock(pid: int) -> bool:
         return b"paddock" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0", 1)[1]
     except (FileNotFoundError, ProcessLookupError, IndexError):
         return False
-
-
-def _below(pid: int) -> list[int]:
-    """Children of `pid` and theirs, oldest first."""
-    found: list[int] = []
-    level = [pid]
-    while level:
-        children: list[int] = []
-        for parent in level:
-            try:
-                children += map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split())
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-        found += children
-        level = children
-    return found
 
 
 def test_a_temp_directory_of_every_kind_is_removed(paddock: Paddock, backend: dict[str, str]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.jail import cgroup
+from launcher.jail import cgroup, processes
 from launcher.session import state
 from tests.support.console import Console
 from tests.support.identity import SYSTEM_PATH
@@ -291,7 +291,7 @@ def test_who_stops_the_launcher_stops_everything_that_would_be_watched(
         console.type(f"{setting} {shlex.join(line)} & echo launcher $!.; fg\n")
         launcher = int(console.expect(r"launcher (\d+)\.")[1])
         console.expect("Stopped")
-        below = _below(_below(launcher)[0])  # the init
+        below = processes.descendants(processes.children(launcher)[0])  # the init
         deadline = time.monotonic() + PATIENCE
         # A stop takes effect when the process is next scheduled.
         while (running := [pid for pid in below if _state(pid) not in "TtZX"]) and time.monotonic() < deadline:
@@ -301,13 +301,6 @@ def test_who_stops_the_launcher_stops_everything_that_would_be_watched(
         console.expect("<137>")
     assert len(below) > 2
     assert running == []
-
-
-def _below(pid: int) -> list[int]:
-    found = []
-    for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
-        found += [child, *_below(child)]
-    return found
 
 
 def _state(pid: int) -> str:

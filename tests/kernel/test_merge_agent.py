@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.jail import processes
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.merge.jailed_git import JailedGit
 from tests.support import paddock
@@ -59,14 +60,15 @@ def refused(ground: Paddock, env: dict[str, str] | None = None) -> str:
 
 
 def jailed(pid: int) -> list[int]:
-    """Processes below a launcher that are in its jail: they have a filter."""
-    found = []
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, (thread / "children").read_text().split()):
-            found += jailed(child)
-            if "\nSeccomp:\t2\n" in Path(f"/proc/{child}/status").read_text():
-                found.append(child)
-    return found
+    """Processes below a launcher that are in its jail, the youngest first: they have a filter."""
+    return [below for below in reversed(processes.descendants(pid)) if "\nSeccomp:\t2\n" in _status(below)]
+
+
+def _status(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        return ""
 
 
 class Agent:

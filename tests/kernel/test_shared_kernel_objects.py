@@ -5,6 +5,7 @@ import os
 import subprocess
 from pathlib import Path
 
+from launcher.jail import processes
 from policy import promises
 from tests.support.install import base_python
 from tests.support.programs.scene import Scene
@@ -99,7 +100,7 @@ def test_no_process_of_paddocks_keeps_what_the_caller_left_open(scene: Scene) ->
         asked = scene.who.run(further, cwd=scene.area, env={})
         assert asked.returncode == 0, asked.stderr
         inode = f"pipe:[{os.fstat(writing).st_ino}]"
-        assert [pid for pid in _below(process.pid) if inode in _descriptors(pid)] == []
+        assert [pid for pid in processes.descendants(process.pid) if inode in _descriptors(pid)] == []
         assert inode in _descriptors(process.pid)
     finally:
         process.stdin.close()
@@ -109,23 +110,12 @@ def test_no_process_of_paddocks_keeps_what_the_caller_left_open(scene: Scene) ->
         os.close(writing)
 
 
-def _below(pid: int) -> list[int]:
-    found: list[int] = []
-    try:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in map(int, (task / "children").read_text().split()):
-                found += [child, *_below(child)]
-    except (FileNotFoundError, ProcessLookupError):  # what served the further command ends about now
-        return found
-    return found
-
-
 def _descriptors(pid: int) -> set[str]:
     found = set()
     try:
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             found.add(os.readlink(entry))
-    except (FileNotFoundError, ProcessLookupError):  # as above, or one that was closed meanwhile
+    except (FileNotFoundError, ProcessLookupError):  # it ended about now, or this one was closed
         return found
     return found
 
