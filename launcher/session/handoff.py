@@ -67,7 +67,9 @@ class Watch:
 
             made, deeper = embedded.made_since(self._root, self._known, self._since, Patterns(self._patterns))
             found += tuple(("created", path, "protect") for path in made)
-            found += tuple(("changed", path, "protect") for path in deeper if not _within(path, after))
+            found += tuple(
+                ("changed", path, "protect") for path in deeper if path not in after and not _below(path, found)
+            )
         return found
 
     def _changes(self, after: dict[str, tuple[str, Stamp]]) -> tuple[Change, ...]:
@@ -141,9 +143,9 @@ class Watch:
             )
 
 
-def _within(path: str, seen: dict[str, tuple[str, Stamp]]) -> bool:
-    """Whether a path is one that was looked at by itself, or lies in a directory that was told of as a whole."""
-    return any(path == known or path.startswith(known + "/") for known in seen)
+def _below(path: str, changes: tuple[Change, ...]) -> bool:
+    """Whether a path lies in a directory that is told of as a whole."""
+    return any(path.startswith(changed + "/") for _, changed, _ in changes)
 
 
 def _fits(name: str, pattern: str) -> bool:

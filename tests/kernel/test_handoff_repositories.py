@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.session import handoff
 from tests.support import paddock as paddocks
 from tests.support.features import need
 from tests.support.identity import Who
@@ -58,10 +59,17 @@ def test_what_git_would_obey_is_told(here: Paddock, made: str, named: str) -> No
 def test_protected_files_are_told_in_whatever_directory(here: Paddock) -> None:
     """Tools look for them where they are started; a link may stand for a directory of them; packages are left out."""
     made = "mkdir -p a/b/.vscode d node_modules/x; for f in a/.envrc a/b/.vscode/tasks.json node_modules/x/.npmrc"
-    made += "; do echo x >$f; done; ln -s ../a/b/.vscode d/.vscode; echo x >a/b/.vscode/other"
-    said = here.refused("run", "--git", "readonly", "--strict-handoff", "--", "sh", "-c", made)
+    made += "; do echo x >$f; done; ln -s ../a/b/.vscode d/.vscode; echo x >a/b/.vscode/other; echo x >.fleet/9"
+    # With so many entries a directory in the root is compared as a whole, by its own time and their number.
+    (here.worktree / ".fleet").mkdir()
+    for number in range(handoff.MOST_ENTRIES + 1):
+        (here.worktree / f".fleet/{number}").touch()
+    here.who.give(here.worktree)
+    # The guard, because nothing mounts it read-only there.
+    env = {"PADDOCK_NO_USERNS": "1"}
+    said = here.refused("run", "--git", "readonly", "--strict-handoff", "--", "sh", "-c", made, env=env)
     told = [line.split()[-1] for line in said.text.splitlines() if "changed " in line]
-    assert told == ["a/.envrc", "a/b/.vscode/tasks.json", "d/.vscode"], said.text
+    assert told == [".fleet/9", "a/.envrc", "a/b/.vscode/tasks.json", "d/.vscode"], said.text
     assert here.run("--git", "readonly", "--strict-handoff", "--", "true").returncode == 0
 
 
