@@ -6,12 +6,13 @@ end, in every mode. The comparison is by inode, size and times: the kernel sets 
 (ctime), and no unprivileged process can set it back, so nothing that was written goes unseen; what was rewritten alike
 is told too.
 
-Launch path: `os`.
+Launch path: `os`, `launcher.session.inputs`.
 """
 
 import time
 
 from launcher.lean import os
+from launcher.session import inputs
 from policy import promises
 from policy.errors import Refusal, printable
 from policy.plan import Plan
@@ -23,7 +24,7 @@ LASTING = 0.25
 """Seconds after which the worktree is searched for repositories and protected files that were made in it."""
 
 _TICK = 20_000_000  # nanoseconds: the times of files come from a clock that ticks more slowly
-_DIRECTORY = 0o040000
+_DIRECTORY, _LINK = 0o040000, 0o120000
 
 Stamp = tuple[int, ...]
 Change = tuple[str, str, str]
@@ -122,12 +123,18 @@ class Watch:
 
     def _add(self, path: str, mode: str, found: dict[str, tuple[str, Stamp]]) -> None:
         pending = [path]
+        followed: set[str] = set()
         looked = 0
         while pending:
             here = pending.pop()
             try:
                 entry = os.lstat(f"{self._root}/{here}")
-                if entry.st_mode & 0o170000 == _DIRECTORY:
+                if entry.st_mode & 0o170000 == _LINK:
+                    target = self._led_to(here)
+                    if target and target not in followed:
+                        followed.add(target)
+                        pending.append(target)
+                elif entry.st_mode & 0o170000 == _DIRECTORY:
                     below = sorted(os.listdir(f"{self._root}/{here}"))
                     looked += len(below)
                     if looked > MOST_ENTRIES:
@@ -141,6 +148,12 @@ class Watch:
                 mode,
                 (entry.st_dev, entry.st_ino, entry.st_mode, entry.st_size, entry.st_mtime_ns, entry.st_ctime_ns),
             )
+
+    def _led_to(self, link: str) -> str:
+        """What a link leads to, relative to the worktree, where it lies: that is what the tool will read."""
+        target = inputs.resolved(f"{self._root}/{link}")
+        inside = target is not None and target.startswith(f"{self._root}/")
+        return target[len(self._root) + 1 :] if target is not None and inside else ""
 
 
 def _below(path: str, changes: tuple[Change, ...]) -> bool:

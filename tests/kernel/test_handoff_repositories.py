@@ -60,6 +60,12 @@ def test_protected_files_are_told_in_whatever_directory(here: Paddock) -> None:
     """Tools look for them where they are started; a link may stand for a directory of them; packages are left out."""
     made = "mkdir -p a/b/.vscode d node_modules/x; for f in a/.envrc a/b/.vscode/tasks.json node_modules/x/.npmrc"
     made += "; do echo x >$f; done; ln -s ../a/b/.vscode d/.vscode; echo x >a/b/.vscode/other; echo x >.fleet/9"
+    # A link in the root stands for what it leads to.
+    (here.worktree / "shared").mkdir()
+    (here.worktree / "shared/settings").write_text("x")
+    (here.worktree / ".vimrc").symlink_to("shared/settings")
+    (here.worktree / ".zed").symlink_to("shared")
+    made += "; echo x >>shared/settings"
     # With so many entries a directory in the root is compared as a whole, by its own time and their number.
     (here.worktree / ".fleet").mkdir()
     for number in range(handoff.MOST_ENTRIES + 1):
@@ -69,7 +75,7 @@ def test_protected_files_are_told_in_whatever_directory(here: Paddock) -> None:
     env = {"PADDOCK_NO_USERNS": "1"}
     said = here.refused("run", "--git", "readonly", "--strict-handoff", "--", "sh", "-c", made, env=env)
     told = [line.split()[-1] for line in said.text.splitlines() if "changed " in line]
-    assert told == [".fleet/9", "a/.envrc", "a/b/.vscode/tasks.json", "d/.vscode"], said.text
+    assert told == ["shared/settings", ".fleet/9", "a/.envrc", "a/b/.vscode/tasks.json", "d/.vscode"], said.text
     assert here.run("--git", "readonly", "--strict-handoff", "--", "true").returncode == 0
 
 
