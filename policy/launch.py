@@ -37,6 +37,7 @@ class Git(NamedTuple):
         unpopulated: places of submodules without a `.git`, which git outside would obey: directories.
         absent: the same where no directory is.
         obstacles: why no private git directory can be made, as sentences.
+        doubtful: the same, where a command may have brought it about.
         created: whether Paddock made the worktree; looked at only where a jail has no mounts.
     """
 
@@ -52,6 +53,7 @@ class Git(NamedTuple):
     absent: tuple[Place, ...] = ()
     obstacles: tuple[str, ...] = ()
     created: bool = False
+    doubtful: tuple[str, ...] = ()
 
 
 class Command(NamedTuple):

@@ -45,18 +45,21 @@ def choose(
     """
     if rules.git not in ("auto", "private"):
         return rules.git, []
-    reasons = [*git.obstacles, *_not_granted(rules, git, host)]
+    made = [*git.doubtful, *(_inside(git) if git.created and not mounts else ())]
+    reasons = [*made, *git.obstacles, *_not_granted(rules, git, host)]
     if not mounts:
         reasons = [*_unswappable(git, hidden), *reasons]
     if not reasons:
         return "private", [] if mounts else [SWAPPED.format(root=root)]
-    if rules.git == "private":
+    # What a command can make in its files must not open the repository for reading to the next one.
+    if rules.git == "private" or made:
         raise Refusal(
             "git-private-impossible",
             "this worktree cannot have a private git directory",
             context="\n".join(reasons),
-            hint=("make one that can, and work there: paddock worktree add TICKET\n"
-                  if not (mounts or git.created) else "")
+            hint=("remove it, if it is an agent's work\n" if made else "")
+            + ("make one that can, and work there: paddock worktree add TICKET\n"
+               if not (mounts or git.created) else "")
             + "--git readonly: log, diff and status work\n"
             "or --git shared: the command may write the repository, hooks and configuration included",
         )  # fmt: skip
@@ -73,13 +76,19 @@ def _unswappable(git: Git, hidden: frozenset[str]) -> list[str]:
             "what the command writes there; only a worktree that Paddock made is put up with that "
             "(paddock worktree add TICKET)"
         ]
-    if git.inside:
-        return [f"{git.inside[0]} lies in the submodule, where without a mount namespace the command could write it"]
     return [
         f"without a mount namespace the private git directory of submodule {name}, which is not granted, cannot be "
         "hidden"
         for name in sorted(hidden)
     ][:1]
+
+
+def _inside(git: Git) -> list[str]:
+    """Git directories of submodules that without mounts the command could write. Paddock makes none such."""
+    return [
+        f"{where} lies in the submodule, where without a mount namespace the command could write it"
+        for where in git.inside[:1]
+    ]
 
 
 def _not_granted(rules: Rules, git: Git, host: Host) -> list[str]:

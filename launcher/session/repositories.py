@@ -37,6 +37,7 @@ def described(found: Checkout, host: GitHost, *, created: bool = False) -> Git:
         created: whether Paddock made it.
     """
     obstacles: list[str] = []
+    doubtful: list[str] = []
     repositories: list[Repository] = []
     large: list[tuple[str, str]] = []
     inside: list[str] = []
@@ -51,7 +52,7 @@ def described(found: Checkout, host: GitHost, *, created: bool = False) -> Git:
         if name and kind is None:
             continue  # not populated now
         if kind == "link":
-            obstacles.append(f"{path}/.git is a symbolic link")
+            doubtful.append(f"{path}/.git is a symbolic link")
             continue
         object_format = _format(f"{common_dir}/config", label, host, obstacles)
         stores = _stores(f"{common_dir}/objects", label, found.root, host, obstacles)
@@ -78,6 +79,7 @@ def described(found: Checkout, host: GitHost, *, created: bool = False) -> Git:
         absent=places.absent,
         obstacles=tuple(obstacles),
         created=created,
+        doubtful=tuple(doubtful),
     )
 
 

@@ -31,13 +31,20 @@ def test_a_worktree_that_paddock_made_is_swapped_with_a_warning() -> None:
     assert not [text for text in plan(AUTO, git=MADE).warnings if "run no git there" in text]
 
 
-@pytest.mark.parametrize("git", [LINKED, MADE._replace(inside=(f"{ROOT}/lib/.git",)), MADE._replace(obstacles=("x",))])
+@pytest.mark.parametrize("git", [LINKED, MADE._replace(obstacles=("x",))])
 def test_others_are_read_only_or_refused(git: Git) -> None:
     """Left to itself git is read-only, and that is said; what was asked for by name never does less."""
     found = plan(AUTO, git=git, support=GUARD)
     assert found.git == "readonly"
     assert [text for text in found.warnings if "git is read-only, commits are not possible" in text]
     assert refused(rules=PRIVATE, git=git, support=GUARD).reference == "git-private-impossible"
+
+
+@pytest.mark.parametrize("git", [MADE._replace(inside=(f"{ROOT}/lib/.git",)), MADE._replace(doubtful=("x",))])
+def test_what_a_command_can_bring_about_opens_nothing_to_the_next(git: Git) -> None:
+    """Read-only git reads all of the repository, the passwords in its configuration too: so it is a refusal."""
+    error = refused(rules=AUTO, git=git, support=GUARD)
+    assert (error.reference, "agent's work" in error.hint) == ("git-private-impossible", True)
 
 
 def test_a_main_checkout_is_refused_with_the_way_out() -> None:
