@@ -16,7 +16,7 @@ from tests.support.identity import Who
 from tests.support.install import Installed
 from tests.support.paddock import Paddock
 from tests.support.private_git import Planted
-from tests.support.session import PATIENCE, Session
+from tests.support.session import Session
 
 _FORMAT = "--format=%T %an %ae %at %cn %ce %ct %e %B"
 """All that a commit says, but for its parents and signature."""
@@ -128,8 +128,7 @@ def test_a_killed_sessions_work_is_signed_as_it_was_told(here: Paddock) -> None:
     here.who.give(here.who.home)
     user.chmod(0o600)
     with Session(here, command=work) as session:
-        session.process.kill()
-        session.process.wait(PATIENCE)
+        session.kill()
     user.unlink()
     with Session(here, command=work):  # told nothing, while the other's work waits
         pass

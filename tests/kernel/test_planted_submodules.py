@@ -1,7 +1,5 @@
 """Where an index names a submodule that is not populated, git outside finds nothing that a command has put there."""
 
-import fcntl
-import os
 import shlex
 import shutil
 from dataclasses import replace
@@ -12,7 +10,7 @@ import pytest
 from tests.support.features import need
 from tests.support.git_scene import ok
 from tests.support.paddock import Paddock
-from tests.support.session import PATIENCE, Session
+from tests.support.session import Session
 
 _PLANT = """
 set -e
@@ -109,11 +107,7 @@ def test_what_a_killed_session_leaves_is_put_aside_by_the_next_command(here: Pad
             words["other"] = ("run", "--", "true")
         ok(here.call(*words[then], cwd=here.main if then == "run" else where))
         assert (here.worktree / "library/.git").is_dir()
-        lock = os.open(session.directory, os.O_RDONLY)
-        session.process.kill()
-        session.process.wait(PATIENCE)
-        fcntl.flock(lock, fcntl.LOCK_SH)  # when the last process of it has ended
-        os.close(lock)
+        session.kill()
         ended = here.call(*words[then], env=env, cwd=where)
     assert ended.returncode == 0, ended.stderr
     said = ended.stderr + ended.stdout

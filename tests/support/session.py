@@ -1,6 +1,8 @@
 """A live session of the installed command, for tests that run further commands in it."""
 
+import fcntl
 import itertools
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -63,6 +65,14 @@ class Session:
             for stream in (self.process.stdout, self.process.stderr):
                 assert stream is not None
                 stream.close()
+
+    def kill(self) -> None:
+        """Kills the launcher with SIGKILL, and waits until the last process of the session has ended."""
+        lock = os.open(self.directory, os.O_RDONLY)
+        self.process.kill()
+        self.process.wait(PATIENCE)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        os.close(lock)
 
     @property
     def directory(self) -> Path:
