@@ -90,8 +90,11 @@ def _copy(part: Part, top: int, source: str, target: str, most: int) -> int:
         raise _refused(part, f"{name}: {error.strerror}") from None
     temporary = f"{target}.{os.urandom(5).hex()}.tmp"
     try:
-        if not stat.S_ISREG(os.fstat(reader).st_mode):
+        found = os.fstat(reader)
+        if not stat.S_ISREG(found.st_mode):
             raise _refused(part, f"{name} is not a regular file")
+        if found.st_size > most:  # a sparse file holds nothing, and its copy would fill the user's disk first
+            raise _too_much(part)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         writer = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
@@ -100,7 +103,7 @@ def _copy(part: Part, top: int, source: str, target: str, most: int) -> int:
             while block := os.read(reader, 1 << 20):
                 size += len(block)
                 if size > most:
-                    raise _refused(part, f"the new objects hold more than {MOST_BYTES} bytes")
+                    raise _too_much(part)
                 digest.update(block)
                 while block:
                     block = block[os.write(writer, block) :]
@@ -116,6 +119,10 @@ def _copy(part: Part, top: int, source: str, target: str, most: int) -> int:
     finally:
         os.close(reader)
     return size
+
+
+def _too_much(part: Part) -> Refusal:
+    return _refused(part, f"the new objects hold more than {MOST_BYTES} bytes")
 
 
 def _refused(part: Part, why: str) -> Refusal:
