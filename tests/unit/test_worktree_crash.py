@@ -1,8 +1,8 @@
 """SIGKILL at every step of making and removing a worktree: the next command finishes or undoes it, nothing is lost."""
 
 import os
-import shutil
 import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import pytest
 
 from launcher.vcs.worktrees.request import Options
 from launcher.vcs.worktrees.service import WorktreeService
-from tests.support import forked, worktrees
+from tests.support import forked, install, worktrees
 from tests.support.worktrees import Place, committed, git
 
 MOST_STEPS = 60
@@ -36,24 +36,22 @@ def killed_at(place: Place, number: int, action: Callable[[WorktreeService], obj
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return worktrees.nested(tmp_path_factory.mktemp("crash")).root
+def above(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("crash")
+    install.spread(path)
+    return path
 
 
-def fresh(template: Path) -> Place:
-    """The same place as new, at its own name: git's pointers between the parts are absolute."""
-    root = template.parent / "work"
-    if root.exists():
-        shutil.rmtree(root)
-    shutil.copytree(template, root, symlinks=True)
-    return Place(root, root / "app", WorktreeService(str(root / "state")))
+def fresh(above: Path) -> Place:
+    """The same place as new."""
+    return worktrees.nested(Path(tempfile.mkdtemp(dir=above)))
 
 
-def test_making_a_worktree_survives_sigkill_at_every_step(template: Path) -> None:
+def test_making_a_worktree_survives_sigkill_at_every_step(above: Path) -> None:
     """After each, the next command leaves nothing half done, and the worktree can be made (or is there)."""
     seen = []
     for number in range(1, MOST_STEPS):
-        place = fresh(template)
+        place = fresh(above)
         (place.app / ".git/info").mkdir(exist_ok=True)
         (place.app / ".git/info/exclude").write_text(".env\n")
         (place.app / ".env").write_text("A=1")
@@ -80,11 +78,11 @@ def test_making_a_worktree_survives_sigkill_at_every_step(template: Path) -> Non
     assert {"record", "staging", "rename", "ready", "files outer/deep/inner"} <= set(seen)
 
 
-def test_removing_a_worktree_survives_sigkill_at_every_step(template: Path) -> None:
+def test_removing_a_worktree_survives_sigkill_at_every_step(above: Path) -> None:
     """It is there as before, or gone; and in each case the uncommitted file and the commits can be found again."""
     seen = []
     for number in range(1, MOST_STEPS):
-        place = fresh(template)
+        place = fresh(above)
         made = place.service.add(place.app, "T")
         root = Path(made.path)
         committed(root / "lib/outer", done="done\n")
@@ -116,11 +114,11 @@ def test_removing_a_worktree_survives_sigkill_at_every_step(template: Path) -> N
 
 
 @pytest.mark.parametrize("where", ["files outer", "note", "metadata outer", "rename"])
-def test_a_recovery_survives_sigkill_at_every_step_too(template: Path, where: str) -> None:
+def test_a_recovery_survives_sigkill_at_every_step_too(above: Path, where: str) -> None:
     """Killed while it mends what a first SIGKILL left, it is mended by the one after it."""
     removing = where in ("metadata outer", "rename")
     for number in range(1, MOST_STEPS):
-        place = fresh(template)
+        place = fresh(above)
         service = WorktreeService(place.state, step=killer(where))
         if removing:
             place.service.add(place.app, "T")
