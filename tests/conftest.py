@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,7 +31,14 @@ settings.load_profile("paddock")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuses a `PADDOCK_REQUIRE` that names what nobody checks."""
+    """Refuses a `PADDOCK_REQUIRE` that names what nobody checks, and hears the signals that the caller ignores.
+
+    A command inherits what is ignored (signal(7)): in the background of a script, or behind nohup(1), nothing that a
+    test starts could be ended by SIGINT or SIGHUP.
+    """
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, usual)
     try:
         features.parse_required(features.REQUIRED_TEXT)
     except ValueError as error:
