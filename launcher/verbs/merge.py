@@ -64,6 +64,10 @@ def merge(
             help="Run CMD in a jail on the files of each merge; where it fails, the child counts as conflicted.",
         ),
     ] = None,
+    rewind: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SUBMODULE", help="Let a child take this submodule back to an older or another commit."),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Finish a run that was interrupted.")] = False,
     rollback: Annotated[str | None, typer.Option(metavar="RUN", help="Take a whole run back.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -72,7 +76,9 @@ def merge(
 
     In order, up to the first that conflicts; what was merged before it stays. Nothing moves until everything is
     known, and then all of it does: branches, submodules and files, or nothing. Uncommitted work stays as it is;
-    where it is in the way, the merge is refused before anything moves. `paddock merge status` lists the runs.
+    where it is in the way, the merge is refused before anything moves. A child that would take a submodule back behind
+    what the trunk records counts as conflicted, unless --rewind names the submodule. `paddock merge status`
+    lists the runs.
 
     Exit status: 0 when everything was merged; 1 when a child conflicted, or --preview forecasts that one would; 125
     when it was refused, or failed.
@@ -83,7 +89,7 @@ def merge(
     for line in left_open.sweep(state):
         messages.say(f"paddock: {printable(line)}")
     alone = [name for name, given in (("--resume", resume), ("--rollback", rollback is not None)) if given]
-    if alone and (words or every or forecast or check is not None or len(alone) > 1):
+    if alone and (words or every or forecast or check is not None or rewind or len(alone) > 1):
         raise Refusal("usage", f"{alone[0]} stands alone", hint="paddock merge --help")
     if resume or rollback is not None:
         common_dir = target.opened(start).common_dir
@@ -105,7 +111,7 @@ def merge(
         _warn_of_sessions(source, state)
     sources = children.ordered(sources, order, found)
     if forecast:
-        answer = preview.preview(found, sources)
+        answer = preview.preview(found, sources, rewind=rewind or ())
         print(answer.model_dump_json(indent=2) if as_json else answer.pretty_print())
         return 0 if answer.clean else CONFLICT
     with _agent_at_rest(found, state) as agent, Check(found, check, hidden=as_json) as gate:
@@ -115,6 +121,7 @@ def merge(
             follow=Follow(files=not no_checkout, jailed=agent is not None, agent=agent),
             gate=gate if check is not None else None,
             progress=_progress if sys.stderr.isatty() else None,
+            rewind=frozenset(rewind or ()),
         )
         run = work.merge(find, sources, settings, found.common_dir)
     if sys.stderr.isatty():

@@ -96,7 +96,9 @@ def _after(
         waiting = [agent["ticket"] for agent in agents if agent["session_id"] not in merged and agent not in failed]
         place = aggregation["conflicted"]["agent_result_id"]
         where = shlex.quote(next(agent["worktree"] for agent in agents if agent["session_id"] == place))
-        lines.append(f"next: in {where}: git merge the trunk, solve the conflict, commit; then in {trunk}: "
+        hint = aggregation["conflicted"]["merge_descriptor"]["hint"] or ""
+        how = hint.partition(": ")[2].partition("; then merge again")[0] or "mend that"
+        lines.append(f"next: in {where}: {how}; then in {trunk}: "
                      f"paddock merge {' '.join(map(shlex.quote, waiting))}")  # fmt: skip
     elif "trunk" in result and "aggregation" not in result:
         done = [agent["ticket"] for agent in agents if agent["state"] == "ended"]

@@ -1,9 +1,10 @@
 """Children into the trunk, one after another, as objects; up to the first that cannot be merged."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from launcher.vcs.git import GitFailed
+from launcher.vcs.merge import rewinds
 from launcher.vcs.merge.changes import changes
 from launcher.vcs.merge.engine import Engine, undone
 from launcher.vcs.merge.history import History
@@ -53,6 +54,7 @@ def merge(
     *,
     gate: Gate | None = None,
     progress: Progress | None = None,
+    rewind: Collection[str] | None = (),
 ) -> Batch:
     """Merges every source into what the earlier ones have made of `base`.
 
@@ -66,6 +68,7 @@ def merge(
         target: the trunk's name, for messages.
         gate: see `Gate`.
         progress: see `Progress`.
+        rewind: names of submodules that may go back (see `rewinds.refused`); None: all of them.
 
     Raises:
         GitFailed: what is asked for all failed; for one child, it is its outcome.
@@ -85,6 +88,8 @@ def merge(
         if progress is not None:
             progress(number, len(sources), source.label)
         outcome = _one(engine, now, source, history, base, target, submodules=submodules)
+        if submodules or source.heads:
+            outcome = _forward(engine, now, source, outcome, rewind)
         if outcome.commit and outcome.commit != now and gate is not None:
             reason = gate(source.label, outcome.commit)
             if reason:
@@ -95,6 +100,15 @@ def merge(
         now = outcome.commit
         history.add(source.commit)
     return Batch(tuple(tried), now)
+
+
+def _forward(engine: Engine, now: str, source: Source, outcome: Outcome, rewind: Collection[str] | None) -> Outcome:
+    if rewind is None:
+        return outcome
+    try:
+        return rewinds.refused(engine, now, source, outcome, rewind)
+    except Refusal as error:
+        return Outcome("", error=f"whether submodules would go back cannot be told: {error.message}\n{error.context}")
 
 
 def _one(

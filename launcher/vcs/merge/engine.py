@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.merge import report
 from launcher.vcs.merge.conflict import ConflictKind, ConflictStage, MergeConflict
-from launcher.vcs.merge.gitlinks import Gitlink, gitlinks
+from launcher.vcs.merge.gitlinks import Gitlink
 from launcher.vcs.merge.models import MergeResult, SubmoduleMergeResult, SubmoduleStatus
 from launcher.vcs.merge.outcome import Outcome, Source
 from launcher.vcs.merge.place import Place
@@ -76,7 +76,7 @@ class Engine:
         """The submodules that a commit records, by name; asked once."""
         key = (store.git_dir, commit)
         if key not in self._links:
-            self._links[key] = gitlinks(store.git, commit)
+            self._links[key] = store.links(commit)
         return self._links[key]
 
     def merge(

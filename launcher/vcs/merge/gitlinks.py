@@ -17,18 +17,23 @@ class Gitlink(NamedTuple):
     commit: str
 
 
-def gitlinks(git: Git, commit: str) -> dict[str, Gitlink]:
+def gitlinks(git: Git, commit: str, environment: Mapping[str, str] | None = None) -> dict[str, Gitlink]:
     """The submodules that a commit records, by name.
 
     A gitlink that `.gitmodules` does not name, or with a path that would lead elsewhere, is left to git.
 
+    Args:
+        git: the repository.
+        commit: which one.
+        environment: says where objects of a trial are.
+
     Raises:
         GitFailed: `.gitmodules` cannot be read as configuration.
     """
-    if git.run("cat-file", "-e", f"{commit}:.gitmodules", ok=(0, 1, 128)).status:
+    if git.run("cat-file", "-e", f"{commit}:.gitmodules", ok=(0, 1, 128), environment=environment).status:
         return {}
     words = ("config", "-z", "--blob", f"{commit}:.gitmodules", "--get-regexp", r"^submodule\..*\.path$")
-    output = git.run(*words, ok=(0, 1)).out
+    output = git.run(*words, ok=(0, 1), environment=environment).out
     paths: dict[str, str] = {}
     for entry in output.split(b"\0"):
         key, newline, value = os.fsdecode(entry).partition("\n")
@@ -37,7 +42,7 @@ def gitlinks(git: Git, commit: str) -> dict[str, Gitlink]:
             paths[name] = value
     if not paths:
         return {}
-    listing = git.run("ls-tree", "-z", "--full-tree", commit, "--", *paths.values()).out
+    listing = git.run("ls-tree", "-z", "--full-tree", commit, "--", *paths.values(), environment=environment).out
     commits = {}
     for entry in listing.split(b"\0"):
         info, tab, path = entry.partition(b"\t")

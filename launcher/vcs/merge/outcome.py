@@ -17,6 +17,7 @@ class Outcome(NamedTuple):
         conflicts: what git could not decide; those in submodules come first.
         error: why it failed, when not by conflicts alone.
         submodules: one result for each submodule that was looked at, innermost first.
+        hint: the way out of a failure, where it has one of its own.
     """
 
     commit: str
@@ -25,6 +26,7 @@ class Outcome(NamedTuple):
     conflicts: tuple[MergeConflict, ...] = ()
     error: str = ""
     submodules: tuple[SubmoduleMergeResult, ...] = ()
+    hint: str = ""
 
 
 class Source(NamedTuple):

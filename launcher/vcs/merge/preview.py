@@ -1,10 +1,10 @@
 """What would conflict: every child with the trunk, and the children with one another. Nothing is moved or kept."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import combinations
 
 from launcher.vcs.git import GitFailed
-from launcher.vcs.merge import report
+from launcher.vcs.merge import report, rewinds
 from launcher.vcs.merge.changes import changes
 from launcher.vcs.merge.conflict import Frozen, MergeConflict, ObjectId, Text
 from launcher.vcs.merge.engine import Engine
@@ -73,7 +73,9 @@ class MergePreview(Frozen):
         return "\n".join(lines)
 
 
-def preview(target: Target, sources: Sequence[Source], *, pairwise: bool = True) -> MergePreview:
+def preview(
+    target: Target, sources: Sequence[Source], *, pairwise: bool = True, rewind: Collection[str] = ()
+) -> MergePreview:
     """Tries every merge on its own.
 
     One git process does all merges in which no submodule and no attribute is touched; the others get what a real run
@@ -83,6 +85,7 @@ def preview(target: Target, sources: Sequence[Source], *, pairwise: bool = True)
         target: the trunk.
         sources: the children.
         pairwise: try every two children with each other, too.
+        rewind: names of submodules that may go back.
 
     Raises:
         GitFailed: git failed on what all have in common.
@@ -98,7 +101,7 @@ def preview(target: Target, sources: Sequence[Source], *, pairwise: bool = True)
         found = _together(engine, wanted, target.commit) if plain else None
         if found is None:
             engine.main.attributes_may_differ()
-            found = [_alone(engine, ours, theirs) for ours, theirs in wanted]
+            found = [_alone(engine, ours, theirs, rewind) for ours, theirs in wanted]
     return MergePreview(
         target=target.label,
         target_commit=target.commit,
@@ -120,9 +123,10 @@ def _together(engine: Engine, wanted: Sequence[tuple[Source, Source]], trunk: st
     ]
 
 
-def _alone(engine: Engine, ours: Source, theirs: Source) -> Forecast:
+def _alone(engine: Engine, ours: Source, theirs: Source, rewind: Collection[str]) -> Forecast:
     try:
         outcome = engine.merge(ours.commit, theirs, "Preview.\n")
+        outcome = rewinds.refused(engine, ours.commit, theirs, outcome, rewind)
     except GitFailed as error:
         return Forecast(source=theirs.label, into=ours.label, clean=False, error=error.message)
     return Forecast(

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.merge import report
 from launcher.vcs.merge.commits import CommitWriter
-from launcher.vcs.merge.gitlinks import with_gitlinks
+from launcher.vcs.merge.gitlinks import Gitlink, gitlinks, with_gitlinks
 from launcher.vcs.scratch import Scratch
 
 _FEW = 5
@@ -47,7 +47,7 @@ class Store:
         if not keep:
             self._environment = {
                 "GIT_OBJECT_DIRECTORY": self.scratch("objects"),
-                "GIT_ALTERNATE_OBJECT_DIRECTORIES": _quoted(f"{git_dir}/objects"),
+                "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted(f"{git_dir}/objects"),
             }
             os.mkdir(self.scratch("objects"))
         self._who = dict(who) | self._environment
@@ -68,6 +68,28 @@ class Store:
         environment = self._environment | {"GIT_INDEX_FILE": self.scratch("gitlinks")}
         return with_gitlinks(self.git, commit, changes, environment)
 
+    def links(self, commit: str) -> dict[str, Gitlink]:
+        """See `gitlinks.gitlinks`."""
+        return gitlinks(self.git, commit, self._environment)
+
+    def leads_to(self, ancestor: str, commit: str, *, beside: str = "") -> bool:
+        """Whether `commit` has `ancestor` in its history; False also where one of the two is not here.
+
+        Args:
+            ancestor: a commit.
+            commit: another one.
+            beside: see `has_commit`.
+        """
+        words = ("merge-base", "--is-ancestor", ancestor, commit)
+        return self.git.run(*words, ok=(0, 1, 128), environment=self._with(beside)).status == 0
+
+    def _with(self, beside: str) -> dict[str, str]:
+        if not beside:
+            return self._environment
+        own = self._environment.get("GIT_ALTERNATE_OBJECT_DIRECTORIES", "")
+        both = ":".join(filter(None, (own, quoted(f"{beside}/objects"))))
+        return self._environment | {"GIT_ALTERNATE_OBJECT_DIRECTORIES": both}
+
     def scratch(self, name: str) -> str:
         """A file name for something private."""
         return self._scratch.path(name)
@@ -84,12 +106,15 @@ class Store:
         found = self.git.run(*words, ok=(0, 1, 128))
         return found.out.decode().strip() if found.status == 0 else ""
 
-    def has_commit(self, oid: str) -> bool:
-        """Whether the commit itself is here (its history is taken for granted)."""
-        return (
-            self.git.run("cat-file", "-e", f"{oid}^{{commit}}", ok=(0, 1, 128), environment=self._environment).status
-            == 0
-        )
+    def has_commit(self, oid: str, *, beside: str = "") -> bool:
+        """Whether the commit itself is here (its history is taken for granted).
+
+        Args:
+            oid: the commit.
+            beside: git directory of a store of the same submodule, whose objects count as if they were here.
+        """
+        words = ("cat-file", "-e", f"{oid}^{{commit}}")
+        return self.git.run(*words, ok=(0, 1, 128), environment=self._with(beside)).status == 0
 
     def trees(self, commits: Sequence[str]) -> list[str]:
         """The trees of some commits, in one process.
@@ -207,6 +232,6 @@ def _is_attributes(entry: bytes) -> bool:
     return info.startswith(b"100") and path.rpartition(b"/")[2] == b".gitattributes"
 
 
-def _quoted(path: str) -> str:
+def quoted(path: str) -> str:
     """A path for GIT_ALTERNATE_OBJECT_DIRECTORIES, where a colon would separate (git(1))."""
     return '"' + path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

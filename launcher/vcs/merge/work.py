@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from launcher.vcs.git import Git
 from launcher.vcs.journal import Journal, Run, State
-from launcher.vcs.merge import batch, carry_out, identity, sessions
+from launcher.vcs.merge import batch, carry_out, catch_up, identity, sessions
 from launcher.vcs.merge.engine import Engine
 from launcher.vcs.merge.models import (
     AgentMergeStatus,
@@ -37,6 +37,7 @@ class Settings(NamedTuple):
         follow: how the files of the target's worktree follow.
         gate: see `batch.Gate`.
         progress: see `batch.Progress`.
+        rewind: names of submodules that a child may take back.
         seconds: time of the merge commits since the epoch; now when None.
     """
 
@@ -46,6 +47,7 @@ class Settings(NamedTuple):
     follow: Follow = FILES
     gate: batch.Gate | None = None
     progress: batch.Progress | None = None
+    rewind: frozenset[str] = frozenset()
     seconds: int | None = None
 
 
@@ -88,11 +90,13 @@ def merge(find: Find, sources: Sequence[Source], settings: Settings, common_dir:
         who = identity.environment(Git(target.git_dir), settings.caller, seconds=settings.seconds)
         place = Place(target.git_dir, target.common_dir, target.worktree)
         with Engine(place, who, hold=(lock,)) as engine:
+            down = settings.direction is MergeDirection.TRUNK_TO_CHILD  # what the trunk has gone back to, all follow
             done = batch.merge(
-                engine, target.commit, sources, target.label, gate=settings.gate, progress=settings.progress
-            )
+                engine, target.commit, sources, target.label, gate=settings.gate, progress=settings.progress,
+                rewind=None if down else settings.rewind,
+            )  # fmt: skip
             run = Run(run_id=journal.new_id(), state=State.PREPARED, target=target.label)
-            run = run.model_copy(update=_reported(done, sources, target, settings.direction, run.run_id))
+            run = run.model_copy(update=_reported(engine, done, sources, target, settings.direction, run.run_id))
             if done.commit == target.commit:
                 return run.model_copy(update={"state": State.ABANDONED, "note": "nothing to move"})
             places = [each.source.place for each in done.tried if each.source.place is not None]
@@ -103,10 +107,15 @@ def merge(find: Find, sources: Sequence[Source], settings: Settings, common_dir:
 
 
 def _reported(
-    done: batch.Batch, sources: Sequence[Source], target: Target, direction: MergeDirection, run_id: str
+    engine: Engine,
+    done: batch.Batch,
+    sources: Sequence[Source],
+    target: Target,
+    direction: MergeDirection,
+    run_id: str,
 ) -> dict[str, object]:
     """The fields of a run that say what a batch came to."""
-    descriptors = [descriptor(each, target, direction, run_id) for each in done.tried]
+    descriptors = [descriptor(engine, each, target, direction, run_id) for each in done.tried]
     if direction is MergeDirection.TRUNK_TO_CHILD:
         (only,) = descriptors
         return {"child_outcome": only}
@@ -119,7 +128,9 @@ def _reported(
     return {"outcome": MergeAggregation(merged=tuple(statuses), pending=pending, conflicted=conflicted)}
 
 
-def descriptor(each: batch.Merged, target: Target, direction: MergeDirection, run_id: str) -> MergeDescriptor:
+def descriptor(
+    engine: Engine, each: batch.Merged, target: Target, direction: MergeDirection, run_id: str
+) -> MergeDescriptor:
     """What one child came to."""
     outcome = each.outcome
     failed = not outcome.commit
@@ -150,7 +161,7 @@ def descriptor(each: batch.Merged, target: Target, direction: MergeDirection, ru
         submodule_merge_results=_pointers(outcome.submodules, direction),
         main_worktree_merge_result=main,
         error_message=error,
-        hint=_hint(each, target, direction) if failed else None,
+        hint=_hint(engine, each, target, direction) if failed else None,
         run_id=None if failed or outcome.no_op else run_id,
     )
 
@@ -161,16 +172,31 @@ def _pointers(results: tuple[SubmoduleMergeResult, ...], direction: MergeDirecti
     return tuple(result.model_copy(update={"pointer_updated": False}) for result in results)
 
 
-def _hint(each: batch.Merged, target: Target, direction: MergeDirection) -> str:
-    if not each.outcome.conflicts:
-        return f"mend that in {each.source.label}, and merge again"
+def _hint(engine: Engine, each: batch.Merged, target: Target, direction: MergeDirection) -> str:
+    outcome, source = each.outcome, each.source
+    if outcome.hint:
+        return outcome.hint
+    if not outcome.conflicts:
+        return f"mend that in {source.label}, and merge again"
+    trunk = engine.place
     if direction is MergeDirection.TRUNK_TO_CHILD:
-        return f"in the child's own worktree: git merge {each.source.commit}, resolve, and commit"
-    place = each.source.place
-    if target.git_dir != target.common_dir and (place is None or place.git_dir == place.common_dir):
+        merge = _merging(engine, trunk, each.before, source.place or trunk, source.commit)
+        return f"in the child's own worktree: {merge}, resolve, and commit"
+    if target.git_dir != target.common_dir and (source.place is None or source.place.git_dir == trunk.common_dir):
         # The trunk goes into an agent's work. The other way round, that would be finished work by its own conflict.
-        return f"in {target.worktree}: git merge {each.source.label}, resolve, and commit"
-    return f"in a worktree of {each.source.label}: git merge {each.before}, resolve, and commit; then merge again"
+        merge = _merging(engine, trunk, each.before, source.place or trunk, source.commit, name=source.label)
+        return f"in {target.worktree}: {merge}, resolve, and commit"
+    merge = _merging(engine, source.place or trunk, source.commit, trunk, each.before)
+    return f"in a worktree of {source.label}: {merge}, resolve, and commit; then merge again"
+
+
+def _merging(engine: Engine, here: Place, mine: str, there: Place, other: str, name: str = "") -> str:
+    """The commands that merge `other` (called `name`) where `mine` is checked out, its submodules with it."""
+    try:
+        behind = catch_up.commands(engine, here, mine, there, other)
+    except Refusal:
+        behind = [catch_up.UPDATE]  # why will be seen there
+    return "; ".join((f"git merge {name or other}", *behind))
 
 
 def refuse_when_unfinished(journal: Journal) -> None:

@@ -1,0 +1,155 @@
+"""Submodules that a merge would take away from commits that the target records: never unasked.
+
+`git merge` beside a submodule moves its gitlink in the index and leaves its checkout where it was, and `git commit -a`
+then records the old commit again. Such a merge commit has all of the trunk's history, so that git sees nothing but a
+newer gitlink: what others have done in the submodule would go from the trunk, and from the submodule's branch.
+"""
+
+import os
+import shlex
+from collections.abc import Collection, Iterator, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from launcher.vcs.merge import catch_up
+from launcher.vcs.merge.conflict import ConflictKind, ConflictStage, MergeConflict
+from launcher.vcs.merge.engine import Engine, inside, undone
+from launcher.vcs.merge.models import MergeResult, SubmoduleMergeResult, SubmoduleStatus
+from launcher.vcs.merge.outcome import Outcome, Source
+from launcher.vcs.merge.place import Place
+from launcher.vcs.merge.store import Store
+
+
+class _Where(NamedTuple):
+    """One repository in the tree of submodules: names, path, way to its store (`engine.inside`), and its places."""
+
+    name: str
+    path: str
+    modules: str
+    place: Place
+    sources: tuple[Place, ...]
+
+
+class _Way(Enum):
+    """Which way a submodule goes."""
+
+    ON = "on"
+    BACK = "back"  # to a commit in its own history
+    ASIDE = "aside"  # to another line
+    UNKNOWN = "unknown"
+
+
+class _Rewind(NamedTuple):
+    """A submodule that would leave commits behind, going back or aside."""
+
+    name: str
+    path: str
+    old: str
+    new: str
+    back: bool
+
+    def __str__(self) -> str:
+        how = f"would go back to {self.new[:12]}" if self.back else f"would go aside to {self.new[:12]}"
+        return f"submodule {self.name} {how}, which lacks commits of {self.old[:12]} that are merged already"
+
+    def conflict(self) -> MergeConflict:
+        sides = ((2, self.old), (3, self.new))
+        stages = tuple(
+            ConflictStage.model_validate({"stage": number, "mode": "160000", "object_id": oid, "path": self.path})
+            for number, oid in sides
+        )
+        return MergeConflict(
+            path=self.path, kind=ConflictKind.SUBMODULE, stages=stages, message=str(self), submodule=self.name
+        )
+
+    def result(self) -> SubmoduleMergeResult:
+        failed = MergeResult(
+            source=self.name, target=self.name, successful=False, previous_commit_id=self.old,
+            conflicts=(self.conflict(),), error_message=str(self),
+        )  # fmt: skip
+        return SubmoduleMergeResult(submodule_name=self.name, merge_result=failed, status=SubmoduleStatus.CONFLICTED)
+
+
+def refused(engine: Engine, ours: str, source: Source, outcome: Outcome, allowed: Collection[str]) -> Outcome:
+    """`outcome`, or a conflict where it would take submodules away from commits that `ours` records.
+
+    Args:
+        engine: that has merged.
+        ours: the target's commit.
+        source: what was merged into it.
+        outcome: what came of it.
+        allowed: names of the submodules (as in `SubmoduleMergeResult`) that may.
+
+    Raises:
+        GitFailed: git failed.
+    """
+    if outcome.commit in ("", ours):
+        return outcome
+    top = _Where("", "", "", engine.place, (source.place,) if source.place else ())
+    found = [each for each in _below(engine, top, ours, outcome.commit, engine.main) if each.name not in allowed]
+    if not found:
+        return outcome
+    names = {each.name for each in found}
+    others = tuple(result for result in outcome.submodules if result.submodule_name not in names)
+    return Outcome(
+        "",
+        conflicts=tuple(each.conflict() for each in found),
+        error="\n".join(map(str, found)),
+        submodules=(*undone(others, SubmoduleStatus.ROLLED_BACK), *(each.result() for each in found)),
+        hint=_hint(engine, ours, source, found),
+    )
+
+
+def _hint(engine: Engine, ours: str, source: Source, found: Sequence[_Rewind]) -> str:
+    here = source.place or engine.place
+    steps = catch_up.commands(engine, here, source.commit, engine.place, ours, recorded=True)
+    steps = steps or [f"git -C {shlex.quote(each.path)} merge {each.old}" for each in found]
+    options = " ".join(f"--rewind {shlex.quote(each.name)}" for each in found)
+    return (
+        f"in a worktree of {source.label}: {'; '.join(steps)}; git commit -a; then merge again; "
+        f"or, where that is meant: paddock merge {options}"
+    )
+
+
+def _below(engine: Engine, at: _Where, old: str, new: str, holder: Store) -> Iterator[_Rewind]:
+    """The outermost ones: what is below follows them. `holder` has the commit `new`."""
+    before, after = engine.links(engine.store(at.place), old), engine.links(holder, new)
+    for key, link in after.items():
+        was = before.get(key)
+        if was is None or was.commit == link.commit:
+            continue
+        # Where the target has no store of it, its gitlink alone would move; the child's store can tell.
+        place = at.place.submodule(key, was.path) or next(iter(engine.below(at.sources, was)), None)
+        if place is None:
+            continue
+        name, path = f"{at.name}/{key}" if at.name else key, f"{at.path}{link.path}"
+        inner = _Where(name, f"{path}/", inside(at.modules, key), place, engine.below(at.sources, link))
+        there = _holder(engine, inner, link.commit)
+        way = _way(engine.store(place), there, was.commit, link.commit) if there is not None else _Way.UNKNOWN
+        if way in (_Way.BACK, _Way.ASIDE):
+            yield _Rewind(name, path, was.commit, link.commit, way is _Way.BACK)
+        elif there is not None and engine.store(place).has_commit(was.commit):
+            yield from _below(engine, inner, was.commit, link.commit, there)
+
+
+def _holder(engine: Engine, at: _Where, commit: str) -> Store | None:
+    """The store of a submodule that has a commit; None where nobody has it here. Then its branch cannot move either."""
+    others = (*(place.common_dir for place in at.sources), *engine.place.other_stores(at.modules))
+    for git_dir in dict.fromkeys((at.place.common_dir, *others)):
+        store = engine.store(Place(git_dir, git_dir, None))
+        if store.has_commit(commit):
+            return store
+    return None
+
+
+def _way(own: Store, there: Store, old: str, new: str) -> _Way:
+    """Where a submodule goes. Of a history that is cut off (shallow) or has a hole only a way back can be told."""
+    beside = there.git_dir if there is not own else ""
+    if not own.has_commit(old):
+        return _Way.UNKNOWN
+    if own.leads_to(old, new, beside=beside):
+        return _Way.ON
+    if own.leads_to(new, old, beside=beside):
+        return _Way.BACK
+    cut = any(os.path.lexists(f"{store.git_dir}/shallow") for store in (own, there))
+    return _Way.UNKNOWN if cut else _Way.ASIDE
