@@ -1,6 +1,7 @@
 """Removing a worktree: what would be lost is said first, and kept when the removal is forced."""
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -263,6 +264,27 @@ def test_a_submodule_that_moved_on_is_work(tmp_path: Path) -> None:
     outer = place.app / ".git/modules/outer"
     main = next(ref for store, ref in removed.backups if store == str(place.app / ".git"))
     assert git("rev-parse", f"{main}:lib/outer", at=place.app) == git("rev-parse", "agent/T", at=outer)
+
+
+def test_a_submodule_behind_what_is_recorded_is_no_work(tmp_path: Path) -> None:
+    """As `git merge` leaves it: to commit that would take it back, so what brings it along is said, and works."""
+    place = worktrees.nested(tmp_path)
+    made = place.service.add(place.app, "T")
+    root = Path(made.path)
+    for path in ("lib/outer/deep/inner", "lib/outer", ""):
+        committed(place.app / path, new="")
+    git("merge", "-q", "main", at=root)
+    now = place.service.status(made)
+    assert now.at_stake() == []
+    for name in ("lib/outer", "lib/outer/deep/inner"):
+        (said,) = place.service.status(made).lagging()  # the inner one lags as soon as the outer does not
+        assert f"submodule {name} is checked out at an older commit than recorded: git -C " in said
+        git(*shlex.split(said.partition(": git ")[2]), at=place.app)
+    assert place.service.status(made).lagging() == []
+    assert (root / "lib/outer/deep/inner/new").exists()
+    assert git("symbolic-ref", "HEAD", at=root / "lib/outer") == "refs/heads/agent/T"
+    place.service.remove(made, force=False)
+    assert not root.exists()
 
 
 def test_commits_that_git_submodule_update_made_a_store_for_are_kept(tmp_path: Path) -> None:

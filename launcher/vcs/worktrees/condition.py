@@ -1,6 +1,7 @@
 """How a worktree is: what in it would be lost if it were removed. Git reads here, and writes nothing."""
 
 import os
+import shlex
 
 from pydantic import BaseModel, ConfigDict
 
@@ -44,6 +45,8 @@ class PartCondition(BaseModel):
         operation: a merge, rebase or the like that is not finished.
         detached: whether HEAD is on no branch, and no ref that stays holds its commit.
         kept: commits of agents that harvests have kept in refs of their own.
+        lagging: roots of submodules that are checked out at an older commit than is recorded. Nothing would be lost
+            with that, and committing it would take them back.
         problem: why nothing more could be found out; empty when all is well.
     """
 
@@ -59,6 +62,7 @@ class PartCondition(BaseModel):
     operation: str = ""
     detached: bool = False
     kept: tuple[Kept, ...] = ()
+    lagging: tuple[str, ...] = ()
     problem: str = ""
 
     def at_stake(self) -> list[str]:
@@ -111,6 +115,15 @@ class Condition(BaseModel):
         found += [f"submodule {name}: commits that no remote has" for name in self.own_stores]
         found += [f"a repository that was put aside: {path}" for path in self.docked]
         return [*found, "commits that were not harvested"] if self.unharvested else found
+
+    def lagging(self) -> list[str]:
+        """What submodules are older than recorded, and the command that brings each along, on its branch."""
+        said = []
+        for root in (root for part in self.parts for root in part.lagging):
+            words = ("git", "-C", os.path.dirname(root), "submodule", "update", "--merge", os.path.basename(root))
+            name = os.path.relpath(root, self.path)
+            said.append(f"submodule {name} is checked out at an older commit than recorded: {shlex.join(words)}")
+        return said
 
     def beside(self) -> list[Kept]:
         """Work at stake that has a ref of its own: the ref stays when the worktree goes, but nothing leads to it."""
@@ -199,7 +212,8 @@ def _examined(git: Git, part: Part, worktree: Worktree) -> PartCondition:
     for record in records:
         modified += record[:2] in (b"1 ", b"2 ", b"u ")
         untracked += record[:2] == b"? " and not _copied(os.fsdecode(record[2:]), part, worktree)
-    modified += _moved_gitlinks(git, part, worktree) - _large(git, records, os.fspath(part.path))
+    moved, lagging = _moved_gitlinks(git, part, worktree)
+    modified += moved - _large(git, records, os.fspath(part.path))
     modified += len(unwatched.changed(git))
     ahead = 0
     detached = False
@@ -210,7 +224,7 @@ def _examined(git: Git, part: Part, worktree: Worktree) -> PartCondition:
     return PartCondition(
         name=part.name, branch=branch, head=head, ahead=ahead, modified=modified, untracked=untracked,
         strangers=tuple(strangers.in_places_of_submodules(git, part, worktree)), operation=operation,
-        detached=detached, kept=kept.beside(git, part, worktree, head),
+        detached=detached, kept=kept.beside(git, part, worktree, head), lagging=lagging,
     )  # fmt: skip
 
 
@@ -249,18 +263,29 @@ def _copied(path: str, part: Part, worktree: Worktree) -> bool:
         return False
 
 
-def _moved_gitlinks(git: Git, part: Part, worktree: Worktree) -> int:
-    """How many of the submodules directly below a part are at another commit than its index says."""
+def _moved_gitlinks(git: Git, part: Part, worktree: Worktree) -> tuple[int, tuple[str, ...]]:
+    """Submodules directly below a part at another commit than its index says: how many, and the roots of older ones.
+
+    `git merge` leaves a submodule at the commit that was recorded before. That one is in the history of the other.
+    """
     moved = 0
+    lagging: list[str] = []
     for inner in worktree.submodules:
         if inner.name == part.name or not inner.path.is_relative_to(part.path):
             continue
         relative = os.path.relpath(inner.path, part.path)
         entry = git.run("ls-files", "--stage", "-z", "--", relative).out
         if entry.startswith(b"160000 ") and os.path.isdir(inner.git_dir):
-            recorded = entry.split()[1]
-            moved += Git(os.fspath(inner.git_dir)).run("rev-parse", "HEAD").out.strip() != recorded
-    return moved
+            recorded = entry.split()[1].decode("ascii")
+            below = Git(os.fspath(inner.git_dir))
+            head = below.text("rev-parse", "HEAD").strip()
+            if head == recorded:
+                continue
+            if below.run("merge-base", "--is-ancestor", head, recorded, ok=(0, 1, 128)).status == 0:
+                lagging.append(os.fspath(inner.path))
+            else:
+                moved += 1
+    return moved, tuple(lagging)
 
 
 def _own_stores(git_dir: str) -> tuple[str, ...]:

@@ -370,6 +370,7 @@ def _ways(now: Condition, stakes: int) -> Iterator[str]:
         yield "fetch or copy from it what you want (run no git in it: what it is told to run was written in the jail)"
         yield "or --force: then its files are kept under refs/paddock/backup, and its commits beside the repository"
     if stakes > len(beside) + strange + detached:
+        yield from now.lagging()  # first, or a commit would take the submodule back
         yield "paddock worktree harvest takes over what was committed" if now.unharvested else "commit it there"
     if stakes > len(beside) + strange:
         yield "or --force: then it is kept under refs/paddock/backup"
