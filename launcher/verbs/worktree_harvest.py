@@ -17,7 +17,7 @@ from launcher.vcs.harvest.parts import HarvestResult, Limits
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.worktrees.store import WorktreeRepository
 from launcher.verbs import typer_verb
-from launcher.verbs.worktree_common import directory_named
+from launcher.verbs.worktree_common import directory_named, service
 from policy.errors import Refusal, printable
 
 HARVEST_EXAMPLES = (
@@ -130,12 +130,14 @@ def _place(directory: str | None) -> tuple[str, str, str, str]:
     lost = WorktreeRepository(places.made(state)).at(os.path.realpath(start)) if not os.path.lexists(start) else None
     if lost is not None:
         git_dir, root = os.fspath(lost.main.git_dir), lost.path
+        if not os.path.isdir(git_dir):  # pruned: made again, if anything waits
+            service(quiet=True).settle(os.fspath(lost.main.common_dir))
         project = os.fspath(lost.parent_path or root)
     else:
         found = checkout.find(start, Machine(os.environ), exact=directory is not None)
         git_dir, root, project = found.git_dir, found.root, found.root
     where = records.directory_of(state, worktree_id(root))
-    if not os.path.isdir(where):
+    if not (os.path.isdir(where) and os.path.isdir(git_dir)):
         raise Refusal(
             "harvest-no-record",
             f"there is nothing to harvest: no session has had a private git directory in {root}",

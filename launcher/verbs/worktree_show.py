@@ -116,7 +116,10 @@ def _print(row: Worktree, now: Condition, far: Progress) -> None:
     for line in now.lagging():
         print(f"  {printable(line)}")
     for one in now.beside():
-        print(f"  to join them: {printable(one.join)}")
+        if now.state is State.READY:
+            print(f"  to join them: {printable(one.join)}")
+        else:
+            print(f"  to give them a branch: {printable(one.name)}")
     if now.state is State.MISSING:
         print("  " + printable(removal.if_missing(row, unharvested=now.unharvested)))
     if now.in_use:

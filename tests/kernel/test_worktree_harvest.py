@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,21 @@ def test_the_worktrees_directory_is_not_needed(here: Paddock) -> None:
     )
     assert here.call("worktree", "repair", str(away), cwd=here.main).returncode == 0
     assert _host(here, "status", "--porcelain", at=away) == ""
+
+
+def test_what_git_has_pruned_is_still_harvested(here: Paddock) -> None:
+    """Its directory gone and `git worktree prune` run, status, harvest and removal are as they were before."""
+    assert here.call("worktree", "adopt", ".").returncode == 0
+    assert "handoff-strict" in _commit(here, "echo x >.envrc", "--strict-handoff")
+    shutil.rmtree(here.worktree)
+    assert _host(here, "worktree", "prune", at=here.main) == ""
+    assert "one" in here.call("worktree", "list", "--all", cwd=here.main).stdout
+    assert _host(here, "worktree", "prune", at=here.main) == ""
+    assert "1 commit harvested to one" in here.call("worktree", "harvest", "one", cwd=here.main).stdout
+    assert _host(here, "log", "-1", "--format=%s", "one", at=here.main) == "work"
+    assert "nothing is at stake" in here.call("worktree", "status", "one", cwd=here.main).stdout
+    assert here.call("worktree", "remove", "--force", "one", cwd=here.main).returncode == 0
+    assert _host(here, "worktree", "list", at=here.main).count("\n") == 0
 
 
 def test_docking_restores_what_an_agent_put_in_the_place_of_git(here: Paddock) -> None:

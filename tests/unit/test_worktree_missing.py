@@ -92,15 +92,35 @@ def test_a_moved_worktree_outlives_repair_without_its_directory(place: Place) ->
     assert git("status", "--porcelain", "--branch", at=there) == "## agent/a"
 
 
-def test_what_git_has_pruned_is_forgotten_but_for_the_agents_commits(place: Place) -> None:
-    """That is the user's right; the private git directory stays, and `repair` says where."""
+def test_what_git_has_pruned_stays_known_as_long_as_work_of_it_is_anywhere(place: Place) -> None:
+    """Commits that wait in a private git directory, or that a harvest has kept, are not git's to forget."""
     made = place.service.add(place.app, "a")
     service = unharvested(place, made)
     shutil.rmtree(made.path)
     git("worktree", "prune", at=place.app)
-    private = record.directory_of(place.state, made.worktree_id)
-    assert service.repair(place.app)[0].endswith(private)
-    assert Path(private, "precious").exists()
+    assert "it is known again" in service.repair(place.app)[0]
+    (row,) = service.of_repository(place.app)
+    assert (row.state, row.main) == (State.MISSING, made.main)
+    assert service.status(row).at_stake() == ["commits that were not harvested"]
+    shutil.rmtree(record.directory_of(place.state, made.worktree_id))
+    ref = f"refs/paddock/agents/{made.worktree_id}/agent/a"
+    git("update-ref", ref, git("commit-tree", "-m", "x", "HEAD^{tree}", at=place.app), at=place.app)
+    git("worktree", "prune", at=place.app)
+    assert service.of_repository(place.app) == [row]
+    assert service.status(row).at_stake() == [f"1 commit of the agent is kept in {ref}"]
+    assert service.remove(row, force=True).refs_kept == [(str(place.app / ".git"), ref)]
+    assert service.of_repository(place.app) == []
+    assert worktrees.leftovers(place) == []
+
+
+def test_what_git_has_pruned_is_forgotten_when_nothing_of_it_is_left(place: Place) -> None:
+    """That is the user's right; no lock and no half git directory stays."""
+    made = place.service.add(place.app, "a")
+    Path(record.directory_of(place.state, made.worktree_id)).mkdir(parents=True)
+    shutil.rmtree(made.path)
+    git("worktree", "prune", at=place.app)
+    assert place.service.repair(place.app) == [f"forgot {made.path}: git does not know it any more"]
+    assert worktrees.leftovers(place) == []
 
 
 @pytest.mark.parametrize("step", ["set aside", "metadata outer", "home"])

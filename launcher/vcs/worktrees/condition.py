@@ -144,7 +144,7 @@ def look(worktree: Worktree, unharvested: Unharvested, user: UserConfig, state: 
         return Condition(worktree_id=worktree.worktree_id, path=path, state=worktree.state)
     there = worktree.state is State.READY
     worktree = strangers.with_populated(worktree) if there else worktree
-    parts = tuple(_part(part, worktree, user) if there else _without_files(part) for part in worktree.parts)
+    parts = tuple(_part(part, worktree, user) if there else _without_files(part, worktree) for part in worktree.parts)
     return Condition(
         worktree_id=worktree.worktree_id,
         path=path,
@@ -174,8 +174,8 @@ def _part(part: Part, worktree: Worktree, user: UserConfig) -> PartCondition:
         return PartCondition(name=part.name, problem=f"{refusal.message}: {refusal.context}")
 
 
-def _without_files(part: Part) -> PartCondition:
-    """Of a part whose files are missing: its branch, and whether any ref holds the commit of its HEAD."""
+def _without_files(part: Part, worktree: Worktree) -> PartCondition:
+    """Of a part whose files are missing: its branch, kept work, and whether any ref holds the commit of its HEAD."""
     git_dir = os.fspath(part.git_dir)
     text = files.head(git_dir)
     if not text:
@@ -188,9 +188,20 @@ def _without_files(part: Part) -> PartCondition:
             branch=text.removeprefix("ref: refs/heads/"),
             head=tip.strip() or None,
             ahead=_ahead(git, tip.strip(), part),
+            kept=kept.beside(git, part, worktree, tip.strip() or None),
         )
     git = Git(os.fspath(part.common_dir), git_dir)
-    return PartCondition(name=part.name, head=text, ahead=_ahead(git, text, part), detached=kept.is_loose(git, text))
+    return PartCondition(
+        name=part.name,
+        head=text,
+        ahead=_ahead(git, text, part),
+        detached=kept.is_loose(git, text),
+        kept=kept.beside(git, part, worktree, text if _is_there(git, text) else None),
+    )
+
+
+def _is_there(git: Git, oid: str) -> bool:
+    return git.run("cat-file", "-e", oid, ok=(0, 1, 128)).status == 0
 
 
 def _ahead(git: Git, head: str, part: Part) -> int:

@@ -50,6 +50,26 @@ def make(part: Part, owner: str, zero: str) -> None:
     _write(f"{git_dir}/logs/HEAD", f"{zero} {part.base} paddock <paddock@localhost> {int(time.time())} +0000\t\n")
 
 
+def restore(part: Part, owner: str, head: str) -> None:
+    """Makes anew what of a worktree's git directory is gone, as `git worktree prune` removes it; the rest stays.
+
+    Args:
+        part: the worktree.
+        owner: id of the worktree that it belongs to.
+        head: content of HEAD.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    git_dir = os.fspath(part.git_dir)
+    os.makedirs(git_dir, exist_ok=True)
+    if not os.path.lexists(f"{git_dir}/{LOCKED}"):
+        _write(f"{git_dir}/{LOCKED}", f"{BUSY}{owner}\n")
+    for name, text in (("gitdir", f"{os.fspath(part.path)}/.git"), ("commondir", "../.."), ("HEAD", head)):
+        if not os.path.lexists(f"{git_dir}/{name}"):
+            _write(f"{git_dir}/{name}", f"{text}\n")
+
+
 def record(worktree: Worktree) -> None:
     """Writes what is known of a finished worktree into its git directory, and the list of its submodules."""
     git_dir = os.fspath(worktree.main.git_dir)

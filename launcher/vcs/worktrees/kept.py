@@ -42,6 +42,11 @@ class Kept(BaseModel):
         return join(self.ref, self.path)
 
     @property
+    def name(self) -> str:
+        """The command that gives it a branch, where there is no checkout to join it with; NAME is the user's."""
+        return f"git --git-dir {shlex.quote(self.store)} branch NAME {shlex.quote(self.ref)}"
+
+    @property
     def give_up(self) -> str:
         """The command that removes the ref."""
         return f"git -C {shlex.quote(self.path)} update-ref -d {shlex.quote(self.ref)}"

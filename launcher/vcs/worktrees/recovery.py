@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from launcher.vcs.disk import Present
 from launcher.vcs.quarantine import left_open, record, swap
-from launcher.vcs.worktrees import files, lock, module_stores
+from launcher.vcs.worktrees import files, lock, module_stores, pruned
 from launcher.vcs.worktrees.creation import Creation
 from launcher.vcs.worktrees.models import State, Worktree
 from launcher.vcs.worktrees.removal import Removal, if_missing, is_in_place, moved
@@ -104,13 +104,7 @@ class Recovery:
         git_dir = os.fspath(row.main.git_dir)
         entry = files.points_to(git_dir)
         if entry is None:
-            self._step("forget")
-            waiting = self._removal.waiting(row)
-            kept = f"; commits that were not harvested may be in {waiting}" if waiting else ""
-            self._store.forget(row.worktree_id)
-            for part in row.submodules:
-                files.discard(part, row.worktree_id)
-            return [f"forgot {row.path}: git does not know it any more{kept}"]
+            return self._pruned(row)
         root = os.path.dirname(entry)
         if root != row.path and os.path.lexists(entry):
             return self._rekeyed(row, root)
@@ -121,6 +115,26 @@ class Recovery:
             self._store.save(row.with_state(wanted))
             return [f"{row.path} is there again" if there else f"{row.path} is missing"]
         return []
+
+    def _pruned(self, row: Worktree) -> list[str]:
+        """A worktree that git has forgotten. That is the user's right, but the agent's commits are none of git's."""
+        private = record.directory_of(self._state, row.worktree_id)
+        if pruned.can_be_restored(row) and (os.path.isdir(private) or pruned.holds_kept_work(row)):
+            self._step("restore")
+            missing = row.with_state(State.READY if self._is_there(row) else State.MISSING)
+            pruned.restore(missing, self._state)
+            # Asked only now: what is unusual counts as work, and a git directory that is gone is unusual.
+            if self._removal.waiting(row) or pruned.holds_kept_work(row):
+                self._step("state")
+                self._store.save(missing)
+                return [f"git has forgotten {row.path}, which has work that is nowhere else: it is known again"]
+        self._step("forget")
+        waiting = self._removal.waiting(row)
+        kept = f"; commits that were not harvested may be in {waiting}" if waiting else ""
+        self._store.forget(row.worktree_id)
+        for part in row.parts:
+            files.discard(part, row.worktree_id)
+        return [f"forgot {row.path}: git does not know it any more{kept}"]
 
     def _rekeyed(self, row: Worktree, root: str) -> list[str]:
         """Moves everything that goes by the path: submodules' pointers, ids, private state, the record."""

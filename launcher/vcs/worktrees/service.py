@@ -169,6 +169,10 @@ class WorktreeService:
             return done + self._recovery.settle(found.common_dir) + self._recovery.missing(found.common_dir)
         return self._recovery.settle(found.common_dir) + self._recovery.missing(found.common_dir)
 
+    def settle(self, common_dir: str) -> None:
+        """Finishes, undoes and finds again what needs it in a repository, as every command does first."""
+        self._settle(common_dir)
+
     def _settle(self, common_dir: str) -> None:
         for line in self._recovery.settle(common_dir):
             self._say(line)
