@@ -41,7 +41,10 @@ def service(*, quiet: bool = False) -> WorktreeService:
         if not quiet and sys.stderr.isatty():
             messages.say(f"paddock: {printable(line)}")
 
-    return WorktreeService(state, unharvested=unharvested, user=user, say=say)
+    def warn(line: str) -> None:
+        messages.say(f"paddock: warning: {printable(line)}")
+
+    return WorktreeService(state, unharvested=unharvested, user=user, say=say, warn=warn)
 
 
 def start(repository: str | None) -> str:

@@ -51,14 +51,6 @@ def _remove(
         print(json.dumps({**head, **pairs, "set_aside": done.set_aside}, indent=2))
         return 0
     print(f"removed {printable(done.worktree.path)}")
-    for where, ref in done.backups:
-        print(f"  its work is kept: {printable(ref)} in {printable(where)}")
-    for where, ref in done.refs_kept:
-        print(f"  commits of the agent that nobody has joined stay in {printable(ref)} in {printable(where)}")
-    for where, branch in done.branches_deleted:
-        print(f"  deleted branch {printable(branch)}, whose commits are all elsewhere too, in {printable(where)}")
-    for where, branch in done.branches_kept:
-        print(f"  kept branch {printable(branch)} in {printable(where)}")
-    if done.set_aside:
-        print(f"  the private git directory with commits that were not harvested is kept: {printable(done.set_aside)}")
+    for line in done.lines():
+        print(f"  {printable(line)}")
     return 0

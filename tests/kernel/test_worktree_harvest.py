@@ -114,6 +114,19 @@ def test_what_git_has_pruned_is_still_harvested(here: Paddock) -> None:
     assert _host(here, "worktree", "list", at=here.main).count("\n") == 0
 
 
+def test_a_new_worktree_starts_clean_where_an_earlier_one_was(here: Paddock) -> None:
+    """The session is on the new branch, harvests to it, and what waited in the old private git directory is named."""
+    assert here.call("worktree", "adopt", ".").returncode == 0
+    assert "handoff-strict" in _commit(here, "echo x >.envrc", "--strict-handoff")
+    shutil.rmtree(here.worktree)
+    ended = here.call("worktree", "add", "new", "--path", str(here.worktree), cwd=here.main)
+    assert ended.returncode == 0, ended.stderr
+    (aside,) = (here.state / "removed").iterdir()
+    assert str(aside) in ended.stderr
+    assert (aside / "git/HEAD").exists()
+    assert "1 commit harvested to agent/new" in _commit(here, "test ! -e .envrc; echo y >y")
+
+
 def test_docking_restores_what_an_agent_put_in_the_place_of_git(here: Paddock) -> None:
     """The pointer leads to the user's repository again, and what lay there is where no git finds it."""
     _commit(here, "echo x >x")

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from launcher.vcs.quarantine import record
+from launcher.vcs.worktrees import naming
 from launcher.vcs.worktrees.models import State, Worktree
+from launcher.vcs.worktrees.request import Options
 from launcher.vcs.worktrees.service import WorktreeService
 from policy.errors import Refusal
 from tests.support import forked, worktrees
@@ -121,6 +123,60 @@ def test_what_git_has_pruned_is_forgotten_when_nothing_of_it_is_left(place: Plac
     git("worktree", "prune", at=place.app)
     assert place.service.repair(place.app) == [f"forgot {made.path}: git does not know it any more"]
     assert worktrees.leftovers(place) == []
+
+
+def test_a_new_worktree_has_nothing_of_a_missing_one_at_its_place(place: Place) -> None:
+    """The old one is given up as a forced removal does it, and a warning says where everything is; or nothing is."""
+    made = place.service.add(place.app, "a")
+    unharvested(place, made)
+    shutil.rmtree(made.path)
+    warnings: list[str] = []
+    again = WorktreeService(place.state, unharvested=lambda _: True, warn=warnings.append)
+    with pytest.raises(Refusal) as raised:
+        again.add(place.app, "a")
+    assert raised.value.reference == "branch-exists"
+    assert again.find(place.app, "a").state is State.MISSING
+    new = again.add(place.app, "a", Options(branch="agent/b"))
+    assert new.path == made.path
+    assert again.of_repository(place.app) == [new]
+    assert not Path(record.directory_of(place.state, new.worktree_id)).exists()
+    (aside,) = Path(place.state, "removed").glob("*/precious")
+    (warning,) = warnings
+    assert str(aside.parent) in warning
+    assert "kept branch agent/a" in warning
+
+
+def test_a_worktree_that_git_makes_at_the_place_of_another_has_nothing_of_that(place: Place) -> None:
+    """The store goes by paths, and git by names that it uses again; Paddock's own note tells the two apart."""
+    made = place.service.add(place.app, "a")
+    service = unharvested(place, made)
+    shutil.rmtree(made.path)
+    git("worktree", "prune", at=place.app)
+    git("worktree", "add", "-q", "-b", "other", made.path, at=place.app)
+    adopted = service.adopt(made.path)
+    assert adopted.main.git_dir == made.main.git_dir
+    assert (adopted.adopted, adopted.main.branch) == (True, "other")
+    assert not Path(record.directory_of(place.state, made.worktree_id)).exists()
+    assert len(list(Path(place.state, "removed").glob("*/precious"))) == 1
+
+
+def test_what_a_worktree_unknown_to_paddock_left_is_not_for_the_next_one(place: Place) -> None:
+    """A session needs no adoption; the one that is adopted keeps its own, and a later one does not get it."""
+    root = place.root / "x"
+    git("worktree", "add", "-q", "-b", "x", str(root), at=place.app)
+    private = Path(record.directory_of(place.state, naming.worktree_id(str(root))))
+    private.mkdir(parents=True)
+    (private / "lock").touch()
+    service = WorktreeService(place.state, unharvested=lambda _: True)
+    service.adopt(root)
+    assert private.exists()
+    service.remove(service.find(place.app, "x"), force=True)
+    private.mkdir(parents=True)
+    (private / "lock").touch()
+    os.utime(private / "lock", ns=(0, 0))
+    git("worktree", "add", "-q", str(root), "x", at=place.app)
+    service.adopt(root)
+    assert not private.exists()
 
 
 @pytest.mark.parametrize("step", ["set aside", "metadata outer", "home"])

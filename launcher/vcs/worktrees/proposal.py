@@ -27,7 +27,7 @@ def propose(git: Git, parent: Checkout, ticket: str, options: Options) -> Worktr
     """
     name = naming.slug(ticket)
     _supported(git, parent)
-    path = _place(parent, options.path, name)
+    path = place(parent, options.path, name)
     branch, base, made = _branch(git, name, options)
     _sparse(git, base, options.sparse or ())
     found = modules.of_commit(git, base)
@@ -79,7 +79,16 @@ def _supported(git: Git, parent: Checkout) -> None:
         )
 
 
-def _place(parent: Checkout, wanted: str | None, name: str) -> str:
+def place(parent: Checkout, wanted: str | None, name: str) -> str:
+    """Where a new worktree will be, canonical.
+
+    Args:
+        parent: the parent worktree.
+        wanted: the directory that was asked for; None: beside the parent.
+        name: `naming.slug` of the ticket.
+
+    Refusals: worktree-place, worktree-exists.
+    """
     path = os.path.abspath(wanted) if wanted is not None else naming.sibling(parent.root, parent.common_dir, name)
     above = os.path.dirname(path)
     canonical = os.path.join(os.path.realpath(above), os.path.basename(path))

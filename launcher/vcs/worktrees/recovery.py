@@ -106,6 +106,9 @@ class Recovery:
         if entry is None:
             return self._pruned(row)
         root = os.path.dirname(entry)
+        if not self._is_the_same(row):
+            self._removal.replaced(row)
+            return [f"forgot {row.path}: git has made another worktree there"]
         if root != row.path and os.path.lexists(entry):
             return self._rekeyed(row, root)
         there = self._is_there(row)
@@ -157,7 +160,12 @@ class Recovery:
 
     def _is_well(self, row: Worktree) -> bool:
         entry = f"{row.path}/.git"
-        return files.points_to(os.fspath(row.main.git_dir)) == entry and self._is_there(row)
+        pointed = files.points_to(os.fspath(row.main.git_dir)) == entry
+        return pointed and self._is_there(row) and self._is_the_same(row)
+
+    def _is_the_same(self, row: Worktree) -> bool:
+        """Whether the git directory is the one that Paddock has noted itself in; git may have made it anew."""
+        return os.path.lexists(f"{row.main.git_dir}/{files.RECORD}")
 
     def _is_there(self, row: Worktree) -> bool:
         """Whether the worktree has a `.git`; one that is swapped now may have been removed by a command in its jail."""

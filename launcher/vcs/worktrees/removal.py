@@ -5,7 +5,6 @@ import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from launcher.jail.remove import remove_tree
 from launcher.vcs import checkout
@@ -13,34 +12,15 @@ from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from launcher.vcs.quarantine import lock as private_lock
 from launcher.vcs.quarantine import record, swap
-from launcher.vcs.worktrees import backup, condition, files, lock, module_stores, naming, processes, strangers
+from launcher.vcs.worktrees import backup, condition, earlier, files, lock, module_stores, naming, processes, strangers
 from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.creation import IDENTITY
 from launcher.vcs.worktrees.models import Part, State, Worktree
+from launcher.vcs.worktrees.removed import Removed, kept_aside
 from launcher.vcs.worktrees.request import Say, Step, Unharvested
 from launcher.vcs.worktrees.store import WorktreeRepository
 from launcher.vcs.worktrees.user_config import UserConfig
 from policy.errors import Refusal
-
-
-class Removed(NamedTuple):
-    """What became of a worktree.
-
-    Attributes:
-        worktree: as it was.
-        backups: (git directory, ref) of each backup; for submodules with stores of their own, where those are now.
-        branches_deleted: (git directory, branch) whose commits others have too.
-        branches_kept: (git directory, branch) with commits of their own, or not made by Paddock.
-        set_aside: where commits that were not harvested are kept; empty when there were none.
-        refs_kept: (git directory, ref) of each ref with work of the agent's that nobody has joined.
-    """
-
-    worktree: Worktree
-    backups: list[tuple[str, str]]
-    branches_deleted: list[tuple[str, str]]
-    branches_kept: list[tuple[str, str]]
-    set_aside: str
-    refs_kept: list[tuple[str, str]]
 
 
 class Removal:
@@ -53,10 +33,18 @@ class Removal:
         user: says what does not count as untracked.
         step: called before each change.
         say: told what is going on.
+        warn: told what the user has to see.
     """
 
     def __init__(
-        self, store: WorktreeRepository, state: str, unharvested: Unharvested, user: UserConfig, step: Step, say: Say
+        self,
+        store: WorktreeRepository,
+        state: str,
+        unharvested: Unharvested,
+        user: UserConfig,
+        step: Step,
+        say: Say,
+        warn: Say,
     ) -> None:
         self._user = user
         self._store = store
@@ -64,6 +52,7 @@ class Removal:
         self._unharvested = unharvested
         self._step = step
         self._say = say
+        self._warn = warn
 
     def remove(self, worktree: Worktree, *, force: bool, keep_branch: bool) -> Removed:
         """Removes a worktree with its submodules, private home and metadata.
@@ -128,6 +117,15 @@ class Removal:
         aside = self._set_aside(worktree) if self.waiting(worktree) else ""
         self.finish(worktree, keep_branch=True)
         return aside
+
+    def replaced(self, worktree: Worktree) -> None:
+        """Forgets a worktree at whose place git has made another one; the repository's lock is held."""
+        self._step("set aside")
+        aside = earlier.clear(self._state, worktree.path, worktree.worktree_id, self._unharvested)
+        self._step("forget")
+        self._store.forget(worktree.worktree_id)
+        if aside:
+            self._warn(f"git has made another worktree at {worktree.path}; {kept_aside(aside)}")
 
     def waiting(self, worktree: Worktree) -> str:
         """The private git directory of a worktree, if commits that were not harvested are in it, or may be; else ""."""

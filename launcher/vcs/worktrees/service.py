@@ -12,12 +12,13 @@ from launcher.vcs.checkout import Checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from launcher.vcs.quarantine import record, swap
-from launcher.vcs.worktrees import condition, files, lock, naming
+from launcher.vcs.worktrees import condition, earlier, files, lock, naming, proposal
 from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.creation import Creation
 from launcher.vcs.worktrees.models import Part, State, Worktree
 from launcher.vcs.worktrees.recovery import Recovery
-from launcher.vcs.worktrees.removal import Removal, Removed
+from launcher.vcs.worktrees.removal import Removal
+from launcher.vcs.worktrees.removed import Removed, kept_aside
 from launcher.vcs.worktrees.request import Options, Say, Step, Unharvested, quiet
 from launcher.vcs.worktrees.store import WorktreeRepository
 from launcher.vcs.worktrees.user_config import UserConfig
@@ -43,6 +44,7 @@ class WorktreeService:
         unharvested: tells whether commits wait in a worktree's private git directory.
         user: what he ignores, and filters that may be asked for.
         say: takes a line on what is going on.
+        warn: takes a line that the user has to see.
         step: called before each change on the disk, for tests that stop there.
     """
 
@@ -53,15 +55,17 @@ class WorktreeService:
         unharvested: Unharvested = nothing_waits,
         user: UserConfig = NOBODY,
         say: Say = quiet,
+        warn: Say = quiet,
         step: Step = quiet,
     ) -> None:
         self._user = user
         self._say = say
+        self._warn = warn
         self._state = state
         self._unharvested = unharvested
         self.store = WorktreeRepository(state)
         self._creation = Creation(self.store, state, user, step, say)
-        self._removal = Removal(self.store, state, unharvested, user, step, say)
+        self._removal = Removal(self.store, state, unharvested, user, step, say, warn)
         self._recovery = Recovery(self.store, state, self._creation, self._removal, step)
 
     def add(self, parent: str | Path, ticket: str, options: Options | None = None) -> Worktree:
@@ -70,19 +74,20 @@ class WorktreeService:
         Refusals: see `proposal.propose`, `copying`, `GitFailed`; what was begun is undone.
         """
         found = self._found(parent)
-        self._settle(found.common_dir)
+        self.settle(found.common_dir)
+        self._make_room(found, ticket, options or Options())
         return self._creation.add(found, ticket, options or Options())
 
     def of_repository(self, start: str | Path) -> list[Worktree]:
         """All worktrees of the repository that `start` lies in, after a look at the disk."""
         found = self._found(start)
-        self._settle(found.common_dir)
+        self.settle(found.common_dir)
         return self.store.of(found.common_dir)
 
     def everywhere(self) -> list[Worktree]:
         """All worktrees of all repositories, after a look at the disk."""
         for common_dir in sorted({os.fspath(row.main.common_dir) for row in self.store.all()}):
-            self._settle(common_dir)
+            self.settle(common_dir)
         return self.store.all()
 
     def find(self, start: str | Path, name: str) -> Worktree:
@@ -131,10 +136,13 @@ class WorktreeService:
                 context="its git directory is not its own to be removed or harvested",
                 hint="paddock worktree add TICKET makes one beside it",
             )
-        self._settle(found.common_dir)
+        self.settle(found.common_dir)
         with lock.held(lock.of_repository(self._state, found.common_dir)):
             if self.store.at(found.root) is not None:
                 raise Refusal("worktree-exists", f"Paddock knows {found.root} already", hint="paddock worktree list")
+            worktree_id = naming.worktree_id(found.root)
+            if earlier.is_of_another(found.git_dir, record.directory_of(self._state, worktree_id)):
+                self._clear(found.root)
             parts = [self._part(found.root, found.git_dir, "")]
             parts += [self._part(module.path, module.git_dir, module.name) for module in found.submodules]
             worktree = Worktree(
@@ -171,11 +179,31 @@ class WorktreeService:
 
     def settle(self, common_dir: str) -> None:
         """Finishes, undoes and finds again what needs it in a repository, as every command does first."""
-        self._settle(common_dir)
-
-    def _settle(self, common_dir: str) -> None:
         for line in self._recovery.settle(common_dir):
             self._say(line)
+
+    def _make_room(self, parent: Checkout, ticket: str, options: Options) -> None:
+        """Gives up what Paddock has of an earlier worktree where a new one will be, and warns where that is kept."""
+        path = proposal.place(parent, options.path, naming.slug(ticket))
+        row = self.store.at(path)
+        if row is None and not os.path.isdir(record.directory_of(self._state, naming.worktree_id(path))):
+            return
+        proposal.propose(Git.open(parent.root), parent, ticket, options)  # or nothing is given up
+        if row is None:
+            self._clear(path)
+        elif row.state is State.MISSING:
+            reason = files.lock_reason(os.fspath(row.main.git_dir))
+            if reason is not None:
+                raise Refusal("worktree-locked", f"the worktree that was at {path} is missing, and locked",
+                              context=reason or "no reason was given",
+                              hint="name another --path; or paddock worktree remove --force gives it up")  # fmt: skip
+            done = self._removal.remove(row, force=True, keep_branch=True)
+            self._warn("; ".join((f"the worktree that was at {path} is given up", *done.lines())))
+
+    def _clear(self, path: str) -> None:
+        aside = earlier.clear(self._state, path, naming.worktree_id(path), self._unharvested)
+        if aside:
+            self._warn(f"there was an earlier worktree at {path}; {kept_aside(aside)}")
 
     def _moved_here(self, root: str) -> tuple[str, str] | None:
         """(common directory, git directory) of a known worktree that the `.git` file in `root` names, if it does."""
