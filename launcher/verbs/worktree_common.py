@@ -10,7 +10,7 @@ import typer
 from launcher.session import messages, places
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
-from launcher.vcs.harvest.outstanding import outstanding
+from launcher.vcs.harvest.outstanding import waiting
 from launcher.vcs.quarantine import record, swap
 from launcher.vcs.worktrees import user_config
 from launcher.vcs.worktrees.models import Worktree
@@ -34,8 +34,8 @@ def service(*, quiet: bool = False) -> WorktreeService:
     state = places.made(where.state)
     user = user_config.read(where.home, os.path.dirname(where.config))
 
-    def unharvested(root: Path) -> bool:
-        return outstanding(record.directory_of(state, worktree_id(os.fspath(root))))
+    def unharvested(root: Path) -> tuple[str, ...]:
+        return waiting(record.directory_of(state, worktree_id(os.fspath(root))))
 
     def say(line: str) -> None:
         if not quiet and sys.stderr.isatty():

@@ -45,6 +45,7 @@ def _remove(
             "backups": [{"git_dir": where, "ref": ref} for where, ref in done.backups],
             "branches_deleted": [{"git_dir": where, "branch": branch} for where, branch in done.branches_deleted],
             "refs_kept": [{"git_dir": where, "ref": ref} for where, ref in done.refs_kept],
+            "stashes": [{"git_dir": where, "ref": ref} for where, ref in done.stashes],
             "branches_kept": [{"git_dir": where, "branch": branch} for where, branch in done.branches_kept],
         }
         head = {"worktree_id": done.worktree.worktree_id, "path": done.worktree.path}

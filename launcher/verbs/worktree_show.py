@@ -120,6 +120,8 @@ def _print(row: Worktree, now: Condition, far: Progress) -> None:
             print(f"  to join them: {printable(one.join)}")
         else:
             print(f"  to give them a branch: {printable(one.name)}")
+    for one in now.stashes:
+        print(f"  a stash of the agent's is kept; to apply it: {printable(one.apply)}")
     if now.state is State.MISSING:
         print("  " + printable(removal.if_missing(row, unharvested=now.unharvested)))
     if now.in_use:

@@ -132,6 +132,49 @@ def test_commits_on_a_detached_head_are_kept_and_told(git: Git) -> None:
     assert _verb(git, "harvest").stdout == "nothing new\n"
 
 
+def test_commits_of_two_places_are_counted_apart(git: Git) -> None:
+    """On the branch and on a detached HEAD: each line says what its own ref has."""
+    once = "git commit -q --allow-empty -m x"
+    said = _told(git, f"{once}; {once}; {once}; git checkout -q --detach; {once}; {once}")
+    assert "3 commits harvested to agent/mv2" in said
+    assert "2 commits kept in refs/paddock/detached/" in said
+
+
+def test_every_stash_is_taken_over_and_applied_by_the_command_that_is_named(git: Git) -> None:
+    """A session's end takes the whole list, once; applied, given up or removed with the worktree, none is lost."""
+    stash = "echo {0} >draft; git add draft; git stash -q -m {0}"
+    said = _told(git, "; ".join(map(stash.format, ("first", "second"))))
+    commands = re.findall(r"to apply it: (git stash apply (refs/paddock/stash/\S+/\d))$", said, re.MULTILINE)
+    assert len(commands) == 2, said
+    assert git.who.run(["sh", "-c", commands[0][0]], cwd=git.worktree).returncode == 0
+    assert (git.worktree / "draft").read_text() == "first\n"
+    git.outside("rm", "-qf", "draft")
+    git.outside("update-ref", "-d", commands[0][1])
+    shown = _verb(git, "status").stdout
+    assert "nothing is at stake" in shown
+    assert f"git -C {git.worktree} {commands[1][0][4:]}\n" in shown
+    assert "stash" not in _told(git, "true"), "told once"
+    words = [str(git.installed.paddock), "worktree", "remove", "mv2"]
+    removed = git.who.run(words, cwd=git.place / "main", timeout=120)
+    assert f"a stash of the agent's stays in {commands[1][1]} in " in removed.stdout, removed.stderr
+    assert git.who.run(["git", "stash", "apply", commands[1][1]], cwd=git.place / "main").returncode == 0
+    assert (git.place / "main/draft").read_text() == "second\n"
+
+
+def test_a_stash_that_cannot_be_taken_leaves_no_commit_behind(planted: Planted) -> None:
+    """Commits cross, what is the matter with the stash is told, and it is named as what a removal would lose."""
+    planted.commit("work", "work\n")
+    (planted.worktree / "work").write_text("more\n")
+    planted.agent("stash", "-q")
+    stash = planted.agent("rev-parse", "refs/stash")
+    (planted.git_dir / f"objects/{stash[:2]}/{stash[2:]}").unlink()
+    result = planted.harvest()
+    assert (result["state"], len(result["parts"])) == ("harvested", 1)
+    assert "stash is not taken over" in result["notes"][0]
+    assert _asked(planted)[1]
+    assert planted.host("for-each-ref", "refs/paddock/stash") == ""
+
+
 def test_an_agent_that_looks_at_an_old_commit_stays_there(git: Git) -> None:
     """As in the middle of a bisect: the files are the old ones, so the user's next commit does not take it along."""
     _told(git, "git checkout -q --detach HEAD~2")
@@ -196,7 +239,6 @@ def test_a_branch_that_the_agent_amends_leaves_what_was_kept(planted: Planted) -
     "doing",
     [
         "git checkout -qb side; echo s >s; git add s; git commit -qm side; git checkout -q -",
-        "echo more >more; git add more; git stash -q",
         "git checkout -q --detach; git commit -q --allow-empty -m x; git tag kept; git checkout -q -",
         "git checkout -qb side; git commit -q --allow-empty -m side; git checkout -q -; git pack-refs --all",
     ],

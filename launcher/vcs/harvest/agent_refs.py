@@ -21,7 +21,11 @@ _MOST_LINE = 4096
 _NEVER = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
 _HEX = frozenset("0123456789abcdef")
 
+MOST_STASHED = 1000
+"""Stashes that are taken over."""
+
 HEADS = "refs/heads/"
+STASH = "refs/stash"
 
 
 class Head:
@@ -178,6 +182,28 @@ class AgentRefs:
                 found[path] = oid
         return found
 
+    def stash(self) -> list[str]:
+        """What `git stash list` names, the oldest first: in a log, and the last one in a ref (git-stash(1)).
+
+        Raises:
+            Refusal: harvest-ref-unreadable, harvest-refs-too-large.
+        """
+        found: dict[str, None] = {}
+        log = self._read(f"logs/{STASH}", MOST_PACKED)
+        if log is None and self._there(f"logs/{STASH}"):
+            raise self._obstructed(f"logs/{STASH}")
+        last = self.branch(STASH)
+        if last is None:
+            return []  # without the ref there is no stash, whatever its log says
+        for line in (log or b"").split(b"\n"):
+            oid = line[self._digits + 1 : 2 * self._digits + 1].decode("ascii", "replace")
+            if self._is_oid(oid):
+                found[oid] = None
+            if len(found) > MOST_STASHED:
+                raise _too_many(f"more than {MOST_STASHED} stashes")
+        found[last] = None
+        return list(found)
+
     def _there(self, path: str) -> bool:
         """Whether anything has that name, or something on the way to it keeps that from being known."""
         try:
@@ -215,7 +241,7 @@ class AgentRefs:
         return found
 
     def changed_since(self, time: int, own: str | None) -> bool:
-        """Whether a branch beside `own` may have been made or moved after `time` (nanoseconds since the epoch).
+        """Whether a branch beside `own`, or a stash, may have been made or moved after `time` (ns since the epoch).
 
         The time of a file's last change is the kernel's, and no agent can set it back.
         """
@@ -232,7 +258,7 @@ class AgentRefs:
                     return True
             if seen > MOST_LOOSE:
                 return True
-        return self._changed("packed-refs") > time
+        return max(map(self._changed, ("packed-refs", STASH, f"logs/{STASH}"))) > time
 
     def _changed(self, path: str) -> int:
         try:

@@ -56,6 +56,7 @@ def decide(found: Found, worktree_id: str) -> tuple[Entry | None, tuple[PartResu
     assert found.quarantine is not None
     updates = [_created(part, git, name, oid) for name, oid in found.extra.items()]
     updates += [Update(f"{_ROOT}/links/{oid}", "", oid) for oid in found.links]
+    updates += [Update(name, "0" * part.digits, oid) for name, oid in found.stashes.items()]
     results: list[PartResult] = []
     index: tuple[str, str] | None = None
     base = ""
@@ -71,7 +72,7 @@ def decide(found: Found, worktree_id: str) -> tuple[Entry | None, tuple[PartResu
                 index = (now, found.target)
     elif found.extra:
         name, oid = next(iter(found.extra.items()))
-        results.append(PartResult(part.name, name, "", oid, commits=found.commits))
+        results.append(PartResult(part.name, name, "", oid, commits=_new(found, oid)))
     if found.detached and not (found.new and checks.contains(git, found.quarantine, found.target, found.detached)):
         result, kept = _detached(found, worktree_id)
         results.append(result)
@@ -97,7 +98,7 @@ def _moved(found: Found, worktree_id: str, now: str) -> tuple[PartResult, list[U
     """The updates that bring the own branch (or HEAD) to the new commit, given where it is now."""
     part, git, new = found.part, found.git, found.target
     assert found.quarantine is not None
-    result = PartResult(part.name, part.ref, now, new, commits=found.commits, files=len(found.files))
+    result = PartResult(part.name, part.ref, now, new, commits=_new(found, new), files=len(found.files))
     aside = beside(worktree_id, part.ref)
     if now == new:
         return result, []
@@ -145,13 +146,19 @@ def _detached(found: Found, worktree_id: str) -> tuple[PartResult, list[Update]]
     if not again:
         older = (name for before, name in known.items() if checks.contains(git, found.quarantine, oid, before))
         aside = next(older, "") or _free(git, place)
-    words = ("rev-list", "--count", oid, "--not", *([found.target] if found.target else []), "--all")
-    commits = int(git.run(*words, environment=found.quarantine.environment).out)
+    commits = _new(found, oid, *([found.target] if found.target else []))
     name = part.ref.removeprefix("refs/heads/")
     note = f"the agent committed on a detached HEAD, not on {name}: the work is kept in {aside}; {_join(part, aside)}"
     files = len(found.detached_files)
     result = PartResult(part.name, part.ref, "", oid, commits, files, kept=aside, again=again, note=note)
     return result, [] if again else [Update(aside, "", oid)]
+
+
+def _new(found: Found, oid: str, *known: str) -> int:
+    """How many commits of what leads to `oid` the repository has not, nor `known`: others may cross beside them."""
+    assert found.quarantine is not None
+    words = ("rev-list", "--count", oid, "--not", *known, "--all")
+    return int(found.git.run(*words, environment=found.quarantine.environment).out)
 
 
 def _join(part: Part, aside: str) -> str:

@@ -28,6 +28,7 @@ class Found:
         signed: the commit that stands for it in the main repository, signed; "" when that is the same.
         detached: the commit of a detached HEAD that is to be kept; "" for none.
         extra: branches to take over beside it: full name -> commit.
+        stashes: stashes to take over: full name of the ref that it gets -> commit.
         added: places of submodules that are named there for the first time, with a `.git` of the agent's.
         gitlinks: path of a submodule -> its commits that new commits name there.
         links: commits that commits of the repository around it name, and that are new here.
@@ -43,6 +44,7 @@ class Found:
     signed: str = ""
     detached: str = ""
     extra: dict[str, str] = field(default_factory=dict)
+    stashes: dict[str, str] = field(default_factory=dict)
     added: tuple[str, ...] = ()
     gitlinks: dict[str, tuple[str, ...]] = field(default_factory=dict)
     links: tuple[str, ...] = ()
@@ -57,10 +59,15 @@ class Found:
         return self.signed or self.new
 
     @property
-    def wanted(self) -> tuple[str, ...]:
-        """All commits that are to cross."""
+    def work(self) -> tuple[str, ...]:
+        """The commits that are to cross, without stashes: those are nobody's history."""
         own = (oid for oid in (self.new, self.detached) if oid)
         return tuple(dict.fromkeys((*own, *self.extra.values(), *self.links)))
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """All commits that are to cross."""
+        return tuple(dict.fromkeys((*self.work, *self.stashes.values())))
 
 
 def gather(

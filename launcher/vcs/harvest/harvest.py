@@ -25,6 +25,7 @@ from launcher.vcs.harvest import (
     lfs,
     packs,
     publish,
+    stashes,
     tips,
 )
 from launcher.vcs.harvest.agent_refs import HEADS, AgentRefs, plausible
@@ -131,12 +132,12 @@ class _Run:
             os.utime(f"{self._directory}/{records.RECORD}", ns=(looked, looked))
         self._sweep()
         if begun is not None and result.state == "nothing":
-            return _restored(begun.result)
+            return journal.restored(begun.result)
         return result
 
     def _new(self, record: records.Record, branches: Mapping[str, str]) -> HarvestResult:
         founds, notes, others = self._look(record, branches)
-        gathered = gather.gather(self._directory, self._place, founds, self._limits, self._step)
+        gathered = self._gathered(founds, notes)
         changes = tuple(change for found in gathered for change in (*found.files, *found.detached_files))
         told = self._handoff(changes)
         if told and self._strict:
@@ -169,6 +170,8 @@ class _Run:
             self._step("journal")
             journal.write(self._place, written)
             self._finish(written)
+        if stashed := tuple(oid for found in gathered for oid in found.stashes.values()):
+            stashes.note(self._directory, stashed)
         if self._joined:
             for repository in record.repositories:
                 if repository.private in self._joined:
@@ -181,6 +184,25 @@ class _Run:
                     self._git(repository.git_dir).run("update-ref", *words)
             self._renew(self._joined)
         return outcome
+
+    def _gathered(self, founds: list[Found], notes: list[str]) -> tuple[Found, ...]:
+        """What crosses. A stash that is refused is no reason to leave commits behind."""
+        try:
+            gathered = gather.gather(self._directory, self._place, founds, self._limits, self._step)
+        except Refusal as refusal:
+            if not any(found.stashes for found in founds):
+                raise
+            for found in founds:
+                found.stashes = {}
+                found.added = ()
+            self._sweep()
+            gathered = gather.gather(self._directory, self._place, founds, self._limits, self._step)
+            notes.append(f"the agent's stash is not taken over: {refusal.message}: {refusal.context}; {refusal.hint}")
+        for found in gathered:
+            path = found.part.path if found.part.name else ""
+            for name in found.stashes:
+                notes.append(f"the agent's stash is in {name}; to apply it: {stashes.apply(name, path)}")
+        return gathered
 
     def _look(self, record: records.Record, branches: Mapping[str, str]) -> tuple[list[Found], list[str], list[str]]:
         """Every repository with its new commit and the branches asked for; what to say; branches not asked for."""
@@ -198,6 +220,7 @@ class _Run:
                 notes.append(
                     f"the agent's HEAD is on {printable(_short(tip.on))}, not on {printable(_short(part.ref))}"
                 )
+            found.stashes = self._stashes(tip.repository, found.git, notes)
             for name, oid in self._others(part, found.git, notes).items():
                 label = f"{part.name}:{_short(name)}" if part.name else _short(name)
                 if label in asked:
@@ -232,6 +255,15 @@ class _Run:
         if at is not None and new and not reached(found.git, self._signatures.standing(at), tips=known, refs=_OWN):
             found.detached = at
         return found
+
+    def _stashes(self, repository: records.Repository, git: Git, notes: list[str]) -> dict[str, str]:
+        """Stashes that have not been taken over, with the refs they get. What keeps them from being read is told."""
+        try:
+            return stashes.named(git, self._directory, stashes.waiting(self._directory, repository))
+        except Refusal as refusal:
+            if not repository.private or refusal.reference != "harvest-git-replaced":  # of a submodule: it is gone
+                notes.append(f"the agent's stash is not looked at: {refusal.message}: {refusal.context}")
+            return {}
 
     def _others(self, part: Part, git: Git, notes: list[str]) -> dict[str, str]:
         """Branches of the private directory that the main repository has not, or has elsewhere; not the own one."""
@@ -361,17 +393,3 @@ def _strict(told: Iterable[tuple[str, str, str]]) -> Refusal:
         context="\n".join(lines[:20]) + more,
         hint="read them, then: paddock worktree harvest; the work stays in the private git directory until then",
     )
-
-
-def _restored(data: Mapping[str, object]) -> HarvestResult:
-    """The result that a journal holds, of a harvest that somebody else began."""
-    fields = dict(data)
-    parts = fields.pop("parts")
-    assert isinstance(parts, list)
-    texts = {name: tuple(map(_frozen, value)) for name, value in fields.items() if isinstance(value, list)}
-    words = {name: str(value) for name, value in fields.items() if isinstance(value, str)}
-    return HarvestResult(**words, **texts, parts=tuple(PartResult(**part) for part in parts))  # type: ignore[arg-type]
-
-
-def _frozen(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value

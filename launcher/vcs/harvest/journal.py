@@ -7,10 +7,12 @@ from checks that have passed; it lies beside the private git directory, out of e
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from launcher.vcs.harvest.ending import JOURNAL
+from launcher.vcs.harvest.parts import HarvestResult, PartResult
 from launcher.vcs.quarantine import record
 from policy.errors import Refusal
 
@@ -125,3 +127,17 @@ def remove(directory: str) -> None:
     """Removes the journal: the harvest has ended."""
     os.unlink(f"{directory}/{NAME}")
     record.sync_directory(directory)
+
+
+def restored(data: Mapping[str, object]) -> HarvestResult:
+    """The result that a journal holds, of a harvest that somebody else began."""
+    fields = dict(data)
+    parts = fields.pop("parts")
+    assert isinstance(parts, list)
+    texts = {name: tuple(map(_frozen, value)) for name, value in fields.items() if isinstance(value, list)}
+    words = {name: str(value) for name, value in fields.items() if isinstance(value, str)}
+    return HarvestResult(**words, **texts, parts=tuple(PartResult(**part) for part in parts))  # type: ignore[arg-type]
+
+
+def _frozen(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value

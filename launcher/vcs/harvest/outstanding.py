@@ -5,11 +5,12 @@ git: what a ref of its own reaches, on a branch or kept beside one, is not lost.
 """
 
 import os
+import re
 from collections.abc import Mapping
 
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import ending, tips
-from launcher.vcs.harvest.agent_refs import AgentRefs
+from launcher.vcs.harvest import ending, stashes, tips
+from launcher.vcs.harvest.agent_refs import STASH, AgentRefs
 from launcher.vcs.harvest.decide import kept_places
 from launcher.vcs.harvest.trusted import ref
 from launcher.vcs.quarantine import record as records
@@ -17,6 +18,10 @@ from launcher.vcs.quarantine import signed
 from launcher.vcs.quarantine.contents import given_oids, given_place
 from launcher.vcs.quarantine.reached import reached
 from policy.errors import Refusal
+
+_MOST_NAMED = 5
+_SHORT = re.compile("^refs/(heads/)?")
+COMMITS = "commits that were not harvested"
 
 
 def outstanding(directory: str, *, kept: bool = True) -> bool:
@@ -29,21 +34,35 @@ def outstanding(directory: str, *, kept: bool = True) -> bool:
     Raises:
         Refusal: git-record-damaged.
     """
+    return bool(waiting(directory, kept=kept))
+
+
+def waiting(directory: str, *, kept: bool = True) -> tuple[str, ...]:
+    """What waits there, in words; see `outstanding`."""
     record = records.read(directory)
     if record is None:
-        return False
+        return ()
     if os.path.lexists(f"{directory}/{records.HARVEST}/{ending.JOURNAL}"):
-        return True
+        return ("a harvest that was begun",)
     standing = signed.read(directory)
     identity = os.path.basename(os.path.realpath(directory))
+    found: list[str] = []
     try:
         places = kept_places(identity) if kept else None
-        return any(
-            _waits(tip, places, standing) or _beside(directory, tip.repository, places, standing)
-            for tip in tips.read(directory, record)
-        )
+        for tip in tips.read(directory, record):
+            where = f"submodule {tip.repository.name}: " if tip.repository.name else ""
+            if _waits(tip, places, standing):
+                found.append(f"{where}{COMMITS}")
+            entries = len(stashes.waiting(directory, tip.repository))
+            if entries:
+                found.append(f"{where}{entries} stash{'' if entries == 1 else 'es'} not harvested")
+            beside = _beside(directory, tip.repository, places, standing)
+            if beside:
+                more = f" and {len(beside) - _MOST_NAMED} more" if len(beside) > _MOST_NAMED else ""
+                found.append(f"{where}not harvested: {', '.join(beside[:_MOST_NAMED])}{more}")
     except (Refusal, OSError):
-        return True
+        found.append(COMMITS)
+    return tuple(found)
 
 
 def _waits(tip: tips.Tip, places: tuple[str, ...] | None, standing: Mapping[str, str]) -> bool:
@@ -63,17 +82,18 @@ def _waits(tip: tips.Tip, places: tuple[str, ...] | None, standing: Mapping[str,
 
 def _beside(
     directory: str, repository: records.Repository, places: tuple[str, ...] | None, standing: Mapping[str, str]
-) -> bool:
-    """Whether a further branch, a tag or a stash of the agent's holds a commit that no ref of the host's reaches.
+) -> list[str]:
+    """Further branches, tags and the like of the agent's with commits that no ref of the host's reaches.
 
     What the host itself has shown him is not his, whatever the host has removed since.
     """
     with AgentRefs(f"{directory}/{records.GIT}", repository.private, tips.digits(repository)) as refs:
-        oids = set(refs.everything().values())
-    oids -= given_oids(given_place(directory, repository.private))
-    oids -= {repository.base}
+        everything = refs.everything()
+    known_oids = given_oids(given_place(directory, repository.private)) | {repository.base}
+    theirs = {name: oid for name, oid in everything.items() if oid not in known_oids and name != STASH}
     git = Git(repository.git_dir)
     own = ref(git, "HEAD")
     others = ("refs/heads/", "refs/tags/", *(f"{place}/" for place in places or ()))
     known = (own,) if own else ()
-    return any(not reached(git, standing.get(oid, oid), tips=known, refs=others) for oid in sorted(filter(None, oids)))
+    lost = {oid for oid in set(theirs.values()) if not reached(git, standing.get(oid, oid), tips=known, refs=others)}
+    return sorted(_SHORT.sub("", name) for name, oid in theirs.items() if oid in lost)

@@ -81,7 +81,7 @@ class Signatures:
         user = as_user.prepare(part.git_dir, part.common, worktree)
         others = frozenset(elsewhere) - known.keys()
         return signing.sign(
-            found.git, found.quarantine, found.wanted, known, user, self._step, links=links, others=others
+            found.git, found.quarantine, found.work, known, user, self._step, links=links, others=others
         )
 
     def _present(self, found: Found) -> dict[str, str]:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 from launcher.vcs import checkout, large
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
+from launcher.vcs.harvest.outstanding import COMMITS
 from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.quarantine.record import directory_of
 from launcher.vcs.worktrees import files, kept, patience, processes, strangers, unwatched
@@ -90,6 +91,8 @@ class Condition(BaseModel):
         state: as the store has it, after a look at the disk.
         parts: the main one first.
         unharvested: whether commits wait in a private git directory.
+        waiting: what waits there, in words.
+        stashes: the agent's, which harvests have taken over; the refs stay when the worktree goes.
         docked: git directories that were in the worktree, and that the end of a session has put aside.
         own_stores: names of submodules that keep commits nowhere but in the worktree's own git directory, as
             `git submodule update` makes them in a linked worktree.
@@ -104,6 +107,8 @@ class Condition(BaseModel):
     state: State
     parts: tuple[PartCondition, ...] = ()
     unharvested: bool = False
+    waiting: tuple[str, ...] = ()
+    stashes: tuple[Kept, ...] = ()
     docked: tuple[str, ...] = ()
     own_stores: tuple[str, ...] = ()
     in_use: tuple[int, ...] = ()
@@ -114,7 +119,7 @@ class Condition(BaseModel):
         found = [text for part in self.parts for text in part.at_stake()]
         found += [f"submodule {name}: commits that no remote has" for name in self.own_stores]
         found += [f"a repository that was put aside: {path}" for path in self.docked]
-        return [*found, "commits that were not harvested"] if self.unharvested else found
+        return [*found, *self.waiting]
 
     def lagging(self) -> list[str]:
         """What submodules are older than recorded, and the command that brings each along, on its branch."""
@@ -144,13 +149,16 @@ def look(worktree: Worktree, unharvested: Unharvested, user: UserConfig, state: 
         return Condition(worktree_id=worktree.worktree_id, path=path, state=worktree.state)
     there = worktree.state is State.READY
     worktree = strangers.with_populated(worktree) if there else worktree
+    waits = unharvested(worktree.main.path)
     parts = tuple(_part(part, worktree, user) if there else _without_files(part, worktree) for part in worktree.parts)
     return Condition(
         worktree_id=worktree.worktree_id,
         path=path,
         state=worktree.state,
         parts=parts,
-        unharvested=unharvested(worktree.main.path),
+        unharvested=bool(waits),
+        waiting=waits if isinstance(waits, tuple) else (COMMITS,) * waits,
+        stashes=tuple(one for part in worktree.parts for one in kept.stashed(part, worktree)),
         docked=strangers.docked(directory_of(state, worktree.worktree_id)),
         own_stores=_own_stores(os.fspath(worktree.main.git_dir)),
         in_use=processes.at_work(path),

@@ -15,7 +15,7 @@ from policy.errors import Refusal
 
 _ORDINARY = {
     *(record.RECORD, record.GIT, record.POINTERS, record.STORE, record.HARVEST, record.SWAPPED_NOW, record.SIGN),
-    *(lock.LOCK, "given", "signed"),
+    *(lock.LOCK, "given", "signed", "stashed"),
 }
 """What lies beside a private git directory; anything else has been put there to be kept."""
 

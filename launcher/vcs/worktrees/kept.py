@@ -6,6 +6,7 @@ import shlex
 from pydantic import BaseModel, ConfigDict
 
 from launcher.vcs.git import Git
+from launcher.vcs.harvest import stashes
 from launcher.vcs.harvest.decide import join, kept_places
 from launcher.vcs.worktrees.models import Part, Worktree
 
@@ -40,6 +41,11 @@ class Kept(BaseModel):
     def join(self) -> str:
         """The command that joins it with what is checked out."""
         return join(self.ref, self.path)
+
+    @property
+    def apply(self) -> str:
+        """The command that applies it, for a stash."""
+        return stashes.apply(self.ref, self.path)
 
     @property
     def name(self) -> str:
@@ -89,6 +95,20 @@ def beside(git: Git, part: Part, worktree: Worktree, head: str | None) -> tuple[
         if commits:
             found.append(Kept(ref=ref, path=os.fspath(part.path), store=os.fspath(part.common_dir), commits=commits))
     return tuple(found)
+
+
+def stashed(part: Part, worktree: Worktree) -> tuple[Kept, ...]:
+    """Stashes of an agent that harvests have taken over, the oldest first. They are the user's, and not at stake.
+
+    Raises:
+        GitFailed: git failed.
+    """
+    store = os.fspath(part.common_dir)
+    if not os.path.isdir(f"{store}/objects"):
+        return ()
+    places = [f"{stashes.place(owner)}/" for owner in {worktree.worktree_id, part.worktree_id}]
+    names = Git(store).text("for-each-ref", "--sort=version:refname", "--format=%(refname)", *places).split()
+    return tuple(Kept(ref=name, path=os.fspath(part.path), store=store, commits=1) for name in names)
 
 
 def _elsewhere() -> list[str]:

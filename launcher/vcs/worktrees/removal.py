@@ -106,7 +106,8 @@ class Removal:
                     os.rename(worktree.path, worktree.staging)
                 deleted, kept = self.finish(leaving, keep_branch=keep_branch)
             refs = [(one.store, one.ref) for one in beside if os.path.isdir(one.store)]  # or moved, with `own_stores`
-            return Removed(worktree, backups, deleted, kept, aside, refs)
+            stashed = [(one.store, one.ref) for one in now.stashes if os.path.isdir(one.store)]
+            return Removed(worktree, backups, deleted, kept, aside, refs, stashed)
 
     def resume(self, worktree: Worktree) -> str:
         """Ends the removal that a dead process began, of a worktree that is no longer at its place.
@@ -367,8 +368,13 @@ def _ways(now: Condition, stakes: int) -> Iterator[str]:
     if strange:
         yield "fetch or copy from it what you want (run no git in it: what it is told to run was written in the jail)"
         yield "or --force: then its files are kept under refs/paddock/backup, and its commits beside the repository"
-    if stakes > len(beside) + strange + detached:
+    waiting = len(now.waiting)
+    if waiting:
+        yield f"paddock worktree harvest {shlex.quote(now.path)} takes over what was committed and stashed"
+        yield "further branches with --branch NAME; a tag gets one in a jail: paddock run -- git branch NAME TAG"
+        yield "or --force: then the private git directory with it is put aside, and named"
+    if stakes > len(beside) + strange + detached + waiting:
         yield from now.lagging()  # first, or a commit would take the submodule back
-        yield "paddock worktree harvest takes over what was committed" if now.unharvested else "commit it there"
-    if stakes > len(beside) + strange:
+        yield "commit it there"
+    if stakes > len(beside) + strange + waiting:
         yield "or --force: then it is kept under refs/paddock/backup"

@@ -15,6 +15,7 @@ class Removed(NamedTuple):
         branches_kept: (git directory, branch) with commits of their own, or not made by Paddock.
         set_aside: where commits that were not harvested are kept; empty when there were none.
         refs_kept: (git directory, ref) of each ref with work of the agent's that nobody has joined.
+        stashes: (git directory, ref) of each stash of the agent's that harvests have taken over.
     """
 
     worktree: Worktree
@@ -23,12 +24,14 @@ class Removed(NamedTuple):
     branches_kept: list[tuple[str, str]]
     set_aside: str
     refs_kept: list[tuple[str, str]]
+    stashes: list[tuple[str, str]]
 
     def lines(self) -> list[str]:
         """Where everything of it is now, for people."""
         return [
             *(f"its work is kept: {ref} in {where}" for where, ref in self.backups),
             *(f"commits of the agent that nobody has joined stay in {ref} in {where}" for where, ref in self.refs_kept),
+            *(f"a stash of the agent's stays in {ref} in {where}" for where, ref in self.stashes),
             *(
                 f"deleted branch {branch}, whose commits are all elsewhere too, in {where}"
                 for where, branch in self.branches_deleted

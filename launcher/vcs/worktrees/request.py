@@ -11,8 +11,8 @@ Step = Callable[[str], None]
 Say = Callable[[str], None]
 """Takes a line about what is going on, for long work."""
 
-Unharvested = Callable[[Path], bool]
-"""Whether the worktree with this root has commits in a private git directory that were not brought home."""
+Unharvested = Callable[[Path], bool | tuple[str, ...]]
+"""What the worktree with this root has in a private git directory that was not brought home, in words; or whether."""
 
 
 def quiet(_: str) -> None:
