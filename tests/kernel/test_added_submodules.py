@@ -12,17 +12,19 @@ git config -f .gitmodules submodule.again.url "$0"
 git add .; git commit -q -m 'agent: Again.'
 """
 
-_NEW = """
+_LISTED = """
 set -e
-git init -q made; echo made >made/file
-git -C made add .; git -C made -c user.name=A -c user.email=a@example.invalid commit -q -m 'made: First.'
-git submodule --quiet add ./made made 2>/dev/null; git commit -q -m 'agent: Made.'
+git init -q listed; echo made >listed/file
+git -C listed add .; git -C listed -c user.name=A -c user.email=a@example.invalid commit -q -m 'made: First.'
+git submodule --quiet add --name 'the listed' ./listed listed 2>/dev/null; git commit -q -m 'agent: Listed.'
+echo more >more; git add more; git commit -q -m 'agent: More.'
 """
 
-_TAKEN_IN = """
+_PLAIN = """
 set -e
-git rm -q --cached made; git config -f .gitmodules --remove-section submodule.made
-git add .gitmodules made; git commit -q --amend -m 'agent: Files.'
+git init -q 'pl ain'; echo made >'pl ain/file'
+git -C 'pl ain' add .; git -C 'pl ain' -c user.name=A -c user.email=a@example.invalid commit -q -m 'made: First.'
+git add 'pl ain' 2>/dev/null; git commit -q -m 'agent: Plain.'
 """
 
 
@@ -41,12 +43,19 @@ def test_a_known_repository_may_be_added_and_a_new_one_is_refused(with_submodule
     git("submodule", "--quiet", "update", "--init", "again")
     assert git("status", "--porcelain") == ""
 
-    ended = here.run("--", "sh", "-c", _NEW)
-    refused = [line for line in ended.stderr.splitlines() if "harvest-gitlink" in line or line.startswith("  ")]
-    assert said("\n".join(refused)).reference == "harvest-gitlink"
-    assert "remove made/.git" in ended.stderr
-    assert git("log", "-1", "--format=%s") == "agent: Again."
-    shutil.rmtree(here.worktree / "made/.git")
-    assert "1 commit harvested" in here.run("--", "sh", "-c", _TAKEN_IN).stderr
-    assert git("ls-tree", "-r", "--name-only", "HEAD", "made") == "made/file"
-    assert git("status", "--porcelain") == ""
+    before = "agent: Again."
+    for script, name, title in ((_LISTED, "listed", "agent: More."), (_PLAIN, "pl ain", "agent: Plain.")):
+        ended = here.run("--", "sh", "-c", script)
+        refused = [line for line in ended.stderr.splitlines() if "harvest-gitlink" in line or line.startswith("  ")]
+        assert said("\n".join(refused)).reference == "harvest-gitlink"
+        assert git("log", "-1", "--format=%s") == before
+        ((_, hint),) = [line.split("take in its files: ") for line in refused if "take in its files: " in line]
+        pasted = here.who.run(
+            ["sh", "-c", f'paddock() {{ "$0" "$@"; }}; {hint}', here.installed.paddock], cwd=here.place
+        )
+        assert "1 commit harvested" in pasted.stderr
+        before = title
+        assert git("log", "-1", "--format=%s") == before
+        assert git("ls-tree", "-r", "--name-only", "HEAD", name) == f"{name}/file"
+        assert "the listed" not in git("show", "HEAD:.gitmodules")
+        assert git("status", "--porcelain") == ""

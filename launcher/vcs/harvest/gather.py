@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import agent_objects, checks, skeleton, transfer
+from launcher.vcs.harvest import agent_objects, checks, skeleton, taking_in, transfer
 from launcher.vcs.harvest.jail import Jailed, Reading
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
 from launcher.vcs.harvest.trusted import Quarantine
@@ -144,24 +144,25 @@ def _elsewhere(part: Part, where: str, oids: tuple[str, ...], by_path: dict[str,
             if found.part.prefix and not checks.missing(found.git, (oid,), found.quarantine):
                 break
         else:
-            raise _unknown(part, where, oid, by_path[part.path].git)
+            raise _unknown(by_path[part.path], where, oid)
 
 
-def _unknown(part: Part, where: str, oid: str, git: Git) -> Refusal:
+def _unknown(around: Found, where: str, oid: str) -> Refusal:
     """The Refusal for a commit that could be in no repository of the user's: there is none at that place."""
+    part, git = around.part, around.git
+    assert around.quarantine is not None
     listed = git.run("ls-tree", "-z", "--full-tree", part.base, "--", where).out if part.base else b""
     if listed.startswith(b"160000 "):
         why = f"the submodule at {where} is not populated outside, so its commits have nowhere to go"
         update = f"git -C {shlex.quote(part.path)} submodule update --init {shlex.quote(where)}"
         return checks.gitlink_refused(part, where, oid, why, f"populate it and start a session here again: {update}")
+    command = taking_in.command(part, git, where, around.target, around.commits, around.quarantine.environment)
     return checks.gitlink_refused(
         part,
         where,
         oid,
         f"the agent has made or cloned the repository at {where}, and outside there is none to take its commits",
-        f"let the agent take in its files: remove {where}/.git, then in a jail: git rm --cached {shlex.quote(where)}, "
-        "git add, git commit --amend\n"
-        "or have it published, and add the submodule outside",
+        (f"take in its files: {command}\nor " if command else "") + "have it published, and add the submodule outside",
     )
 
 
