@@ -91,6 +91,9 @@ def _about_path(planned: planning.Planned, path: str) -> tuple[dict[str, object]
     lines = found.describe(layer)
     if any(answer.note == remedy.TEMPORARY for answer in answers.values()):
         lines.append(f"  note        {remedy.TEMPORARY}")
+    note = layers.for_git(planned.plan, found)
+    if note:
+        lines.append(f"  note        {note}")
     if question.ABSENT in found.hint:
         answers = {name: answer._replace(note="; ".join(filter(None, (question.ABSENT, answer.note))))
                    for name, answer in answers.items()}  # fmt: skip
@@ -101,6 +104,7 @@ def _about_path(planned: planning.Planned, path: str) -> tuple[dict[str, object]
         "rules": [{"path": where, "access": access, "source": source} for where, access, source in found.rules],
         "limits": [{"path": where, "kind": kind, "source": source} for where, kind, source in found.limits],
         "layer": layer,
+        "git": note,
         "allow": {name: {"flag": answer.flag, "toml": answer.toml, "note": answer.note, "risk": answer.risk}
                   for name, answer in answers.items()},
     }  # fmt: skip

@@ -38,17 +38,23 @@ def test_a_denied_path_comes_with_what_allows_it(paddock: Paddock) -> None:
 
 
 def test_the_layer_is_the_one_that_answers(paddock: Paddock) -> None:
-    """Where namespaces show nothing it is ENOENT, where Landlock judges EACCES."""
-    outside = paddock.place / "outside"
-    outside.write_text("content")
-    paddock.who.give(outside)
+    """Where namespaces show nothing it is ENOENT; where Landlock judges, and where a mask lies, EACCES."""
+    outside, denied, below = paddock.place / "outside", paddock.worktree / "denied", paddock.worktree / "under/denied"
+    below.parent.mkdir()
+    for path in (outside, denied, below):
+        path.write_text("content")
+    paddock.who.give(paddock.place)
+    words = ("--deny", str(denied), "--deny", str(below.parent), "--freeze-root")
     environments: list[dict[str, str]] = [{}, {"PADDOCK_NO_USERNS": "1"}]
     for env in environments:
-        layer = why(paddock, str(outside), env=env)["layer"]
-        said = paddock.run("--", "cat", str(outside), env=env).stderr
-        expected = "No such file" if "ENOENT" in layer else "Permission denied"
-        assert expected in said
-        assert ("ENOENT" in layer) or ("EACCES" in layer)
+        for path in (outside, denied, below):
+            document = why(paddock, str(path), *words, env=env)
+            layer = document["layer"]
+            said = paddock.run(*words, "--", "cat", str(path), env=env).stderr
+            expected = "No such file" if "ENOENT" in layer else "Permission denied"
+            assert expected in said
+            assert ("ENOENT" in layer) != ("EACCES" in layer)
+            assert ("look modified" in document["git"]) == (path != outside)
 
 
 @pytest.mark.parametrize(
