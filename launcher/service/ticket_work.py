@@ -11,7 +11,7 @@ from typing import Any
 from launcher.service.contexts import StoredRequestContexts
 from launcher.service.database import Database
 from launcher.service.ticket_models import of_ticket
-from launcher.session import configuration, places, planning, providers
+from launcher.session import configuration, places, planning, programs, providers
 from launcher.session.machine import Machine
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
@@ -82,7 +82,7 @@ def common_dir_of(directory: str) -> str:
     return checkout.find(directory, Present(), exact=False).common_dir
 
 
-def prepare(database: str, run: str, trunk: str, goal: str, tickets: list[dict[str, Any]]) -> dict[str, Any]:
+def prepare(database: str, run: str, trunk: str, goal: str, tickets: list[dict[str, Any]], path: str) -> dict[str, Any]:
     """Makes a worktree for each ticket beside the trunk, all or none, and registers each agent's session.
 
     Args:
@@ -91,17 +91,19 @@ def prepare(database: str, run: str, trunk: str, goal: str, tickets: list[dict[s
         trunk: a worktree; what the tickets begin with, and where their work is merged into.
         goal: of the run.
         tickets: ``{"ticket", "details", "command", "options"}`` each; options by name.
+        path: PATH of the agents' launchers.
 
     Returns:
         ``dispatch`` and ``nodes``, to be handed to `merge`, and ``agents``: ticket, session id, worktree, and the
         options of `paddock run` that hold a command to it.
 
     Raises:
-        Refusal: a ticket's options mean nothing, a worktree cannot be made; nothing is left of the others.
+        Refusal: a ticket's options mean nothing, its command is not there, a worktree cannot be made; nothing is left
+            of the others.
     """
     found = checkout.find(trunk, Present(), exact=False)
     for each in tickets:
-        _check(found.root, each)
+        _check(found.root, each, path)
     work = _Work(database)
     context = work.children.open_trunk(found.root)
     top = ArtifactKey(run)
@@ -152,8 +154,8 @@ def prepare(database: str, run: str, trunk: str, goal: str, tickets: list[dict[s
     }
 
 
-def _check(root: str, ticket: dict[str, Any]) -> None:
-    """Reads a ticket's options as its launch will, as far as that can be done before its worktree is there.
+def _check(root: str, ticket: dict[str, Any], path: str) -> None:
+    """Reads a ticket's options and finds its command as its launch will, as far as its worktree need not be there.
 
     Raises:
         Refusal: with the ticket's name.
@@ -166,6 +168,9 @@ def _check(root: str, ticket: dict[str, Any]) -> None:
         config = os.path.join(root, config) if config else None
         settings, _ = configuration.load(root, config, given, os.environ)
         providers.choose(settings, ticket["command"], root, where, Machine(os.environ))
+        name = ticket["command"][0]
+        if "/" not in name or name.startswith("/"):
+            programs.find_command(name, root, root, Machine({"PATH": path}))
     except Refusal as refusal:
         raise of_ticket(ticket["ticket"], refusal) from None
 

@@ -171,7 +171,7 @@ class TicketRuns:
             prepared = await self._jobs.run(
                 "tickets.prepare",
                 {"database": self._database.path, "run": name, "trunk": request.repository, "goal": request.goal,
-                 "tickets": tickets},
+                 "tickets": tickets, "path": (request.environment or os.environ).get("PATH", "")},
             )  # fmt: skip
             self._move(name, TicketState.RUNNING)
             agents = await self._agents(name, request, prepared["agents"], client_uid)

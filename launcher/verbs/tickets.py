@@ -68,9 +68,10 @@ def run(
     """Makes a worktree for each ticket of FILE, runs its command there in a jail, and merges what was committed.
 
     FILE has `goal` and, for each ticket, a table `[[tickets]]` with `ticket`, `command` (a list of words), `details`
-    and `options` (of `paddock run`). All of it is checked before anything is made. Worktrees whose work is merged are
-    removed when nothing in them would be lost; their branches stay. Ctrl-C stops the run: its agents end, nothing is
-    merged, and what became of each is told. The service must run: paddock serve.
+    and `options` (of `paddock run`). All of it is checked before anything is made, except a command that lies in the
+    worktree itself (./test.sh). Worktrees whose work is merged are removed when nothing in them would be lost; their
+    branches stay. Ctrl-C stops the run: its agents end, nothing is merged, and what became of each is told. The service
+    must run: paddock serve.
     """
     body = tickets_file.read(file)
     named = repository or body.get("repository") or places.current_directory()

@@ -128,6 +128,9 @@ def test_the_command_line_takes_a_file(service: Served, tmp_path: Path) -> None:
     before = git(service, "worktree", "list")
     late = tried(one.replace("D-1", "D-2") + 'options = ["--limit", "memory=much"]\n')
     assert (late.returncode, "ticket D-2" in late.stdout, "--limit" in late.stdout) == (1, True, True), late
+    for command in ("nosuchcmd", "/nowhere/nosuchcmd"):
+        late = tried(one + f'[[tickets]]\nticket = "D-3"\ncommand = ["{command}"]\n')
+        assert (late.returncode, "command-not-found" in late.stdout, "ticket D-3" in late.stdout) == (1, True, True)
     assert git(service, "worktree", "list") == before
     refused = run(service, ticket("E-1", "true"), repository=str(service.paddock.place / "runtime"))
     assert refused["state"] == "failed"
