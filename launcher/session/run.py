@@ -326,7 +326,12 @@ class _Parts:
 
     def say(self, *, quiet: bool, strict: bool) -> None:
         """Tells the user what there is to know; of hand-off files only where no refusal will name them."""
-        for line in (*self.lines, *(() if strict else handoff.told(self.changes))):
+        # What was put aside is named as a whole: who is sent to a file that is gone reads nothing.
+        there = () if strict else tuple(
+            change for change in self.changes
+            if change[0] != "created" or os.path.lexists(f"{self._plan.worktree}/{change[1]}")
+        )  # fmt: skip
+        for line in (*self.lines, *handoff.told(there)):
             messages.say(f"paddock: {printable(line)}")
         if self.denials is not None:
             for line in self.denials.summary(quiet=quiet):

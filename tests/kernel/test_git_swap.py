@@ -77,6 +77,7 @@ def test_what_an_agent_leaves_at_git_is_put_aside(git: Git, public_dir: Path) ->
         assert ended.returncode == 0, ended.stderr
         assert pointers(git) == before
         assert ended.stderr.count("had been replaced by the command") == aside, ended.stderr
+        assert "paddock: created .git/" not in ended.stderr, "it lies elsewhere by now"
         assert private_git.tree_state(git.common) == common
         git.outside("status", "--porcelain")
         assert list(canary.iterdir()) == []
