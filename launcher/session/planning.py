@@ -79,7 +79,9 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     for line in left_open.sweep(places.state):
         messages.say(f"paddock: {printable(line)}")
     start = _text(options, "--worktree")
-    found = checkout.find(os.path.join(cwd, start) if start else cwd, machine, exact=start is not None)
+    found = checkout.find(
+        os.path.join(cwd, start) if start else cwd, machine, exact=start is not None, hint=checkout.WITH_OPTION
+    )
     here = machine.resolve(cwd) or cwd
     directory = here if beneath(here, found.root) else found.root
     config_file = _text(options, "--config")

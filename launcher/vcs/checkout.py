@@ -6,6 +6,7 @@ Layout: gitrepository-layout(5).
 """
 
 import os
+import shlex
 from typing import NamedTuple
 
 from launcher.vcs import git_config
@@ -46,25 +47,30 @@ MODULES = "paddock-modules"
 and git directory.
 Each is a linked worktree of the module's own store; git keeps no list of which belong together."""
 
-_HINT = "cd into a git worktree, or name one: paddock run --worktree DIR; git init makes a repository of a directory"
+HINT = "cd into a git worktree; git init makes a repository of a directory"
+WITH_OPTION = "cd into a git worktree, or name one with --worktree DIR; git init makes a repository of a directory"
+"""What may come next, without and with an option that names the worktree."""
 
 
-def find(start: str, disk: Disk, *, exact: bool) -> Checkout:
+def find(start: str, disk: Disk, *, exact: bool, hint: str = HINT) -> Checkout:
     """The checkout whose root is `start` (`exact`, for `--worktree`) or that holds `start`.
 
     Args:
         start: a directory; absolute.
+        disk: answers.
+        exact: see above.
+        hint: of the refusals that it is none.
 
     Refusals: worktree-missing, worktree-not-directory, not-a-worktree, bare-repository, git-pointer-invalid.
     """
     if disk.kind(start) is None:
-        raise Refusal("worktree-missing", f"{start} does not exist", hint=_HINT)
+        raise Refusal("worktree-missing", f"{start} does not exist", hint=hint)
     canonical = disk.resolve(start)
     if canonical is None:
         raise Refusal("worktree-missing", f"{start} cannot be reached", context="a dangling link, a link loop or a "
-                      "directory without search permission is on the way", hint=_HINT)  # fmt: skip
+                      "directory without search permission is on the way", hint=hint)  # fmt: skip
     if disk.kind(canonical) != "dir":
-        raise Refusal("worktree-not-directory", f"{start} is not a directory", hint=_HINT)
+        raise Refusal("worktree-not-directory", f"{start} is not a directory", hint=hint)
     here = canonical
     while True:
         entry = os.path.join(here, ".git")
@@ -75,12 +81,13 @@ def find(start: str, disk: Disk, *, exact: bool) -> Checkout:
             break
         here = os.path.dirname(here)
     if _is_git_dir(canonical, disk):
-        raise Refusal("bare-repository", f"{canonical} is a git directory, not a worktree", hint=_HINT)
+        raise Refusal("bare-repository", f"{canonical} is a git directory, not a worktree",
+                      hint=f"cd into a worktree of it: git -C {shlex.quote(canonical)} worktree list")  # fmt: skip
     raise Refusal(
         "not-a-worktree",
         f"{start} is not the root of a git worktree" if exact else f"{start} is not inside a git worktree",
         context="there is no .git in it" if exact else "neither it nor a directory above it has a .git",
-        hint=_HINT,
+        hint=hint,
     )
 
 

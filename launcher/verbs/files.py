@@ -113,4 +113,4 @@ def _worktree(options: cli.Parsed, cwd: str) -> str:
 
     named = options.get("--worktree")
     start = os.path.join(cwd, named) if isinstance(named, str) else cwd
-    return checkout.find(start, Machine(os.environ), exact=isinstance(named, str)).root
+    return checkout.find(start, Machine(os.environ), exact=isinstance(named, str), hint=checkout.WITH_OPTION).root

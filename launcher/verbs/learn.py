@@ -140,5 +140,7 @@ def _in_worktree(path: str, options: cli.Parsed) -> bool:
     """Whether a file lies where the command can write, so that `--config` wants it trusted first."""
     named = options.get("--worktree")
     start = named if isinstance(named, str) else places.current_directory()
-    found = checkout.find(os.path.abspath(start), Machine(os.environ), exact=isinstance(named, str))
+    found = checkout.find(
+        os.path.abspath(start), Machine(os.environ), exact=isinstance(named, str), hint=checkout.WITH_OPTION
+    )
     return disk.in_hands_of(found.root, os.path.abspath(path))

@@ -64,12 +64,12 @@ class SandboxTranslationRegistry:
         """
         strategy = self._strategies.get(name)
         if strategy is None:
-            near = difflib.get_close_matches(name, self.names(), n=1, cutoff=0.4)
+            near = difflib.get_close_matches(name, self.names(), n=1, cutoff=0.6)
             raise Refusal(
                 "provider-unknown",
                 f"no provider is called {name!r}",
                 context=f"known: {', '.join(self.names()) or 'none'}",
-                hint=f"--provider {near[0]}" if near else "",
+                hint=(f"did you mean {near[0]}? " if near else "") + "paddock providers lists them",
             )
         return strategy
 

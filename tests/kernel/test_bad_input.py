@@ -204,6 +204,11 @@ def test_a_worktree_that_is_none(paddock: Paddock) -> None:
         assert (error.reference, "hint:" in error.text) == (reference, True)
     error = paddock.refused("run", "--", "true", cwd=place / "plain")
     assert (error.reference, "--worktree DIR" in error.text) == ("not-a-worktree", True)
+    # Each verb's hint names what that verb takes.
+    for words in (["init"], ["merge", "x"], ["worktree", "list"], ["worktree", "add", "x"]):
+        for name in ("plain", "bare"):
+            error = paddock.refused(*words, cwd=place / name)
+            assert ("hint:" in error.text, "--worktree" in error.text) == (True, False), error.text
 
 
 def made(path: Path) -> Path:

@@ -83,7 +83,10 @@ def test_a_required_unknown_name_is_refused_with_the_known_and_the_nearest() -> 
         load_registry().require("claude")
     assert refused.value.reference == "provider-unknown"
     assert "claude-code, codex, copilot" in refused.value.context
-    assert refused.value.hint == "--provider claude-code"
+    assert refused.value.hint == "did you mean claude-code? paddock providers lists them"
+    with pytest.raises(Refusal) as refused:
+        load_registry().require("nope")
+    assert "mean" not in refused.value.hint, "no name is near"
 
 
 @pytest.mark.spec("CONTRACT-2a")
