@@ -38,7 +38,7 @@ _BRANCH = "A branch that the agent made; SUBMODULE:NAME for a submodule's, NAME=
 
 
 def harvest(argv: list[str]) -> int:
-    """Exit status 0: nothing to do or harvested; 3: the work is kept beside a branch that has moved; 4: busy."""
+    """Exit status 0: nothing to do or harvested; 3: work is kept beside a moved branch; 4: busy; 5: no branch."""
     return typer_verb.run("worktree harvest", _harvest, argv, examples=HARVEST_EXAMPLES)
 
 
@@ -77,7 +77,8 @@ def _harvest(
     and the work is kept in a ref of its own.
 
     Exit status: 0 when it was harvested or there was nothing to do; 3 when the work is kept beside a branch that has
-    moved; 4 when a session is running there; 125 when it was refused, or failed.
+    moved; 4 when a session is running there; 5 when the agent's own branch is not to be found; 125 when it was refused,
+    or failed.
     """
     limits = Limits(_bytes("--max-size", max_size), max_objects, _bytes("--max-blob", max_blob), max_commits)
     if sign and no_sign:
@@ -98,7 +99,7 @@ def _harvest(
     if result.state in ("nothing", "harvested") and push:
         _push(where, git_dir, root, push, tuple(_branches(branch or []).values()), as_json=as_json)
     _show(result, as_json=as_json)
-    return {"kept": 3, "busy": 4}.get(result.state, 0)
+    return {"kept": 3, "busy": 4, "gone": 5}.get(result.state, 0)
 
 
 def _dock(directory: _Directory = None, as_json: _Json = False) -> int:

@@ -77,6 +77,14 @@ def test_it_says_what_it_did_and_what_is_left(here: Paddock) -> None:
     assert "1 commit harvested to one" in ended.stdout
     assert "commits have created .envrc" in ended.stdout
     assert here.call("worktree", "harvest", str(here.worktree)).stdout == "nothing new\n"
+    for script in ("git update-ref -d refs/heads/one", 'echo x >"$(git rev-parse --git-path refs/heads/one)"'):
+        here.run("--git", "private", "--", "sh", "-ec", f"git commit -q --allow-empty -m lost; {script}")
+        told = here.call("worktree", "harvest")
+        assert (told.returncode, "nothing new" in told.stdout) == (5, False), told
+        look, again = [line.partition(": paddock ")[2] for line in told.stdout.splitlines() if "next: " in line]
+        assert "lost" in here.shell(f"paddock {look}").stdout
+        assert here.shell(f"paddock {again}").returncode == 0
+        assert here.call("worktree", "harvest").stdout == "nothing new\n"
     assert here.refused("worktree", "harvest", "--max-size", "lots").reference == "usage"
     assert here.refused("worktree", "harvest", "--push", "--all").reference == "push-remote"
 

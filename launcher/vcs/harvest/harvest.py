@@ -115,6 +115,7 @@ class _Run:
         self._gits: dict[str, Git] = {}
         self._step = step
         self._joined: dict[str, str] = {}
+        self._gone = False
 
     def all(self, branches: Mapping[str, str]) -> HarvestResult:
         """Finishes what an earlier harvest began, then harvests."""
@@ -127,7 +128,7 @@ class _Run:
         assert record is not None
         looked = time.time_ns() - _TICK
         result = self._new(record, branches)
-        if result.state in ("nothing", "kept"):
+        if result.state in ("nothing", "kept", "gone"):
             # Its time says up to when all is known: further branches are told once, not at each session's end.
             os.utime(f"{self._directory}/{records.RECORD}", ns=(looked, looked))
         self._sweep()
@@ -156,7 +157,7 @@ class _Run:
         results.reverse()
         kept = any(result.kept for result in results)
         moved = any(update for entry in entries for update in entry.updates)
-        state = "kept" if kept else "harvested" if moved else "nothing"
+        state = "kept" if kept else "harvested" if moved else "gone" if self._gone else "nothing"
         outcome = HarvestResult(
             record.worktree,
             state,
@@ -215,7 +216,8 @@ class _Run:
             found = self._found(part, tip)
             founds.append(found)
             if tip.new is None and part.base and not part.inside:
-                notes.append(_gone(part))
+                notes += _gone(part)
+                self._gone = True
             elif tip.on != part.branch and tip.on is not None and not part.inside:
                 notes.append(
                     f"the agent's HEAD is on {printable(_short(tip.on))}, not on {printable(_short(part.ref))}"
@@ -376,10 +378,16 @@ def _full(name: str) -> str:
     return full
 
 
-def _gone(part: Part) -> str:
+def _gone(part: Part) -> tuple[str, str, str]:
+    run, quoted = f"paddock run --worktree {shlex.quote(part.path)} -- sh -c", shlex.quote(part.ref)
+    log = 'cat "$(git rev-parse --git-path logs/HEAD)"'
+    # By its file: where git cannot read a branch it does not write it either.
+    again = f'rm -rf "$(git rev-parse --git-path {quoted})"; git update-ref {quoted} {part.base}'
     return (
         f"the agent has removed {printable(_short(part.ref))} or made it unreadable; nothing of it is taken over, and "
-        "the main repository's is as it was"
+        "the main repository's is as it was",
+        f"next: the agent's commits are listed by: {run} {shlex.quote(log)}",
+        f"next: the branch as it was, or with another commit's id as the last word: {run} {shlex.quote(again)}",
     )
 
 

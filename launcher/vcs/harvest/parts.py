@@ -136,7 +136,8 @@ class HarvestResult:
     Args:
         worktree: root of the worktree.
         state: ``nothing`` (there was nothing new), ``harvested``, ``kept`` (taken over, but beside the branch, which
-            somebody else has moved), or ``busy`` (another session of the worktree lives).
+            somebody else has moved), ``gone`` (the agent's own branch is not there, or unreadable), or ``busy``
+            (another session of the worktree lives).
         parts: repositories with something new.
         branches: branches that the agent made or moved beside its own; ``--branch NAME`` takes one over.
         handoff: files among the changes that other tools execute or obey: (change, path, mode).
