@@ -63,8 +63,8 @@ def run(places: Places, *, options: tuple[str, ...] = ()) -> Result:
     """Runs the self-test.
 
     Args:
-        places: the miniature worktree is made below the state directory's parent, so that it lies on the disk that
-            real worktrees lie on, and outside what every jail gets.
+        places: the miniature worktree and its state are made beside the cache, so that they lie on the disk that the
+            state of real worktrees lies on, and outside what every jail gets. Nothing of them stays.
         options: more options for `paddock run`.
 
     Raises:
@@ -191,6 +191,8 @@ def _jailed(base: Path, given: dict[str, str], inherited: int, options: tuple[st
         *("--limit", f"open_files={_OPEN_FILES}", "--report", str(report), *options),
         *("--", sys.executable, "-I", "-S", given["inside"] + "/attempts.py", str(prepared), given["marker"]),
     ]
+    # What is refused here is no denial that the user looks for, and no worktree of his has this private home.
+    own = {"XDG_STATE_HOME": f"{base}/state", "XDG_CACHE_HOME": f"{base}/cache"}
     bystander_name = f"paddock-bystander-{os.urandom(8).hex()}"
     prepared.write_text(json.dumps(given | {"bystander": bystander_name}))
     sleep = shutil.which("sleep", path=SYSTEM_PATH) or "/bin/sleep"
@@ -198,7 +200,7 @@ def _jailed(base: Path, given: dict[str, str], inherited: int, options: tuple[st
         try:
             done = subprocess.run(
                 command,
-                env=dict(os.environ) | {"PADDOCK_SELFTEST_SECRET": given["marker"]},
+                env=dict(os.environ) | own | {"PADDOCK_SELFTEST_SECRET": given["marker"]},
                 cwd=given["worktree"],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
