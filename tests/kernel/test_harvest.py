@@ -224,6 +224,8 @@ def test_work_beyond_a_limit_stays_where_it_is(planted: Planted, limit: str, val
     assert refused["errorType"] == "harvest-too-large", refused
     option = "--max-size" if limit == "pack" else f"--max-{limit}"
     assert option in refused["hint"]
+    assert ("1G" in refused["hint"]) == (limit in ("pack", "blob"))
+    assert (f"large of commit {new[:7]}" in refused["context"]) == (limit == "blob"), refused
     assert planted.host("rev-parse", "HEAD") == before
     assert planted.host("count-objects", "-v") == objects
     assert planted.harvest()["state"] == "harvested"

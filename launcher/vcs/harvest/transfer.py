@@ -63,7 +63,7 @@ def take(part: Part, git: Git, reading: Reading, wanted: tuple[str, ...], direct
                     jailed.check(what)  # a pack that breaks off has its cause in the jail, if that has failed too
                 raise failure
         jailed.check(what)
-    check_sizes(part, git, quarantine, limits)
+    check_sizes(part, git, quarantine, wanted, limits)
     return quarantine
 
 
@@ -107,7 +107,7 @@ def _index(
     )
 
 
-def check_sizes(part: Part, git: Git, quarantine: Quarantine, limits: Limits) -> None:
+def check_sizes(part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ...], limits: Limits) -> None:
     """Refuses objects in the quarantine that are larger than `limits.blob` (harvest-too-large)."""
     listing = git.run(
         *("cat-file", "--batch-all-objects", "--unordered", "--batch-check=%(objectsize) %(objectname)"),
@@ -121,7 +121,17 @@ def check_sizes(part: Part, git: Git, quarantine: Quarantine, limits: Limits) ->
     answers = git.run("cat-file", "--batch-check", input=asked).out.decode().splitlines()
     for (size, oid), answer in zip(large, answers, strict=True):
         if answer.endswith(" missing"):
-            raise too_large(part, f"object {oid} holds {size} bytes, and {limits.blob} are taken at most", "--max-blob")
+            what = _place_of(git, quarantine, wanted, oid)
+            raise too_large(part, f"{what} holds {size} bytes, and {limits.blob} are taken at most", "--max-blob")
+
+
+def _place_of(git: Git, quarantine: Quarantine, wanted: tuple[str, ...], oid: str) -> str:
+    """Path and commit that bring an object; its id where there is none, or what leads there is damaged."""
+    words = ("log", "-1", "-m", "-t", "-z", "--name-only", "--no-ext-diff", "--format=%h", f"--find-object={oid}")
+    ended = git.run(*words, *wanted, "--not", "--all", "--", ok=(0, 128), environment=quarantine.environment)
+    commit, _, path = ended.out.decode("utf-8", "surrogateescape").strip("\0\n").partition("\0")
+    path = path.strip("\0\n").partition("\0")[0]
+    return f"{path} of commit {commit} (object {oid})" if path and not ended.status else f"object {oid}"
 
 
 def connected(part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ...]) -> None:
@@ -139,11 +149,13 @@ def connected(part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, .
 
 def too_large(part: Part, why: str, option: str) -> Refusal:
     """The Refusal for work beyond a limit, with the option that widens it."""
+    sizes = " (N may be 1G, or 64M)" if option in ("--max-size", "--max-blob") else ""
     return Refusal(
         "harvest-too-large",
         f"the work in {part.label} is larger than what is taken over",
         context=why,
-        hint=f"paddock worktree harvest {option} N takes more; until then the work stays in the private git directory",
+        hint=f"paddock worktree harvest {option} N takes more{sizes}; until then the work stays in the private git "
+        "directory",
     )
 
 
