@@ -50,6 +50,8 @@ class Attached:
         self._terminal: RawTerminal | None = None
         self.left = False
         """Whether this client has left a session that goes on."""
+        self.heard = False
+        """Whether anything was read from standard input."""
         self._decoder = Decoder()
         self.hello: dict[str, Any] = {}
         self.session: dict[str, Any] | None = None
@@ -107,6 +109,7 @@ class Attached:
             data = os.read(0, _PIECE)
         except OSError:  # a terminal that has hung up
             data = b""
+        self.heard = self.heard or bool(data)
         if self._terminal is not None:
             ended = not data  # only by hanging up, which a signal tells, too
             data, self.left = self._terminal.typed(data)

@@ -16,6 +16,7 @@ from launcher.service.raw_terminal import LEAVE_NAME
 from launcher.session import messages, places
 from launcher.session.places import Places
 from launcher.verbs import acp, help_page, question, session_request
+from policy import runners
 from policy.errors import Refusal, printable
 
 SYNOPSIS = "SESSION [options] | --provider NAME [options] [-- COMMAND [ARGUMENT]...]"
@@ -38,6 +39,7 @@ the agent."""
 
 LABEL = "paddock.acp"
 _READY_SECONDS = 60
+_LOOK_SECONDS = 3
 
 
 def main(argv: list[str]) -> int:
@@ -80,7 +82,19 @@ def editor(options: cli.Parsed, command: list[str]) -> int:
     where = places.places(os.environ)
     client = Client(where)
     name = _agent(client, where, options, command, new="--new" in options)
-    return _follow(Attached(client, name, mode="acp", take="--take" in options, offset=None), name)
+    attached = Attached(client, name, mode="acp", take="--take" in options, offset=None)
+    status = _follow(attached, name)
+    if attached.session is not None or not attached.left:
+        return status
+    # Who has said nothing was no editor, and hears of an agent that could not begin.
+    found = client.call("GET", session_path(name), query={"wait": 0 if attached.heard else _LOOK_SECONDS})
+    if found["outcome"] is not None:
+        messages.say(f"paddock: session {printable(name)} is {found['state']}: paddock logs {printable(name)}")
+        return status_of(found)
+    if not attached.heard:
+        messages.say(f"paddock: standard input ended before an editor had said anything; session {printable(name)} "
+                     f"goes on: paddock stop {printable(name)} ends it")  # fmt: skip
+    return status
 
 
 def _follow(attached: Attached, name: str) -> int:
@@ -119,12 +133,25 @@ def _agent(client: Client, where: Places, options: cli.Parsed, command: list[str
         for session in client.call("GET", "/v1/sessions", query={"live": True, "limit": 10_000})["sessions"]:
             if not new and session["labels"].get(LABEL) == kind and session["state"] in ("starting", "running"):
                 return str(session["name"])
+        _warn(options, words, cwd, where)
         session = client.call("POST", "/v1/sessions", request, query={"wait": _READY_SECONDS})
     finally:
         os.close(lock)
     if session["state"] not in ("starting", "running"):
         raise _ended(session)
     return str(session["name"])
+
+
+def _warn(options: cli.Parsed, words: list[str], cwd: str, where: Places) -> None:
+    """What a run would say of a command that is fetched before it is started: the session says it to its log alone."""
+    if words[0].rpartition("/")[2] not in runners.FETCHING:
+        return
+    from launcher.session import planning
+
+    own = {row[0] for row in (*OWN, *acp.EXTRA)} | {"--supervised", "--detach"}
+    launch = {name: value for name, value in options.items() if name not in own}
+    for warning in planning.make(launch, words, cwd, where).plan.warnings:
+        messages.say(f"paddock: warning: {printable(warning)}")
 
 
 def _default(provider: str, where: Places) -> list[str]:

@@ -254,6 +254,17 @@ def test_an_agent_that_cannot_start_is_one_clear_error(service: Served) -> None:
     assert ended.returncode != 0
     assert "no-such-programme" in ended.stderr
     assert service.cli("attach", "--provider", "nobody", "--", "true").returncode == 125
+    ended = service.cli("attach", "--provider", "claude-code", "--new", "--", "sh", "-c", "exit 3")
+    assert (ended.returncode, "paddock logs" in ended.stderr) == (3, True), ended
+    ended = service.cli("attach", "--provider", "claude-code", "--", "cat")
+    assert (ended.returncode, "before an editor" in ended.stderr) == (0, True), ended
+    runner = service.paddock.place / "npx"
+    runner.write_text("#!/bin/sh\nexit 1\n")
+    runner.chmod(0o755)
+    ended = service.cli(
+        "attach", "--provider", "claude-code", "--ro", str(runner), "--", str(runner), "-y", "some-agent"
+    )
+    assert (ended.returncode, "--allow-domain @node" in ended.stderr) == (1, True), ended
     refused = service.cli("attach", "--provider", "claude-code", "--session", "mine", "--", "true")
     assert refused.returncode == 125
     assert "[usage]" in refused.stderr
