@@ -120,6 +120,7 @@ OLDER: dict[str, tuple[int, int | None]] = {
     "setdomainname": (171, 162),
     "sethostname": (170, 161),
     "setns": (308, 268),
+    "setpgid": (109, 154),
     "setpriority": (141, 140),
     "setsockopt": (54, 208),
     "settimeofday": (164, 170),

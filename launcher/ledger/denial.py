@@ -112,6 +112,7 @@ _BY_GUARD = (
     ("utime", "change the times of"),
     ("futime", "change the times of"),
     ("connect", "connect to"),
+    ("setpgid", "join"),
 )
 
 

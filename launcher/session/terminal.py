@@ -1,8 +1,11 @@
 """The launcher's side of a running jail: signals, job control, the terminal's foreground group, the exit status.
 
-Launcher, init and command share the caller's session and process group: no pty in between, so `bash` is interactive and
-`paddock run -- x | less` is one job. The command's stops are mirrored by the launcher, which is all that the caller's
-shell can see (launcher/session/stops.py); what is sent to the launcher alone is passed on.
+At a terminal launcher, init and command share the caller's session and process group: no pty in between, so `bash` is
+interactive and `paddock run -- x | less` is one job. The command's stops are mirrored by the launcher, which is all
+that the caller's shell can see (launcher/session/stops.py); what is sent to the launcher alone is passed on.
+
+Without a terminal the jail has a session of its own: in a group that others share, its processes could have the kernel
+send SIGHUP to all (setpgid(2), orphaned groups). What the group is sent reaches the launcher, and is passed on, too.
 
 Launch path: see launcher/jail/syscalls.py.
 """
@@ -89,7 +92,9 @@ def supervise(
         if child == 0:
             child = processes.fork(namespaces)
             if child == 0:
-                _work(worker, writer, pidfd, (reader, signals, terminal.fd), pid_namespace=pid_namespace)
+                own_session = terminal.fd == -1
+                others = (reader, signals, terminal.fd)
+                _work(worker, writer, pidfd, others, pid_namespace=pid_namespace, own_session=own_session)
         os.close(writer)
         writer = -1
         while handed_over:
@@ -125,9 +130,12 @@ def _work(
     others: tuple[int, ...],
     *,
     pid_namespace: bool,
+    own_session: bool,
 ) -> "NoReturn":
     # Nothing may escape from here: this is a copy of the launcher, with all that it has on its stack.
     try:
+        if own_session:
+            os.setsid()
         if pid_namespace:
             processes.tie_to_launcher(pidfd)
         else:
@@ -220,7 +228,7 @@ class _Jail:
             self._child_status = os.waitpid(self._child, 0)[1]
             self._child = None
         while self._on_message():
-            pass
+            os.setsid()
 
     def result(self) -> int:
         """The exit status; see `supervise`."""

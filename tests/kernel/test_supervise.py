@@ -147,9 +147,14 @@ def test_the_status_survives_an_ignored_sigchld(jail: Jail, namespaces: bool) ->
     assert jail.who.run(["sh", "-c", f"trap '' CHLD; exec {words}"], cwd=jail.worktree).returncode == 7
 
 
-def test_the_command_shares_session_and_group_with_its_caller(jail: Jail) -> None:
-    """Without a PID namespace both can be read from inside; no process of ours has made its own."""
-    probe = "import os; print(os.getsid(0), os.getpgrp())"
+def test_without_a_terminal_the_jail_has_its_own_session(jail: Jail) -> None:
+    """Without a PID namespace that can be read from inside. What the caller's whole group is sent is passed on."""
+    probe = """
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+print(os.getsid(0), os.getpgrp(), flush=True)
+print(signal.sigwait({signal.SIGUSR1}).name)
+"""
     words = jail.words([str(jail.python), "-I", "-S", "-c", probe], namespaces=False)
     process = subprocess.Popen(
         jail.who.command(words),
@@ -158,5 +163,9 @@ def test_the_command_shares_session_and_group_with_its_caller(jail: Jail) -> Non
         env=jail.who.environment(),
         start_new_session=True,
     )
+    assert process.stdout is not None
+    session, group = process.stdout.readline().split()
+    assert (session == group, int(session) == process.pid) == (True, False)
+    os.killpg(process.pid, signal.SIGUSR1)
     said, _ = process.communicate(timeout=30)
-    assert said.split() == [str(process.pid)] * 2
+    assert (process.returncode, said) == (0, "SIGUSR1\n")

@@ -15,7 +15,7 @@ import errno
 import select
 
 from launcher.jail import syscall_tables, syscalls
-from launcher.jail.guard import attach, metadata, sockets, terminals
+from launcher.jail.guard import attach, groups, metadata, sockets, terminals
 from launcher.jail.guard.call import Call
 from launcher.jail.guard.listener import Gone, Listener
 from launcher.jail.guard.rules import Refused, Rules
@@ -56,6 +56,7 @@ _BY_NAME = (
     ("fremovexattr", metadata.fremovexattr),
     ("connect", sockets.connect),
     ("ioctl", terminals.other_side),
+    ("setpgid", groups.join),
 )
 _HANDLERS = {syscall_tables.number(name, syscalls.MACHINE): handler for name, handler in _BY_NAME}
 _NAMES = {syscall_tables.number(name, syscalls.MACHINE): name for name, _ in _BY_NAME}
