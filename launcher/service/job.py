@@ -162,7 +162,7 @@ def merge(repository: str, children: list[str], into: str | None) -> dict[str, A
     """
     from launcher.session import places
     from launcher.vcs.merge import children as named
-    from launcher.vcs.merge import sessions, target, work
+    from launcher.vcs.merge import left, target, work
     from launcher.vcs.quarantine import record
     from launcher.vcs.worktrees.naming import worktree_id
     from launcher.vcs.worktrees.store import WorktreeRepository
@@ -179,8 +179,8 @@ def merge(repository: str, children: list[str], into: str | None) -> dict[str, A
     warnings = []
     for source in sources:
         root = source.place.worktree if source.place else None
-        if root is not None and (why := sessions.lacking(record.directory_of(state, worktree_id(root)))):
-            warnings.append(f"{source.label} is merged as its branch is, and {why}: paddock worktree harvest {root}")
+        if root is not None:
+            warnings += left.told(source, record.directory_of(state, worktree_id(root)))
     settings = work.Settings(state, os.environ)
     run = work.merge(lambda: target.find(repository, into), sources, settings, found.common_dir)
     return {"run": run.model_dump(mode="json"), "warnings": warnings}

@@ -6,11 +6,12 @@ Not on the launch path: a session comes here only when something is to be harves
 import os
 from collections.abc import Callable, Iterable, Mapping
 
+from launcher.vcs.harvest import refusals
 from launcher.vcs.harvest.harvest import harvest
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine import settings
-from policy.errors import printable
+from policy.errors import Refusal, printable
 from policy.handoff import PROTECT, Patterns
 
 _SHOWN = 12
@@ -50,7 +51,17 @@ def take(
                 found.append((change.change, change.path, mode))
         return tuple(found)
 
-    return harvest(directory, limits=limits, branches=branches, handoff=handoff, strict=strict, sign=sign, step=step)
+    try:
+        result = harvest(
+            directory, limits=limits, branches=branches, handoff=handoff, strict=strict, sign=sign, step=step
+        )
+    except Refusal as refusal:
+        if not branches:  # which the user has asked for; the work of the session itself may have been taken over
+            refusals.note(directory, refusal)
+        raise
+    if result.state != "busy":
+        refusals.note(directory, None)
+    return result
 
 
 def _hooks(directory: str) -> tuple[tuple[str, str], ...]:

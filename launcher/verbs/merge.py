@@ -13,7 +13,7 @@ from launcher.session import configuration, harvesting, messages, places
 from launcher.session.planning import worktree_id
 from launcher.vcs.harvest.parts import HarvestResult
 from launcher.vcs.journal import Run, State
-from launcher.vcs.merge import children, preview, sessions, target, work
+from launcher.vcs.merge import children, left, preview, sessions, target, work
 from launcher.vcs.merge.check import Check
 from launcher.vcs.merge.children import Order
 from launcher.vcs.merge.moves import Follow
@@ -167,10 +167,8 @@ def _harvest(directory: str) -> HarvestResult:
 def _warn_of_sessions(source: Source, state: str) -> None:
     """Tells when a child has more than its branch: a branch can be merged all the same."""
     root = source.place.worktree if source.place else None
-    why = sessions.lacking(directory_of(state, worktree_id(root))) if root is not None else ""
-    if why:
-        what = f"{source.label} is merged as its branch is, and {why}: paddock worktree harvest"
-        messages.say(f"paddock: warning: {printable(what)}")
+    for line in left.told(source, directory_of(state, worktree_id(root)) if root is not None else None):
+        messages.say(f"paddock: warning: {printable(line)}")
 
 
 def status(

@@ -116,6 +116,35 @@ def test_work_of_a_private_git_directory_is_merged(ground: Paddock) -> None:
     assert "seventeen\n" in content
 
 
+def test_what_an_agent_left_beside_its_branch_is_told_with_the_way_to_get_it_in(ground: Paddock) -> None:
+    """Refused work with the reason, kept work with the command that joins it, which works; then nothing is said."""
+
+    def agent(line: str) -> None:
+        ended = ground.call("run", "--git", "private", "--", "sh", "-euc", line, cwd=ground.place / "y")
+        assert ended.returncode == 0, ended.stderr
+
+    def warned() -> str:
+        ended = ground.call("merge", "y", cwd=ground.main)
+        assert ended.returncode == 0, ended
+        return ended.stderr
+
+    agent("git init -q sub; cd sub; git commit -q --allow-empty -m sub; cd ..; git add sub; git commit -q -m link")
+    said = warned()
+    assert "a commit of the submodule sub that cannot be had [harvest-gitlink]" in said
+    assert f"paddock worktree harvest {ground.place / 'y'}" in said
+    agent(
+        "git reset -q --hard HEAD~; rm -rf sub; git checkout -q --detach; sed -i s/^10$/ten/ a; git commit -q -a -m ten"
+    )
+    said = warned()
+    assert "harvest-gitlink" not in said
+    assert "1 commit of the agent is kept in refs/paddock/detached/" in said
+    command = said.partition("to join them: ")[2].splitlines()[0]
+    ended = ground.who.run(["sh", "-c", command], cwd=ground.main)
+    assert ended.returncode == 0, ended.stderr
+    assert "warning" not in warned()
+    assert "ten\n" in (ground.main / "a").read_text()
+
+
 def test_a_worktree_is_named_by_its_ticket(ground: Paddock) -> None:
     """Merge, harvest and dock take the name that the worktree was made for; what is no name is told apart."""
     made = json.loads(ground.call("worktree", "add", "PROJ-17", "--json", cwd=ground.main).stdout)

@@ -1,7 +1,6 @@
 """Merging with submodules: both sides' work arrives, from the innermost outwards, or nothing does."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,9 @@ from launcher.vcs.journal import Run
 from launcher.vcs.merge import work
 from launcher.vcs.merge.children import all_of
 from launcher.vcs.merge.models import MergeDescriptor, SubmoduleStatus
-from launcher.vcs.merge.preview import preview
 from launcher.vcs.merge.store import Store
 from policy.errors import Refusal
-from tests.support.ground import ENVIRONMENT, Ground
+from tests.support.ground import Ground
 from tests.support.nested import LINES, Nested, changed, link, modules
 
 
@@ -194,80 +192,6 @@ def test_a_renamed_submodule_is_another_one(nested: Nested) -> None:
     descriptor = last(nested.main.merge("two", "one"))
     assert descriptor.successful
     assert statuses(descriptor) == {"doc": "removed", "lib": "up_to_date", "manual": "added"}
-
-
-def test_going_back_is_taken_only_where_the_submodule_is_named(nested: Nested) -> None:
-    """A pointer that one side took back, untouched on the other: nothing moves, unless the user says that it may."""
-    first = nested.lib.id("HEAD")
-    newer = nested.lib.commit("newer", {"l": changed(1)}, parents=[first])
-    nested.main.commit("main", {"lib": link(newer)})
-    nested.main.git("reset", "-q", "--hard")
-    nested.lib.git("checkout", "-q", newer)
-    nested.main.branch("one", {"lib": link(first)})
-    nested.child("two", main=changed(3))
-    target, sources = nested.main.target(), [nested.main.source("one")]
-    assert not preview(target, sources).clean
-    assert preview(target, sources, rewind=["lib"]).clean
-    before = nested.heads()
-    descriptor = last(nested.main.merge("one"))
-    assert (descriptor.conflict_files, statuses(descriptor)) == (("lib",), {"doc": "up_to_date", "lib": "conflicted"})
-    assert f"lib would go back to {first[:12]}" in (descriptor.error_message or "")
-    assert "--rewind lib" in (descriptor.hint or "")
-    assert nested.heads() == before
-    settings = nested.main.settings()._replace(rewind=frozenset({"lib"}))
-    run = nested.main.merge("two", "one", settings=settings)
-    assert last(run).successful
-    assert nested.main.id("HEAD:lib") == first
-    assert nested.lib.id("HEAD") == first
-
-
-def pasted(hint: str, worktree: Path) -> None:
-    """Does what a hint says in a worktree; files in conflict are resolved to what its trunk has."""
-    commands = hint.partition(": ")[2].partition(", resolve")[0].partition("; git commit -a; then")[0]
-    script = f"{commands}; git checkout -q --theirs m; git commit -qam Mended"
-    ended = subprocess.run(["sh", "-c", script], cwd=worktree, env=ENVIRONMENT, capture_output=True, check=False)
-    assert ended.returncode == 0, (script, ended.stdout, ended.stderr)
-
-
-@pytest.mark.parametrize("lost", [False, True], ids=["before the loss", "after it"])
-@pytest.mark.parametrize(("where", "own"), [("lib", False), ("lib", True), ("lib/inner", True)])
-def test_a_trunk_merged_beside_submodules_takes_none_of_them_back(
-    nested: Nested, where: str, own: bool, lost: bool
-) -> None:
-    """`git merge` and `commit -a` in a child record its old submodules: refused; what the hints say helps, pasted."""
-    root, target = nested.main.root.parent / "two", nested.main.target()
-    nested.main.git("worktree", "add", "-q", "-b", "two", str(root), "main")
-    nested.populate(root)
-    if own:
-        (root / where / {"lib": "l", "lib/inner": "i"}[where]).write_text(changed(18))
-    (root / "m").write_text("conflict\n")
-    for path in ("lib/inner", "lib", ""):
-        nested.main.run("commit", "-q", "-a", "-m", "two", at=root / path, check=not path)  # or there is nothing
-    nested.child("one", lib=changed(1), inner=changed(1), main=changed(5))
-    nested.main.merge("one")
-    before = nested.heads()
-
-    def merged() -> MergeDescriptor:
-        run = work.merge(nested.main.target, all_of(target), nested.main.settings(), target.common_dir)
-        return last(run)
-
-    found = merged()
-    assert found.conflict_files == ("m",)
-    if lost:
-        nested.main.run("merge", "-q", nested.main.id("main"), at=root, check=False)
-        nested.main.git("checkout", "-q", "--theirs", "m", at=root)
-        nested.main.git("commit", "-q", "-a", "-m", "Resolved.", at=root)
-        assert not preview(nested.main.target(), all_of(target)).clean
-        found = merged()
-        assert (found.conflict_files, "--rewind lib" in (found.hint or "")) == (("lib",), True)
-        assert nested.heads() == before
-    pasted(found.hint or "", root)
-    assert merged().successful
-    assert [nested.read(path) for path in ("lib/l", "lib/inner/i")] == [
-        changed(1, 18) if own and where == place else changed(1) for place in ("lib", "lib/inner")
-    ]
-    assert nested.read("m") == changed(5)
-    assert nested.status() == []
 
 
 def test_going_back_on_one_side_and_on_at_the_other_conflicts(nested: Nested) -> None:

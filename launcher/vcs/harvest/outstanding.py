@@ -65,6 +65,27 @@ def waiting(directory: str, *, kept: bool = True) -> tuple[str, ...]:
     return tuple(found)
 
 
+def beside_branches(directory: str) -> list[tuple[str, str, int]]:
+    """Refs in which harvests keep work that no branch has, root of the checkout and number of commits for each.
+
+    Args:
+        directory: of the worktree's private git directory.
+
+    Raises:
+        Refusal: git-record-damaged.
+    """
+    record = records.read(directory)
+    places = [f"{place}/" for place in kept_places(os.path.basename(os.path.realpath(directory)))]
+    found = []
+    for repository in record.repositories if record is not None else ():
+        git = Git(repository.git_dir)
+        for name in sorted(git.text("for-each-ref", "--format=%(refname)", *places).split()):
+            count = int(git.text("rev-list", "--count", name, "--not", "HEAD", "--branches"))
+            if count:
+                found.append((name, repository.path, count))
+    return found
+
+
 def _waits(tip: tips.Tip, places: tuple[str, ...] | None, standing: Mapping[str, str]) -> bool:
     repository = tip.repository
     if tip.new is None and repository.base is not None:

@@ -1,6 +1,7 @@
 """Agents' sessions beside a merge: none may be at work, and work that has not been harvested is not passed over."""
 
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -16,6 +17,10 @@ Private = Callable[[str], str | None]
 
 Harvest = Callable[[str], HarvestResult]
 """Harvests a private git directory, with the hand-off rules of its worktree."""
+
+
+WORKING = "a session is still working there"
+"""One answer of `lacking`."""
 
 
 def nobody_private(root: str) -> str | None:
@@ -39,7 +44,7 @@ def lacking(directory: str | None) -> str:
     descriptor = lock.opened(directory)
     try:
         if not lock.alone(descriptor, wait=False):
-            return "a session is still working there"
+            return WORKING
         swap.dock(directory)  # one that has been killed could not, nor could one that ends at this moment
     finally:
         os.close(descriptor)
@@ -76,7 +81,7 @@ def at_rest(root: str, private: Private, harvest: Harvest | None = None) -> Iter
                 "harvest-kept",
                 f"the agent's work in {root} could not be put on its branch",
                 context="\n".join(result.notes),
-                hint="paddock worktree harvest, and see what it says",
+                hint=f"paddock worktree harvest {shlex.quote(root)}, and see what it says",
             )
     with frozen.held(directory) as rest:
         if rest is frozen.Rest.NONE:
@@ -88,7 +93,7 @@ def at_rest(root: str, private: Private, harvest: Harvest | None = None) -> Iter
                 "harvest-due",
                 f"an agent has left work in {root} that is not harvested",
                 context="its branch lacks commits that are still in the private git directory",
-                hint="paddock worktree harvest, and merge again",
+                hint=f"paddock worktree harvest {shlex.quote(root)}, and merge again",
             )
         yield directory
 

@@ -9,6 +9,7 @@
     store/     does not exist here: in jails, where object stores are shown whose own place is covered
     given/     of `contents`: which refs were shown, so that the agent's own are told from them
     harvest/   of the harvest: its journal, and what came in
+    refused    of `harvest.refusals`: why the last harvest was refused
     swapped    of `swap`: what the worktree's `.git` files were, as long as they lead to git/
 
 A record is replaced as a whole and synced, so a reader meets the old one or the new one. There is one exactly when the

@@ -1,0 +1,132 @@
+"""Submodules that a child would take back, and commits in them that it has left behind."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from launcher.vcs.journal import Run
+from launcher.vcs.merge import left, work
+from launcher.vcs.merge.children import all_of
+from launcher.vcs.merge.models import MergeDescriptor
+from launcher.vcs.merge.preview import preview
+from tests.support.ground import ENVIRONMENT
+from tests.support.nested import Nested, changed, link
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the repository has been made once."""
+    root = tmp_path_factory.mktemp("nested")
+    Nested.make(root)
+    return root
+
+
+@pytest.fixture
+def nested(template: Path, tmp_path: Path) -> Nested:
+    """A repository with submodules two levels deep; worktrees find its upstreams."""
+    shutil.copytree(template, tmp_path, symlinks=True, dirs_exist_ok=True)
+    return Nested(tmp_path)
+
+
+def last(run: Run) -> MergeDescriptor:
+    assert run.outcome is not None
+    status = run.outcome.conflicted or run.outcome.merged[-1]
+    assert status.merge_descriptor is not None
+    return status.merge_descriptor
+
+
+def statuses(descriptor: MergeDescriptor) -> dict[str, str]:
+    return {result.submodule_name: result.status.value for result in descriptor.submodule_merge_results}
+
+
+def test_going_back_is_taken_only_where_the_submodule_is_named(nested: Nested) -> None:
+    """A pointer that one side took back, untouched on the other: nothing moves, unless the user says that it may."""
+    first = nested.lib.id("HEAD")
+    newer = nested.lib.commit("newer", {"l": changed(1)}, parents=[first])
+    nested.main.commit("main", {"lib": link(newer)})
+    nested.main.git("reset", "-q", "--hard")
+    nested.lib.git("checkout", "-q", newer)
+    nested.main.branch("one", {"lib": link(first)})
+    nested.child("two", main=changed(3))
+    target, sources = nested.main.target(), [nested.main.source("one")]
+    assert not preview(target, sources).clean
+    assert preview(target, sources, rewind=["lib"]).clean
+    before = nested.heads()
+    descriptor = last(nested.main.merge("one"))
+    assert (descriptor.conflict_files, statuses(descriptor)) == (("lib",), {"doc": "up_to_date", "lib": "conflicted"})
+    assert f"lib would go back to {first[:12]}" in (descriptor.error_message or "")
+    assert "--rewind lib" in (descriptor.hint or "")
+    assert nested.heads() == before
+    settings = nested.main.settings()._replace(rewind=frozenset({"lib"}))
+    run = nested.main.merge("two", "one", settings=settings)
+    assert last(run).successful
+    assert nested.main.id("HEAD:lib") == first
+    assert nested.lib.id("HEAD") == first
+
+
+def pasted(hint: str, worktree: Path) -> None:
+    """Does what a hint says in a worktree; files in conflict are resolved to what its trunk has."""
+    commands = hint.partition(": ")[2].partition(", resolve")[0].partition("; git commit -a; then")[0]
+    script = f"{commands}; git checkout -q --theirs m; git commit -qam Mended"
+    ended = subprocess.run(["sh", "-c", script], cwd=worktree, env=ENVIRONMENT, capture_output=True, check=False)
+    assert ended.returncode == 0, (script, ended.stdout, ended.stderr)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["before the loss", "after it"])
+@pytest.mark.parametrize(("where", "own"), [("lib", False), ("lib", True), ("lib/inner", True)])
+def test_a_trunk_merged_beside_submodules_takes_none_of_them_back(
+    nested: Nested, where: str, own: bool, lost: bool
+) -> None:
+    """`git merge` and `commit -a` in a child record its old submodules: refused; what the hints say helps, pasted."""
+    root, target = nested.main.root.parent / "two", nested.main.target()
+    nested.main.git("worktree", "add", "-q", "-b", "two", str(root), "main")
+    nested.populate(root)
+    if own:
+        (root / where / {"lib": "l", "lib/inner": "i"}[where]).write_text(changed(18))
+    (root / "m").write_text("conflict\n")
+    for path in ("lib/inner", "lib", ""):
+        nested.main.run("commit", "-q", "-a", "-m", "two", at=root / path, check=not path)  # or there is nothing
+    nested.child("one", lib=changed(1), inner=changed(1), main=changed(5))
+    nested.main.merge("one")
+    before = nested.heads()
+
+    def merged() -> MergeDescriptor:
+        run = work.merge(nested.main.target, all_of(target), nested.main.settings(), target.common_dir)
+        return last(run)
+
+    found = merged()
+    assert found.conflict_files == ("m",)
+    if lost:
+        nested.main.run("merge", "-q", nested.main.id("main"), at=root, check=False)
+        nested.main.git("checkout", "-q", "--theirs", "m", at=root)
+        nested.main.git("commit", "-q", "-a", "-m", "Resolved.", at=root)
+        assert not preview(nested.main.target(), all_of(target)).clean
+        found = merged()
+        assert (found.conflict_files, "--rewind lib" in (found.hint or "")) == (("lib",), True)
+        assert nested.heads() == before
+    pasted(found.hint or "", root)
+    assert merged().successful
+    assert [nested.read(path) for path in ("lib/l", "lib/inner/i")] == [
+        changed(1, 18) if own and where == place else changed(1) for place in ("lib", "lib/inner")
+    ]
+    assert nested.read("m") == changed(5)
+    assert nested.status() == []
+
+
+def test_a_submodules_commits_that_the_child_does_not_record_are_told(nested: Nested) -> None:
+    """A merge of the child brings none of them; the command that is named does, and then there is nothing to tell."""
+    root, target = nested.main.root.parent / "one", nested.main.target()
+    nested.main.git("worktree", "add", "-q", "-b", "one", str(root), "main")
+    nested.populate(root)
+    assert left.told(all_of(target)[0], None) == []
+    (root / "lib/l").write_text(changed(1))
+    nested.main.git("commit", "-q", "-a", "-m", "one", at=root / "lib")
+    (said,) = left.told(all_of(target)[0], None)
+    assert "submodule lib has 1 commit that one does not record, and that are not merged" in said
+    command = said.partition("to record them: ")[2].removesuffix("; then merge again")
+    subprocess.run(["sh", "-c", command], cwd=nested.main.root, env=ENVIRONMENT, check=True, capture_output=True)
+    assert left.told(all_of(target)[0], None) == []
+    work.merge(nested.main.target, all_of(target), nested.main.settings(), target.common_dir)
+    assert nested.read("lib/l") == changed(1)
