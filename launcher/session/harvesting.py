@@ -57,10 +57,10 @@ def take(
         )
     except Refusal as refusal:
         if not branches:  # which the user has asked for; the work of the session itself may have been taken over
-            refusals.note(directory, refusal)
+            refusals.note(directory, f"{refusal.message} [{refusal.reference}]")
         raise
-    if result.state != "busy":
-        refusals.note(directory, None)
+    if result.state != "busy":  # where the agent's branch is gone, the first note says so
+        refusals.note(directory, result.notes[0] if result.state == "gone" else "")
     return result
 
 

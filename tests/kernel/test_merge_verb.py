@@ -142,6 +142,8 @@ def test_what_an_agent_left_beside_its_branch_is_told_with_the_way_to_get_it_in(
     ended = ground.who.run(["sh", "-c", command], cwd=ground.main)
     assert ended.returncode == 0, ended.stderr
     assert "warning" not in warned()
+    agent('git commit -q --allow-empty -m lost; rm -rf "$(git rev-parse --git-dir)"/*')
+    assert "not harvested, because the agent has removed y or made it unreadable" in warned()
     assert "ten\n" in (ground.main / "a").read_text()
 
 

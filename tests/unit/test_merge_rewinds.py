@@ -124,7 +124,7 @@ def test_a_submodules_commits_that_the_child_does_not_record_are_told(nested: Ne
     (root / "lib/l").write_text(changed(1))
     nested.main.git("commit", "-q", "-a", "-m", "one", at=root / "lib")
     (said,) = left.told(all_of(target)[0], None)
-    assert "submodule lib has 1 commit that one does not record, and that are not merged" in said
+    assert "submodule lib has 1 commit not merged, because one does not record them" in said
     command = said.partition("to record them: ")[2].removesuffix("; then merge again")
     subprocess.run(["sh", "-c", command], cwd=nested.main.root, env=ENVIRONMENT, check=True, capture_output=True)
     assert left.told(all_of(target)[0], None) == []

@@ -1,27 +1,25 @@
-"""Why the last harvest of a worktree was refused: kept beside its private git directory, for who asks later."""
+"""Why the last harvest of a worktree left work there: kept beside its private git directory, for who asks later."""
 
 import os
-
-from policy.errors import Refusal
 
 _FILE = "refused"
 _MOST = 4096
 
 
-def note(directory: str, refusal: Refusal | None) -> None:
-    """Keeps the reason; with None forgets it, because a harvest has taken the work over.
+def note(directory: str, reason: str) -> None:
+    """Keeps the reason; with none forgets it, because a harvest has taken the work over.
 
     Args:
         directory: of the worktree's private git directory.
-        refusal: what the harvest ended with.
+        reason: in one line.
     """
     path = f"{directory}/{_FILE}"
-    if refusal is None:
+    if not reason:
         if os.path.lexists(path):
             os.unlink(path)
         return
     new = f"{path}.{os.getpid()}"
-    content = f"{refusal.message} [{refusal.reference}]".encode("utf-8", "surrogateescape")
+    content = reason.encode("utf-8", "surrogateescape")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with open(descriptor, "wb") as stream:
         stream.write(content[:_MOST])

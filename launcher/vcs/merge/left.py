@@ -63,8 +63,8 @@ def _of_submodules(source: Source, place: Place) -> list[str]:
         if count:
             words = f"git -C {shlex.quote(place.worktree or '')}"
             said.append(
-                f"submodule {link.name} has {count} commit{'' if count == 1 else 's'} that {source.label} does not "
-                f"record, and that are not merged; to record them: {words} add {shlex.quote(link.path)} && "
+                f"submodule {link.name} has {count} commit{'' if count == 1 else 's'} not merged, because "
+                f"{source.label} does not record them; to record them: {words} add {shlex.quote(link.path)} && "
                 f"{words} commit -m {shlex.quote(f'Update submodule {os.path.basename(link.path)}')}; then merge again"
             )
     return said
