@@ -10,7 +10,11 @@ SUBCOMMANDS: dict[str, tuple[str, str, str]] = {
     "status": ("launcher.verbs.worktree_show", "status", "show what is at stake in worktrees"),
     "harvest": ("launcher.verbs.worktree_harvest", "harvest", "take over what an agent committed"),
     "dock": ("launcher.verbs.worktree_harvest", "dock", "make .git lead to your repository again"),
-    "remove": ("launcher.verbs.worktree_remove", "remove", "remove a worktree, never with work that is nowhere else"),
+    "remove": (
+        "launcher.verbs.worktree_remove",
+        "remove",
+        "remove a worktree, never with work that is nowhere else, but for what git ignores",
+    ),
     "adopt": ("launcher.verbs.worktree_repair", "adopt", "take on a worktree that git made"),
     "repair": ("launcher.verbs.worktree_repair", "repair", "finish, undo or find again what a crash or a move left"),
 }

@@ -36,7 +36,7 @@ def _remove(
 
     Refused while it holds uncommitted work, commits that were not harvested, or processes, and while its directory is
     missing, because it may have been moved. A branch goes only when Paddock made it and all its commits are elsewhere
-    too. Ignored files go without a question.
+    too. Files that git ignores go without a question, and are named.
     """
     known = service(quiet=as_json)
     done = known.remove(known.find(start(repository), name), force=force, keep_branch=keep_branch)
@@ -49,7 +49,7 @@ def _remove(
             "branches_kept": [{"git_dir": where, "branch": branch} for where, branch in done.branches_kept],
         }
         head = {"worktree_id": done.worktree.worktree_id, "path": done.worktree.path}
-        print(json.dumps({**head, **pairs, "set_aside": done.set_aside}, indent=2))
+        print(json.dumps({**head, **pairs, "ignored": done.ignored, "set_aside": done.set_aside}, indent=2))
         return 0
     print(f"removed {printable(done.worktree.path)}")
     for line in done.lines():

@@ -115,6 +115,8 @@ def _print(row: Worktree, now: Condition, far: Progress) -> None:
     print("  at stake: " + printable("; ".join(stake)) if stake else "  nothing is at stake")
     for line in now.lagging():
         print(f"  {printable(line)}")
+    for text in now.ignored():
+        print(f"  ignored by git, so it would go without a question: {printable(text)}")
     for one in now.beside():
         if now.state is State.READY:
             print(f"  to join them: {printable(one.join)}")

@@ -209,6 +209,27 @@ def test_ignored_files_are_no_work(place: Place) -> None:
     assert not Path(made.path).exists()
 
 
+def test_ignored_files_that_go_are_counted_measured_and_named(place: Place, tmp_path: Path) -> None:
+    """What lies behind a link, is in the parent as well, or is empty counts for nothing."""
+    committed(place.app, **{".gitignore": ".env\n*.log\ndata/\n"})
+    (place.app / ".env").write_text("x")
+    (tmp_path / "large").mkdir()
+    (tmp_path / "large/file").write_bytes(bytes(5000))
+    made = place.service.add(place.app, "T", Options(copy=(".env",)))
+    root = Path(made.path)
+    assert place.service.status(made).ignored() == []
+    (root / "data/deep").mkdir(parents=True)
+    assert place.service.status(made).ignored() == []
+    (root / "data/deep/result.csv").write_bytes(bytes(2048))
+    (root / "data/out").symlink_to(tmp_path / "large")
+    (root / "a.log").write_text("abc")
+    now = place.service.status(made)
+    size = 2051 + len(str(tmp_path / "large"))
+    assert now.ignored() == [f"3 files, {size / 1024:.1f} KiB: a.log, data/"]
+    assert now.at_stake() == []
+    assert f"gone with it, as git ignored it: {now.ignored()[0]}" in place.service.remove(made).lines()
+
+
 def test_a_repository_inside_is_kept_file_by_file(place: Place) -> None:
     """Git would note its commit alone, which is gone with it; and its own git directory is not read."""
     made = place.service.add(place.app, "T")

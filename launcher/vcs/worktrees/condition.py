@@ -11,7 +11,8 @@ from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.harvest.outstanding import COMMITS
 from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.quarantine.record import directory_of
-from launcher.vcs.worktrees import files, kept, patience, processes, strangers, unwatched
+from launcher.vcs.worktrees import files, ignored, kept, patience, processes, strangers, unwatched
+from launcher.vcs.worktrees.ignored import Ignored
 from launcher.vcs.worktrees.kept import Kept
 from launcher.vcs.worktrees.models import Part, State, Worktree
 from launcher.vcs.worktrees.request import Unharvested
@@ -48,6 +49,7 @@ class PartCondition(BaseModel):
         kept: commits of agents that harvests have kept in refs of their own.
         lagging: roots of submodules that are checked out at an older commit than is recorded. Nothing would be lost
             with that, and committing it would take them back.
+        ignored: what git ignores there; it goes with the files.
         problem: why nothing more could be found out; empty when all is well.
     """
 
@@ -64,6 +66,7 @@ class PartCondition(BaseModel):
     detached: bool = False
     kept: tuple[Kept, ...] = ()
     lagging: tuple[str, ...] = ()
+    ignored: Ignored = Ignored()
     problem: str = ""
 
     def at_stake(self) -> list[str]:
@@ -129,6 +132,14 @@ class Condition(BaseModel):
             name = os.path.relpath(root, self.path)
             said.append(f"submodule {name} is checked out at an older commit than recorded: {shlex.join(words)}")
         return said
+
+    def ignored(self) -> list[str]:
+        """What git ignores and a removal takes along, in words."""
+        return [
+            f"submodule {part.name}: {part.ignored}" if part.name else str(part.ignored)
+            for part in self.parts
+            if part.ignored.files
+        ]
 
     def beside(self) -> list[Kept]:
         """Work at stake that has a ref of its own: the ref stays when the worktree goes, but nothing leads to it."""
@@ -244,7 +255,14 @@ def _examined(git: Git, part: Part, worktree: Worktree) -> PartCondition:
         name=part.name, branch=branch, head=head, ahead=ahead, modified=modified, untracked=untracked,
         strangers=tuple(strangers.in_places_of_submodules(git, part, worktree)), operation=operation,
         detached=detached, kept=kept.beside(git, part, worktree, head), lagging=lagging,
+        ignored=_ignored(git, part, worktree),
     )  # fmt: skip
+
+
+def _ignored(git: Git, part: Part, worktree: Worktree) -> Ignored:
+    """What git ignores in a part, without the parts inside it and copies that are as in the parent (`--copy`)."""
+    inner = tuple(os.path.relpath(other.path, part.path) for other in worktree.parts if other is not part)
+    return ignored.look(git, lambda name: name.rstrip("/") in inner or _copied(name, part, worktree))
 
 
 def _large(git: Git, records: list[bytes], root: str) -> int:

@@ -107,7 +107,7 @@ class Removal:
                 deleted, kept = self.finish(leaving, keep_branch=keep_branch)
             refs = [(one.store, one.ref) for one in beside if os.path.isdir(one.store)]  # or moved, with `own_stores`
             stashed = [(one.store, one.ref) for one in now.stashes if os.path.isdir(one.store)]
-            return Removed(worktree, backups, deleted, kept, aside, refs, stashed)
+            return Removed(worktree, backups, deleted, kept, aside, refs, stashed, now.ignored())
 
     def resume(self, worktree: Worktree) -> str:
         """Ends the removal that a dead process began, of a worktree that is no longer at its place.

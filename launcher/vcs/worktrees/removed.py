@@ -16,6 +16,7 @@ class Removed(NamedTuple):
         set_aside: where commits that were not harvested are kept; empty when there were none.
         refs_kept: (git directory, ref) of each ref with work of the agent's that nobody has joined.
         stashes: (git directory, ref) of each stash of the agent's that harvests have taken over.
+        ignored: files that git ignored, which are gone, in words.
     """
 
     worktree: Worktree
@@ -25,6 +26,7 @@ class Removed(NamedTuple):
     set_aside: str
     refs_kept: list[tuple[str, str]]
     stashes: list[tuple[str, str]]
+    ignored: list[str]
 
     def lines(self) -> list[str]:
         """Where everything of it is now, for people."""
@@ -37,6 +39,7 @@ class Removed(NamedTuple):
                 for where, branch in self.branches_deleted
             ),
             *(f"kept branch {branch} in {where}" for where, branch in self.branches_kept),
+            *(f"gone with it, as git ignored it: {text}" for text in self.ignored),
             *([kept_aside(self.set_aside)] if self.set_aside else []),
         ]
 

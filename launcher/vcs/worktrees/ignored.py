@@ -1,0 +1,98 @@
+"""What git ignores in a worktree: mostly made by tools and made again, but an agent's results may be among it.
+
+It keeps no worktree from being removed, and no backup has it. So it is named.
+"""
+
+import os
+import stat
+from collections.abc import Callable
+
+from pydantic import BaseModel, ConfigDict
+
+from launcher.vcs.git import Git
+from launcher.vcs.worktrees import patience
+
+_NAMED = 5
+MOST_FILES = 20_000
+"""Files that are looked at; the answer is known to be incomplete then."""
+
+
+class Ignored(BaseModel):
+    """Ignored files of one part of a worktree.
+
+    Attributes:
+        names: places relative to the part, each a file or (with a slash behind it) a directory that is wholly ignored.
+        files: how many files there are.
+        size: their bytes.
+        more: whether there are more than were looked at.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    names: tuple[str, ...] = ()
+    files: int = 0
+    size: int = 0
+    more: bool = False
+
+    def __str__(self) -> str:
+        """For people: count, size, the first names."""
+        shown = ", ".join(self.names[:_NAMED])
+        rest = f" and {len(self.names) - _NAMED} more" if len(self.names) > _NAMED else ""
+        least = "at least " if self.more else ""
+        return f"{least}{self.files} file{'' if self.files == 1 else 's'}, {_readable(self.size)}: {shown}{rest}"
+
+
+def look(git: Git, known: Callable[[str], bool]) -> Ignored:
+    """The ignored files of a part; empty directories are none.
+
+    Args:
+        git: with a work tree.
+        known: whether a place is none that counts.
+
+    Raises:
+        GitFailed: git failed.
+        Refusal: worktree-obstructed.
+    """
+    assert git.work_tree is not None
+    words = ("ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "--no-empty-directory", "-z")
+    names: list[str] = []
+    files = size = 0
+    for name in map(os.fsdecode, filter(None, patience.run(git, *words).out.split(b"\0"))):
+        if known(name):
+            continue
+        here, bytes_ = _measured(f"{git.work_tree}/{name}".rstrip("/"), MOST_FILES - files)
+        files, size = files + here, size + bytes_
+        names += [name] if here else []
+        if files >= MOST_FILES:
+            break
+    return Ignored(names=tuple(names), files=files, size=size, more=files >= MOST_FILES)
+
+
+def _measured(path: str, most: int) -> tuple[int, int]:
+    """(number of files, bytes) of a file or of a directory and all below it; no link is followed."""
+    try:
+        if os.path.islink(path) or not os.path.isdir(path):
+            return 1, os.lstat(path).st_size
+    except FileNotFoundError:
+        return 0, 0
+    files = size = 0
+    for _, directories, names, descriptor in os.fwalk(path):
+        for name in (*names, *directories):  # among those are links to directories
+            if files >= most:
+                return files, size
+            try:
+                found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if not stat.S_ISDIR(found.st_mode):
+                files, size = files + 1, size + found.st_size
+    return files, size
+
+
+def _readable(size: int) -> str:
+    number, unit = float(size), "bytes"
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if number < 1024 or unit == "GiB":
+            break
+        number /= 1024
+    return f"{size} byte{'' if size == 1 else 's'}" if unit == "bytes" else f"{number:.1f} {unit}"
