@@ -150,10 +150,13 @@ def test_a_ref_that_goes_with_the_worktree_keeps_no_commit(tmp_path: Path) -> No
     assert git("for-each-ref", record.pin(made.worktree_id), at=place.app) == ""
 
 
-@pytest.mark.parametrize("place_of_refs", [0, 1])
-def test_work_that_was_kept_beside_a_branch_is_at_stake_until_it_is_joined(place: Place, place_of_refs: int) -> None:
+@pytest.mark.parametrize(("place_of_refs", "name"), [(0, "app-T"), (1, "a'b\n\t\\ \udcff1")])
+def test_work_that_was_kept_beside_a_branch_is_at_stake_until_it_is_joined(
+    place: Place, place_of_refs: int, name: str
+) -> None:
     """Its ref is named with its commits and the command that joins them; a forced removal leaves it, and says so."""
-    made = place.service.add(place.app, "T")
+    at = Options(path=str(place.root / name))
+    made = place.service.add(place.app, "T", at)
     root = Path(made.path)
     ref = f"{kept_places(made.worktree_id)[place_of_refs]}/agent/T"
     committed(root, theirs="")
@@ -164,14 +167,13 @@ def test_work_that_was_kept_beside_a_branch_is_at_stake_until_it_is_joined(place
     (kept,) = now.beside()
     refusal = refused(place, made)
     assert refusal.context == now.at_stake()[0]
-    assert kept.join in refusal.hint
-    assert kept.give_up in refusal.hint
+    assert f"hint: to join them: {kept.join}\n        or to give them up: {kept.give_up}\n" in str(refusal)
     git("update-ref", record.pin("other"), ref, at=root)
     removed = place.service.remove(made, force=True)
     store = str(place.app / ".git")
     assert (removed.backups, removed.refs_kept) == ([], [(store, ref)])
-    made = place.service.add(place.app, "T")
-    subprocess.run(["sh", "-c", kept.join], env=ENV, check=True, timeout=60)
+    made = place.service.add(place.app, "T", at)
+    subprocess.run(["bash", "-c", kept.join], env=ENV, check=True, timeout=60)
     assert place.service.status(made).at_stake() == []
     removed = place.service.remove(made)
     assert (removed.branches_kept, removed.refs_kept) == ([(store, "agent/T")], [])

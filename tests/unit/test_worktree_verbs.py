@@ -161,6 +161,10 @@ def test_who_is_at_work_is_named(
         with pytest.raises(Refusal) as refused:
             worktree.main(["remove", "T-1"])
         process.kill()
+    assert refused.value.hint == "end them (or cd elsewhere)\nor --force"
+    with pytest.raises(Refusal) as alone:
+        worktree.main(["remove", "T-1"])
+    assert alone.value.hint == "cd elsewhere, then once more"
     assert refused.value.reference == "worktree-in-use"
     assert f"this command ({os.getpid()})" in refused.value.context
     assert f"sleep ({process.pid})" in refused.value.context

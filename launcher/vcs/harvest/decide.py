@@ -3,14 +3,13 @@
 Reads refs of trusted repositories; changes nothing.
 """
 
-import shlex
-
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import checks
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.journal import Entry, Update
 from launcher.vcs.harvest.parts import Part, PartResult
 from launcher.vcs.harvest.trusted import ref
+from launcher.vcs.pasted import quoted
 from launcher.vcs.quarantine.record import pin
 from policy.errors import Refusal
 
@@ -37,7 +36,7 @@ def join(ref: str, path: str = "") -> str:
         ref: holds the work.
         path: root of the checkout; empty for the one that the user is in.
     """
-    git = f"git -C {shlex.quote(path)}" if path else "git"
+    git = f"git -C {quoted(path)}" if path else "git"
     return f"{git} add -A && {git} merge --autostash {ref}"
 
 

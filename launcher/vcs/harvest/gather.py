@@ -1,7 +1,6 @@
 """The first half of a harvest: everything new crosses into quarantines and is checked. Nothing is visible yet."""
 
 import os
-import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -10,6 +9,7 @@ from launcher.vcs.harvest import agent_objects, checks, skeleton, taking_in, tra
 from launcher.vcs.harvest.jail import Jailed, Reading
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
 from launcher.vcs.harvest.trusted import Quarantine
+from launcher.vcs.pasted import quoted
 from launcher.vcs.quarantine.record import GIT
 from policy.errors import Refusal
 
@@ -154,7 +154,7 @@ def _unknown(around: Found, where: str, oid: str) -> Refusal:
     listed = git.run("ls-tree", "-z", "--full-tree", part.base, "--", where).out if part.base else b""
     if listed.startswith(b"160000 "):
         why = f"the submodule at {where} is not populated outside, so its commits have nowhere to go"
-        update = f"git -C {shlex.quote(part.path)} submodule update --init {shlex.quote(where)}"
+        update = f"git -C {quoted(part.path)} submodule update --init {quoted(where)}"
         return checks.gitlink_refused(part, where, oid, why, f"populate it and start a session here again: {update}")
     command = taking_in.command(part, git, where, around.target, around.commits, around.quarantine.environment)
     return checks.gitlink_refused(

@@ -11,28 +11,18 @@ sessions frozen, and takes over what is committed by then.
 
 import os
 import secrets
-import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import (
-    checkout_index,
-    decide,
-    gather,
-    journal,
-    lfs,
-    packs,
-    publish,
-    stashes,
-    tips,
-)
+from launcher.vcs.harvest import checkout_index, decide, gather, journal, lfs, packs, publish, stashes, tips
 from launcher.vcs.harvest.agent_refs import HEADS, AgentRefs, plausible
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits, Part, PartResult
 from launcher.vcs.harvest.signatures import Signatures
 from launcher.vcs.harvest.trusted import ref
+from launcher.vcs.pasted import quoted
 from launcher.vcs.quarantine import contents, frozen, planted, signed, swap
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.reached import reached
@@ -294,7 +284,7 @@ class _Run:
         """Of a submodule that is named for the first time: what git outside would obey there is put aside before."""
         place = f"{part.path}/{where}"
         aside = planted.of_place(part.path, place, part.git_dir, self._directory)
-        update = f"git -C {shlex.quote(part.path)} submodule update --init {shlex.quote(where)}"
+        update = f"git -C {quoted(part.path)} submodule update --init {quoted(where)}"
         note = (
             f"the agent has added the submodule {printable(where)}, and what is there is its own: read .gitmodules, "
             f"and remove that directory; then: {printable(update)}"
@@ -379,15 +369,15 @@ def _full(name: str) -> str:
 
 
 def _gone(part: Part) -> tuple[str, str, str]:
-    run, quoted = f"paddock run --worktree {shlex.quote(part.path)} -- sh -c", shlex.quote(part.ref)
+    run, own = f"paddock run --worktree {quoted(part.path)} -- sh -c", quoted(part.ref)
     log = 'cat "$(git rev-parse --git-path logs/HEAD)"'
     # By its file: where git cannot read a branch it does not write it either.
-    again = f'rm -rf "$(git rev-parse --git-path {quoted})"; git update-ref {quoted} {part.base}'
+    again = f'rm -rf "$(git rev-parse --git-path {own})"; git update-ref {own} {part.base}'
     return (
         f"the agent has removed {printable(_short(part.ref))} or made it unreadable; nothing of it is taken over, and "
         "the main repository's is as it was",
-        f"next: the agent's commits are listed by: {run} {shlex.quote(log)}",
-        f"next: the branch as it was, or with another commit's id as the last word: {run} {shlex.quote(again)}",
+        f"next: the agent's commits are listed by: {run} {quoted(log)}",
+        f"next: the branch as it was, or with another commit's id as the last word: {run} {quoted(again)}",
     )
 
 

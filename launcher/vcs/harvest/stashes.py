@@ -5,11 +5,11 @@ gives to another. `git stash apply REF` takes such a commit by any name.
 """
 
 import os
-import shlex
 
 from launcher.vcs.git import Git
 from launcher.vcs.harvest.agent_refs import AgentRefs
 from launcher.vcs.harvest.tips import digits
+from launcher.vcs.pasted import quoted
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.contents import given_oids, given_place
 
@@ -31,7 +31,7 @@ def apply(ref: str, path: str = "") -> str:
         ref: holds it.
         path: root of the checkout; empty for the one that the user is in.
     """
-    git = f"git -C {shlex.quote(path)}" if path else "git"
+    git = f"git -C {quoted(path)}" if path else "git"
     return f"{git} stash apply {ref}"
 
 

@@ -1,7 +1,6 @@
 """How a worktree is: what in it would be lost if it were removed. Git reads here, and writes nothing."""
 
 import os
-import shlex
 
 from pydantic import BaseModel, ConfigDict
 
@@ -9,6 +8,7 @@ from launcher.vcs import checkout, large
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.harvest.outstanding import COMMITS
+from launcher.vcs.pasted import quoted
 from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.quarantine.record import directory_of
 from launcher.vcs.worktrees import files, ignored, kept, patience, processes, strangers, unwatched
@@ -130,7 +130,9 @@ class Condition(BaseModel):
         for root in (root for part in self.parts for root in part.lagging):
             words = ("git", "-C", os.path.dirname(root), "submodule", "update", "--merge", os.path.basename(root))
             name = os.path.relpath(root, self.path)
-            said.append(f"submodule {name} is checked out at an older commit than recorded: {shlex.join(words)}")
+            said.append(
+                f"submodule {name} is checked out at an older commit than recorded: {' '.join(map(quoted, words))}"
+            )
         return said
 
     def ignored(self) -> list[str]:

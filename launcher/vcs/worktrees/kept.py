@@ -1,13 +1,13 @@
 """Commits that a worktree's removal leaves or loses: which refs count, and what a harvest keeps in refs of its own."""
 
 import os
-import shlex
 
 from pydantic import BaseModel, ConfigDict
 
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import stashes
 from launcher.vcs.harvest.decide import join, kept_places
+from launcher.vcs.pasted import quoted
 from launcher.vcs.worktrees.models import Part, Worktree
 
 _GOING = ("refs/paddock/*", "refs/bisect/*", "refs/worktree/*", "refs/rewritten/*")
@@ -50,12 +50,12 @@ class Kept(BaseModel):
     @property
     def name(self) -> str:
         """The command that gives it a branch, where there is no checkout to join it with; NAME is the user's."""
-        return f"git --git-dir {shlex.quote(self.store)} branch NAME {shlex.quote(self.ref)}"
+        return f"git --git-dir {quoted(self.store)} branch NAME {quoted(self.ref)}"
 
     @property
     def give_up(self) -> str:
         """The command that removes the ref."""
-        return f"git -C {shlex.quote(self.path)} update-ref -d {shlex.quote(self.ref)}"
+        return f"git -C {quoted(self.path)} update-ref -d {quoted(self.ref)}"
 
 
 def stays(git: Git, oid: str) -> bool:

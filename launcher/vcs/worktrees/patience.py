@@ -6,11 +6,11 @@ looked for when git takes long.
 """
 
 import os
-import shlex
 import stat
 from collections.abc import Iterable, Mapping
 
 from launcher.vcs.git import Completed, Git, GitFailed
+from launcher.vcs.pasted import quoted
 from policy.errors import Refusal
 
 SOON = 3.0
@@ -54,7 +54,7 @@ def check(root: str) -> None:
             "worktree-obstructed",
             f"git would wait for ever in {root}",
             context=f"{found} is neither a file nor a directory, and git reads from what has that name",
-            hint=f"rm {shlex.quote(found)}",
+            hint=f"rm {quoted(found)}",
         )
 
 

@@ -29,3 +29,23 @@ def named(ids: Iterable[int]) -> list[str]:
             command = "ended meanwhile"
         found.append(f"{'this command' if pid == os.getpid() else command} ({pid})")
     return found
+
+
+def are_callers(ids: Iterable[int]) -> bool:
+    """Whether all of these are this command and those that it was started from, such as the user's shell."""
+    known = {os.getpid()}
+    above = os.getppid()
+    while above > 1 and above not in known:
+        known.add(above)
+        above = _parent(above)
+    return known.issuperset(ids)
+
+
+def _parent(pid: int) -> int:
+    """The parent of a process; 0 when there is no telling."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The command's name is in parentheses, and may hold any; state and parent follow (proc(5)).
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except (OSError, IndexError):
+        return 0

@@ -65,7 +65,7 @@ class Recovery:
         needs its git directory, index and the agent's commits to be known again.
         """
         rows = [row for row in self._store.of(common_dir) if row.state is State.MISSING]
-        return [f"{row.path} is missing; {if_missing(row)}" for row in rows]
+        return [f"{row.path} is missing; {'; '.join(if_missing(row))}" for row in rows]
 
     def follow(self, common_dir: str, root: str, git_dir: str) -> list[str]:
         """Takes note that the worktree of `git_dir` is at `root` now, where the user has moved it.

@@ -1,7 +1,6 @@
 """Removing a worktree: never with work that nobody else has, unless told; then it is kept as a ref first."""
 
 import os
-import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from launcher.jail.remove import remove_tree
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
+from launcher.vcs.pasted import quoted
 from launcher.vcs.quarantine import lock as private_lock
 from launcher.vcs.quarantine import record, swap
 from launcher.vcs.worktrees import backup, condition, earlier, files, lock, module_stores, naming, processes, strangers
@@ -266,19 +266,19 @@ def _stores(worktree: Worktree) -> str:
     return f"{_kept(worktree)}/modules"
 
 
-def if_missing(worktree: Worktree, *, unharvested: bool = False) -> str:
+def if_missing(worktree: Worktree, *, unharvested: bool = False) -> list[str]:
     """What to do about a worktree whose directory is missing: nobody knows whether it was moved or deleted.
 
     Args:
         worktree: the missing one.
         unharvested: whether commits wait in its private git directory.
     """
-    name = shlex.quote(worktree.ticket)
-    return (
-        (f"paddock worktree harvest {name} takes over what was committed; " if unharvested else "")
-        + "if it was moved: paddock worktree repair DIR, with its new directory; "
-        + f"if it is gone for good: paddock worktree remove --force {name}"
-    )
+    name = quoted(worktree.ticket)
+    return [
+        *([f"paddock worktree harvest {name} takes over what was committed"] if unharvested else []),
+        "if it was moved: paddock worktree repair DIR, with its new directory",
+        f"if it is gone for good: paddock worktree remove --force {name}",
+    ]
 
 
 def is_in_place(worktree: Worktree) -> bool:
@@ -336,21 +336,22 @@ def _no_session(state: str, worktree: Worktree) -> Iterator[None]:
 def _check(now: Condition, worktree: Worktree) -> None:
     if now.locked is not None:
         raise Refusal("worktree-locked", f"{now.path} is locked", context=now.locked or "no reason was given",
-                      hint=f"git worktree unlock {now.path}, or --force")  # fmt: skip
+                      hint=f"git worktree unlock {quoted(now.path)}\nor --force")  # fmt: skip
     if now.in_use:
         raise Refusal("worktree-in-use", f"processes are at work in {now.path}",
                       context=", ".join(processes.named(now.in_use[:20])),
-                      hint="end them (or cd elsewhere), or --force")  # fmt: skip
+                      hint="cd elsewhere, then once more" if processes.are_callers(now.in_use)
+                      else "end them (or cd elsewhere)\nor --force")  # fmt: skip
     stake = now.at_stake()
     if worktree.state is State.MISSING:
         raise Refusal("worktree-missing", f"{now.path} is missing", context="\n".join(stake),
-                      hint=if_missing(worktree, unharvested=now.unharvested))  # fmt: skip
+                      hint="\n".join(if_missing(worktree, unharvested=now.unharvested)))  # fmt: skip
     if stake:
         raise Refusal(
             "worktree-dirty",
             f"{now.path} holds work that is nowhere else",
             context="\n".join(stake),
-            hint="; ".join(_ways(now, len(stake))),
+            hint="\n".join(_ways(now, len(stake))),
         )
 
 
@@ -359,7 +360,8 @@ def _ways(now: Condition, stakes: int) -> Iterator[str]:
     beside = now.beside()
     strange = len(now.docked) + sum(len(part.strangers) for part in now.parts)
     for one in beside:
-        yield f"to join them: {one.join}; to give them up: {one.give_up}"
+        yield f"to join them: {one.join}"
+        yield f"or to give them up: {one.give_up}"
     if beside:
         yield "or --force: the ref stays"
     detached = sum(part.detached for part in now.parts)
@@ -370,7 +372,7 @@ def _ways(now: Condition, stakes: int) -> Iterator[str]:
         yield "or --force: then its files are kept under refs/paddock/backup, and its commits beside the repository"
     waiting = len(now.waiting)
     if waiting:
-        yield f"paddock worktree harvest {shlex.quote(now.path)} takes over what was committed and stashed"
+        yield f"paddock worktree harvest {quoted(now.path)} takes over what was committed and stashed"
         yield "further branches with --branch NAME; a tag gets one in a jail: paddock run -- git branch NAME TAG"
         yield "or --force: then the private git directory with it is put aside, and named"
     if stakes > len(beside) + strange + detached + waiting:
