@@ -153,7 +153,7 @@ class Service:
             await asyncio.wait([serving, ending], return_when=asyncio.FIRST_COMPLETED)
         finally:
             notify.stopping()
-            log.info("the service ends: %d sessions live", len(self.supervisor.live))
+            log.info("the service ends: %d session%s live", live := len(self.supervisor.live), "" if live == 1 else "s")
             self.supervisor.closing = Reason.SERVICE_STOPPED
             # At the same time: runs tell what became of their agents, which are the supervisor's to end.
             await asyncio.gather(self.tickets.close(), self.supervisor.close(Reason.SERVICE_STOPPED))

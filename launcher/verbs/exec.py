@@ -6,7 +6,7 @@ from launcher import cli
 from launcher.jail import request
 from launcher.session import exec_client, inputs, messages, places, state
 from launcher.verbs import help_page, table
-from policy.errors import Refusal
+from policy.errors import Refusal, printable
 
 SYNOPSIS = "SESSION [--env NAME[=VALUE]]... [--cwd DIR] -- COMMAND [ARGUMENT]... | --list [--json]"
 OPTIONS: tuple[tuple[str, str, str, str], ...] = (
@@ -96,6 +96,8 @@ def _environment(options: cli.Parsed) -> tuple[tuple[str, str], ...]:
             given[name] = value
         elif name in os.environ:
             given[name] = os.environ[name]
+        else:
+            messages.say(f"paddock: warning: --env {printable(name)}: the caller has no such variable")
     return tuple(given.items())
 
 

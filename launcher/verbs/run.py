@@ -141,6 +141,8 @@ def key_words(options: cli.Parsed, command: list[str]) -> tuple[tuple[object, ..
         names.append(name + equals)
         if equals:
             given[name] = value
+        elif name not in os.environ and not name.endswith("*"):
+            messages.say(f"paddock: warning: --env {printable(name)}: the caller has no such variable")
     started = 0
     if command[0].rpartition("/")[2] in RUNNERS:
         from policy import runners

@@ -10,7 +10,7 @@ import typer
 from launcher.service.client import Client
 from launcher.session import messages, places
 from launcher.verbs import help_page, session_request, table, tickets_file, typer_verb
-from launcher.verbs.service_common import Json, ago, client, show_json
+from launcher.verbs.service_common import Json, ago, client, counted, show_json
 from launcher.verbs.tickets_told import described
 from policy.errors import EXIT_REFUSED, printable
 
@@ -89,7 +89,7 @@ def run(
     found = service.call("POST", "/v1/ticket-runs", body)
     if not detach:
         if not as_json:
-            messages.say(f"paddock: ticket run {found['name']}: {len(found['tickets'])} tickets")
+            messages.say(f"paddock: ticket run {found['name']}: {counted(len(found['tickets']), 'ticket', 'tickets')}")
         found, status = _followed(service, found)
         if status:
             _told(found, as_json=as_json)

@@ -15,7 +15,7 @@ from launcher.verbs import table, typer_verb
 from policy.errors import Refusal, printable
 
 EXAMPLES = (
-    ("paddock trust .paddock.toml", "show what it loosens, and accept exactly this content"),
+    ("paddock trust", "show what it loosens, and accept exactly this content"),
     ("paddock trust --list", "what has been accepted so far"),
     ("paddock trust .paddock.toml --forget", "take it back"),
 )
@@ -28,7 +28,8 @@ def main(argv: list[str]) -> int:
 
 def trust(
     file: Annotated[
-        str | None, typer.Argument(metavar="FILE", help="The configuration file.", show_default=False)
+        str | None,
+        typer.Argument(metavar="FILE", help="The configuration file.", show_default="the worktree's .paddock.toml"),
     ] = None,
     forget: Annotated[bool, typer.Option("--forget", help="Take an earlier acceptance back.")] = False,
     show_list: Annotated[bool, typer.Option("--list", help="List what has been accepted.")] = False,
@@ -43,11 +44,11 @@ def trust(
         if file is not None or forget:
             raise Refusal("usage", "--list stands alone", hint="paddock trust --help")
         return _list(store, as_json=as_json)
-    if file is None:
-        raise Refusal("usage", "FILE is missing", hint="paddock trust .paddock.toml")
-    if not file:
+    if file is not None and not file:
         raise Refusal("usage", "FILE is an empty name", hint="paddock trust .paddock.toml")
-    places.current_directory()  # or the name of the file could mean nothing
+    here = places.current_directory()  # or the name of the file could mean nothing
+    if file is None:
+        file = os.path.join(checkout.find(here, Machine(os.environ), exact=False).root, ".paddock.toml")
     if forget:
         return _forget(store, configuration.canonical_name(file), as_json=as_json)
     directory = os.path.dirname(configuration.canonical_name(file))

@@ -99,7 +99,6 @@ def test_an_interpreter_that_is_not_there(paddock: Paddock, backend: dict[str, s
         (["explain", ""], "PATH is empty"),
         (["doctor", "--jsn"], "--jsn"),
         (["doctor", "extra"], "extra"),
-        (["trust"], "FILE is missing"),
         (["trust", ""], "FILE is an empty name"),
         (["trust", "--list", "x"], "--list stands alone"),
         (["init", "--forse"], "--forse"),
@@ -143,6 +142,7 @@ def test_an_unknown_provider_or_submodule(user_paddock: Paddock) -> None:
     error = user_paddock.refused("run", "--provider", "claude", "--", "true")
     assert error.reference == "provider-unknown"
     assert "claude-code, codex, copilot" in error.text
+    assert "--env NOSUCH: the caller" in user_paddock.run("--env", "NOSUCH", "--env", "A=1", "--", "true").stderr
     assert user_paddock.refused("run", "--submodule", "none", "--", "true").reference == "submodule-unknown"
 
 

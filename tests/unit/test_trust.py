@@ -1,5 +1,6 @@
 """The store of accepted contents, and the verbs `trust` and `init`."""
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -200,7 +201,10 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
 def test_the_verb_shows_what_a_file_loosens_and_records_it(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     """Both in one step; --list shows it, --forget takes it back."""
     desk.file.write_text("[filesystem]\nwrite = ['/srv']\n[network]\nmode = 'open'\n", encoding="utf-8")
-    assert trust_verb.main([".paddock.toml"]) == 0
+    below = desk.root / "below"
+    below.mkdir()
+    with contextlib.chdir(below):
+        assert trust_verb.main([]) == 0, "without a name it is the worktree's own"
     shown = capsys.readouterr().out
     assert "filesystem.write: adds /srv" in shown
     assert "network.mode: open instead of auto" in shown
@@ -260,7 +264,7 @@ def test_a_file_that_is_not_valid_cannot_be_trusted(desk: Desk, content: str | N
     assert desk.store.entries() == ()
 
 
-@pytest.mark.parametrize("argv", [[], ["--nope"], ["a", "b"], ["a", "--list"], ["--list", "--forget"]])
+@pytest.mark.parametrize("argv", [["--nope"], ["a", "b"], ["a", "--list"], ["--list", "--forget"]])
 def test_wrong_words_are_refused(desk: Desk, argv: list[str]) -> None:
     """As a Refusal, with the way to the help."""
     with pytest.raises(Refusal) as caught:
