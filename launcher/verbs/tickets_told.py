@@ -6,6 +6,7 @@ from typing import Any
 from launcher.service.models import Reason
 from launcher.service.states import SessionState
 from launcher.service.ticket_models import TicketState
+from launcher.verbs.service_common import counted
 
 
 def described(found: dict[str, Any]) -> list[str]:
@@ -72,6 +73,12 @@ def _details(agent: dict[str, Any], aggregation: dict[str, Any], removed: dict[s
     if harvest.get("errorType"):
         lines.append(f"its commits wait: {harvest['message']} [{harvest['errorType']}]; "
                      f"paddock worktree harvest {shlex.quote(agent['worktree'])}")  # fmt: skip
+    lines += [
+        f"{counted(part['commits'], 'commit', 'commits')} on {part['kept'] or part['ref'].removeprefix('refs/heads/')}"
+        + (f" of {part['name']}" if part["name"] else "")
+        for part in harvest.get("parts", ())
+        if part["commits"]
+    ]
     gone = removed.get(agent["session_id"])
     if gone == "":
         lines.append(f"worktree removed: {agent['worktree']}")
@@ -98,8 +105,8 @@ def _after(
         where = shlex.quote(next(agent["worktree"] for agent in agents if agent["session_id"] == place))
         hint = aggregation["conflicted"]["merge_descriptor"]["hint"] or ""
         how = hint.partition(": ")[2].partition("; then merge again")[0] or "mend that"
-        lines.append(f"next: in {where}: {how}; then in {trunk}: "
-                     f"paddock merge {' '.join(map(shlex.quote, waiting))}")  # fmt: skip
+        lines.append(f"next: in {where}: {how}")
+        lines.append(f"next: cd {trunk} && paddock merge {' '.join(map(shlex.quote, waiting))}   # after that")
     elif "trunk" in result and "aggregation" not in result:
         done = [agent["ticket"] for agent in agents if agent["state"] == "ended"]
         if done:

@@ -91,6 +91,16 @@ def test_a_conflict_stops_the_merge_and_nothing_is_lost(service: Served) -> None
     assert (service.paddock.main / "same").read_text() == "first\n"
     branches = git(service, "branch", "--list", "agent/*", "--format=%(refname:short)").split()
     assert branches == ["agent/C-1", "agent/C-2", "agent/C-3"]
+    # What comes next are commands as they stand.
+    shown = service.cli("tickets", "show", done["name"]).stdout
+    (again,) = [line.removeprefix("next: ") for line in shown.splitlines() if line.startswith("next: cd ")]
+    there = Path(done["result"]["agents"][1]["worktree"])
+    assert f"next: in {there}: git merge " in shown
+    joined = shown.partition(f"next: in {there}: ")[2].partition(", resolve")[0]
+    assert "CONFLICT" in service.paddock.who.run(["sh", "-c", joined], cwd=there).stdout
+    assert service.paddock.who.run(["sh", "-c", f"echo both > same && {COMMIT} solved"], cwd=there).returncode == 0
+    assert service.paddock.shell(again, env=service.env).returncode == 0
+    assert (service.paddock.main / "same").read_text() == "both\n"
 
 
 def test_the_command_line_takes_a_file(service: Served, tmp_path: Path) -> None:
@@ -175,6 +185,7 @@ def test_stopping_a_run_ends_its_agents(service: Served) -> None:
     assert os.path.isdir(stopped["log"])
     assert "written" in service.log("halted.1")
     shown = service.cli("tickets", "show", "halted").stdout
+    assert "1 commit on agent/G-1" in shown
     assert all(each["worktree"] in shown and os.path.isdir(each["worktree"]) for each in (stopped, late))
     assert "next: paddock logs halted.1" in shown
     assert "not begun" in shown
