@@ -16,7 +16,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import checkout_index, decide, gather, journal, lfs, packs, publish, stashes, tips
+from launcher.vcs.harvest import (
+    checkout_index,
+    decide,
+    gather,
+    gone,
+    journal,
+    lfs,
+    packs,
+    publish,
+    stashes,
+    tips,
+)
 from launcher.vcs.harvest.agent_refs import HEADS, AgentRefs, plausible
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits, Part, PartResult
@@ -206,7 +217,7 @@ class _Run:
             found = self._found(part, tip)
             founds.append(found)
             if tip.new is None and part.base and not part.inside:
-                notes += _gone(part)
+                notes += gone.told(part)
                 self._gone = True
             elif tip.on != part.branch and tip.on is not None and not part.inside:
                 notes.append(
@@ -366,19 +377,6 @@ def _full(name: str) -> str:
     if not plausible(full):
         raise Refusal("harvest-branch-name", f"{name} cannot name a branch", hint="git help check-ref-format")
     return full
-
-
-def _gone(part: Part) -> tuple[str, str, str]:
-    run, own = f"paddock run --worktree {quoted(part.path)} -- sh -c", quoted(part.ref)
-    log = 'cat "$(git rev-parse --git-path logs/HEAD)"'
-    # By its file: where git cannot read a branch it does not write it either.
-    again = f'rm -rf "$(git rev-parse --git-path {own})"; git update-ref {own} {part.base}'
-    return (
-        f"the agent has removed {printable(_short(part.ref))} or made it unreadable; nothing of it is taken over, and "
-        "the main repository's is as it was",
-        f"next: the agent's commits are listed by: {run} {quoted(log)}",
-        f"next: the branch as it was, or with another commit's id as the last word: {run} {quoted(again)}",
-    )
 
 
 def _strict(told: Iterable[tuple[str, str, str]]) -> Refusal:
