@@ -27,6 +27,55 @@ git -C 'pl ain' add .; git -C 'pl ain' -c user.name=A -c user.email=a@example.in
 git add 'pl ain' 2>/dev/null; git commit -q -m 'agent: Plain.'
 """
 
+_BEHIND_LINKS = """
+set -e
+known=$(git rev-parse HEAD:library)
+ln -s "$0" 'led
+away'; ln -s "$0/main" late; mkdir deep; ln -s ../late deep/late
+i=0
+for place in 'led
+away/main' late deep/late deep/gone; do
+    i=$((i + 1))
+    git config -f .gitmodules "submodule.new-$i.path" "$place"
+    git config -f .gitmodules "submodule.new-$i.url" "$0/upstream"
+    git update-index --add --cacheinfo "160000,$known,$place"
+done
+git add .gitmodules; git commit -q -m 'agent: Links.'
+git rm -q --cached deep/gone; git commit -q -m 'agent: Gone.'
+mkdir deep/gone; echo 'gitdir: /nowhere' >deep/gone/.git
+"""
+
+_UNKNOWN = """
+set -e
+git update-index --add --cacheinfo "160000,$(git rev-parse HEAD),late"
+git commit -q --amend -m 'agent: Unknown.'
+"""
+
+
+def test_nobody_is_sent_behind_a_link_of_the_agents(with_submodule: Paddock) -> None:
+    """A submodule whose place a link leads to is told with the link, and with nothing to remove or populate there."""
+    here = with_submodule
+    ended = here.run("--", "sh", "-c", _BEHIND_LINKS, here.place)
+    assert "2 commits harvested" in ended.stderr
+    lines = [line for line in ended.stderr.splitlines() if "added the submodule" in line]
+    links = {
+        "led\\naway/main": ("led\\naway", here.place),
+        "late": ("late", here.main),
+        "deep/late": ("deep/late", "../late"),
+    }
+    assert len(lines) == len(links), ended.stderr  # `deep/gone` is in no tree any more
+    for name, (link, target) in links.items():
+        (line,) = (line for line in lines if f"the submodule {name}, " in line)
+        assert f"{here.worktree}/{link} is a symbolic link to {target}: " in line
+        assert "remove that directory" not in line
+        assert "submodule update" not in line
+
+    ended = here.run("--", "sh", "-c", _UNKNOWN)
+    assert said(ended.stderr).reference == "harvest-gitlink"
+    assert f"{here.worktree}/late is a symbolic link to {here.main}, " in ended.stderr
+    assert "remove late/.git" not in ended.stderr
+    assert (here.main / ".git/HEAD").exists()
+
 
 def test_a_known_repository_may_be_added_and_a_new_one_is_refused(with_submodule: Paddock) -> None:
     """The hint of each is what works: a new clone outside; the files, without their repository, in the next session."""

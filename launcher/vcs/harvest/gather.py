@@ -4,17 +4,22 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from launcher.vcs import way
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import agent_objects, checks, skeleton, taking_in, transfer
 from launcher.vcs.harvest.jail import Jailed, Reading
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
 from launcher.vcs.harvest.trusted import Quarantine
-from launcher.vcs.pasted import quoted
 from launcher.vcs.quarantine.record import GIT
 from policy.errors import Refusal
 
 MOST_LINKS = 10_000
 """Commits of one submodule that new commits may name."""
+
+_TAKE_OUT = (
+    "remove nothing of what lies behind the link; let the agent amend its commit without that submodule; the work "
+    "stays in the private git directory until then"
+)
 
 
 @dataclass
@@ -29,7 +34,8 @@ class Found:
         detached: the commit of a detached HEAD that is to be kept; "" for none.
         extra: branches to take over beside it: full name -> commit.
         stashes: stashes to take over: full name of the ref that it gets -> commit.
-        added: places of submodules that are named there for the first time, with a `.git` of the agent's.
+        added: places of submodules that new commits name for the first time, with a `.git` of the agent's, or
+            behind a link.
         gitlinks: path of a submodule -> its commits that new commits name there.
         links: commits that commits of the repository around it name, and that are new here.
         quarantine: where the objects are.
@@ -117,8 +123,19 @@ def gather(
             known.update(dict.fromkeys(commits))
     for part, where, oids in named.values():
         _elsewhere(part, where, tuple(oids), by_path)
-        by_path[part.path].added += (where,) if os.path.lexists(f"{part.path}/{where}/.git") else ()
+        seen = way.look(part.root, f"{part.path}/{where}/.git")
+        by_path[part.path].added += (where,) if seen.there or seen.link else ()
     return tuple(found for found in founds if found.wanted)
+
+
+def names(found: Found, where: str) -> bool:
+    """Whether one of the commits that refs will be at has a gitlink at `where`, not just a commit on the way there."""
+    assert found.quarantine is not None
+    for oid in filter(None, (found.new, found.detached, *found.extra.values())):
+        words = ("ls-tree", "-z", "--full-tree", oid, "--", where)
+        if found.git.run(*words, environment=found.quarantine.environment).out.startswith(b"160000 "):
+            return True
+    return False
 
 
 def _links(found: Found, reading: Reading, around: Part, path: str, oids: tuple[str, ...]) -> tuple[str, ...]:
@@ -151,10 +168,13 @@ def _unknown(around: Found, where: str, oid: str) -> Refusal:
     """The Refusal for a commit that could be in no repository of the user's: there is none at that place."""
     part, git = around.part, around.git
     assert around.quarantine is not None
+    seen = way.look(part.root, f"{part.path}/{where}")
+    if seen.link:
+        return checks.gitlink_refused(part, where, oid, f"{seen.told}, and no submodule lies behind a link", _TAKE_OUT)
     listed = git.run("ls-tree", "-z", "--full-tree", part.base, "--", where).out if part.base else b""
     if listed.startswith(b"160000 "):
         why = f"the submodule at {where} is not populated outside, so its commits have nowhere to go"
-        update = f"git -C {quoted(part.path)} submodule update --init {quoted(where)}"
+        update = way.update(part.path, where)
         return checks.gitlink_refused(part, where, oid, why, f"populate it and start a session here again: {update}")
     command = taking_in.command(part, git, where, around.target, around.commits, around.quarantine.environment)
     return checks.gitlink_refused(

@@ -23,6 +23,7 @@ from launcher.vcs.harvest import (
     gone,
     journal,
     lfs,
+    newcomer,
     packs,
     publish,
     stashes,
@@ -33,7 +34,6 @@ from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits, Part, PartResult
 from launcher.vcs.harvest.signatures import Signatures
 from launcher.vcs.harvest.trusted import ref
-from launcher.vcs.pasted import quoted
 from launcher.vcs.quarantine import contents, frozen, planted, signed, swap
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.reached import reached
@@ -146,7 +146,7 @@ class _Run:
             raise _strict(told)
         self._signatures.put(founds, gathered, record.worktree)
         for found in gathered:
-            notes += [note for where in found.added for note in self._added(found.part, where)]
+            notes += [note for where in found.added for note in self._added(found, where)]
         entries: list[journal.Entry] = []
         results: list[PartResult] = []
         for found in reversed(gathered):  # submodules before what holds them
@@ -291,16 +291,18 @@ class _Run:
             if not {oid, self._signatures.standing(oid)} & {known.get(name), given.get(name)}
         }
 
-    def _added(self, part: Part, where: str) -> tuple[str, ...]:
-        """Of a submodule that is named for the first time: what git outside would obey there is put aside before."""
+    def _added(self, found: Found, where: str) -> tuple[str, ...]:
+        """Of a submodule that is named for the first time: what git outside would obey there is put aside before.
+
+        The user is told how to populate it where a commit that is taken over names it still, not one before that.
+        """
+        part = found.part
         place = f"{part.path}/{where}"
         aside = planted.of_place(part.path, place, part.git_dir, self._directory)
-        update = f"git -C {quoted(part.path)} submodule update --init {quoted(where)}"
-        note = (
-            f"the agent has added the submodule {printable(where)}, and what is there is its own: read .gitmodules, "
-            f"and remove that directory; then: {printable(update)}"
-        )
-        return (note,) if aside is None else (planted.told(place, aside), note)
+        told = () if aside is None else (planted.told(place, aside),)
+        if not gather.names(found, where):
+            return told
+        return (*told, newcomer.told(part, where))
 
     def _finish(self, written: journal.Journal) -> None:
         """Publishes what the journal says. May be repeated after a crash, at any point."""

@@ -51,6 +51,11 @@ class Part:
         )
 
     @property
+    def root(self) -> str:
+        """Root of the worktree that holds the checkout."""
+        return self.path[: -len(self.prefix)] if self.prefix else self.path
+
+    @property
     def label(self) -> str:
         """For messages."""
         return f"the submodule {self.name}" if self.name else "the worktree"

@@ -1,11 +1,12 @@
 """The way out of harvest-gitlink: the command that puts files in place of a repository that the agent has made."""
 
 import os
-import shlex
 from collections.abc import Mapping
 
 from launcher.vcs.git import Git
 from launcher.vcs.harvest.parts import Part
+from launcher.vcs.pasted import quoted
+from launcher.vcs.way import pathspec
 
 
 def command(part: Part, git: Git, where: str, new: str, commits: int, environment: Mapping[str, str]) -> str:
@@ -30,20 +31,19 @@ def command(part: Part, git: Git, where: str, new: str, commits: int, environmen
     place = os.path.join(part.path, where)
     if os.path.realpath(place) != place or not os.path.isdir(place):
         return ""
-    quoted = shlex.quote(where)
-    steps = [f"git rm -qf --cached {quoted}", f"git add -- {quoted}"]
+    steps = [f"git rm -qf --cached -- {pathspec(where)}", f"git add -- {pathspec(where)}"]
     for name in _sections(git, where, new, environment):
-        steps += [f"git config -f .gitmodules --remove-section {shlex.quote(f'submodule.{name}')}"]
+        steps += [f"git config -f .gitmodules --remove-section {quoted(f'submodule.{name}')}"]
         steps += ["git add .gitmodules"]
     if commits > 1 and part.base:
         steps = [f"git reset -q --soft {part.base}", *steps, "git commit -q -C ORIG_HEAD"]
     else:
         steps += ["git commit -q --amend --no-edit"]
     if part.prefix:
-        steps.insert(0, f"cd {shlex.quote(part.prefix)}")
+        steps.insert(0, f"cd {quoted(part.prefix)}")
     root = part.path.removesuffix(f"/{part.prefix}".rstrip("/"))
-    removed = f"rm -rf {shlex.quote(f'{place}/.git')}"
-    return f"{removed} && paddock run --worktree {shlex.quote(root)} -- sh -c {shlex.quote(' && '.join(steps))}"
+    removed = f"rm -rf {quoted(f'{place}/.git')}"
+    return f"{removed} && paddock run --worktree {quoted(root)} -- sh -c {quoted(' && '.join(steps))}"
 
 
 def _sections(git: Git, where: str, commit: str, environment: Mapping[str, str]) -> list[str]:

@@ -33,6 +33,8 @@ def of_place(root: str, place: str, git_dir: str, directory: str) -> str | None:
     """
     if not {"", ".", ".."}.isdisjoint(place[len(root) + 1 :].split("/")):
         return None  # no place that git would look at
+    if os.path.realpath(root) != root:
+        return None  # a command has put a link in the way of the repository around it, which git follows no more
     try:
         with Holder(root, place) as holder:
             if holder.stat() is None or _leads_to_ours(holder.read(), place, git_dir):

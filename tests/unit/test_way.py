@@ -1,0 +1,65 @@
+"""Ways to places in an agent's worktree, and how such a place is written where a user may type it."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from launcher.vcs import way
+from launcher.vcs.pasted import quoted
+from launcher.vcs.quarantine import planted
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["plain", "-rf", "a b", "$(touch x);`y`", "it's", "two\nlines\t\x1b[2J", "a'\n\\back", "\u202eturned", "\udcff\n"],
+)
+def test_a_word_is_one_word_of_a_shell_and_can_be_printed(text: str) -> None:
+    """bash reads back exactly what it was."""
+    shown = quoted(text)
+    assert shown.isprintable()
+    ended = subprocess.run(["bash", "-c", f"printf -- %s {shown}"],
+                           check=True, capture_output=True, env={"LC_ALL": "C.UTF-8"})  # fmt: skip
+    assert ended.stdout == os.fsencode(text)
+
+
+def test_a_pathspec_means_one_place() -> None:
+    """What git would take for a pattern is marked as none (gitglossary(7)); a dash stands behind `--`."""
+    assert way.pathspec("lib/plain") == "lib/plain"
+    assert way.pathspec("*") == "':(literal)*'"
+    assert way.pathspec(":/") == "':(literal):/'"
+    assert way.update("/w", "--all").endswith("--init -- --all")
+
+
+def test_a_walk_stops_at_the_first_link(tmp_path: Path) -> None:
+    """It names the link and its text; what lies behind is not looked at."""
+    worktree = tmp_path / "worktree"
+    (worktree / "dir/inner").mkdir(parents=True)
+    (tmp_path / "own/inner/.git").mkdir(parents=True)
+    (worktree / "led").symlink_to("../own")
+    (worktree / "dir/last").symlink_to(tmp_path / "own")
+    (worktree / "file").touch()
+
+    def look(place: str) -> way.Way:
+        return way.look(str(worktree), f"{worktree}/{place}")
+
+    assert look("dir/inner") == look("file") == way.Way(there=True)
+    for absent in ("dir/none", "file/x", "none/x", "dir/../dir", "n" * 300):
+        assert look(absent) == way.Way(there=False)
+    assert look("led/inner/.git") == way.Way(there=False, link=f"{worktree}/led", target="../own")
+    assert look("dir/last") == way.Way(there=False, link=f"{worktree}/dir/last", target=str(tmp_path / "own"))
+    assert way.look(f"{tmp_path}/missing", f"{tmp_path}/missing/x") == way.Way(there=False)
+
+
+def test_nothing_is_put_aside_behind_a_link_that_leads_to_the_repository_around(tmp_path: Path) -> None:
+    """A command that moves a submodule away and puts a link there does not have the user's own `.git` moved."""
+    root, own, aside = tmp_path / "worktree/lib/mid", tmp_path / "own/mid/inner/.git", tmp_path / "aside"
+    (root / "inner/.git").mkdir(parents=True)
+    own.mkdir(parents=True)
+    aside.mkdir()
+    assert planted.of_place(str(root), f"{root}/inner", str(tmp_path / "git"), str(aside))
+    root.parent.rename(tmp_path / "worktree/moved")
+    root.parent.symlink_to(tmp_path / "own")
+    assert planted.of_place(str(root), f"{root}/inner", str(tmp_path / "git"), str(aside)) is None
+    assert own.is_dir()
