@@ -4,7 +4,8 @@ What it runs is what `paddock run` runs: the cached Plan, the private git direct
 proxy, ledger, hand-off check and harvest. Only the interpreter's start and the imports lie behind it already. It is
 used once: two sessions from one process would share its address space layout.
 
-While it waits it makes a jail ahead, if the service has told it what sessions have in common (`session.early`).
+While it waits it makes a jail ahead, if the service has told it what sessions have in common (`session.early`), and
+another one when the machine's mounts have changed. The old one ends at once: an unmounted disk is not kept busy by it.
 
 Messages (both ways, over a SEQPACKET socket): one letter, then data for `marshal`. A launch may be larger than
 a packet, so it comes as a memory file, the first of the descriptors that its letter brings along.
@@ -42,6 +43,9 @@ RECIPE = b"R"  # of a jail for this session, where it is not the one that was ma
 _LETTERS = {"session": SESSION, "jail": JAIL, "started": STARTED, "ended": ENDED, "refused": REFUSED}
 _NOFILE = 7  # RLIMIT_NOFILE
 _TIOCSCTTY = 0x540E
+_QUIET = 0.3
+"""Seconds without a change of the mounts before a jail is made ahead again; they mostly change several at a time."""
+
 _MOST_TOLD = 64 << 10
 _MOST_MESSAGE = 128 << 10
 """Bytes of a message. A recipe is a list of paths, of some thousand bytes."""
@@ -64,23 +68,48 @@ def main(parent: int, descriptor: int, run: "Callable[..., int]") -> "NoReturn":
     channel = _socket.socket(fileno=descriptor)
     # Now, because what is made ahead is to be in this process's own session from the beginning (setsid(2)).
     os.setsid()
-    ahead: Early | None = None
-    while True:
-        data, descriptors = _received(channel)
-        if data[:1] == PREPARE:
-            if ahead is not None:
-                ahead.discard()
-            ahead = _prepared(marshal.loads(data[1:]))
-        elif data == LAUNCH and len(descriptors) == 4:
-            break
-        else:  # the service has no use for this process any more
-            os._exit(0)
+    descriptors, ahead = _waited(channel)
     launch = _unpacked(descriptors)
     os._exit(_run(launch, channel, run, ahead))
 
 
-def _prepared(recipe: "Recipe") -> "Early | None":
+def _waited(channel: "_socket.socket") -> "tuple[list[int], Early | None]":
+    """Waits for the launch: the descriptors that came with it, and the jail that was made ahead meanwhile."""
+    from launcher.session.mounts import Mounts
+
+    mounts = Mounts()
+    recipe: Recipe | None = None
+    ahead: Early | None = None
+    quiet = True
+    while True:
+        told, changed = mounts.wait(channel.fileno(), None if quiet else _QUIET)
+        if changed and ahead is not None:
+            ahead.discard()
+            ahead = None
+        if changed:
+            quiet = False
+        elif not told:
+            quiet = True
+            ahead = _prepared(recipe)
+        if not told:
+            continue
+        data, descriptors = _received(channel)
+        if data[:1] == PREPARE:
+            recipe = marshal.loads(data[1:])
+            if ahead is not None:
+                ahead.discard()
+            ahead = _prepared(recipe) if quiet else None
+        elif data == LAUNCH and len(descriptors) == 4:
+            mounts.close()
+            return descriptors, ahead
+        else:  # the service has no use for this process any more
+            os._exit(0)
+
+
+def _prepared(recipe: "Recipe | None") -> "Early | None":
     """A jail made ahead; None where that cannot be: then the launch itself will say why, if it cannot be either."""
+    if recipe is None:
+        return None
     from launcher.session import early
 
     try:

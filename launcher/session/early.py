@@ -5,9 +5,10 @@ in them: identity, loopback, /proc and /dev, the trees that are shown read-only.
 give away. When a session comes whose Plan names all that (`Early.become`), they take over what is its own, and go on
 as every jail does; for any other session they are ended, and its jail is made as it is without them.
 
-Nothing is taken on trust from the time before: the parts are compared with the session's own operations, what lies at
-their paths with what was mounted, and the machine's mounts below them with those of then. They end with the helper
-(`processes.tie_to_launcher`), and are used once, like the helper itself.
+Nothing is taken on trust from the time before: the parts are compared with the session's own operations, and what lies
+at their paths with what was mounted. What is opened only now, a worktree or a grant, is opened among the mounts that
+the machine had when their namespace was made: so they are nobody's any more once any mount has changed, wherever it
+is. They end with the helper (`processes.tie_to_launcher`), and are used once, like the helper itself.
 
 Loaded by warm helpers, with the launch path's imports: see launcher/jail/syscalls.py.
 """
@@ -21,6 +22,7 @@ from launcher.jail.namespaces import devices, early, layout
 from launcher.jail.namespaces import enter as namespaces
 from launcher.jail.namespaces.view import ROOT
 from launcher.lean import os
+from launcher.session.mounts import Mounts
 from launcher.session.worker import Worker
 from policy import promises
 from policy.errors import EXIT_REFUSED
@@ -130,7 +132,7 @@ class Early:
         used: a session has it.
     """
 
-    __slots__ = ("_agent", "_child", "_first", "_mounts", "_mounts_then", "recipe", "used")
+    __slots__ = ("_agent", "_child", "_first", "_mounts", "recipe", "used")
 
     def __init__(self, wanted: Recipe) -> None:
         """Starts to make it. To be called by the only thread, which must live as long as the jail.
@@ -143,8 +145,8 @@ class Early:
 
         self.recipe = wanted
         self.used = False
-        self._mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
-        self._mounts_then = _mounts_below(self._mounts, wanted[3])
+        self._child = 0
+        self._mounts = Mounts()  # before there is a namespace that a change would not reach
         self._agent, agent = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
         self._first, first = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
         pidfd = syscalls.pidfd_open(os.getpid())
@@ -159,6 +161,8 @@ class Early:
             agent.close()
             first.close()
             os.close(pidfd)
+            if not self._child:
+                self._mounts.close()
 
     def become(self, worker: Worker, status_fd: int) -> int:
         """Makes it the jail of a session.
@@ -187,10 +191,7 @@ class Early:
 
     def discard(self) -> None:
         """Ends it, unless a session has it. Safe to call twice."""
-        if self._mounts == -1:
-            return
-        os.close(self._mounts)
-        self._mounts = -1
+        self._mounts.close()
         self._agent.close()
         self._first.close()
         if self._child:
@@ -199,7 +200,7 @@ class Early:
             self._child = 0
 
     def _confirmed(self) -> "tuple[tuple[str, str, str], ...] | None":
-        """What it says of itself, if it is ready and the disk is as it was; else None."""
+        """What it says of itself, if it is ready and all that it shows is as it was; else None."""
         poll = select.poll()
         poll.register(self._first.fileno(), select.POLLIN)
         if not poll.poll(_READY_WITHIN * 1000):
@@ -211,9 +212,7 @@ class Early:
         paths = [path for kind, path, _ in self.recipe[3] if kind == layout.BIND]
         if identities != tuple(map(early.identity, paths)):
             return None
-        poll = select.poll()
-        poll.register(self._mounts, select.POLLPRI)  # proc_pid_mountinfo(5): something was mounted or unmounted
-        if poll.poll(0) and self._mounts_then != _mounts_below(self._mounts, self.recipe[3]):
+        if self._mounts.changed():
             return None
         found: tuple[tuple[str, str, str], ...] = rows
         return found
@@ -234,17 +233,6 @@ class Early:
         proxy = worker._egress.handed_over if worker._egress is not None else ()
         _send(self._agent, about, (status_fd, 0, 1, 2, *proxy))
         _send(self._first, marshal.dumps(shared), (status_fd, worker._listener, worker._code[0]))
-
-
-def _mounts_below(descriptor: int, parts: tuple[early.Part, ...]) -> tuple[bytes, ...]:
-    """The lines of a mountinfo for what is mounted at or below the trees of an early jail."""
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    content = b""
-    while piece := os.read(descriptor, _PIECE):
-        content += piece
-    roots = tuple(os.fsencode(path) + b"/" for kind, path, _ in parts if kind == layout.BIND)
-    # The fifth field, with spaces and the like escaped: a path with such a name is not found, and is no system's.
-    return tuple(line for line in content.splitlines() if (line.split(None, 5)[4] + b"/").startswith(roots))
 
 
 def _send(channel: "_socket.socket", content: bytes, descriptors: tuple[int, ...]) -> None:

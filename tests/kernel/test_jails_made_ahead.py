@@ -4,9 +4,12 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from tests.support import identity, install, paddock, served
 from tests.support.features import need
 from tests.support.identity import Who
 from tests.support.install import Installed, base_python
+from tests.support.paddock import Paddock
 from tests.support.served import PATIENCE, Served, alive
 
 # All that a process can tell of its jail from inside, and what it meets where it tries to get further.
@@ -70,7 +74,7 @@ print(json.dumps(found, indent=1))
 """
 
 
-# Makes jails ahead that show a directory, and looks whether what happens to it meanwhile is found.
+# Makes jails ahead that show a directory, and looks whether what happens to it or elsewhere meanwhile is found.
 CHANGES = """
 import os
 from launcher.jail import syscalls
@@ -78,8 +82,15 @@ from launcher.jail.namespaces import enter
 from launcher.session import early
 syscalls.mount("tmpfs", "/mnt", "tmpfs")
 shown = "/mnt/shown"
-for path in ("/mnt/shown", "/mnt/shown/inner", "/mnt/aside"):
+for path in ("/mnt/shown", "/mnt/shown/inner", "/mnt/aside", "/mnt/one", "/mnt/two"):
     os.mkdir(path)
+def show(path):
+    syscalls.mount(path, "/mnt/aside", "", 0x1000)  # MS_BIND
+def exchange():  # which leaves the same line in mountinfo
+    syscalls.umount2("/mnt/aside", 0)
+    os.rmdir("/mnt/one")
+    os.rename("/mnt/two", "/mnt/one")
+    show("/mnt/one")
 flags = enter.flags(type("Plan", (), {"net": "none"}))
 def told(change, expected):
     made = early.Early((flags, None, 0, (("bind", "/usr", ""), ("bind", shown, ""))))
@@ -92,9 +103,20 @@ def told(change, expected):
 def replace():
     os.rename(shown, shown + "-before")
     os.mkdir(shown)
+def elsewhere():
+    if os.fork() == 0:
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        syscalls.mount("", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
+        syscalls.mount("tmpfs", "/mnt", "tmpfs")
+        os._exit(0)
+    assert os.wait()[1] == 0
 told(lambda: None, "as it was")
+told(elsewhere, "as it was")
 told(lambda: syscalls.mount("tmpfs", shown + "/inner", "tmpfs"), "mounted")
-told(lambda: syscalls.mount("tmpfs", "/mnt/aside", "tmpfs"), "as it was")
+told(lambda: show("/mnt/one"), "mounted aside")
+told(exchange, "exchanged")
+told(lambda: syscalls.mount("", "/mnt/aside", "", 0x1021), "remounted")  # MS_BIND, MS_REMOUNT, MS_RDONLY
+told(lambda: syscalls.umount2("/mnt/aside", 0), "unmounted")
 told(replace, "replaced")
 """
 
@@ -136,8 +158,11 @@ def session(service: Served, *command: str, **fields: Any) -> tuple[bool, str]: 
 
 
 def children(pid: int) -> list[int]:
-    """The children of a process's first thread."""
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """The children of a process's first thread; none when it has ended."""
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def ready(service: Served) -> None:
@@ -179,12 +204,13 @@ def test_a_jail_made_ahead_is_like_any_other(service: Served) -> None:
 
 
 def test_nothing_is_taken_on_trust_from_the_time_before(who: Who, installed: Installed, place: Path) -> None:
-    """What was replaced, or has something mounted in it since, is found; where nothing happened, nothing is."""
+    """What was replaced, or any change of the mounts, is found; what happens in another namespace does not matter."""
     need("userns")
     namespace = ["unshare", "--mount"] if who.uid == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
     words = [*namespace, str(installed.python), "-I", "-c", CHANGES]
     ended = who.run(words, cwd=place)
-    assert (ended.stdout, ended.stderr) == ("as it was\nmounted\nas it was\nreplaced\n", "")
+    found = ("as it was", "as it was", "mounted", "mounted aside", "exchanged", "remounted", "unmounted", "replaced")
+    assert (ended.stdout.splitlines(), ended.stderr) == ([*found], "")
 
 
 def test_another_kind_of_jail_is_made_anew(service: Served) -> None:
@@ -213,3 +239,95 @@ def test_a_helper_takes_what_it_made_ahead_with_it(service: Served) -> None:
         time.sleep(0.02)
     assert session(service, "echo", "on") == (False, "on")
     assert ahead(service, "echo", "again") == "again"
+
+
+@contextmanager
+def own_mounts() -> Iterator[tuple[str, ...]]:
+    """The words that run a command in a mount namespace of its own, as somebody who may mount there."""
+    words = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
+    holding = [*words, "sh", "-c", "echo; read -r _"]
+    with subprocess.Popen(holding, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        names = f"/proc/{holder.pid}/ns"
+        user = () if os.geteuid() == 0 else (f"--user={names}/user", "--preserve-credentials")
+        yield "nsenter", *user, f"--mount={names}/mnt", "--"
+
+
+def mounted_below(pid: int) -> str:
+    """The mounts of jails that a service's helpers have made ahead."""
+    found = ""
+    for child in children(pid):
+        for first in children(child):
+            try:
+                found += Path(f"/proc/{first}/mountinfo").read_text()
+            except OSError:  # it has ended
+                continue
+    return found
+
+
+def test_mounts_of_later_are_the_sessions(who: Who, installed: Installed, place: Path) -> None:
+    """What the user covers, takes away or adds by mounting is so for the next session, and for the helpers that wait.
+
+    In the worktree, in a part that all sessions have and whose name has a space, and where a project lies; likewise
+    for a directory on the way that was replaced.
+    """
+    need("landlock")
+    need("userns")
+    up = place / "up"
+    project, part = up / "project", up / "a part"
+    for path in (project / "sub", project / "vol", part / "inner", place / "later"):
+        path.mkdir(parents=True)
+    (project / "sub/file").write_text("covered")
+    (part / "inner/file").write_text("covered")
+    who.give(up)
+    with own_mounts() as words:
+
+        def inside(script: str, cwd: Path = up) -> str:
+            """What a shell in the namespace says that may mount."""
+            line = [*words, "sh", "-ec", 'cd "$0"; ' + script, str(cwd)]
+            return subprocess.run(line, check=True, capture_output=True, encoding="utf-8").stdout
+
+        within = replace(who, prefix=(*words, *who.prefix))
+        tmpfs = f"mount -t tmpfs -o uid={who.uid if os.geteuid() == 0 else 0} none"
+        inside(f"{tmpfs} project/vol; printf volume > project/vol/file")
+        assert within.run(["git", "init", "-q", str(project)]).returncode == 0
+        made = Paddock(within, installed, place, project, project)
+        with served.serving(made, helpers=1) as service:
+            look = ("sh", "-c", f"cat sub/file '{part}/inner/file' vol/file; echo written > sub/new")
+            options = ["--ro", str(part)]
+            assert ahead(service, *look, options=options) == "coveredcoveredvolume"
+            (project / "sub/new").unlink()
+            ready(service)
+            assert "/vol " in mounted_below(service.pid)
+
+            inside(f"{tmpfs} project/sub; printf shown > project/sub/file; umount project/vol")
+            inside(f"{tmpfs} 'a part/inner'; printf now > 'a part/inner/file'; printf bare > project/vol/file")
+            assert session(service, *look, options=options)[1] == "shownnowbare"
+            assert inside("cat project/sub/new") == "written\n"
+            assert not (project / "sub/new").exists(), "what lies below a cover was reached"
+
+            ready(service)
+            inside(f"{tmpfs} ../later; printf added > ../later/file")
+            assert within.run(["git", "init", "-q", str(place / "later/project")]).returncode == 0
+            later = place / "later"
+            there = {"directory": str(later / "project"), "options": [*options, "--ro", str(later / "file")]}
+            assert session(service, "cat", str(later / "file"), **there)[1] == "added"
+
+            # No session comes after this: what happens is the waiting helper's doing.
+            assert ahead(service, *look, options=options) == "shownnowbare"
+            ready(service)
+            assert "/later " in mounted_below(service.pid)
+            inside("umount --lazy ../later")  # a helper that is ending may still be there
+            deadline = time.monotonic() + PATIENCE
+            while "/later " in mounted_below(service.pid):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            ready(service)
+            assert "/later " not in mounted_below(service.pid)
+
+            replaced = "mv up old; mkdir -p up/project/sub up/project/vol; mv 'old/a part' up"
+            inside(f"{replaced}; printf new | tee up/project/sub/file > up/project/vol/file", place)
+            who.give(up / "project")
+            assert within.run(["git", "init", "-q", str(project)]).returncode == 0
+            assert session(service, *look, options=options)[1] == "newnownew"

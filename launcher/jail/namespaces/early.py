@@ -2,7 +2,7 @@
 
 What can be begun are trees that are shown read-only at their own paths, links, /dev and /proc. Each of them is an
 operation of `launcher.jail.namespaces.layout` as a tuple, and only a session whose own operations include every one of
-them may complete the view (`launcher.session.premade`). So nothing is in it that the session's Plan does not name.
+them may complete the view (`launcher.session.early`). So nothing is in it that the session's Plan does not name.
 
 Loaded by warm helpers, with the launch path's imports: see launcher/jail/syscalls.py.
 """
@@ -99,6 +99,9 @@ class EarlyView(View):
             self._attach(*prepared)
         syscalls.mount_setattr(self._root, "", _HERE, _READ_ONLY)
         self._finish_own()
+        # By now a directory on the way to a session's own places may be another one at the same path.
+        while self._outer:
+            os.close(self._outer.popitem()[1])
         if not self.fresh_proc:  # then the scratch tmpfs lies somewhere else now, and what is left needs it
             raise Refusal("view-not-early", "this machine's /proc is not free, so the view is built in one go")
         return tuple(identities)
@@ -128,5 +131,5 @@ class EarlyView(View):
 
     def close(self) -> None:
         """Lets go of all that leads outside, in a process that has no part in completing the view."""
-        for fd in {self._outer_root, self._root, *self._outer.values(), *self._directories.values(), *self._masks}:
+        for fd in {self._outer_root, self._root, *self._directories.values(), *self._masks}:
             os.close(fd)
