@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from launcher.vcs.harvest import refusals
 from launcher.vcs.harvest.harvest import harvest
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits
+from launcher.vcs.pasted import quoted
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine import settings
 from policy.errors import Refusal, printable
@@ -101,7 +102,7 @@ def told(result: HarvestResult, *, once: bool = False) -> list[str]:
         lines.append(line)
     lines += [note for note in result.notes if not (once and note in known)]
     if result.branches:
-        shown = ", ".join(result.branches[:_SHOWN]) + (" ..." if len(result.branches) > _SHOWN else "")
+        shown = ", ".join(map(quoted, result.branches[:_SHOWN])) + (" ..." if len(result.branches) > _SHOWN else "")
         lines.append(f"further branches of the agent: {shown}; to take one: paddock worktree harvest --branch NAME")
     # The more dangerous kind by itself: however many of the other kind there are, none of these hides behind them.
     protected = [(change, path) for change, path, mode in result.handoff if mode == PROTECT]

@@ -86,3 +86,17 @@ def update(around: str, where: str) -> str:
     Only for a place that is reached through no link: git may follow one into what is the user's own.
     """
     return f"git -C {quoted(around)} submodule update --init -- {pathspec(where)}"
+
+
+def populate(root: str | None, path: str, spelled: str) -> str:
+    """What to do about a submodule that is not populated: git's command, in the repository around all; or the link.
+
+    Args:
+        root: canonical root of the worktree around it; None where there are no files.
+        path: of the submodule, relative to `root`.
+        spelled: the same, from where the command is to be run.
+    """
+    seen = look(root, f"{root}/{path}") if root is not None else Way(there=False)
+    if seen.link:
+        return f"{seen.told}, so nothing is to be populated there"
+    return f"git submodule update --init -- {pathspec(spelled)}"

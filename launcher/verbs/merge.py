@@ -18,6 +18,7 @@ from launcher.vcs.merge.check import Check
 from launcher.vcs.merge.children import Order
 from launcher.vcs.merge.moves import Follow
 from launcher.vcs.merge.outcome import Source
+from launcher.vcs.pasted import quoted
 from launcher.vcs.quarantine import left_open, swap
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.record import directory_of
@@ -229,7 +230,7 @@ def _tell(run: Run, found: target.Target, *, as_json: bool, files: bool) -> int:
         for note in filter(None, run.note.split("; ")):
             print(f"  note        {printable(note)}")
         if not files and found.worktree is not None:
-            main, root = run.moves[-1], printable(found.worktree)
+            main, root = run.moves[-1], quoted(found.worktree)
             print(f"  note        the files stay: git -C {root} read-tree -m -u {main.old} {main.new}")
         print(f"  undo        paddock merge --rollback {run.run_id}")
     return CONFLICT if outcome.has_conflict else 0

@@ -10,7 +10,7 @@ import typer
 from launcher.session import configuration, harvesting, places
 from launcher.session.machine import Machine
 from launcher.session.planning import worktree_id
-from launcher.vcs import checkout
+from launcher.vcs import checkout, way
 from launcher.vcs.harvest import dock as docking
 from launcher.vcs.harvest import push as pushing
 from launcher.vcs.harvest.parts import HarvestResult, Limits
@@ -31,6 +31,7 @@ HARVEST_EXAMPLES = (
 DOCK_EXAMPLES = (("paddock worktree dock ../agent-1", "make .git lead to your repository again, whatever lies there"),)
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_ANEW = "`git submodule update` makes it anew, where it still belongs"
 _WHICH = "Root of the worktree, or its ticket, branch or id."
 _Directory = Annotated[str | None, typer.Argument(metavar="DIR|NAME", help=_WHICH, show_default=False)]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -108,14 +109,17 @@ def _dock(directory: _Directory = None, as_json: _Json = False) -> int:
     What lies there instead is moved aside first, to where no git looks for it.
     """
     start = directory_named(directory) if directory else places.current_directory()
-    done = docking.dock(records.directory_of(places.places(os.environ).state, worktree_id(os.path.realpath(start))))
+    root = os.path.realpath(start)
+    done = docking.dock(records.directory_of(places.places(os.environ).state, worktree_id(root)))
     if as_json:
         print(json.dumps([item.as_dict() for item in done], indent=2))
         return 0
     for item in done:
         aside = f"; what was there is in {item.aside}" if item.aside else ""
         if item.action == "gone":
-            print(f"{printable(item.path)} is gone; `git submodule update` makes it anew, where it still belongs")
+            seen = way.look(root, item.path)
+            after = f"{seen.told}; what it leads to is no submodule's" if seen.link else _ANEW
+            print(f"{printable(item.path)} is gone; {after}")
             continue
         print(f"{printable(item.path)}/.git {'is right' if item.action == 'right' else 'restored'}{aside}")
     return 0

@@ -74,7 +74,11 @@ def test_nobody_is_sent_behind_a_link_of_the_agents(with_submodule: Paddock) -> 
     assert said(ended.stderr).reference == "harvest-gitlink"
     assert f"{here.worktree}/late is a symbolic link to {here.main}, " in ended.stderr
     assert "remove late/.git" not in ended.stderr
-    assert (here.main / ".git/HEAD").exists()
+    (here.worktree / "library").rename(here.place / "moved")
+    (here.worktree / "library").symlink_to("../moved")
+    docked = here.call("worktree", "dock").stdout
+    assert f"{here.worktree}/library is a symbolic link to ../moved" in docked
+    assert "submodule update" not in docked
 
 
 def test_a_known_repository_may_be_added_and_a_new_one_is_refused(with_submodule: Paddock) -> None:

@@ -140,20 +140,25 @@ def test_an_ended_agent_finds_the_trunk_merged(ground: Paddock) -> None:
     """By git in a jail, without which nothing moves; no filter runs, and a name that git would wait for is refused."""
     line = "sed -i 's/^17$/seventeen/' a; git commit -q -a -m agent"
     assert ground.run("--git", "private", "--", "sh", "-euc", line).returncode == 0
-    shell(ground, _TRUNK, ground.main)
+    shell(ground, f"mkdir 'd r'; echo x >'d r/c'; git add .; {_TRUNK}", ground.main)
     before = shell(ground, "git for-each-ref; cat a", ground.worktree)
     assert refused(ground, {"PADDOCK_NO_USERNS": "1", "PADDOCK_NO_LANDLOCK": "1"}) == "harvest-no-jail"
     shell(ground, "rm .gitattributes; mkfifo .gitattributes", ground.worktree)
     assert refused(ground) == "child-unreadable"
     shell(ground, "rm .gitattributes; git restore .gitattributes", ground.worktree)
+    shell(ground, "mkdir ../own; mkfifo ../own/.gitignore; ln -s ../own 'd r'", ground.worktree)
+    text = ground.refused("merge", "--into", "one", "main", cwd=ground.main).text
+    assert f"{ground.worktree}/d r is a symbolic link to ../own" in text
+    shell(ground, text.rpartition("remove the link: ")[2], ground.worktree)
+    assert shell(ground, "ls -A ../own", ground.worktree) == ".gitignore"
     shell(ground, "sed -i 's/^3$/mine/' a", ground.worktree)
     assert refused(ground) == "trunk-dirty"
     shell(ground, "sed -i 's/^mine$/3/' a; echo mine >untracked", ground.worktree)
     assert shell(ground, "git for-each-ref; cat a", ground.worktree) == before
     child = shell(ground, "git rev-parse one", ground.main)
     run = down(ground).rpartition("--rollback ")[2].strip()
-    assert shell(ground, "grep -c -e three -e seventeen a; cat b.x; ls", ground.worktree).split() == [
-        "2", "two", "a", "b.x", "untracked",
+    assert shell(ground, "grep -c -e three -e seventeen a; cat b.x; ls -m", ground.worktree).split("\n") == [
+        "2", "two", "a, b.x, d r, untracked",
     ]  # fmt: skip
     status = ground.run("--git", "private", "--", "git", "status", "--porcelain")
     assert status.stdout == "?? untracked\n", status

@@ -49,6 +49,8 @@ def test_a_walk_stops_at_the_first_link(tmp_path: Path) -> None:
         assert look(absent) == way.Way(there=False)
     assert look("led/inner/.git") == way.Way(there=False, link=f"{worktree}/led", target="../own")
     assert look("dir/last") == way.Way(there=False, link=f"{worktree}/dir/last", target=str(tmp_path / "own"))
+    assert way.populate(str(worktree), "dir/x y", "top/dir/x y") == "git submodule update --init -- 'top/dir/x y'"
+    assert way.populate(str(worktree), "led/x", "led/x").startswith(f"{worktree}/led is a symbolic link to ../own, ")
     assert way.look(f"{tmp_path}/missing", f"{tmp_path}/missing/x") == way.Way(there=False)
 
 

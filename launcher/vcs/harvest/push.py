@@ -9,6 +9,7 @@ import subprocess
 from launcher.vcs import large
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import as_user
+from launcher.vcs.pasted import quoted
 from policy.errors import Refusal
 
 PATIENCE = 600.0
@@ -37,7 +38,7 @@ def push(git_dir: str, worktree: str, branch: str, remote: str) -> str:
             "push-lfs",
             "this repository uses Git LFS, whose objects only its own hook pushes",
             context="hooks are off when Paddock pushes: they may lead into the worktree",
-            hint=f"push it yourself: git push {remote} {branch.removeprefix('refs/heads/')}",
+            hint=f"push it yourself: git push {quoted(remote)} {quoted(branch.removeprefix('refs/heads/'))}",
         )
     command = [*user.words, "-c", "push.recurseSubmodules=no", "push", "--no-verify", "--porcelain", "--", remote]
     try:
@@ -59,7 +60,7 @@ def push(git_dir: str, worktree: str, branch: str, remote: str) -> str:
             "push-failed",
             f"git push {remote} failed; the harvested commits are in the main repository",
             context="\n".join(readable(done.stdout).splitlines()[-8:]),
-            hint=f"git push {remote} {branch.removeprefix('refs/heads/')}",
+            hint=f"git push {quoted(remote)} {quoted(branch.removeprefix('refs/heads/'))}",
         )
     return readable(done.stdout)
 

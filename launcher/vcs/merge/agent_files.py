@@ -8,8 +8,10 @@ import os
 import shutil
 import stat
 
+from launcher.vcs import way
 from launcher.vcs.merge.files import Files
 from launcher.vcs.merge.jailed_git import JailedGit
+from launcher.vcs.pasted import quoted
 from launcher.vcs.quarantine import contents, frozen
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.inside import Inside
@@ -91,11 +93,13 @@ class AgentFiles(Files):
                 except OSError:
                     continue
                 if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):  # git follows no such link
+                    seen = way.look(self._root, os.path.dirname(path))  # git follows a link to a directory
                     raise Refusal(
                         "child-unreadable",
                         f"git cannot work in {self._root}",
-                        context=f"{path} is neither a file nor absent, and git would wait for it",
-                        hint=f"remove it: rm {path}",
+                        context=f"{path} is neither a file nor absent, and git would wait for it"
+                        + (f"; {seen.told}" if seen.link else ""),
+                        hint=f"remove {'the link' if seen.link else 'it'}: rm {quoted(seen.link or path)}",
                     )
 
     def _follow(self, old: str, new: str) -> None:

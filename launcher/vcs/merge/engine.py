@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple, Self
 
+from launcher.vcs import way
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.merge import report
 from launcher.vcs.merge.conflict import ConflictKind, ConflictStage, MergeConflict
@@ -266,7 +267,7 @@ class Engine:
         place = level.place.submodule(decision.name, ours.path)
         if place is None:
             return Outcome("", error=f"submodule {name} has work on both sides, and its repository is not here: "
-                           f"git submodule update --init {ours.path}")  # fmt: skip
+                           f"{way.populate(level.place.worktree, ours.path, ours.path)}")  # fmt: skip
         sources = self.below(level.sources, theirs)
         modules = inside(level.modules, decision.name)
         for commit in (ours.commit, theirs.commit):

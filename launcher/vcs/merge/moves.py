@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from launcher.vcs import way
 from launcher.vcs.journal import Move
 from launcher.vcs.merge.engine import Engine, inside
 from launcher.vcs.merge.gitlinks import Gitlink
@@ -93,7 +94,7 @@ def _below(
         modules = inside(at.modules, key)
         old = before.get(key)
         if old is None:
-            notes.append(f"submodule {full} is new: git submodule update --init {where}")
+            notes.append(f"submodule {full} is new: {way.populate(place.worktree, link.path, where)}")
             continue
         if old.commit == link.commit and old.path == link.path:
             continue
@@ -101,7 +102,7 @@ def _below(
         if inner is None:
             continue  # nobody has it here
         if old.path != link.path and inner.worktree is not None:
-            notes.append(f"submodule {full} has moved to {where}: git submodule update --init {where}")
+            notes.append(f"submodule {full} has moved to {where}: {way.populate(place.worktree, link.path, where)}")
         below = Engine.below(sources, link)
         if not engine.fetch(inner, modules, link.commit, below):
             notes.append(f"submodule {full} stays as it is: commit {link.commit[:12]} is in no store of this machine")

@@ -21,6 +21,7 @@ from launcher.vcs.merge.moves import FILES, Follow, moves
 from launcher.vcs.merge.outcome import Source
 from launcher.vcs.merge.place import Place
 from launcher.vcs.merge.target import Target, refuse_when_busy
+from launcher.vcs.pasted import quoted
 from policy.errors import Refusal
 
 Find = Callable[[], Target]
@@ -196,7 +197,7 @@ def _merging(engine: Engine, here: Place, mine: str, there: Place, other: str, n
         behind = catch_up.commands(engine, here, mine, there, other)
     except Refusal:
         behind = [catch_up.UPDATE]  # why will be seen there
-    return "; ".join((f"git merge {name or other}", *behind))
+    return "; ".join((f"git merge {quoted(name or other)}", *behind))
 
 
 def refuse_when_unfinished(journal: Journal) -> None:
