@@ -274,43 +274,42 @@ def test_mounts_of_later_are_the_sessions(who: Who, installed: Installed, place:
     """
     need("landlock")
     need("userns")
-    up = place / "up"
-    project, part = up / "project", up / "a part"
-    for path in (project / "sub", project / "vol", part / "inner", place / "later"):
-        path.mkdir(parents=True)
-    (project / "sub/file").write_text("covered")
-    (part / "inner/file").write_text("covered")
-    who.give(up)
+    for name in ("up/project/sub", "up/project/vol", "up/a part/inner", "later"):
+        (place / name).mkdir(parents=True)
+        (place / name / "file").write_text("covered")
+    who.give(place)
+    up = Path("/mnt/up")  # nothing below /tmp is made ahead
+    project, part, later = up / "project", up / "a part", Path("/mnt/later")
     with own_mounts() as words:
 
-        def inside(script: str, cwd: Path = up) -> str:
+        def inside(script: str) -> str:
             """What a shell in the namespace says that may mount."""
-            line = [*words, "sh", "-ec", 'cd "$0"; ' + script, str(cwd)]
+            line = [*words, "sh", "-ec", "cd /mnt; " + script]
             return subprocess.run(line, check=True, capture_output=True, encoding="utf-8").stdout
 
         within = replace(who, prefix=(*words, *who.prefix))
         tmpfs = f"mount -t tmpfs -o uid={who.uid if os.geteuid() == 0 else 0} none"
-        inside(f"{tmpfs} project/vol; printf volume > project/vol/file")
+        subprocess.run([*words, "mount", "--bind", str(place), "/mnt"], check=True)
+        inside(f"cd up/project; {tmpfs} vol; printf volume > vol/file")
         assert within.run(["git", "init", "-q", str(project)]).returncode == 0
         made = Paddock(within, installed, place, project, project)
         with served.serving(made, helpers=1) as service:
             look = ("sh", "-c", f"cat sub/file '{part}/inner/file' vol/file; echo written > sub/new")
             options = ["--ro", str(part)]
             assert ahead(service, *look, options=options) == "coveredcoveredvolume"
-            (project / "sub/new").unlink()
+            inside("rm up/project/sub/new")
             ready(service)
             assert "/vol " in mounted_below(service.pid)
 
-            inside(f"{tmpfs} project/sub; printf shown > project/sub/file; umount project/vol")
-            inside(f"{tmpfs} 'a part/inner'; printf now > 'a part/inner/file'; printf bare > project/vol/file")
+            inside(f"cd up/project; {tmpfs} sub; printf shown > sub/file; umount vol; printf bare > vol/file")
+            inside(f"cd 'up/a part'; {tmpfs} inner; printf now > inner/file")
             assert session(service, *look, options=options)[1] == "shownnowbare"
-            assert inside("cat project/sub/new") == "written\n"
-            assert not (project / "sub/new").exists(), "what lies below a cover was reached"
+            assert inside("cat up/project/sub/new") == "written\n"
+            assert not (place / "up/project/sub/new").exists(), "what lies below a cover was reached"
 
             ready(service)
-            inside(f"{tmpfs} ../later; printf added > ../later/file")
-            assert within.run(["git", "init", "-q", str(place / "later/project")]).returncode == 0
-            later = place / "later"
+            inside(f"{tmpfs} later; printf added > later/file")
+            assert within.run(["git", "init", "-q", str(later / "project")]).returncode == 0
             there = {"directory": str(later / "project"), "options": [*options, "--ro", str(later / "file")]}
             assert session(service, "cat", str(later / "file"), **there)[1] == "added"
 
@@ -318,7 +317,7 @@ def test_mounts_of_later_are_the_sessions(who: Who, installed: Installed, place:
             assert ahead(service, *look, options=options) == "shownnowbare"
             ready(service)
             assert "/later " in mounted_below(service.pid)
-            inside("umount --lazy ../later")  # a helper that is ending may still be there
+            inside("umount --lazy later")  # a helper that is ending may still be there
             deadline = time.monotonic() + PATIENCE
             while "/later " in mounted_below(service.pid):
                 assert time.monotonic() < deadline
@@ -326,8 +325,7 @@ def test_mounts_of_later_are_the_sessions(who: Who, installed: Installed, place:
             ready(service)
             assert "/later " not in mounted_below(service.pid)
 
-            replaced = "mv up old; mkdir -p up/project/sub up/project/vol; mv 'old/a part' up"
-            inside(f"{replaced}; printf new | tee up/project/sub/file > up/project/vol/file", place)
-            who.give(up / "project")
+            inside("mv up old; mkdir -p up/project/sub up/project/vol; mv 'old/a part' up; chmod -R a+rwX up/project")
+            inside("printf new | tee up/project/sub/file > up/project/vol/file")
             assert within.run(["git", "init", "-q", str(project)]).returncode == 0
             assert session(service, *look, options=options)[1] == "newnownew"
