@@ -228,7 +228,7 @@ class _Jail:
             self._child_status = os.waitpid(self._child, 0)[1]
             self._child = None
         while self._on_message():
-            os.setsid()
+            pass
 
     def result(self) -> int:
         """The exit status; see `supervise`."""
