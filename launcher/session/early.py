@@ -273,7 +273,6 @@ def _live(
     """The first process: makes what is known, starts the command's process, then is the init of whatever comes."""
     # Nothing may escape from here: this is a copy of the launcher, with all that it has on its stack.
     try:
-        os.setsid()  # as `terminal.supervise` has it without a terminal
         processes.tie_to_launcher(launcher)
         hygiene.close_inherited((launcher, agent_channel.fileno(), channel.fileno()))
         flags, size, pids, parts = wanted

@@ -4,8 +4,9 @@ At a terminal launcher, init and command share the caller's session and process 
 interactive and `paddock run -- x | less` is one job. The command's stops are mirrored by the launcher, which is all
 that the caller's shell can see (launcher/session/stops.py); what is sent to the launcher alone is passed on.
 
-Without a terminal the jail has a session of its own: in a group that others share, its processes could have the kernel
-send SIGHUP to all (setpgid(2), orphaned groups). What the group is sent reaches the launcher, and is passed on, too.
+Without a terminal the jail has a session of its own, unless the launcher leads one, as in the service: in a group that
+others share, its processes could have the kernel send SIGHUP to all (setpgid(2), orphaned groups). What that group is
+sent reaches the launcher, and is passed on to the command.
 
 Launch path: see launcher/jail/syscalls.py.
 """
@@ -87,12 +88,12 @@ def supervise(
     init.block_signals()
     signals = init.open_signals()
     terminal = Terminal()
+    own_session = terminal.fd == -1 and os.getsid(0) != os.getpid()
     try:
         child = early(writer)
         if child == 0:
             child = processes.fork(namespaces)
             if child == 0:
-                own_session = terminal.fd == -1
                 others = (reader, signals, terminal.fd)
                 _work(worker, writer, pidfd, others, pid_namespace=pid_namespace, own_session=own_session)
         os.close(writer)

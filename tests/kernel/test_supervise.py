@@ -148,7 +148,10 @@ def test_the_status_survives_an_ignored_sigchld(jail: Jail, namespaces: bool) ->
 
 
 def test_without_a_terminal_the_jail_has_its_own_session(jail: Jail) -> None:
-    """Without a PID namespace that can be read from inside. What the caller's whole group is sent is passed on."""
+    """Without a PID namespace that can be read from inside. What the caller's whole group is sent is passed on.
+
+    A launcher that leads a session has nobody to be kept from.
+    """
     probe = """
 import os, signal
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
@@ -156,16 +159,17 @@ print(os.getsid(0), os.getpgrp(), flush=True)
 print(signal.sigwait({signal.SIGUSR1}).name)
 """
     words = jail.words([str(jail.python), "-I", "-S", "-c", probe], namespaces=False)
-    process = subprocess.Popen(
-        jail.who.command(words),
-        stdout=subprocess.PIPE,
-        text=True,
-        env=jail.who.environment(),
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    session, group = process.stdout.readline().split()
-    assert (session == group, int(session) == process.pid) == (True, False)
-    os.killpg(process.pid, signal.SIGUSR1)
-    said, _ = process.communicate(timeout=30)
-    assert (process.returncode, said) == (0, "SIGUSR1\n")
+    for caller, leads in ((["sh", "-c", 'trap : USR1; "$@"; exit $?', "sh"], False), ([], True)):
+        process = subprocess.Popen(
+            jail.who.command([*caller, *words]),
+            stdout=subprocess.PIPE,
+            text=True,
+            env=jail.who.environment(),
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        session, group = process.stdout.readline().split()
+        assert (session == group, int(session) == process.pid) == (True, leads)
+        os.killpg(process.pid, signal.SIGUSR1)
+        said, _ = process.communicate(timeout=30)
+        assert (process.returncode, said) == (0, "SIGUSR1\n")
