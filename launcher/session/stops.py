@@ -110,7 +110,7 @@ def _attend(signal: int, reader: int, child: int, decoder: status.Decoder, paren
 
 
 def stands_still(child: int) -> bool:
-    """Whether the command, the first process that its init started, has not gone on since it stopped; see proc(5).
+    """Whether the command, a child of its init, has not gone on since it stopped; see proc(5).
 
     What the pipe says may be older than what the shell has done since: it has continued launcher and command before
     the launcher came to read of the stop, and a launcher that stopped then would stop once too often.
@@ -118,14 +118,18 @@ def stands_still(child: int) -> bool:
     Args:
         child: process id of the init.
     """
-    for pid in processes.children(child)[:1]:
-        try:
-            with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-                # Not T and t only: a first thread that has ended is a zombie, whatever the others do.
-                return file.read().rpartition(b")")[2].split()[0] not in (b"R", b"S", b"D")
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-    return False
+    states = [_state(pid) for pid in processes.children(child)]
+    # A first thread that has ended is a zombie, whatever the others do. Bubblewrap itself is a child, too, and no other
+    # but the command ever stops.
+    return states[:1] == [b"Z"] or any(state in (b"T", b"t") for state in states)
+
+
+def _state(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            return file.read().rpartition(b")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def goes_on(reader: int, decoder: status.Decoder, copy: tuple[int, int], *, by_shell: bool) -> bool:
