@@ -82,19 +82,29 @@ def editor(options: cli.Parsed, command: list[str]) -> int:
     where = places.places(os.environ)
     client = Client(where)
     name = _agent(client, where, options, command, new="--new" in options)
-    attached = Attached(client, name, mode="acp", take="--take" in options, offset=None)
-    status = _follow(attached, name)
+    try:
+        attached = Attached(client, name, mode="acp", take="--take" in options, offset=None)
+        status = _follow(attached, name)
+    except Refusal as refusal:
+        if refusal.reference != "session-over":
+            raise
+        return _told_over(client.call("GET", session_path(name)))  # it was quicker than this
     if attached.session is not None or not attached.left:
         return status
     # Who has said nothing was no editor, and hears of an agent that could not begin.
     found = client.call("GET", session_path(name), query={"wait": 0 if attached.heard else _LOOK_SECONDS})
     if found["outcome"] is not None:
-        messages.say(f"paddock: session {printable(name)} is {found['state']}: paddock logs {printable(name)}")
-        return status_of(found)
+        return _told_over(found)
     if not attached.heard:
         messages.say(f"paddock: standard input ended before an editor had said anything; session {printable(name)} "
                      f"goes on: paddock stop {printable(name)} ends it")  # fmt: skip
     return status
+
+
+def _told_over(session: dict[str, Any]) -> int:
+    name = printable(session["name"])
+    messages.say(f"paddock: session {name} is {session['state']}: paddock logs {name}")
+    return status_of(session)
 
 
 def _follow(attached: Attached, name: str) -> int:
