@@ -6,7 +6,6 @@ with one of them allows no tunnel, and a denial with one of them denies every tu
 
 import ipaddress
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from policy.addresses import Address, special
@@ -25,8 +24,7 @@ _METHOD_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ-")
 _LONGEST_PATH = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class EgressRule:
+class EgressRule(NamedTuple):
     """One parsed rule; `str()` gives its canonical text.
 
     Attributes:

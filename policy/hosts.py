@@ -6,7 +6,7 @@ encoding, user information, zone ids) is refused instead of interpreted. Names: 
 """
 
 import ipaddress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from policy.errors import Refusal
 
@@ -19,8 +19,7 @@ _LONGEST_LABEL = 63
 _LONGEST_TEXT = _LONGEST_NAME + len("*.") + len(".:65535")
 
 
-@dataclass(frozen=True, slots=True)
-class HostRule:
+class HostRule(NamedTuple):
     """One parsed rule; `str()` gives its canonical text, which parses to the same rule.
 
     Attributes:

@@ -1,8 +1,9 @@
 """Dialling one of several checked addresses: happy eyeballs (RFC 8305), with addresses and nothing else."""
 
-import asyncio
 import socket
+import time
 
+from launcher.egress import sockets
 from policy.addresses import Address
 
 STAGGER = 0.25
@@ -28,54 +29,39 @@ async def dial(addresses: list[Address], port: int, patience: float) -> socket.s
     Raises:
         Unreachable: with the reason of the first.
     """
-    if len(addresses) == 1:
-        try:
-            async with asyncio.timeout(patience):
-                return await _connect(addresses[0], port)
-        except TimeoutError:
-            raise Unreachable(f"no answer within {patience:.0f} seconds", refused=False) from None
-        except OSError as problem:
-            refused = isinstance(problem, ConnectionRefusedError)
-            raise Unreachable(problem.strerror or str(problem), refused=refused) from None
-    errors: list[OSError] = []
-    running: set[asyncio.Task[socket.socket]] = set()
     waiting = _interleaved(addresses)
+    trying: list[socket.socket] = []
+    errors: list[OSError] = []
+    deadline = time.monotonic() + patience
     try:
-        async with asyncio.timeout(patience):
-            while waiting or running:
-                if waiting:
-                    running.add(asyncio.create_task(_connect(waiting.pop(0), port)))
-                done, running = await asyncio.wait(
-                    running, timeout=STAGGER if waiting else None, return_when=asyncio.FIRST_COMPLETED
-                )
-                connected = []
-                for task in done:
-                    error = task.exception()
-                    if error is None:
-                        connected.append(task.result())
-                    elif isinstance(error, OSError):
-                        errors.append(error)
-                    else:
-                        raise error
-                for spare in connected[1:]:
-                    spare.close()
-                if connected:
-                    return connected[0]
-    except TimeoutError:
-        errors.insert(0, TimeoutError(f"no answer within {patience:.0f} seconds"))
+        while waiting or trying:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                errors.insert(0, TimeoutError(f"no answer within {patience:.0f} seconds"))
+                break
+            if waiting:
+                try:
+                    connected = _begin(waiting.pop(0), port, trying)
+                except OSError as error:
+                    errors.append(error)
+                    continue
+                if connected is not None:
+                    return connected
+            for sock in await sockets.writable(trying, min(left, STAGGER) if waiting else left):
+                trying.remove(sock)
+                try:
+                    sockets.outcome(sock)
+                except OSError as error:
+                    sock.close()
+                    errors.append(error)
+                else:
+                    return sock
     finally:
-        for task in running:
-            task.cancel()
-            task.add_done_callback(_drop)
+        for sock in trying:
+            sock.close()
     first = errors[0] if errors else OSError("no address")
     refused = any(isinstance(error, ConnectionRefusedError) for error in errors)
     raise Unreachable(first.strerror or str(first), refused=refused)
-
-
-def _drop(task: "asyncio.Task[socket.socket]") -> None:
-    """Closes a connection that nobody waits for any more."""
-    if not task.cancelled() and task.exception() is None:
-        task.result().close()
 
 
 def _interleaved(addresses: list[Address]) -> list[Address]:
@@ -88,14 +74,17 @@ def _interleaved(addresses: list[Address]) -> list[Address]:
     return mixed
 
 
-async def _connect(address: Address, port: int) -> socket.socket:
+def _begin(address: Address, port: int, trying: list[socket.socket]) -> socket.socket | None:
+    """Begins to connect. Returns the socket when that was all; else it is one of `trying` from now on."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        await asyncio.get_running_loop().sock_connect(sock, (str(address), port))
-    except BaseException:
+        if not sockets.begin(sock, (str(address), port)):
+            return sock
+    except OSError:
         sock.close()
         raise
-    return sock
+    trying.append(sock)
+    return None

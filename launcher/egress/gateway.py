@@ -1,12 +1,12 @@
 """From a request to a connection: rules, names, addresses, and the way there. The one place that dials."""
 
-import asyncio
 import socket
 
-from launcher.egress import resolve, upstream
+from launcher.egress import resolve, sockets, upstream
 from launcher.egress.bounds import Bounds
 from launcher.egress.dial import Unreachable, dial
 from launcher.egress.log import Log
+from launcher.egress.loop import Timeout
 from launcher.egress.upstream import Upstream, Upstreams
 from launcher.egress.witness import NOBODY, Witness
 from policy.egress import EgressPolicy, Request, Verdict
@@ -98,29 +98,26 @@ class Gateway:
 
     async def _through(self, through: Upstream, wanted: Request) -> socket.socket:
         """A connection to the upstream proxy, with a tunnel in it when a tunnel is wanted."""
-        loop = asyncio.get_running_loop()
         try:
-            addresses = await asyncio.wait_for(
-                loop.run_in_executor(None, upstream.addresses_of, through), self._bounds.resolve_seconds
-            )
-        except (OSError, TimeoutError) as error:
+            addresses = await self._resolver.look_up(through.host, through.port)
+        except (OSError, UnicodeError) as error:
             raise Failed(f"the proxy {through.host} of your environment cannot be resolved: {error}") from None
         sock = await dial(addresses, through.port, self._bounds.dial_seconds)
         if wanted.method:
             return sock
         try:
-            async with asyncio.timeout(self._bounds.dial_seconds):
-                await loop.sock_sendall(sock, upstream.connect_request(through, wanted))
+            with Timeout(self._bounds.dial_seconds):
+                await sockets.send_all(sock, upstream.connect_request(through, wanted))
                 data = b""
                 # One byte too many would be the destination's, so the head is read as it comes.
                 while (answer := upstream.connect_answer(data)) is None:
-                    block = await loop.sock_recv(sock, 1)
+                    block = await sockets.receive(sock, 1)
                     if not block:
                         raise ValueError("it hung up")
                     data += block
             if not 200 <= answer[0] < 300:
                 raise ValueError(f"it answered {answer[0]}")
-        except (OSError, TimeoutError, ValueError) as error:
+        except (OSError, ValueError) as error:
             sock.close()
             raise Failed(f"the proxy {through.host} of your environment opens no tunnel: {error}") from None
         except BaseException:

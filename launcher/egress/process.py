@@ -1,6 +1,5 @@
 """The proxy process itself: its imports, its own confinement, its loop. Never on anybody's launch path."""
 
-import asyncio
 import gc
 import ipaddress
 import os
@@ -16,6 +15,7 @@ from launcher.egress.bounds import Bounds
 from launcher.egress.forward import Forward
 from launcher.egress.gateway import Gateway
 from launcher.egress.log import FILE, Log
+from launcher.egress.loop import Loop, Task
 from launcher.egress.publish import Pool, Publication
 from launcher.egress.server import Server
 from launcher.egress.start import destination
@@ -46,10 +46,9 @@ def run(plan: Plan, directory: str, secret: str, handed: list[int], published: t
     try:
         witness = Witness(os.getppid())
         try:
-            asyncio.run(_serve(plan, secret, _sockets(handed), _sockets(published), log, witness))
+            _serve(plan, secret, _sockets(handed), _sockets(published), log, witness)
         finally:
             witness.close()
-    except asyncio.CancelledError:  # the launcher's word: the session has ended
         log.close()
         code = 0
     except BaseException as error:
@@ -61,14 +60,14 @@ def _sockets(fds: Iterable[int]) -> list[socket.socket]:
     return [socket.socket(fileno=fd) for fd in fds]
 
 
-async def _serve(
+def _serve(
     plan: Plan, secret: str, handed: list[socket.socket], published: list[socket.socket], log: Log, witness: Witness
 ) -> None:
-    main = asyncio.current_task()
-    assert main is not None
-    loop = asyncio.get_running_loop()
+    """Serves until the launcher's word, or until one of the listening sockets cannot be served any more."""
+    loop = Loop(lambda error: log.fault(repr(error)))
+    signal.set_wakeup_fd(loop.waker, warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, main.cancel)
+        signal.signal(number, lambda *_: loop.stop())
     policy = EgressPolicy((rule for rule, _ in plan.domains), (rule for rule, _ in plan.domains_denied))
     upstreams = Upstreams(os.environ)
     bounds = _bounded(Bounds())
@@ -79,16 +78,26 @@ async def _serve(
     gc.freeze()
     proxy, *others = handed
     pool = Pool(others[len(plan.reach) :])
-    async with asyncio.TaskGroup() as group:
-        group.create_task(server.serve(proxy))
-        group.create_task(server.sweep())
-        for (rule, _), listener in zip(plan.reach, others, strict=False):
-            packed, port = destination(rule)
-            forward = Forward(ipaddress.ip_address(packed), port, rule, log, bounds.dial_seconds)
-            group.create_task(server.serve(listener, forward))
-        for (rule, _), listener in zip(plan.publish, published, strict=True):
-            inside = Publication(pool, int(rule.rpartition(":")[2]), rule, log)
-            group.create_task(server.serve(listener, inside))
+    works = [server.serve(proxy), server.sweep()]
+    for (rule, _), listener in zip(plan.reach, others, strict=False):
+        packed, port = destination(rule)
+        forward = Forward(ipaddress.ip_address(packed), port, rule, log, bounds.dial_seconds)
+        works.append(server.serve(listener, forward))
+    for (rule, _), listener in zip(plan.publish, published, strict=True):
+        inside = Publication(pool, int(rule.rpartition(":")[2]), rule, log)
+        works.append(server.serve(listener, inside))
+    failed: list[BaseException] = []
+
+    def ended(task: Task) -> None:
+        if task.error is not None:
+            failed.append(task.error)
+            loop.stop()
+
+    for work in works:
+        loop.spawn(work).when_done(ended)
+    loop.run()
+    if failed:
+        raise failed[0]
 
 
 def _bounded(bounds: Bounds) -> Bounds:

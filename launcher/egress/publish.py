@@ -4,13 +4,14 @@ Only a socket that was made inside a network namespace can connect there. So the
 of them, unconnected, and each is used again when its connection has ended: no process of ours stays inside.
 """
 
-import asyncio
 import ctypes
 import os
 import socket
 from collections.abc import Callable, Iterable
 
+from launcher.egress import sockets
 from launcher.egress.log import Log
+from launcher.egress.loop import Timeout
 from launcher.egress.relay import Relay
 from policy.egress import Verdict
 
@@ -56,8 +57,8 @@ class Publication:
             client.close()
             return
         try:
-            async with asyncio.timeout(_PATIENCE):
-                await asyncio.get_running_loop().sock_connect(kept, ("127.0.0.1", self._port))
+            with Timeout(_PATIENCE):
+                await sockets.connect(kept, ("127.0.0.1", self._port))
         except BaseException as error:
             client.close()
             self._pool.give_back(kept)

@@ -2,9 +2,10 @@
 tunnels cost sockets and little else.
 """
 
-import asyncio
 import socket
 from collections.abc import Callable
+
+from launcher.egress.loop import running
 
 _BUFFER = bytearray(256 << 10)
 _VIEW = memoryview(_BUFFER)
@@ -44,9 +45,8 @@ class Relay:
             gate: for the client's first bytes.
             one_way: nothing of the client's is passed on.
         """
-        self._loop = asyncio.get_running_loop()
+        self._loop = running()
         self._ends = (client, server)
-        # Numbers for the loop: a selector that is asked for a socket writes its whole name into an exception first.
         self._fds = (client.fileno(), server.fileno())
         self._done = done
         self._gate = gate
@@ -59,16 +59,16 @@ class Relay:
 
     def start(self, first: bytes = b"") -> None:
         """Begins to copy; `first` came from the client already."""
-        self._loop.add_reader(self._fds[SERVER], self._readable, SERVER)
+        self._listen(SERVER)
         if not self._discards:
-            self._loop.add_reader(self._fds[CLIENT], self._readable, CLIENT)
+            self._listen(CLIENT)
             if first:
                 self._take(CLIENT, first)
 
     def discard(self) -> None:
         """From now on reads what the client says, and drops it. For `one_way`, when its request is complete."""
         if self._ends[CLIENT].fileno() != -1:
-            self._loop.add_reader(self._fds[CLIENT], self._readable, CLIENT)
+            self._listen(CLIENT)
 
     def close(self) -> None:
         """Closes both sockets. Safe to call twice."""
@@ -79,6 +79,9 @@ class Relay:
             self._loop.remove_writer(fd)
             sock.close()
         self._done(self)
+
+    def _listen(self, side: int) -> None:
+        self._loop.add_reader(self._fds[side], lambda: self._readable(side))
 
     def _readable(self, side: int) -> None:
         try:
@@ -118,7 +121,7 @@ class Relay:
         if count < len(data):
             self._pending[side] = bytes(data[count:])
             self._loop.remove_reader(self._fds[side])
-            self._loop.add_writer(self._fds[1 - side], self._flush, side)
+            self._loop.add_writer(self._fds[1 - side], lambda: self._flush(side))
 
     def _flush(self, side: int) -> None:
         target = self._ends[1 - side]
@@ -137,7 +140,7 @@ class Relay:
         if self._ended[side]:
             self._finish(side)
         else:
-            self._loop.add_reader(self._fds[side], self._readable, side)
+            self._listen(side)
 
     def _end(self, side: int) -> None:
         """One side has said all: the other one is told, when everything is on its way."""

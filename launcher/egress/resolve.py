@@ -4,13 +4,16 @@ A name is resolved only when the rules allow it, so a name that is not allowed c
 Nobody resolves it a second time, so an answer that changes in between changes nothing.
 """
 
-import asyncio
 import ipaddress
 import socket
-from concurrent.futures import ThreadPoolExecutor
 
+from launcher.egress.loop import Timeout
+from launcher.egress.threads import Threads
 from policy.addresses import Address
 from policy.egress import LOCALHOST, EgressPolicy, Request, Verdict
+
+_AT_ONCE = 16
+"""Names that are being resolved at the same time."""
 
 _LOOPBACK: tuple[Address, ...] = (ipaddress.IPv4Address("127.0.0.1"), ipaddress.IPv6Address("::1"))
 
@@ -25,7 +28,7 @@ class Resolver:
     def __init__(self, patience: float) -> None:
         """`patience`: seconds for one name."""
         self._patience = patience
-        self._threads = ThreadPoolExecutor(16, "resolver")
+        self._threads = Threads(_AT_ONCE)
 
     async def addresses(self, host: str | Address, port: int) -> list[Address]:
         """The addresses of `host`, in the resolver's order (RFC 6724). Raises `Unresolved`."""
@@ -33,14 +36,18 @@ class Resolver:
             return [host]
         if host == LOCALHOST:
             return list(_LOOPBACK)
-        loop = asyncio.get_running_loop()
         try:
-            found = await asyncio.wait_for(loop.run_in_executor(self._threads, _look_up, host, port), self._patience)
+            found = await self.look_up(host, port)
         except TimeoutError:
             raise Unresolved(f"{host} was not resolved within {self._patience:.0f} seconds") from None
         except (OSError, UnicodeError) as error:
             raise Unresolved(f"{host} cannot be resolved: {getattr(error, 'strerror', None) or error}") from None
         return list(dict.fromkeys(found))
+
+    async def look_up(self, host: str, port: int) -> list[Address]:
+        """What the machine says of any name, not judged. Raises OSError (`TimeoutError` is one) and UnicodeError."""
+        with Timeout(self._patience):
+            return await self._threads.run(lambda: _look_up(host, port))
 
 
 def _look_up(host: str, port: int) -> list[Address]:

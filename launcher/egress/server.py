@@ -1,14 +1,14 @@
 """Accepting clients, counting them, and ending those that have gone quiet."""
 
-import asyncio
 import socket
 
-from launcher.egress import answers
+from launcher.egress import answers, protocol, sockets
 from launcher.egress.bounds import Bounds
 from launcher.egress.exchange import Exchange
 from launcher.egress.forward import Forward
 from launcher.egress.gateway import Gateway
 from launcher.egress.log import Log
+from launcher.egress.loop import Task, running, sleep
 from launcher.egress.publish import Publication
 from launcher.egress.relay import Relay
 
@@ -27,38 +27,38 @@ class Server:
         self._bounds = bounds
         self._name_required = name_required
         self._relays: set[Relay] = set()
-        self._starting: set[asyncio.Task[None]] = set()
+        self._starting: set[Task] = set()
 
     async def serve(self, listener: socket.socket, forward: Forward | Publication | None = None) -> None:
         """Accepts from a non-blocking listening socket, for ever; with `forward` each client goes to one place."""
-        loop = asyncio.get_running_loop()
         while True:
+            await sleep(0)  # however many come: who is connected has his turn in between
             try:
-                client, _ = await loop.sock_accept(listener)
+                client = await sockets.accept(listener)
             except OSError:
-                await asyncio.sleep(_PAUSE)
+                await sleep(_PAUSE)
                 continue
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if len(self._relays) + len(self._starting) >= self._bounds.connections:
                 self._turn_away(client, speaks_http=forward is None)
                 continue
             if forward is None:
-                work = Exchange(
+                exchange = Exchange(
                     client, self._gateway, self._secret, self._bounds, self._relays.add, self._relays.discard,
                     name_required=self._name_required,
-                ).run()  # fmt: skip
+                )  # fmt: skip
+                work = protocol.serve(exchange)
             else:
                 work = forward.run(client, self._relays.add, self._relays.discard)
-            task = loop.create_task(work)
+            task = running().spawn(work)
             self._starting.add(task)
-            task.add_done_callback(self._started)
+            task.when_done(self._started)
 
     async def sweep(self) -> None:
         """Ends relays in which nothing has moved for too long. For ever."""
-        loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(min(30.0, self._bounds.idle_seconds / 4))
-            before = loop.time() - self._bounds.idle_seconds
+            await sleep(min(30.0, self._bounds.idle_seconds / 4))
+            before = running().time() - self._bounds.idle_seconds
             for relay in [relay for relay in self._relays if relay.last < before]:
                 relay.close()
 
@@ -69,10 +69,10 @@ class Server:
         for relay in list(self._relays):
             relay.close()
 
-    def _started(self, task: "asyncio.Task[None]") -> None:
+    def _started(self, task: Task) -> None:
         self._starting.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._log.fault(repr(error))
+        if task.error is not None:
+            self._log.fault(repr(task.error))
 
     def _turn_away(self, client: socket.socket, *, speaks_http: bool) -> None:
         with client:

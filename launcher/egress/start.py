@@ -1,7 +1,7 @@
 """The proxy process, from the launcher's side: forked early, handed its sockets, ended with the session.
 
-The child imports what it needs (asyncio and h11 take longer than a launch) while the jail is built, for an agent, or
-once the command has started: connections wait in the listening socket's queue. Where the jail has a network namespace,
+The child imports what it needs, which takes longer than a launch, while the jail is built, for an agent, or once the
+command has started: connections wait in the listening socket's queue. Where the jail has a network namespace,
 the sockets are made inside it and their descriptors passed out; nothing of the proxy's is ever inside.
 
 Launch path of sessions with a proxy: see launcher/jail/syscalls.py.
@@ -273,6 +273,7 @@ def _work(
             # the caller's session: with one of its own a process weighs as much as all of the agent (sched(7),
             # autogroup).
             _load(prepare)
+            from launcher.egress import over_http  # noqa: F401  # which every agent's first request needs
         os.setsid()
         listeners = list(inherited)
         if handed_out:
@@ -293,8 +294,8 @@ def _work(
 
 def _load(prepare: "Callable[[], None]") -> "Any":  # noqa: ANN401  # a module
     prepare()
-    # TLS passes through here and is not spoken: without OpenSSL asyncio is there in two thirds of the time.
-    sys.modules["ssl"] = sys.modules["_hashlib"] = None  # type: ignore[assignment]  # "cannot be imported"
+    # TLS passes through here and is not spoken: hmac does without OpenSSL, which takes long to load.
+    sys.modules["_hashlib"] = None  # type: ignore[assignment]  # "cannot be imported"
     from launcher.egress import process
 
     return process

@@ -6,10 +6,8 @@ rules are judged as always.
 
 import base64
 import ipaddress
-import socket
 from collections.abc import Mapping
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
 
 from policy.addresses import Address
 from policy.egress import Request
@@ -80,6 +78,8 @@ def _exempts(entry: str, host: str | Address, port: int) -> bool:
 def _parsed(url: str) -> Upstream | None:
     if not url:
         return None
+    from urllib.parse import unquote, urlsplit  # most machines have no such proxy
+
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         host, port = parts.hostname, parts.port
@@ -102,12 +102,6 @@ def _refused(url: str, why: str) -> Refusal:
         context=why,
         hint="unset HTTPS_PROXY, HTTP_PROXY and ALL_PROXY, or name an http:// proxy there",
     )
-
-
-def addresses_of(upstream: Upstream) -> list[Address]:
-    """Where the proxy itself is. It is the user's own choice, so no rule is asked. May block; OSError."""
-    found = socket.getaddrinfo(upstream.host, upstream.port, socket.AF_UNSPEC, socket.SOCK_STREAM)
-    return [ipaddress.ip_address(str(answer[4][0]).partition("%")[0]) for answer in found]
 
 
 def connect_request(upstream: Upstream, wanted: Request) -> bytes:

@@ -84,9 +84,12 @@ class Handler(socketserver.BaseRequestHandler):
     block = bytes(1 << 20)
 
     def handle(self) -> None:
-        head = self.request.recv(65536)
-        if not head:
-            return
+        head = b""
+        while b"\r\n\r\n" not in head:  # a part that is not read would take back the end of the answer (tcp(7))
+            more = self.request.recv(65536)
+            if not more:
+                return
+            head += more
         left = int(head.split()[1].rpartition(b"/")[2])
         self.request.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % left)
         while left:

@@ -1,19 +1,21 @@
-"""The proxy's server in this process, on this machine's loopback, and something to connect it with."""
+"""The proxy's server in a thread of this process, on this machine's loopback, and something to connect it with."""
 
 import asyncio
 import ipaddress
 import json
 import socket
+import threading
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from launcher.egress.bounds import Bounds
 from launcher.egress.forward import Forward
 from launcher.egress.gateway import Gateway
 from launcher.egress.log import FILE, Log
+from launcher.egress.loop import Loop, Signal
 from launcher.egress.server import Server
 from launcher.egress.upstream import Upstreams
 from policy.egress import EgressPolicy
@@ -23,6 +25,7 @@ AUTH = b"Proxy-Authorization: Basic " + b64encode(f"paddock:{SECRET}".encode()) 
 PATIENCE = 30.0
 BOUNDS = Bounds()
 
+T = TypeVar("T")
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -53,17 +56,41 @@ async def proxy(
     gateway = Gateway(EgressPolicy(("127.0.0.1", "localhost", "example.com")), Upstreams(env), log, bounds)
     serving = Server(gateway, SECRET, log, bounds, name_required=False)
     forward = Forward(ipaddress.ip_address("127.0.0.1"), forward_to, "rule", log, 5) if forward_to else None
+    faults: list[BaseException] = []
+    loop = Loop(faults.append)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
-        tasks = [asyncio.create_task(serving.serve(listener, forward)), asyncio.create_task(serving.sweep())]
+        tasks = [loop.spawn(serving.serve(listener, forward)), loop.spawn(serving.sweep())]
+        thread = threading.Thread(target=loop.run)
+        thread.start()
         try:
             yield listener.getsockname()[1]
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            serving.close()
+            loop.post(serving.close)
+            loop.post(loop.stop)
+            await asyncio.to_thread(thread.join)
             log.close()
+    assert not faults
+    assert not any(task.error for task in tasks)
+
+
+def looped(work: Coroutine[Signal, None, T]) -> T:
+    """What the proxy's own loop makes of a coroutine: its value, or what it raises."""
+    values: list[T] = []
+    faults: list[BaseException] = []
+    loop = Loop(faults.append)
+
+    async def whole() -> None:
+        values.append(await work)
+
+    task = loop.spawn(whole())
+    task.when_done(lambda _: loop.stop())
+    loop.call_later(PATIENCE, loop.stop)
+    loop.run()
+    assert not faults
+    if task.error is not None:
+        raise task.error
+    return values[0]
 
 
 def lines(directory: Path) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from launcher.egress.log import FILE, Log
 from policy.addresses import Address
 from policy.egress import Verdict
 from tests.support.install import ROOT
-from tests.support.proxied import AUTH, PATIENCE, asked, echo, lines, opened, prompt, proxy, run, server
+from tests.support.proxied import AUTH, PATIENCE, asked, echo, lines, looped, opened, prompt, proxy, run, server
 
 
 def test_the_proxy_is_loaded_without_openssl() -> None:
@@ -213,42 +213,40 @@ def test_a_forwarded_port_leads_to_one_place(tmp_path: Path) -> None:
     assert [line["operation"] for line in lines(tmp_path)] == ["reach"]
 
 
-V4, V6 = ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1")
+FIRST, SECOND = ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("127.0.0.2")
 
 
 def test_an_address_that_does_not_answer_does_not_hold_up_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one is tried while the first hangs, and the first is given up then."""
-    given_up = []
+    tried: list[list[socket.socket]] = []
+    begin = dialling._begin
 
-    async def connect(address: Address, port: int) -> socket.socket:
-        if address == V6:
-            try:
-                await asyncio.sleep(PATIENCE)
-            except asyncio.CancelledError:
-                given_up.append(address)
-                raise
-        return socket.socket()
+    def noted(address: Address, port: int, trying: list[socket.socket]) -> socket.socket | None:
+        found = begin(address, port, trying)
+        tried.append(list(trying))
+        return found
 
-    async def test() -> None:
-        monkeypatch.setattr(dialling, "_connect", connect)
-        (await dialling.dial([V6, V4], 1, PATIENCE)).close()
-        await asyncio.sleep(0)
-
-    run(test())
-    assert given_up == [V6]
+    monkeypatch.setattr(dialling, "_begin", noted)
+    with socket.create_server((str(FIRST), 0), backlog=0) as full, socket.socket() as filling:
+        port = full.getsockname()[1]
+        filling.connect((str(FIRST), port))  # nobody accepts it, and there is room for no other
+        with socket.create_server((str(SECOND), port)), looped(dialling.dial([FIRST, SECOND], port, PATIENCE)) as found:
+            assert found.getpeername() == (str(SECOND), port)
+    assert [sock.fileno() for sock in tried[0]] == [-1]
 
 
 def test_dialling_says_why_it_failed() -> None:
     """Refused, out of time, or nothing to dial."""
-
-    async def test() -> None:
-        with socket.socket() as closed:
-            closed.bind(("127.0.0.1", 0))
-            with pytest.raises(dialling.Unreachable) as caught:
-                await dialling.dial([V4, V6], closed.getsockname()[1], PATIENCE)
-        assert caught.value.refused
+    with socket.socket() as closed:
+        closed.bind((str(FIRST), 0))
         with pytest.raises(dialling.Unreachable) as caught:
-            await dialling.dial([], 1, PATIENCE)
-        assert not caught.value.refused
-
-    run(test())
+            looped(dialling.dial([FIRST, SECOND], closed.getsockname()[1], PATIENCE))
+    assert caught.value.refused
+    with socket.create_server((str(FIRST), 0), backlog=0) as full, socket.socket() as filling:
+        filling.connect(full.getsockname())
+        with pytest.raises(dialling.Unreachable, match="no answer within 0 seconds") as caught:
+            looped(dialling.dial([FIRST], full.getsockname()[1], 0.1))
+    assert not caught.value.refused
+    with pytest.raises(dialling.Unreachable, match="no address") as caught:
+        looped(dialling.dial([], 1, PATIENCE))
+    assert not caught.value.refused

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from base64 import b64encode
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,8 @@ def unresolving(monkeypatch: pytest.MonkeyPatch) -> None:
     """No name is known here, as behind many a company's proxy."""
 
     def look_up(host: str, port: int) -> list[Address]:
+        if host == "127.0.0.1":
+            return [ip_address(host)]
         raise socket.gaierror(socket.EAI_NONAME, "not known")
 
     monkeypatch.setattr(resolve, "_look_up", look_up)
