@@ -58,12 +58,16 @@ class Relay:
         self.last = self._loop.time()
 
     def start(self, first: bytes = b"") -> None:
-        """Begins to copy; `first` came from the client already."""
-        self._listen(SERVER)
-        if not self._discards:
-            self._listen(CLIENT)
-            if first:
-                self._take(CLIENT, first)
+        """Begins to copy; `first` came from the client already. Without room in the kernel (epoll(7)) it ends at once."""
+        try:
+            self._listen(SERVER)
+            if not self._discards:
+                self._listen(CLIENT)
+        except OSError:
+            self.close()
+            return
+        if first and not self._discards:
+            self._take(CLIENT, first)
 
     def discard(self) -> None:
         """From now on reads what the client says, and drops it. For `one_way`, when its request is complete."""
