@@ -58,7 +58,7 @@ class Relay:
         self.last = self._loop.time()
 
     def start(self, first: bytes = b"") -> None:
-        """Begins to copy; `first` came from the client already. Without room in the kernel (epoll(7)) it ends at once."""
+        """Begins to copy; `first` came from the client already. Ends where the kernel has no room (epoll_ctl(2))."""
         try:
             self._listen(SERVER)
             if not self._discards:

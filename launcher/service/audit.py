@@ -20,17 +20,16 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
-from launcher.jail import capabilities, hygiene, landlock, syscalls
+from launcher.jail import landlock
 from launcher.ledger import audit_records as records
-from launcher.ledger import audit_socket
 from launcher.ledger.audit_stream import GREETING
+from launcher.service import peers
+from launcher.service.audit_access import ABI_OF_SIGNALS, provoke
 from launcher.session.places import AUDIT_SOCKET
 from policy.errors import Refusal
 
 log = logging.getLogger("paddock.service.audit")
 
-_CAP_AUDIT_READ = 37
-_ABI_OF_SIGNALS = 6
 _PROOF_SECONDS = 5.0
 _HEADER = 16  # sizeof(struct nlmsghdr)
 _CREDENTIALS = struct.Struct("iII")
@@ -72,44 +71,6 @@ class _Kept(NamedTuple):
 
     domain: bytes
     messages: list[bytes]
-
-
-def join() -> int:
-    """Joins the audit's multicast group, then gives up every capability, as a service under its unit must.
-
-    To be called before anything is started and while there is one thread. Root keeps what it has: its launchers hear
-    for themselves, and jails of root take other capabilities to be made.
-
-    Returns:
-        The socket, owned by the caller; -1 where this process may not read the audit.
-
-    Raises:
-        Refusal: capabilities-kept.
-    """
-    if os.geteuid() == 0:
-        return -1
-    listener = -1
-    if syscalls.capget()[0] >> _CAP_AUDIT_READ & 1:
-        listener = audit_socket.listening()
-    capabilities.drop_all()
-    return listener
-
-
-def provoke(abi: int) -> None:
-    """Lets a child be refused something by Landlock, as each new command is: its record proves that records arrive.
-
-    Args:
-        abi: of the kernel's Landlock; 6 at least, which knows signals.
-    """
-    child = os.fork()
-    if child == 0:
-        try:
-            hygiene.no_new_privs()
-            landlock.restrict((), abi=abi, network=False, log=True)
-            os.kill(os.getppid(), 0)
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
 
 
 class Exchange:
@@ -157,7 +118,7 @@ class Exchange:
         """
         asyncio.get_running_loop().add_reader(self._listener.fileno(), self.drain)
         abi = landlock.abi()
-        if abi >= _ABI_OF_SIGNALS:
+        if abi >= ABI_OF_SIGNALS:
             provoke(abi)
         try:
             await asyncio.wait_for(self.heard.wait(), _PROOF_SECONDS)
@@ -233,27 +194,33 @@ class Exchange:
                     os.close(fd)
 
     def _admit(self, pid: int, fd: int) -> None:
-        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
-            os.close(fd)
-            log.warning("process %s cannot be given audit records: it has sent no socket", pid)
-            return
-        stream = socket.socket(fileno=fd)
-        usable = stream.family == socket.AF_UNIX and stream.type == socket.SOCK_DGRAM
-        if not usable or len(self._launchers) >= MOST_LAUNCHERS:
-            stream.close()
-            log.warning("process %s cannot be given audit records: %s", pid, "too many" if usable else "another socket")
-            return
-        stream.setblocking(False)
         try:
             pidfd = os.pidfd_open(pid)
         except OSError:  # it has ended already
-            stream.close()
+            os.close(fd)
             return
+        if objection := self._objection(pidfd, fd):
+            os.close(fd)
+            os.close(pidfd)
+            log.warning("process %s cannot be given audit records: %s", pid, objection)
+            return
+        stream = socket.socket(fileno=fd)
+        stream.setblocking(False)
         if pid in self._launchers:
             self._remove(pid)
         self._launchers[pid] = _Launcher(pid, pidfd, stream)
         asyncio.get_running_loop().add_reader(pidfd, self._remove, pid)
         self._again()
+
+    def _objection(self, pidfd: int, fd: int) -> str:
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            return "it has sent no socket"
+        with socket.socket(fileno=os.dup(fd)) as sent:
+            if (sent.family, sent.type) != (socket.AF_UNIX, socket.SOCK_DGRAM):
+                return "it has sent another socket"
+        if len(self._launchers) >= MOST_LAUNCHERS:
+            return "too many have asked"
+        return "" if peers.depth_of(pidfd) == 1 else "it is in a PID namespace of its own"
 
     def _remove(self, pid: int) -> None:
         launcher = self._launchers.pop(pid)

@@ -64,7 +64,7 @@ async def serve(
         version: of Paddock, for the API.
         parse: understands the words of `paddock run`.
         sockets: listening ones that somebody has made for it; None asks the service manager.
-        audit: a socket that hears the kernel's audit (`launcher.service.audit.join`), owned by this call; -1 for none.
+        audit: a socket that hears the kernel's audit (`audit_access.join`), owned by this call; -1 for none.
 
     Returns:
         The exit status.

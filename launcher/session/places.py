@@ -27,8 +27,22 @@ class Places:
 
     def own(self) -> tuple[str, ...]:
         """The directories that no jail may reach, whatever else is granted."""
-        own = (self.config, self.state, self.cache, SYSTEM_RUNTIME)
-        return own if self.runtime == self.state + "/run" else (*own, self.runtime)
+        return (self.config, self.state, self.cache, SYSTEM_RUNTIME, *self.runtimes())
+
+    def runtimes(self) -> tuple[str, ...]:
+        """Where a service of this user may listen outside of `state`: this environment's place, and a login's."""
+        usual = f"/run/user/{os.geteuid()}/paddock"
+        return (usual,) if self.runtime in (usual, self.state + "/run") else (self.runtime, usual)
+
+    def make_runtimes(self) -> None:
+        """Makes those whose runtime directory is there and this user's: a jail can only hide what exists."""
+        for path in self.runtimes():
+            try:
+                above = os.lstat(os.path.dirname(path))
+                if above.st_uid == os.geteuid() and above.st_mode & 0o170000 == 0o040000:
+                    make_private(path)
+            except OSError:
+                continue  # then nobody can listen there, either
 
 
 def places(environ: "os._Environ[str] | dict[str, str]") -> Places:

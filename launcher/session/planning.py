@@ -75,6 +75,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         machine.depends_on_setting(path)
     for own in (places.state, places.cache):
         made(own)
+    places.make_runtimes()
 
     for line in left_open.sweep(places.state):
         messages.say(f"paddock: {printable(line)}")

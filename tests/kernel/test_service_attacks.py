@@ -97,6 +97,11 @@ def test_a_jailed_process_cannot_reach_it(service: Served, switch: str) -> None:
         assert ended.returncode in (0, 125), ended
         assert "HTTP" not in ended.stdout
         assert ended.returncode == 125 or "no way" in ended.stdout, ended
+    # A caller who does not know where the service listens cannot hide it.
+    elsewhere = {**env, "XDG_RUNTIME_DIR": ""}
+    ended = service.paddock.call("run", "--ro", str(service.runtime), "--", *words, env=elsewhere)
+    assert "no way" in ended.stdout or "peer-refused" in ended.stdout, ended
+    assert ("peer-refused" in ended.stdout) is (not switch)
     refused = service.paddock.call("run", "--rw", str(service.runtime), "--", *words, env=env)
     assert refused.returncode == 125
     assert "grant-covers-state" in refused.stderr
@@ -105,6 +110,29 @@ def test_a_jailed_process_cannot_reach_it(service: Served, switch: str) -> None:
     service.create(*words, name=name, environment=environment)
     service.over(name)
     assert any("no way" in line for line in service.log(name)), service.log(name)
+
+
+@pytest.mark.parametrize("switch", ["", "PADDOCK_NO_USERNS"])
+def test_a_runtime_directory_that_a_service_makes_later_is_hidden(service: Served, switch: str) -> None:
+    """A jail that has the directory above in its view, and was there before the service, sees nothing of it."""
+    paddock = service.paddock
+    runtime = paddock.place / f"later{switch.lower()}"
+    runtime.mkdir()
+    paddock.who.give(runtime)
+    env = {**service.env, "XDG_RUNTIME_DIR": str(runtime), **({switch: "1"} if switch else {})}
+    line = f"echo up; read line; cat {runtime}/beside {runtime}/paddock/later"
+    words = paddock.words("run", "--quiet", "--ro", runtime, "--", "sh", "-c", line)
+    with paddock.who.start(words, cwd=paddock.worktree, env=env) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"up\n"
+        assert (runtime / "paddock").stat().st_mode & 0o7777 == 0o700
+        for path, text in ((runtime / "beside", "seen"), (runtime / "paddock/later", "not for jails")):
+            path.write_text(text)
+            path.chmod(0o644)
+        said, complaint = running.communicate(b"\n", timeout=60)
+    assert said in (b"seen", b"")  # without mounts what is new beside a hidden directory is not granted, either
+    assert said or switch, complaint
+    assert b"later" in complaint
 
 
 def test_planted_links_and_second_instances_are_refused(service: Served, installed: Installed, place: Path) -> None:

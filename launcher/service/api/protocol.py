@@ -42,7 +42,7 @@ class ControlProtocol(H11Protocol):
         super().__init__(config, server_state, app_state, _loop)
         self._door: Door = config.app.door  # type: ignore[union-attr]  # `Door.application` puts it there
         self._deadline: asyncio.TimerHandle | None = None
-        self._peer = peers.Peer(0, 0, 0)
+        self._peer = peers.Peer(0, 0, 0, 0)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Looks who it is."""
