@@ -6,8 +6,9 @@ On the launch path for them only (`launcher.verbs.run.RUNNERS`): no imports.
 
 _JAVASCRIPT = (".js", ".mjs", ".cjs")
 _SCRIPTS = (*_JAVASCRIPT, ".ts", ".mts", ".cts", ".tsx", ".jsx")
-_ENV = ("-u", "--unset", "-C", "--chdir")
-_NODE = ("-r", "--require", "--import", "--loader", "--experimental-loader", "-C", "--conditions", "--title")
+_ENV = ("-u", "--unset", "-C", "--chdir", "-a", "--argv0")
+_NODE = ("-r", "--require", "--import", "--loader", "--experimental-loader", "-C", "--conditions", "--title",
+         "--env-file", "--env-file-if-exists", "--inspect-port")  # fmt: skip
 _NPM = ("-p", "--package", "--prefix", "--registry", "--cache", "-w", "--workspace", "--userconfig", "--loglevel")
 _UV = ("--from", "--with", "-p", "--python", "--index-url", "--directory", "--project", "--with-requirements", "-w")
 
@@ -37,6 +38,14 @@ TABLE = {
 FETCHING = frozenset(("npx", "pnpx", "bunx", "npm", "pnpm", "yarn", "bun", "uvx", "uv", "pipx"))
 """Those that look for a package at its registry when they are started."""
 
+_NAMED = {
+    **dict.fromkeys(("npx", "npm", "bunx", "yarn"), ("-p", "--package")),
+    **dict.fromkeys(("pnpx", "pnpm", "bun"), ("--package",)),
+    **dict.fromkeys(("uvx", "uv"), ("--from",)),
+    "pipx": ("--spec",),
+}
+"""Their options that name the package, where the command has another name."""
+
 _INTERPRETERS = frozenset(("node", "bun", "deno"))
 _MOST = 8  # runners behind one another
 
@@ -47,23 +56,59 @@ def started(argv: "list[str] | tuple[str, ...]") -> int:
     A script of an interpreter counts when it lies among installed packages or is named by an absolute path. Any other
     is a programme of the project, and no plan depends on it.
     """
+    return _road(argv)[-1]
+
+
+def fetched(argv: "list[str] | tuple[str, ...]") -> list[str]:
+    """The packages in which a runner of `FETCHING` looks for what `started` finds, as they are written.
+
+    Those that an option of the runner names, else the word itself; none without such a runner.
+    """
+    *road, at = _road(argv)
+    if not road or at == 0 or (name := argv[road[-1]].rpartition("/")[2]) not in FETCHING:
+        return []
+    options = _NAMED[name]
+    found = []
+    for place in range(road[-1] + 1, at):
+        option, equals, value = argv[place].partition("=")
+        if option in options:
+            found.append(value if equals else argv[place + 1])
+    return found or [argv[at]]
+
+
+def is_published(word: str) -> bool:
+    """Whether a package is named by its name: what an address, a repository or an alias leads to may be anybody's.
+
+    Source: package specifiers of npm (npm-package-arg) and of PyPI (PEP 508), whose ``owner/name`` and ``name @ URL``
+    are such. A path is the caller's own.
+    """
+    word = word.removeprefix("npm:")
+    if ":" in word:
+        return False
+    return "/" not in word or word.startswith(("/", "./", "../")) or (word.startswith("@") and word.count("/") == 1)
+
+
+def _road(argv: "list[str] | tuple[str, ...]") -> list[int]:
+    """Where the runners stand, from the first on, and behind them the place that `started` gives."""
     at = 0
+    road: list[int] = []
     for _ in range(_MOST):
         if at >= len(argv):
-            return 0
+            return [0]
         runner = TABLE.get(argv[at].rpartition("/")[2])
         if runner is None:
-            return at
+            return [*road, at]
+        road.append(at)
         interpreter = argv[at].rpartition("/")[2]
         found = _behind(argv, at + 1, runner)
         if found == 0:
-            return 0
+            return [0]
         word = argv[found]
         if interpreter == "node" or (interpreter in _INTERPRETERS and ("/" in word or word.endswith(_SCRIPTS))):
             package = interpreter != "node" and word.startswith(("@", "npm:"))
-            return found if package or word.startswith("/") or "node_modules/" in word else 0
+            return [*road, found if package or word.startswith("/") or "node_modules/" in word else 0]
         at = found
-    return 0
+    return [0]
 
 
 def _behind(
@@ -118,7 +163,8 @@ def base_name(word: str) -> str:
     """A programme's name without directory, npm scope, version (`@` or `==`), extras and JavaScript suffix."""
     name = word.rpartition("/")[2]
     name = name[:1] + name[1:].partition("@")[0]
-    name = name.partition("==")[0].partition("[")[0] or name
+    for mark in ("==", "[", ">", "<", "~=", "!="):  # of PEP 508
+        name = name.partition(mark)[0] or name
     for suffix in _JAVASCRIPT:
         name = name.removesuffix(suffix)
     return name

@@ -148,9 +148,10 @@ def key_words(options: cli.Parsed, command: list[str]) -> tuple[tuple[object, ..
         from policy import runners
 
         started = runners.started(command)
-        if "://" in command[started]:  # no provider, and perhaps a password
+        packages = tuple(runners.fetched(command))
+        if "://" in " ".join((command[started], *packages)):  # no provider, and perhaps a password
             started = 0
-    words: list[object] = [command[0], (started, command[started]) if started else 0, tuple(names)]
+    words: list[object] = [command[0], (started, command[started], *packages) if started else 0, tuple(names)]
     for name in sorted(options):
         if name not in _UNPLANNED:
             choice = options[name]

@@ -79,13 +79,20 @@ class SandboxTranslationRegistry:
         return strategy.spec if isinstance(strategy, DeclaredStrategy) else None
 
     def detect(self, argv: Sequence[str]) -> Detected | None:
-        """The provider whose command or ACP adapter `argv` starts; None when it is none or not clear which one."""
+        """The provider whose command or ACP adapter `argv` starts; None when it is none or not clear which one.
+
+        A package that is fetched for it has to be that provider's own: anybody's may bring a command of the same name.
+        """
+        fetched = [runners.name_of(word) for word in runners.fetched(list(argv)) if runners.is_published(word)]
+        if not fetched and runners.fetched(list(argv)):
+            return None
         found = [
             Detected(name, at, adapter=adapter)
             for name in self.names()
             if (spec := self.spec(name)) is not None
             for adapter, programmes in ((False, spec.commands), (True, spec.adapters))
             if (at := program_index(argv, programmes)) is not None
+            and (not fetched or not {*spec.commands, *spec.adapters}.isdisjoint(fetched))
         ]
         return found[0] if len(found) == 1 else None
 

@@ -52,6 +52,9 @@ def test_every_usual_way_to_start_a_provider_is_recognised(provider: str, packag
         ["node", f"node_modules/{package}/dist/index.js"],
         [f"{MODULES}/{package}/dist/index.js"],
         ["nice", "-n", "5", "env", "A=1", "npx", "-y", package],
+        ["npx", "-p", "typescript", "-p", package, command],
+        ["node", "--env-file", "x", f"{MODULES}/{package}/cli.mjs"],
+        ["env", "-a", "x", command],
         ["timeout", "-k", "1", "60", command],
     ):
         found = REGISTRY.detect(argv)
@@ -86,6 +89,7 @@ def test_a_programme_of_one_platform_is_recognised(argv: list[str], name: str) -
         (["/home/u/.local/bin/vibe-acp"], True),
         (["uvx", "mistral-vibe"], False),
         (["uvx", "--from", "mistral-vibe==3.0.2", "vibe-acp"], True),
+        (["uvx", "--from", "mistral-vibe[all]>=3", "vibe-acp"], True),
         (["uv", "tool", "run", "--from", "mistral-vibe", "vibe-acp"], True),
         (["pipx", "run", "--spec", "mistral-vibe", "vibe-acp"], True),
     ],
@@ -106,6 +110,13 @@ def test_vibe_is_recognised(argv: list[str], adapter: bool) -> None:
         ["sh", "-c", "claude -p hi"],
         ["grep", "claude", "file"],
         ["npx", "@evil/codex"],
+        ["npx", "-p", "@evil/codex", "codex"],
+        ["npm", "exec", "--package=@evil/codex", "--", "codex"],
+        ["pnpm", "--package=@evil/codex", "dlx", "codex"],
+        ["npx", "evil/gemini-cli"],
+        ["npx", "github:evil/gemini-cli"],
+        ["npx", "-p", "https://evil.example/@openai/codex", "codex"],
+        ["npx", "@openai/codex@npm:evil"],
         ["node", f"{MODULES}/@evil/codex/codex.js"],
         ["npx", "-c", "claude"],
         ["env", "-S", "claude -p"],
@@ -119,13 +130,17 @@ def test_vibe_is_recognised(argv: list[str], adapter: bool) -> None:
         ["env", "claude=1"],
         ["timeout", "claude"],
         ["uvx", "--from", "vibe", "other"],
+        ["uvx", "--from=evil", "vibe"],
+        ["uvx", "--from", "git+https://evil.example/mistral-vibe", "vibe"],
+        ["uvx", "mistral-vibe @ https://evil.example/x.whl"],
+        ["pipx", "run", "--spec", "evil", "vibe-acp"],
         ["uv", "pip", "vibe"],
         ["env", "--", "--"],
         ["env"] * 40 + ["claude"],
     ],
 )
 def test_nothing_else_is_taken_for_a_provider(argv: list[str]) -> None:
-    """Another scope is another publisher; a project's own script, a shell line and a mere argument are no agents."""
+    """Another package is another publisher's; a project's script, a shell line and a mere argument are no agents."""
     assert REGISTRY.detect(argv) is None
 
 
@@ -162,6 +177,7 @@ def test_any_command_line_has_one_answer(argv: list[str]) -> None:
     assert at == 0 or runners.base_name(argv[0]) in runners.TABLE
     found = REGISTRY.detect(argv)
     assert found is None or found.at == at
+    assert all(any(word in given for given in argv) for word in runners.fetched(argv))
     assert found is None or len(load_registry(about=argv).names()) >= 1
 
 
@@ -172,10 +188,12 @@ def test_only_what_a_runner_starts_is_in_the_key_of_a_plan() -> None:
         ["npx", "git+https://u:s3cret@example.com/x.git"],
         ["claude", "s3cret"],
         ["node", "-e", "s3cret"],
+        ["npx", "-p", "git+https://u:s3cret@example.com/x.git", "codex"],
     ):
         words, _ = key_words({}, argv)
         assert "s3cret" not in repr(words)
     assert key_words({}, ["env", "claude"]) != key_words({}, ["env", "codex"])
+    assert key_words({}, ["npx", "-p", "@openai/codex", "codex"]) != key_words({}, ["npx", "-p", "@evil/x", "codex"])
     assert key_words({}, ["node", "a.js"]) == key_words({}, ["node", "b.js"])
 
 
