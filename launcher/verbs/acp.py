@@ -44,17 +44,23 @@ _MOST_GRACE = 3600.0
 
 def main(argv: list[str]) -> int:
     """Runs a provider behind the bridge; returns its exit status."""
-    options, command = cli.parse(argv, EXTRA, verb="acp")
-    if "--help" in options:
-        print(help_page.of_verb("acp", SYNOPSIS, EXAMPLES, about=NOTES, options=EXTRA, launch=cli.OPTIONS))
-        return 0
-    if "--detach" in options:
-        raise cli.usage("--detach goes with `paddock run`; an agent that outlives its editor: paddock attach", "acp")
-    if "--supervised" in options and command:
+    from launcher.bridges.acp import refused
+
+    with refused.answering():
+        options, command = cli.parse(argv, EXTRA, verb="acp")
+        if "--help" in options:
+            print(help_page.of_verb("acp", SYNOPSIS, EXAMPLES, about=NOTES, options=EXTRA, launch=cli.OPTIONS))
+            return 0
+        if "--detach" in options:
+            raise cli.usage(
+                "--detach goes with `paddock run`; an agent that outlives its editor: paddock attach", "acp"
+            )
+        supervised = "--supervised" in options and bool(command)
+        status = 0 if supervised else launch(argv)
+    if supervised:
         from launcher.verbs import attach
 
         return attach.editor(options, command)
-    status = launch(argv)
     messages.show()
     # The thread that loads what requests are checked with may not have finished: nobody waits for it any more.
     os._exit(status)

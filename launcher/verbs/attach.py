@@ -10,6 +10,7 @@ import signal
 from typing import Any
 
 from launcher import cli
+from launcher.bridges.acp import refused
 from launcher.service.attaching import Attached, status_of
 from launcher.service.client import Client, session_path
 from launcher.service.raw_terminal import LEAVE_NAME
@@ -81,7 +82,8 @@ def editor(options: cli.Parsed, command: list[str]) -> int:
     """
     where = places.places(os.environ)
     client = Client(where)
-    name = _agent(client, where, options, command, new="--new" in options)
+    with refused.answering():
+        name = _agent(client, where, options, command, new="--new" in options)
     try:
         attached = Attached(client, name, mode="acp", take="--take" in options, offset=None)
         status = _follow(attached, name)

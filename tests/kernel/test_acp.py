@@ -261,3 +261,19 @@ def test_a_choice_that_there_is_not_is_refused(user_paddock: Paddock, words: tup
 def test_a_provider_that_is_not_there(user_paddock: Paddock) -> None:
     """The launcher's own error and status pass."""
     assert user_paddock.refused("acp", "--", "nosuch", status=127).reference == "command-not-found"
+
+
+def test_an_editor_is_answered_when_nothing_can_be_started(user_paddock: Paddock) -> None:
+    """By its first request's error, which it shows: of the command line, of the plan, of the launch itself."""
+    wrong = {"usage": ("--nosuch",), "grant-missing": ("--ro", "nosuch"), "session-in-use": ("--session", "one")}
+    with Editor(user_paddock, "--session", "one") as living:
+        living.say(b"ready\n")
+        assert living.line() == b"ready\n"
+        for reference, words in wrong.items():
+            with Editor(user_paddock, *words) as editor:
+                editor.send(request("initialize", 7, protocolVersion=1))
+                answer = editor.read()
+                status, said = editor.end()
+            assert (answer["id"], answer["error"]["data"]["errorType"]) == (7, reference)
+            assert answer["error"]["message"] in said.decode()
+            assert status == 125

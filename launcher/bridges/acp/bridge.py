@@ -4,6 +4,8 @@ Two processes. The child is the launcher of an ordinary session (`launcher.sessi
 input and output; this one, which the client knows, carries the lines and judges them. The child dies with this process,
 and its jail with the child, so that a SIGKILL here leaves nothing.
 
+Nothing is read from the client before the provider is executed: what is refused until then is the answer to it.
+
 When the client closes its side the provider gets the end of its input, when a signal asks this process to end it gets
 the signal; then a grace period, then SIGTERM, then the jail is ended. The launcher finishes the session as always.
 """
@@ -17,10 +19,11 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from launcher.bridges.acp import refused
 from launcher.bridges.acp.audit import Audit
 from launcher.bridges.acp.front import Front
+from launcher.bridges.acp.notice import Listener, Teller
 from launcher.bridges.acp.places import Place
-from launcher.bridges.acp.relay import Relay
 from launcher.bridges.acp.rules import Choices, Rules
 from launcher.jail import hygiene, init, processes
 from launcher.ledger import record, store
@@ -74,7 +77,8 @@ def serve(
         strict: refuse when hand-off files have changed.
         choices: what the bridge does with what the client offers.
         grace: seconds for the provider to end by itself when the client has left.
-        observer: see `run.run`; called in the launcher's process, also with "refused" and a Refusal's dictionary.
+        observer: see `run.run`; called in the launcher's process, also with "refused" and a Refusal's dictionary. Where
+            there is none, the client is told of a Refusal.
 
     Returns:
         The provider's exit status, 128+N when signal N ended it; 125 when Paddock refused, which it has said then.
@@ -86,9 +90,9 @@ def serve(
     init.block_signals()
     child = os.fork()
     if child == 0:
-        _launch(own, to_provider, from_provider, notice, observer, lambda tell: run.run(
+        _launch(own, to_provider, from_provider, notice, observer, lambda told, observed: run.run(
             entry, arguments, places, given=given, name=session, report=report, verbose=verbose, quiet=quiet,
-            strict=strict, started=started, on_start=tell, observer=observer,
+            strict=strict, started=started, on_start=told, observer=observed,
         ))  # fmt: skip
     for fd in (to_provider[0], from_provider[1], notice[1]):
         os.close(fd)
@@ -96,7 +100,7 @@ def serve(
     # What requests are checked with takes a while to load: meanwhile the provider starts.
     threading.Thread(target=_load).start()
     rules = Rules(entry.plan, choices, audit)
-    bridge = _Bridge(child, notice[0], grace)
+    bridge = _Bridge(child, Listener(notice[0]), grace, answers=observer is None)
 
     def remember(identifier: str, _: Place) -> None:
         try:
@@ -123,9 +127,10 @@ def _load() -> None:
 
 def _launch(parent: int, to_provider: tuple[int, int], from_provider: tuple[int, int], notice: tuple[int, int],
             observer: Callable[[str, Any], None] | None,
-            session: Callable[[Callable[[int], None]], int]) -> NoReturn:  # fmt: skip
+            session: Callable[[Callable[[int], None], Callable[[str, Any], None]], int]) -> NoReturn:  # fmt: skip
     """The child: the launcher of the session. Nothing may escape from here."""
     status = EXIT_REFUSED
+    teller = Teller(notice[1])
     try:
         processes.tie_to_parent(parent)
         init.unblock_signals()
@@ -134,18 +139,23 @@ def _launch(parent: int, to_provider: tuple[int, int], from_provider: tuple[int,
         for fd in (*to_provider, *from_provider, notice[0]):
             os.close(fd)
 
-        def tell(pid: int) -> None:
-            os.write(notice[1], pid.to_bytes(8, "little"))
-            os.close(notice[1])
+        def observed(what: str, data: Any) -> None:  # noqa: ANN401  # as `observer`
+            if what == "started":
+                teller.begun()
+            if observer is not None:
+                observer(what, data)
 
-        status = session(tell)
+        status = session(teller.init, observed)
     except Refusal as refusal:
         messages.say(str(refusal))
         status = refusal.exit_code
+        teller.refused(refusal)
         if observer is not None:
             observer("refused", refusal.as_dict())
     except BaseException as error:
-        messages.say(str(init.failure("paddock could not go on", error)))
+        failure = init.failure("paddock could not go on", error)
+        messages.say(str(failure))
+        teller.refused(failure)
     finally:
         os._exit(status)
 
@@ -153,12 +163,12 @@ def _launch(parent: int, to_provider: tuple[int, int], from_provider: tuple[int,
 class _Bridge:
     """The loop."""
 
-    def __init__(self, child: int, notice: int, grace: float) -> None:
+    def __init__(self, child: int, notice: Listener, grace: float, *, answers: bool) -> None:
         self._child = child
         self._notice = notice
         self._grace = grace
+        self._answers = answers
         self._status: int | None = None
-        self._init = 0
         self._deadline: float | None = None
         self._step = 0
         self._hurry = False
@@ -177,26 +187,35 @@ class _Bridge:
         poll = select.poll()
         signals = init.open_signals()
         poll.register(signals, select.POLLIN)
-        poll.register(self._notice, select.POLLIN)
+        poll.register(self._notice.fd, select.POLLIN)
         client = (os.dup(0), os.dup(1))
         _close_standard()
-        front = Front(poll, client, provider, rules, connect, found, directory)
-        relay = front.relay
+        front: Front | None = None
         try:
-            while self._status is None or not (relay.agent_ended or self._is_late()):
+            while self._status is None or not (front is None or front.relay.agent_ended or self._is_late()):
                 for fd, events in poll.poll(self._patience()):
                     if fd == signals:
                         self._on_signals(signals)
-                    elif fd == self._notice:
+                    elif front is not None and front.serve(fd, events):
+                        continue
+                    elif fd == self._notice.fd:
                         self._on_notice(poll)
-                    else:
-                        front.serve(fd, events)
-                if relay.client_ended and self._deadline is None and self._status is None:
+                if front is None and self._notice.begun:
+                    front = Front(poll, client, provider, rules, connect, found, directory)
+                left = front is not None and front.relay.client_ended
+                if left and self._deadline is None and self._status is None:
                     self._deadline = time.monotonic() + self._grace
                 if self._status is None and self._is_late():
-                    self._next_step(relay)
+                    self._next_step(front)
+            if self._answers and self._notice.refusal is not None and front is None:
+                refused.answer(self._notice.refusal, client)
         finally:
-            front.close()
+            self._notice.close()
+            if front is not None:
+                front.close()
+            else:
+                os.close(client[0])
+                os.close(client[1])
         code = os.waitstatus_to_exitcode(self._status)
         return code if code >= 0 else 128 - code
 
@@ -224,9 +243,10 @@ class _Bridge:
         if self._deadline is None:
             self._deadline = time.monotonic() + self._grace
 
-    def _next_step(self, relay: Relay) -> None:
+    def _next_step(self, front: Front | None) -> None:
         """The grace period is over, or the time after SIGTERM is."""
-        relay.end_agent_input()
+        if front is not None:
+            front.relay.end_agent_input()
         self._step += 1
         if self._step == 1:
             self._tell(signal.SIGCONT)
@@ -235,7 +255,7 @@ class _Bridge:
             return
         self._hurry = True
         self._deadline = time.monotonic() + _FINISHING
-        if self._step == 2 and self._init:
+        if self._step == 2 and self._notice.init:
             self._kill_init()
         else:
             os.kill(self._child, signal.SIGKILL)
@@ -243,12 +263,12 @@ class _Bridge:
     def _kill_init(self) -> None:
         """Ends the jail by its init, so that the launcher is there to finish the session."""
         try:
-            pidfd = os.pidfd_open(self._init)
+            pidfd = os.pidfd_open(self._notice.init)
         except ProcessLookupError:
             return
         try:
             # Its number may be somebody else's by now; a child of the launcher is the init.
-            if self._init in processes.children(self._child):
+            if self._notice.init in processes.children(self._child):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         except ProcessLookupError:
             return
@@ -269,12 +289,10 @@ class _Bridge:
                 self._deadline = time.monotonic() + _LAST_WORDS if self._hurry else None
 
     def _on_notice(self, poll: select.poll) -> None:
-        data = os.read(self._notice, 8)
-        if len(data) == 8:
-            self._init = int.from_bytes(data, "little")
-        else:
-            poll.unregister(self._notice)
-            os.close(self._notice)
+        fd = self._notice.fd
+        self._notice.read()
+        if self._notice.fd == -1:
+            poll.unregister(fd)
 
 
 def _close_standard() -> None:
