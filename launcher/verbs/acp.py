@@ -8,6 +8,7 @@ from launcher import cli
 from launcher.session import messages, places
 from launcher.verbs import help_page
 from launcher.verbs import run as runs
+from policy.errors import printable
 
 SYNOPSIS = "[options] -- PROVIDER [ARGUMENT]..."
 EXTRA: tuple[tuple[str, str, str, str], ...] = (
@@ -81,6 +82,11 @@ def launch(argv: list[str], observer: "Callable[[str, Any], None] | None" = None
         return 0
     from launcher.bridges.acp import bridge, rules
 
+    if not entry.plan.provider and entry.plan.provider_source.startswith("auto"):
+        messages.say(
+            f"paddock: warning: {printable(command[0])} is no agent that Paddock knows: no login, keys or hosts of one "
+            "are in its jail; --provider NAME says which it is, --provider none that it needs none"
+        )
     name, report = launch.get("--session"), launch.get("--report")
     return bridge.serve(
         entry,

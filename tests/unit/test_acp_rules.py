@@ -219,8 +219,9 @@ def test_a_login_in_a_terminal_is_taken_out(bridge: Bridge) -> None:
         {"id": "a", "name": "A"},
         {"id": "t", "name": "T", "type": "terminal", "args": ["--login"], "env": {"LD_PRELOAD": "/w/evil.so"}},
         {"id": "z", "name": "Z", "_meta": {"terminal-auth": {"command": "/w/evil"}, "kept": 1}},
+        {"id": "q", "name": "Q", "_meta": {"type": "terminal", "args": ["--login"], "env": {"PATH": "/w"}, "kept": 1}},
     ]
-    kept = [{"id": "a", "name": "A"}, {"id": "z", "name": "Z", "_meta": {"kept": 1}}]
+    kept = [{"id": "a", "name": "A"}, *({"id": name, "name": name.upper(), "_meta": {"kept": 1}} for name in "zq")]
     for message, place in (
         ({"id": 0, "result": {"protocolVersion": 1, "authMethods": methods}}, "result"),
         ({"id": 9, "error": {"code": -32000, "message": "", "data": {"authMethods": methods}}}, "error"),

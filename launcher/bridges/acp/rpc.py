@@ -12,6 +12,8 @@ INTERNAL_ERROR = -32603
 DENIED = -32003
 """Within the range that JSON-RPC leaves to servers; ACP itself uses -32000 (authentication) and -32002 (not found)."""
 
+AUTH_REQUIRED = -32000
+
 Id = str | int
 
 _MOST_ID = 1 << 53

@@ -5,6 +5,7 @@ searched, at the speed of memory, for everything from which *some* JSON parser c
 
 - the beginnings of policed words behind their quote, as they are and with the slash escaped (RFC 8259, section 7);
 - the methods that clients know in whole, in case that a dispatcher forgives white space around them;
+- what is about logins, that error of the protocol's included;
 - escapes of printable ASCII: ``\\u0066`` is ``f``;
 - NUL and whatever is not UTF-8 (RFC 3629): a sloppy decoder that leaves such bytes out would join what they split.
 
@@ -22,6 +23,7 @@ _TO_CLIENT = (
     *(room + slash for room in _ROOMS for slash in _SLASHES),
     *(room + slash + name for room, name in _METHODS for slash in _SLASHES),
     b'"authMethods"',
+    b"-32000",
     b"\0",
 )
 _TO_AGENT = re.compile(rb'"initialize"|"session\\?/(?:new|load|resume|fork|list)"|\\u00[2-7]')

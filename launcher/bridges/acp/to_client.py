@@ -7,7 +7,7 @@ goes on in the bridge's own words: only the protocol's own fields, with the cano
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from launcher.bridges.acp import capabilities, rpc, scan, strict
+from launcher.bridges.acp import logins, rpc, scan, strict
 from launcher.bridges.acp.judge import READ, WRITE
 from launcher.bridges.acp.outcome import Outcome
 from launcher.bridges.acp.places import Place
@@ -86,12 +86,12 @@ class ToClient:
         other, changed = self._jail.shown(message)
         if changed:
             return Outcome(strict.encode(other))
-        login, changed = capabilities.for_client(message)
-        if changed:
+        advised, changed = logins.advised(message, self._rules.plan)
+        safe, stripped = logins.without_terminals(advised)
+        if stripped:
             why = "the client would run it outside of the jail"
             self._rules.audit.refused("initialize", "offer a login in a terminal", target=why)
-            return Outcome(strict.encode(login))
-        return Outcome(strict.unmistakable(line))
+        return Outcome(strict.encode(safe) if changed or stripped else strict.unmistakable(line))
 
     def unreadable(self, why: str) -> Outcome:
         """The answer to a line that might ask for something, and cannot be read for certain."""
