@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from launcher.vcs.journal import Run
 from launcher.vcs.merge import work
+from launcher.vcs.merge.models import MergeDescriptor
 from launcher.vcs.merge.outcome import Source
 from launcher.vcs.merge.target import Target, find
 
@@ -174,6 +175,19 @@ class Ground:
     def status(self, at: Path | None = None) -> list[str]:
         """Lines of `git status --porcelain`."""
         return self.git("status", "--porcelain", at=at).splitlines()
+
+
+def last(run: Run) -> MergeDescriptor:
+    """What is told of the child that a run met a conflict in, else of the last one that it merged."""
+    assert run.outcome is not None
+    status = run.outcome.conflicted or run.outcome.merged[-1]
+    assert status.merge_descriptor is not None
+    return status.merge_descriptor
+
+
+def statuses(descriptor: MergeDescriptor) -> dict[str, str]:
+    """What became of each submodule, by its name."""
+    return {result.submodule_name: result.status.value for result in descriptor.submodule_merge_results}
 
 
 def _data(content: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.support import templates
 from tests.support.ground import Entry, Ground
 
 LINES = "".join(f"{number}\n" for number in range(20))
@@ -37,7 +38,7 @@ class Nested:
 
     @classmethod
     def make(cls, root: Path) -> None:
-        """Makes it (about a second); copies of `root` are as good."""
+        """Makes it (about a second)."""
         inner = Ground(root / "inner-up", {"i": LINES})
         lib = Ground(
             root / "lib-up", {"l": LINES, ".gitmodules": modules(inner="inner"), "inner": link(inner.id("main"))}
@@ -49,6 +50,12 @@ class Nested:
              "doc": link(doc.id("main"))},
         )  # fmt: skip
         main.git("submodule", "--quiet", "update", "--init", "--recursive")
+
+    @classmethod
+    def copied(cls, root: Path) -> "Nested":
+        """What `make` makes, as a copy of what it has made once."""
+        templates.repeat(cls.make, root)
+        return cls(root)
 
     def populate(self, worktree: Path) -> None:
         """Checks out all submodules of a worktree."""

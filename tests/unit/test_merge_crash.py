@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import templates
 from tests.support.ground import Ground
 from tests.support.merging import Task, forked
 from tests.support.nested import Nested, changed
@@ -19,29 +20,25 @@ ROUNDS = int(os.environ.get("PADDOCK_KILLS", "1"))
 pytestmark = pytest.mark.timeout(300 if ROUNDS == 1 else 1800)
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def make(root: Path) -> None:
     """A repository with `lib` and `doc` and two children that change files everywhere, add, remove and retype some."""
-    root = tmp_path_factory.mktemp("crash")
-    Nested.make(root)
-    nested = Nested(root)
+    nested = Nested.copied(root)
     nested.child("one", lib=changed(1), doc=changed(1), main=changed(1))
     nested.child("two", lib=changed(18), doc=changed(18))
     nested.main.commit("two", {"new/file": "new\n", "big": "x" * 300_000})
     nested.main.commit("one", {"gone/away": "x\n"})
-    return root
 
 
 class Scene:
-    """One copy of the template, before a run.
+    """One copy of what `make` has made, before a run.
 
     Args:
-        template: what is copied.
         root: where to; made.
     """
 
-    def __init__(self, template: Path, root: Path) -> None:
-        shutil.copytree(template / "repo", root / "repo", symlinks=True)
+    def __init__(self, root: Path) -> None:
+        root.mkdir(exist_ok=True)
+        templates.repeat(make, root)
         self.nested = Nested(root)
         self.main = self.nested.main
         self.state = root / "state"
@@ -84,9 +81,9 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def after(template: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, object]]:
+def after(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, object]]:
     """The number of steps of a merge, and what it gives when nothing disturbs it."""
-    scene = Scene(template, tmp_path_factory.mktemp("after"))
+    scene = Scene(tmp_path_factory.mktemp("after"))
     done = scene.do("merge")
     assert done is not None
     assert done[1] == "done"
@@ -105,7 +102,7 @@ def after(template: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[int
     ids=["launcher", "launcher-and-git", "git-in-a-jail"],
 )
 def test_a_killed_merge_ends_all_old_or_all_new(
-    template: Path, after: tuple[int, dict[str, object]], tmp_path: Path, everything: bool, jailed: bool
+    after: tuple[int, dict[str, object]], tmp_path: Path, everything: bool, jailed: bool
 ) -> None:
     """After `--resume`, refs and files of all repositories are either as before or as after, and nothing is left."""
     steps, new = after
@@ -113,7 +110,7 @@ def test_a_killed_merge_ends_all_old_or_all_new(
     seen = set()
     for kill in range(1 + everything, steps + 1, 1 if ROUNDS > 1 else 12 if jailed else 5):
         for number in range(ROUNDS):
-            scene = Scene(template, tmp_path / f"{kill}-{number}")
+            scene = Scene(tmp_path / f"{kill}-{number}")
             assert scene.do("merge", kill_at=kill, everything=everything, jailed=jailed) is None
             if number:
                 scene.do("resume", kill_at=chance.randint(1, steps), everything=everything)
@@ -129,11 +126,11 @@ def test_a_killed_merge_ends_all_old_or_all_new(
     assert seen == {False, True}
 
 
-def test_a_killed_rollback_ends_all_old(template: Path, after: tuple[int, dict[str, object]], tmp_path: Path) -> None:
+def test_a_killed_rollback_ends_all_old(after: tuple[int, dict[str, object]], tmp_path: Path) -> None:
     """Killed while everything is taken back: `--resume` takes the rest back."""
     steps, new = after
     for kill in range(2, steps, 1 if ROUNDS > 1 else 9):
-        scene = Scene(template, tmp_path / str(kill))
+        scene = Scene(tmp_path / str(kill))
         scene.do("merge")
         if scene.do("rollback", run=scene.run_id(), kill_at=kill, everything=bool(kill % 4)) is not None:
             break  # a rollback has fewer steps
@@ -144,13 +141,11 @@ def test_a_killed_rollback_ends_all_old(template: Path, after: tuple[int, dict[s
         shutil.rmtree(tmp_path / str(kill))
 
 
-def test_an_unfinished_merge_can_be_taken_back(
-    template: Path, after: tuple[int, dict[str, object]], tmp_path: Path
-) -> None:
+def test_an_unfinished_merge_can_be_taken_back(after: tuple[int, dict[str, object]], tmp_path: Path) -> None:
     """Instead of forward, `--rollback` goes backward from wherever a run was killed."""
     steps, _ = after
     for kill in range(steps // 2, steps, 1 if ROUNDS > 1 else 5):
-        scene = Scene(template, tmp_path / str(kill))
+        scene = Scene(tmp_path / str(kill))
         assert scene.do("merge", kill_at=kill, everything=True) is None
         done = scene.do("rollback", run=scene.run_id())
         assert done is not None

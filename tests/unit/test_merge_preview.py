@@ -67,8 +67,7 @@ def test_one_that_cannot_be_merged_does_not_hide_the_others(ground: Ground) -> N
 
 def test_submodules_are_forecast_as_they_would_be_merged(tmp_path: Path) -> None:
     """Both sides' work in a submodule is no conflict where the lines are different, and leaves nothing behind."""
-    Nested.make(tmp_path)
-    nested = Nested(tmp_path)
+    nested = Nested.copied(tmp_path)
     nested.child("one", lib=changed(1))
     nested.child("two", lib=changed(18))
     nested.child("three", lib=LINES.replace("1\n", "ONE\n", 1))

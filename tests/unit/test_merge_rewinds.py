@@ -1,44 +1,22 @@
 """Submodules that a child would take back, and commits in them that it has left behind."""
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from launcher.vcs.journal import Run
 from launcher.vcs.merge import left, work
 from launcher.vcs.merge.children import all_of
 from launcher.vcs.merge.models import MergeDescriptor
 from launcher.vcs.merge.preview import preview
-from tests.support.ground import ENVIRONMENT
+from tests.support.ground import ENVIRONMENT, last, statuses
 from tests.support.nested import Nested, changed, link
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the repository has been made once."""
-    root = tmp_path_factory.mktemp("nested")
-    Nested.make(root)
-    return root
-
-
 @pytest.fixture
-def nested(template: Path, tmp_path: Path) -> Nested:
-    """A repository with submodules two levels deep; worktrees find its upstreams."""
-    shutil.copytree(template, tmp_path, symlinks=True, dirs_exist_ok=True)
-    return Nested(tmp_path)
-
-
-def last(run: Run) -> MergeDescriptor:
-    assert run.outcome is not None
-    status = run.outcome.conflicted or run.outcome.merged[-1]
-    assert status.merge_descriptor is not None
-    return status.merge_descriptor
-
-
-def statuses(descriptor: MergeDescriptor) -> dict[str, str]:
-    return {result.submodule_name: result.status.value for result in descriptor.submodule_merge_results}
+def nested(tmp_path: Path) -> Nested:
+    """A repository with submodules two levels deep."""
+    return Nested.copied(tmp_path)
 
 
 def test_going_back_is_taken_only_where_the_submodule_is_named(nested: Nested) -> None:

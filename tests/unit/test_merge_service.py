@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from launcher.vcs.merge.service import WorktreeMergeService
 from launcher.vcs.quarantine import lock, record
 from policy.errors import Refusal
 from policy.worktree import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
+from tests.support import templates
 from tests.support.nested import Nested, changed
 
 
@@ -55,31 +55,23 @@ class Team:
         return (self.root / name / path).read_text()
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The team's repositories, made once."""
-    root = tmp_path_factory.mktemp("team")
-    Nested.make(root)
-    nested = Nested(root)
+def make(root: Path) -> None:
+    """The team's repositories."""
+    nested = Nested.copied(root)
     for name in ("one", "two"):
         nested.main.git("worktree", "add", "-q", "-b", name, str(root / name))
         nested.populate(root / name)
         for path in ("lib/inner", "lib", "doc"):
             nested.main.git("config", "user.name", "T", at=root / name / path)
             nested.main.git("config", "user.email", "t@example.invalid", at=root / name / path)
-    return root
 
 
 @pytest.fixture
-def team(template: Path, tmp_path: Path) -> Team:
-    """A fresh copy of the team; git's absolute pointers between worktrees are written anew."""
+def team(tmp_path: Path) -> Team:
+    """A fresh copy of the team."""
     root = tmp_path / "team"
-    shutil.copytree(template, root, symlinks=True)
-    for file in [*root.glob("repo/.git/worktrees/*/gitdir"), *root.glob("*/.git"), *root.glob("*/**/.git")]:
-        if file.is_file():
-            file.write_text(file.read_text().replace(str(template), str(root)))
-    for config in root.glob("repo/.git/worktrees/**/config"):
-        config.write_text(config.read_text().replace(str(template), str(root)))
+    root.mkdir()
+    templates.repeat(make, root)
     return Team(root)
 
 

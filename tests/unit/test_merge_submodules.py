@@ -1,45 +1,23 @@
 """Merging with submodules: both sides' work arrives, from the innermost outwards, or nothing does."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from launcher.vcs.git import GitFailed
-from launcher.vcs.journal import Run
 from launcher.vcs.merge import work
 from launcher.vcs.merge.children import all_of
-from launcher.vcs.merge.models import MergeDescriptor, SubmoduleStatus
+from launcher.vcs.merge.models import SubmoduleStatus
 from launcher.vcs.merge.store import Store
 from policy.errors import Refusal
-from tests.support.ground import Ground
+from tests.support.ground import Ground, last, statuses
 from tests.support.nested import LINES, Nested, changed, link, modules
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the repository has been made once."""
-    root = tmp_path_factory.mktemp("nested")
-    Nested.make(root)
-    return root
-
-
 @pytest.fixture
-def nested(template: Path, tmp_path: Path) -> Nested:
+def nested(tmp_path: Path) -> Nested:
     """A repository with submodules two levels deep."""
-    shutil.copytree(template / "repo", tmp_path / "repo", symlinks=True)
-    return Nested(tmp_path)
-
-
-def last(run: Run) -> MergeDescriptor:
-    assert run.outcome is not None
-    status = run.outcome.conflicted or run.outcome.merged[-1]
-    assert status.merge_descriptor is not None
-    return status.merge_descriptor
-
-
-def statuses(descriptor: MergeDescriptor) -> dict[str, str]:
-    return {result.submodule_name: result.status.value for result in descriptor.submodule_merge_results}
+    return Nested.copied(tmp_path)
 
 
 def test_work_on_both_sides_of_every_level_is_merged(nested: Nested) -> None:
