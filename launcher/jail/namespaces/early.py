@@ -123,11 +123,7 @@ class EarlyView(View):
             if prepared is not None:
                 syscalls.mount_setattr(prepared[0], "", _HERE, _WRITABLE if operation.writable else _READ_ONLY)
                 self._attach(*prepared)
-        for operation in operations:
-            if operation.nested:
-                self._do(operation)
-        for mask in self._masks:
-            syscalls.mount_setattr(mask, "", syscalls.AT_EMPTY_PATH, _READ_ONLY)
+        self._cover_trees(operations)
 
     def close(self) -> None:
         """Lets go of all that leads outside, in a process that has no part in completing the view."""

@@ -90,11 +90,7 @@ class View:
             if prepared is not None and operation.writable:
                 syscalls.mount_setattr(prepared[0], "", _HERE, _WRITABLE)
                 self._attach(*prepared)
-        for operation in operations:
-            if operation.nested:
-                self._do(operation)
-        for mask in self._masks:
-            syscalls.mount_setattr(mask, "", syscalls.AT_EMPTY_PATH, _READ_ONLY)
+        self._cover_trees(operations)
         self._finish_own()
 
     def contains(self, path: str) -> bool:
@@ -131,6 +127,14 @@ class View:
         self._directories = {"/": self._root}
         if self._whole is None:
             os.mkdir("proc", 0o755, dir_fd=self._root)
+
+    def _cover_trees(self, operations: "Iterable[Operation]") -> None:
+        """What lies inside of trees, when those have been attached."""
+        for operation in operations:
+            if operation.nested:
+                self._do(operation)
+        for mask in self._masks:
+            syscalls.mount_setattr(mask, "", syscalls.AT_EMPTY_PATH, _READ_ONLY)
 
     def _do(self, operation: Operation) -> None:
         """One operation whose order matters, with what can go wrong on a disk that others change meanwhile."""
