@@ -46,28 +46,29 @@ def retreed(git: Git, tree: str, links: Links, where: Mapping[str, str]) -> list
             changes[path] = new.encode()
     if not changes:
         return []
-    made: list[str] = []
-    _make(git, tree, changes, where, made)
+    made = _made(git, tree, changes, where)
     _check(git, tree, made[-1], changes, where)
     return made
 
 
-def _make(git: Git, tree: str, changes: Mapping[bytes, bytes], where: Mapping[str, str], made: list[str]) -> bytes:
-    below: dict[bytes, dict[bytes, bytes]] = {}
-    for path, oid in changes.items():
-        name, _, rest = path.partition(b"/")
-        below.setdefault(name, {})[rest] = oid
-    lines: list[bytes] = []
-    for entry in filter(None, git.run("ls-tree", "-z", "--full-tree", tree, environment=where).out.split(b"\0")):
-        info, _, name = entry.partition(b"\t")
-        mode, kind, oid = info.split(b" ")
-        wanted = below.get(name)
-        if wanted is not None:
-            oid = wanted[b""] if mode == _GITLINK else _make(git, oid.decode(), wanted, where, made)
-        lines.append(b"%s %s %s\t%s\0" % (mode, kind, oid, name))
-    done = git.run("mktree", "-z", input=b"".join(lines), environment=where).out.strip()
-    made.append(done.decode())
-    return done
+def _made(git: Git, tree: str, changes: Mapping[bytes, bytes], where: Mapping[str, str]) -> list[str]:
+    """The trees of all directories that lead to a changed path, each behind those in it: they may be thousands deep."""
+    parts = [path.split(b"/")[:-1] for path in changes]
+    directories = {tuple(part[:length]) for part in parts for length in range(len(part) + 1)}
+    new = dict(changes)
+    made: list[str] = []
+    for names in sorted(directories, key=len, reverse=True):
+        directory = b"/".join(names)
+        lines: list[bytes] = []
+        listing = git.run("ls-tree", "-z", "--full-tree", f"{tree}:{os.fsdecode(directory)}", environment=where).out
+        for entry in filter(None, listing.split(b"\0")):
+            info, _, name = entry.partition(b"\t")
+            mode, kind, oid = info.split(b" ")
+            path = b"%s/%s" % (directory, name) if directory else name
+            lines.append(b"%s %s %s\t%s\0" % (mode, kind, new.get(path, oid), name))
+        new[directory] = git.run("mktree", "-z", input=b"".join(lines), environment=where).out.strip()
+        made.append(new[directory].decode())
+    return made
 
 
 def _check(git: Git, old: str, new: str, changes: Mapping[bytes, bytes], where: Mapping[str, str]) -> None:

@@ -1,0 +1,30 @@
+"""Trees with other gitlinks, as signing makes them."""
+
+import inspect
+import sys
+from pathlib import Path
+
+from launcher.vcs.git import Git
+from launcher.vcs.harvest.gitlink_trees import retreed
+from tests.support.ground import Entry, Ground
+
+_OLD, _NEW = "1" * 40, "2" * 40
+
+
+def test_a_gitlink_below_more_directories_than_there_are_frames_is_replaced(tmp_path: Path) -> None:
+    """An agent's path may have some thousand names; what lies beside it on the way stays as it is."""
+    depth = 120
+    deep, odd = "d/" * depth + "lib", ":(odd)\nname/lib"
+    ground = Ground(tmp_path / "repo", {"m": "m\n"})
+    ground.commit("one", {deep: Entry("160000", _OLD), odd: Entry("160000", _OLD), "d/x": "x\n", "lib": "a file\n"})
+    git = Git(ground.root / ".git")
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + depth)
+    try:
+        made = retreed(git, ground.tree("one"), {path: {_OLD: _NEW} for path in (deep, odd)}, {})
+    finally:
+        sys.setrecursionlimit(before)
+    assert len(made) == depth + 2
+    differing = ground.git("diff-tree", "-r", "-z", "--name-only", "one", made[-1]).split("\0")
+    assert sorted(filter(None, differing)) == sorted((deep, odd))
+    assert ground.id(f"{made[-1]}:{deep}") == ground.id(f"{made[-1]}:{odd}") == _NEW
