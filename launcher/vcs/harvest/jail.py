@@ -15,7 +15,8 @@ import threading
 from typing import IO, NamedTuple
 
 from launcher.vcs.harvest import confined
-from launcher.vcs.harvest.trusted import KEPT, quoted
+from launcher.vcs.harvest.trusted import KEPT
+from launcher.vcs.quarantine.settings import quoted
 from policy.errors import EXIT_REFUSED, Refusal
 from policy.plan import SYSTEM_PATH
 

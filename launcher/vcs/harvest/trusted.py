@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from launcher.jail import syscalls
 from launcher.vcs.git import Git
+from launcher.vcs.quarantine.settings import quoted
 
 KEPT = "nothing is lost: the work stays in the private git directory; look at it with: paddock run -- git log"
 
@@ -47,10 +48,3 @@ def ref(git: Git, name: str) -> str:
     """
     found = git.run("rev-parse", "--verify", "--quiet", "--end-of-options", name, ok=(0, 1))
     return found.out.decode().strip()
-
-
-def quoted(path: str) -> str:
-    """A path for GIT_ALTERNATE_OBJECT_DIRECTORIES: in double quotes where it holds what would split it (git(1))."""
-    if ":" not in path and not path.startswith('"') and "\n" not in path:
-        return path
-    return '"' + path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

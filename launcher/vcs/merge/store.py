@@ -9,6 +9,7 @@ from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.merge import report
 from launcher.vcs.merge.commits import CommitWriter
 from launcher.vcs.merge.gitlinks import Gitlink, gitlinks, with_gitlinks
+from launcher.vcs.quarantine.settings import quoted
 from launcher.vcs.scratch import Scratch
 
 _FEW = 5
@@ -230,8 +231,3 @@ def _is_attributes(entry: bytes) -> bool:
     """Whether a line of git-ls-tree(1) is about a `.gitattributes` file (no link: git follows none)."""
     info, _, path = entry.partition(b"\t")
     return info.startswith(b"100") and path.rpartition(b"/")[2] == b".gitattributes"
-
-
-def quoted(path: str) -> str:
-    """A path for GIT_ALTERNATE_OBJECT_DIRECTORIES, where a colon would separate (git(1))."""
-    return '"' + path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

@@ -213,7 +213,7 @@ def text(settings: list[Setting]) -> bytes:
 
 
 def quoted(value: str) -> str:
-    """A value as git reads it back whole."""
+    """A value as git reads it back whole: in its configuration, and among GIT_ALTERNATE_OBJECT_DIRECTORIES (git(1))."""
     for char, escape in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\t", "\\t"), ("\b", "\\b")):
         value = value.replace(char, escape)
     return f'"{value}"'
