@@ -1,6 +1,5 @@
 """Parts of a Plan that follow from one fact each: devices, git, the programme, hand-off files, the environment."""
 
-import shlex
 from collections.abc import Iterable
 
 from policy import risk
@@ -8,6 +7,7 @@ from policy.config.rules import Rules
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal
 from policy.host import Host
 from policy.launch import Command, Git, Translation, led_by, linked_by
+from policy.pasted import quoted
 from policy.plan import Grant, beneath
 from policy.toolchains import Toolchains
 
@@ -107,7 +107,7 @@ def asked_for(path: str, canonical: str | None, source: str, root: str, host: Ho
             "grant-leaves-worktree",
             f"{path} leads out of the worktree, to {canonical}",
             context=f"asked for by {source}; a link in the worktree may be an agent's work, so it grants nothing",
-            hint=f"name the place itself, {shlex.quote(canonical)}, if that is what you mean",
+            hint=f"name the place itself, {quoted(canonical)}, if that is what you mean",
         )
     return canonical
 
@@ -162,7 +162,7 @@ def program_grants(command: Command, grants: Iterable[Grant], host: Host, root: 
             "command-leaves-worktree",
             f"{command.path} leads out of the worktree, to {command.program}",
             context="a link in the worktree may be an agent's work, so it grants nothing",
-            hint=f"name the programme itself, {shlex.quote(command.program)}, or grant its directory with --ro",
+            hint=f"name the programme itself, {quoted(command.program)}, or grant its directory with --ro",
             exit_code=EXIT_NOT_EXECUTABLE,
         )
     if host.resolve(whole) != whole:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from policy import risk
 from policy.plan import Plan, beneath
-from policy.remedy import READS, WRITES, quoted
+from policy.remedy import READS, WRITES, string
 from policy.verdict import decide
 
 FEW = 3
@@ -178,7 +178,7 @@ def toml(lines: Iterable[Line], heading: Iterable[str]) -> str:
         if chosen:
             out.append(f"{key} = [")
             for line in chosen:
-                out += [*_comments(line, "    "), f"    {quoted(line.path)},"]
+                out += [*_comments(line, "    "), f"    {string(line.path)},"]
             out.append("]")
     for standing, title in (
         (Standing.WITHHELD, "Not proposed, because of what it would open; write it down yourself if you mean it:"),
@@ -188,7 +188,7 @@ def toml(lines: Iterable[Line], heading: Iterable[str]) -> str:
         if rest:
             out += ["", f"# {title}"]
         for line in rest:
-            out += [*_comments(line, ""), f"#   {line.key}: {quoted(line.path)}"]
+            out += [*_comments(line, ""), f"#   {line.key}: {string(line.path)}"]
     return "\n".join(out) + "\n"
 
 
@@ -201,4 +201,4 @@ def _comments(line: Line, indent: str) -> list[str]:
 
 def _plain(text: str) -> str:
     """One line of a comment: a path may hold anything."""
-    return quoted(text)[1:-1].replace('\\"', '"').replace("\\\\", "\\")
+    return string(text)[1:-1].replace('\\"', '"').replace("\\\\", "\\")

@@ -3,12 +3,12 @@
 One place for the ledger, `paddock why` and `paddock learn`; whether anything is needed at all says `policy.verdict`.
 """
 
-import shlex
 from typing import NamedTuple
 
 from policy import egress, hosts, promises
 from policy.addresses import Address
 from policy.errors import Refusal, printable
+from policy.pasted import quoted
 from policy.plan import Plan, beneath
 from policy.verdict import decide
 
@@ -47,12 +47,10 @@ def remedy(plan: Plan, path: str, wanted: str) -> Remedy:
     risk = found.risk or (WRITES if write else READS)
     if found.limits:
         return Remedy(note=found.hint, risk=risk)
-    if any(mark in path for mark in ("\n", "\0")):
-        return Remedy(note="its name cannot be written down in one line", risk=risk)
     option, key = ("--rw", "write") if write else ("--ro", "read")
     shared = not promises.has_mounts(plan.backend) and (beneath(path, "/tmp") or beneath(path, "/var/tmp"))
     note = TEMPORARY if write and shared else ""
-    return Remedy(f"{option} {shlex.quote(path)}", toml("filesystem", key, path), note, risk)
+    return Remedy(f"{option} {quoted(path)}", toml("filesystem", key, path), note, risk)
 
 
 class HostVerdict(NamedTuple):
@@ -116,7 +114,7 @@ def remedy_for_host(plan: Plan, host: str, port: int) -> Remedy:
         port_here = ""
     if not port_here or plan.net == "open":
         return remedy_by_rule(plan, host, port)
-    short = str(port) if port_here == f"127.0.0.1:{port}" else shlex.quote(port_here)
+    short = str(port) if port_here == f"127.0.0.1:{port}" else quoted(port_here)
     lines = toml("network", "reach", port_here)
     if plan.net == "proxy":
         return Remedy(f"--reach {short}", lines, f"--allow-domain is {DIRECT}", REACHES)
@@ -135,7 +133,7 @@ def remedy_by_rule(plan: Plan, host: str, port: int) -> Remedy:
         return Remedy(note="it is not a host that a rule can name")
     net = "" if plan.net == "proxy" else "--net proxy "
     lines = toml("network", "allow_domains", rule)
-    flag = f"{net}--allow-domain {shlex.quote(rule)}"
+    flag = f"{net}--allow-domain {quoted(rule)}"
     return Remedy(flag, _with_proxy(lines) if net else lines, _listed(rule), REACHES)
 
 
@@ -153,10 +151,10 @@ def _with_proxy(lines: str) -> str:
 
 def toml(table: str, key: str, value: str) -> str:
     """A table with one list of one string, as TOML."""
-    return f"[{table}]\n{key} = [{quoted(value)}]"
+    return f"[{table}]\n{key} = [{string(value)}]"
 
 
-def quoted(value: str) -> str:
+def string(value: str) -> str:
     """A TOML basic string. Bytes that are not UTF-8 cannot be in one: they come out visibly escaped."""
     try:
         value.encode()

@@ -4,10 +4,10 @@ The same arithmetic as the kernel's: a path has the union of the accesses of all
 read-only path above it takes away. Pure.
 """
 
-import shlex
 from typing import NamedTuple
 
 from policy import promises, risk
+from policy.pasted import pathspec, quoted
 from policy.plan import Grant, Plan, beneath
 from policy.promises import NESTED, PRIVATE_GIT, PRIVATE_HOME, PRIVATE_TEMP
 
@@ -111,7 +111,7 @@ def _reaches(grant: Grant, path: str) -> bool:
 
 
 def _hint(path: str, access: str, limits: list[tuple[str, str, str]]) -> str:
-    quoted = shlex.quote(path)
+    word = quoted(path)
     if "w" in access:
         return ""
     if limits:
@@ -123,14 +123,14 @@ def _hint(path: str, access: str, limits: list[tuple[str, str, str]]) -> str:
         if source == promises.UNPOPULATED:
             around, _, name = where.rpartition("/")
             return (
-                f"populate it outside: git -C {shlex.quote(around)} submodule update --init -- {shlex.quote(name)}; "
+                f"populate it outside: git -C {quoted(around)} submodule update --init -- {pathspec(name)}; "
                 "then a run is granted it like the others. Or --git shared, which opens the repository too"
             )
         if source.startswith("--deny"):
-            return f"leave out --deny {shlex.quote(where)}"
+            return f"leave out --deny {quoted(where)}"
         if source.startswith(("git pointer", "--git private")):
             return "nothing needs to: with --git private, git works in the jail all the same; --git shared opens it"
-        return f"change what makes {shlex.quote(where)} {kind}: {source}"
+        return f"change what makes {quoted(where)} {kind}: {source}"
     if not access:
-        return f"--ro {quoted} (read and execute) or --rw {quoted} (write too)"
-    return f"--rw {quoted} (to write too)"
+        return f"--ro {word} (read and execute) or --rw {word} (write too)"
+    return f"--rw {word} (to write too)"

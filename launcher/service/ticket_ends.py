@@ -1,11 +1,11 @@
 """What became of one ticket of a run: why its command ended, where worktree and log are, what may come next."""
 
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from launcher.service.models import Outcome, Reason, Session
 from launcher.service.states import SessionState
+from policy.pasted import quoted
 
 STOPPED_BEFORE = "the run was stopped before its turn had come"
 
@@ -76,8 +76,8 @@ def _next(found: Mapping[str, Any], trunk: str) -> list[tuple[str, str]]:
     """Commands that may come next, each with what it is good for."""
     steps = []
     harvest = found["harvest"] or {}
-    ticket, worktree = shlex.quote(found["ticket"]), shlex.quote(found["worktree"])
-    there = f"cd {shlex.quote(trunk)} && paddock"
+    ticket, worktree = quoted(found["ticket"]), quoted(found["worktree"])
+    there = f"cd {quoted(trunk)} && paddock"
     if found["log"]:
         steps.append((f"paddock logs {found['session']}", "what it has written"))
     if harvest.get("errorType"):

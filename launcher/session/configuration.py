@@ -4,7 +4,6 @@ Every file is read once; what is hashed, judged and parsed are the same bytes.
 """
 
 import os
-import shlex
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from policy.config.layer import Kind, Layer, parse, shipped
 from policy.config.model import Base
 from policy.config.settings import Settings
 from policy.errors import Refusal
+from policy.pasted import quoted
 from policy.plan import beneath
 
 SYSTEM_FILE = "/etc/paddock/config.toml"
@@ -203,5 +203,5 @@ def _check_owner(path: str, content: guarded_files.Content, owners: tuple[int, .
             "config-insecure",
             f"{path} can be written by others",
             context=f"mode {content.mode:04o}; whoever may write it could change what is allowed here",
-            hint=f"chmod go-w {shlex.quote(path)}",
+            hint=f"chmod go-w {quoted(path)}",
         )

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from launcher.vcs.harvest import refusals
 from launcher.vcs.harvest.harvest import harvest
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits
-from launcher.vcs.pasted import quoted
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine import settings
 from policy.errors import Refusal, printable
 from policy.handoff import PROTECT, Patterns
+from policy.pasted import quoted
 
 _SHOWN = 12
 

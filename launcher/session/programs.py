@@ -1,11 +1,11 @@
 """Finding the file that a command's name means, as execvp(3) would, without trusting relative PATH entries."""
 
 import os
-import shlex
 
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal
 from policy.host import Host
 from policy.launch import Command
+from policy.pasted import quoted
 
 _KINDS = {"dir": "directory", "char": "device", "block": "device"}
 
@@ -46,7 +46,7 @@ def find_command(name: str, cwd: str, directory: str, host: Host) -> Command:
             "command-not-executable",
             f"{seen} cannot be executed",
             context="it has no execute permission for this user" if file else f"it is a {_KINDS.get(kind, kind)}",
-            hint=f"chmod +x {shlex.quote(seen)}, or start it through its interpreter" if file else "",
+            hint=f"chmod +x {quoted(seen)}, or start it through its interpreter" if file else "",
             exit_code=EXIT_NOT_EXECUTABLE,
         )
     raise Refusal(

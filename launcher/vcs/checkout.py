@@ -6,13 +6,13 @@ Layout: gitrepository-layout(5).
 """
 
 import os
-import shlex
 from typing import NamedTuple
 
 from launcher.vcs import git_config
 from launcher.vcs.disk import Disk
 from launcher.vcs.quarantine import record
 from policy.errors import Refusal
+from policy.pasted import quoted
 from policy.plan import beneath
 
 
@@ -82,7 +82,7 @@ def find(start: str, disk: Disk, *, exact: bool, hint: str = HINT) -> Checkout:
         here = os.path.dirname(here)
     if _is_git_dir(canonical, disk):
         raise Refusal("bare-repository", f"{canonical} is a git directory, not a worktree",
-                      hint=f"cd into a worktree of it: git -C {shlex.quote(canonical)} worktree list")  # fmt: skip
+                      hint=f"cd into a worktree of it: git -C {quoted(canonical)} worktree list")  # fmt: skip
     raise Refusal(
         "not-a-worktree",
         f"{start} is not the root of a git worktree" if exact else f"{start} is not inside a git worktree",
@@ -161,7 +161,7 @@ def _described(root: str, entry: str, kind: str, disk: Disk) -> Checkout:
 
 
 def _word(path: str) -> str:
-    from launcher.vcs.pasted import quoted  # not on the launch path
+    from policy.pasted import quoted  # not on the launch path
 
     return quoted(path)
 

@@ -12,7 +12,6 @@ that PATH, and output has no limit.
 import copy
 import os
 import selectors
-import shlex
 import shutil
 import signal
 import subprocess
@@ -24,6 +23,7 @@ from typing import IO, NamedTuple
 from launcher.vcs import checkout, hardening
 from launcher.vcs.disk import Present
 from policy.errors import Refusal
+from policy.pasted import joined
 from policy.plan import SYSTEM_PATH
 
 TIMEOUT = 600.0
@@ -66,7 +66,7 @@ class GitFailed(Refusal):
         self, reference: str, words: Sequence[str], where: str, why: str, *, status: int | None, err: bytes = b""
     ) -> None:
         lines = err.decode(errors="replace").strip().splitlines()[-_SHOWN_LINES:]
-        command = shlex.join(["git", *words[:24], *(["..."] if len(words) > 24 else [])])
+        command = joined(["git", *words[:24], *(["..."] if len(words) > 24 else [])])
         super().__init__(
             reference,
             f"git {words[0] if words else ''}: {why}",

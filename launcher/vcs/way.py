@@ -9,8 +9,8 @@ import os
 import stat
 from typing import NamedTuple
 
-from launcher.vcs.pasted import quoted
 from policy.errors import printable
+from policy.pasted import pathspec, quoted
 
 _TOP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ANYTHING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -70,14 +70,6 @@ def look(root: str, path: str) -> Way:
         if here != -1:
             os.close(here)
     return Way(there=True)
-
-
-def pathspec(path: str) -> str:
-    """A path as git's commands take it when they mean no pattern, as one word of a shell's.
-
-    See gitglossary(7), pathspec.
-    """
-    return quoted(f":(literal){path}" if path.startswith(":") or any(char in path for char in "*?[\\") else path)
 
 
 def update(around: str, where: str) -> str:

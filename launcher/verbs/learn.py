@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 
 from launcher import cli
 from launcher.session import messages, places, report_file, teach
@@ -11,7 +10,7 @@ from launcher.vcs import checkout, disk
 from launcher.verbs import help_page
 from launcher.verbs import run as runs
 from policy import proposal
-from policy.errors import printable
+from policy.pasted import joined, quoted
 from policy.proposal import Standing
 
 SYNOPSIS = "[options] -- COMMAND [ARGUMENT]..."
@@ -71,7 +70,7 @@ def main(argv: list[str]) -> int:
 
 
 def _heading(command: list[str], lesson: teach.Lesson) -> list[str]:
-    shown = printable(" ".join(map(shlex.quote, command)))
+    shown = joined(command)
     lines = [f"What {shown} needs beyond its jail, as `paddock learn` saw it."]
     if lesson.tried:
         lines.append(f"Found by trying, in {lesson.runs} runs: " + (
@@ -98,7 +97,7 @@ def _document(command: list[str], lesson: teach.Lesson) -> dict[str, object]:
                 "key": line.key,
                 "path": line.path,
                 "standing": line.standing.value,
-                "flag": f"{line.flag} {shlex.quote(line.path)}",
+                "flag": f"{line.flag} {quoted(line.path)}",
                 "reason": line.reason,
                 "risk": line.risk,
                 "prepare": line.prepare,
@@ -114,7 +113,7 @@ def _tell(lesson: teach.Lesson) -> None:
     for line in lesson.lines:
         if line.standing is Standing.PROPOSED and line.prepare:
             words = "mkdir -p" if line.prepare == "directory" else "touch"
-            messages.say(f"paddock: first: {words} {printable(shlex.quote(line.path))}")
+            messages.say(f"paddock: first: {words} {quoted(line.path)}")
     withheld = sum(line.standing is Standing.WITHHELD for line in lesson.lines)
     if withheld:
         messages.say(f"paddock: {withheld} wishes are not proposed, because of what they would open")
@@ -122,8 +121,8 @@ def _tell(lesson: teach.Lesson) -> None:
 
 def _tell_written(path: str, options: cli.Parsed, command: list[str], lesson: teach.Lesson) -> None:
     """What was written, and the commands that make use of it, on standard error."""
-    file = shlex.quote(path)
-    messages.say(f"paddock: written to {printable(file)}")
+    file = quoted(path)
+    messages.say(f"paddock: written to {file}")
     if not any(line.standing is Standing.PROPOSED for line in lesson.lines):
         return
     words: list[str] = []
@@ -132,8 +131,8 @@ def _tell_written(path: str, options: cli.Parsed, command: list[str], lesson: te
             values = value if isinstance(value, list) else [value]
             words += [word for one in values for word in ((name, one) if isinstance(one, str) else (name,))]
     first = f"paddock trust {file} && " if _in_worktree(path, options) else ""
-    use = f"{first}paddock run {shlex.join([*words, '--config', path, '--', *command])}"
-    messages.say(f"paddock: read it, then: {printable(use)}")
+    use = f"{first}paddock run {joined([*words, '--config', path, '--', *command])}"
+    messages.say(f"paddock: read it, then: {use}")
 
 
 def _in_worktree(path: str, options: cli.Parsed) -> bool:

@@ -18,7 +18,6 @@ from launcher.vcs.merge.check import Check
 from launcher.vcs.merge.children import Order
 from launcher.vcs.merge.moves import Follow
 from launcher.vcs.merge.outcome import Source
-from launcher.vcs.pasted import quoted
 from launcher.vcs.quarantine import left_open, swap
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.record import directory_of
@@ -26,6 +25,7 @@ from launcher.vcs.worktrees.store import WorktreeRepository
 from launcher.verbs import table, typer_verb
 from launcher.verbs.worktree_common import root_of
 from policy.errors import Refusal, printable
+from policy.pasted import quoted
 
 EXAMPLES = (
     ("paddock merge agent-1 agent-2", "both branches into what is checked out here, in this order"),

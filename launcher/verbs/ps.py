@@ -1,6 +1,5 @@
 """`paddock ps`: the service's sessions."""
 
-import shlex
 from typing import Annotated, Any
 
 import typer
@@ -9,7 +8,7 @@ from launcher.session import messages
 from launcher.verbs import table as tables
 from launcher.verbs import typer_verb
 from launcher.verbs.service_common import Json, ago, brief_ending, client, columns, cut, show_json, size
-from policy.errors import printable
+from policy.pasted import joined
 
 EXAMPLES = (
     ("paddock ps", "the sessions that live"),
@@ -58,7 +57,7 @@ def table(sessions: list[dict[str, Any]]) -> list[str]:
             f"{usage['cpu_percent']:.0f}%" if usage else "-",
             size(usage["memory"]) if usage else "-",
             cut(brief_ending(session), _ENDING) or "-",
-            printable(shlex.join(session["command"])),
+            joined(session["command"]),
         ))  # fmt: skip
     widths = [max(len(row[column]) for row in (_HEADING, *rows)) for column in range(len(_HEADING) - 1)]
     room = max(_COMMAND, columns() - sum(widths) - 2 * len(widths))

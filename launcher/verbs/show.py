@@ -1,6 +1,5 @@
 """`paddock show`: all about one session of the service."""
 
-import shlex
 import time
 from typing import Any
 
@@ -9,6 +8,7 @@ from launcher.session import messages
 from launcher.verbs import typer_verb
 from launcher.verbs.service_common import Json, Name, ago, client, counted, ending, show_json, size
 from policy.errors import printable
+from policy.pasted import joined
 
 EXAMPLES = (
     ("paddock show fix-17", "its life, its processes, what it uses, how it ended"),
@@ -36,11 +36,11 @@ def described(session: dict[str, Any]) -> list[str]:
     lines = [
         f"session   {session['name']}  {session['state']}"
         + (f", {ending(session)}" if session["outcome"] and session["state"] != "running" else ""),
-        f"command   {shlex.join(session['command'])}",
+        f"command   {joined(session['command'])}",
         f"worktree  {session['worktree'] or session['directory']}",
     ]
     if session["options"]:
-        lines.append(f"options   {shlex.join(session['options'])}")
+        lines.append(f"options   {joined(session['options'])}")
     if session["backend"]:
         lines.append(f"jail      {session['backend']}, network {session['network']}")
     lines.append(

@@ -1,12 +1,12 @@
 """A ticket run for people: what became of each ticket, where its worktree is, what to do next, how to undo it."""
 
-import shlex
 from typing import Any
 
 from launcher.service.models import Reason
 from launcher.service.states import SessionState
 from launcher.service.ticket_models import TicketState
 from launcher.verbs.service_common import counted
+from policy.pasted import joined, quoted
 
 
 def described(found: dict[str, Any]) -> list[str]:
@@ -72,7 +72,7 @@ def _details(agent: dict[str, Any], aggregation: dict[str, Any], removed: dict[s
     harvest = agent["harvest"] or {}
     if harvest.get("errorType"):
         lines.append(f"its commits wait: {harvest['message']} [{harvest['errorType']}]; "
-                     f"paddock worktree harvest {shlex.quote(agent['worktree'])}")  # fmt: skip
+                     f"paddock worktree harvest {quoted(agent['worktree'])}")  # fmt: skip
     lines += [
         f"{counted(part['commits'], 'commit', 'commits')} on {part['kept'] or part['ref'].removeprefix('refs/heads/')}"
         + (f" of {part['name']}" if part["name"] else "")
@@ -98,19 +98,19 @@ def _after(
     failed = [agent for agent in agents if agent["session_id"] not in merged and agent["state"] != "ended"]
     for agent in [each for each in failed if not each["refusal"] and not each.get("next")][:1]:
         lines.append(f"next: paddock logs {agent['session']}   # what {agent['ticket']} has written")
-    trunk = shlex.quote(result.get("trunk", "."))
+    trunk = quoted(result.get("trunk", "."))
     if aggregation.get("conflicted"):
         waiting = [agent["ticket"] for agent in agents if agent["session_id"] not in merged and agent not in failed]
         place = aggregation["conflicted"]["agent_result_id"]
-        where = shlex.quote(next(agent["worktree"] for agent in agents if agent["session_id"] == place))
+        where = quoted(next(agent["worktree"] for agent in agents if agent["session_id"] == place))
         hint = aggregation["conflicted"]["merge_descriptor"]["hint"] or ""
         how = hint.partition(": ")[2].partition("; then merge again")[0] or "mend that"
         lines.append(f"next: in {where}: {how}")
-        lines.append(f"next: cd {trunk} && paddock merge {' '.join(map(shlex.quote, waiting))}   # after that")
+        lines.append(f"next: cd {trunk} && paddock merge {joined(waiting)}   # after that")
     elif "trunk" in result and "aggregation" not in result:
         done = [agent["ticket"] for agent in agents if agent["state"] == "ended"]
         if done:
-            lines.append(f"next: in {trunk}: paddock merge {' '.join(map(shlex.quote, done))}")
+            lines.append(f"next: in {trunk}: paddock merge {joined(done)}")
     runs = [(each["merge_descriptor"] or {}).get("run_id") for each in merged.values()]
     for run in dict.fromkeys(each for each in reversed(runs) if each):
         lines.append(f"undo: in {trunk}: paddock merge --rollback {run}")

@@ -1,7 +1,6 @@
 """`paddock top`: the service's sessions, live."""
 
 import json
-import shlex
 import sys
 import time
 from typing import Annotated, Any
@@ -13,7 +12,7 @@ from launcher.session import messages
 from launcher.verbs import typer_verb
 from launcher.verbs.ps import table
 from launcher.verbs.service_common import ago, client, counted, cut, size
-from policy.errors import printable
+from policy.pasted import joined
 
 EXAMPLES = (
     ("paddock top", "sessions by what they use, until Ctrl-C"),
@@ -110,7 +109,7 @@ def _live(service: Client, interval: float) -> int:
                 f"{usage['cpu_percent']:.0f}%" if usage else "-",
                 size(usage["memory"]) if usage else "-",
                 *((str(usage["processes"]) if usage else "-", str(session["attached"])) if wide else ()),
-                Text(printable(shlex.join(session["command"]))),
+                Text(joined(session["command"])),
             )
         left = len(sessions) - room
         foot = Text(f"and {left} more" if left > 0 else "Ctrl-C ends this, not the sessions", style="dim")

@@ -4,13 +4,13 @@ Precedence: shipped default < /etc < user < project < --config FILE < options. L
 from the last layer that has them. A layer that is not trusted may only tighten what the layers below it decided.
 """
 
-import shlex
 from collections.abc import Iterable, Sequence
 
 from policy.config.flags import flag_of
 from policy.config.layer import Kind, Layer
 from policy.config.settings import KEYS, Pairs, Settings, Source, Sourced, Strings
 from policy.errors import Refusal
+from policy.pasted import quoted
 
 NETWORK_STRICTNESS = ("none", "auto", "proxy", "open")
 SERVER_NAME_STRICTNESS = ("require", "match")
@@ -40,7 +40,7 @@ def resolve(layers: Sequence[Layer]) -> Settings:
                 "config-untrusted",
                 f"{layer.origin} loosens the rules, and its content is not trusted",
                 context="whoever may write the worktree, an agent included, may have written it:\n" + "\n".join(loose),
-                hint=f"read it, then: paddock trust {shlex.quote(layer.origin)}",
+                hint=f"read it, then: paddock trust {quoted(layer.origin)}",
             )
     return _merged(layers)
 

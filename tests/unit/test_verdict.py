@@ -1,11 +1,14 @@
 """What a Plan says about a path, held against a model that knows nothing but the words of its definition."""
 
+import tomllib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.plan import VERSION, Plan
 from policy.promises import NESTED
+from policy.remedy import remedy
 from policy.verdict import decide
 
 PATHS = ("/", "/w", "/w/a", "/w/a/b", "/w/a/b/c", "/w/ab", "/w/a b", "/x", "/x/y", "@home", "@home/a")
@@ -87,6 +90,14 @@ def test_rules_and_limits_come_nearest_first() -> None:
 def test_the_hint_says_what_would_allow_it(fields: dict[str, object], hint: str) -> None:
     """Ready to paste, quoted for the shell; nothing where everything is allowed."""
     assert decide(plan(**fields), "/a b").hint == hint
+
+
+def test_a_name_of_two_lines_is_granted_on_one() -> None:
+    """As a word of a shell's, and as a string of the configuration's."""
+    found = remedy(plan(), "/a\nb", "w")
+    assert found.flag == "--rw $'/a\\012b'"
+    assert tomllib.loads(found.toml) == {"filesystem": {"write": ["/a\nb"]}}
+    assert found.flag in decide(plan(), "/a\nb").hint
 
 
 @pytest.mark.parametrize(

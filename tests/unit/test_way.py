@@ -1,35 +1,9 @@
-"""Ways to places in an agent's worktree, and how such a place is written where a user may type it."""
+"""Ways to places in an agent's worktree."""
 
-import os
-import subprocess
 from pathlib import Path
 
-import pytest
-
 from launcher.vcs import way
-from launcher.vcs.pasted import quoted
 from launcher.vcs.quarantine import planted
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["plain", "-rf", "a b", "$(touch x);`y`", "it's", "two\nlines\t\x1b[2J", "a'\n\\back", "\u202eturned", "\udcff\n"],
-)
-def test_a_word_is_one_word_of_a_shell_and_can_be_printed(text: str) -> None:
-    """bash reads back exactly what it was."""
-    shown = quoted(text)
-    assert shown.isprintable()
-    ended = subprocess.run(["bash", "-c", f"printf -- %s {shown}"],
-                           check=True, capture_output=True, env={"LC_ALL": "C.UTF-8"})  # fmt: skip
-    assert ended.stdout == os.fsencode(text)
-
-
-def test_a_pathspec_means_one_place() -> None:
-    """What git would take for a pattern is marked as none (gitglossary(7)); a dash stands behind `--`."""
-    assert way.pathspec("lib/plain") == "lib/plain"
-    assert way.pathspec("*") == "':(literal)*'"
-    assert way.pathspec(":/") == "':(literal):/'"
-    assert way.update("/w", "--all").endswith("--init -- --all")
 
 
 def test_a_walk_stops_at_the_first_link(tmp_path: Path) -> None:

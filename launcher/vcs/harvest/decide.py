@@ -9,9 +9,9 @@ from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.journal import Entry, Update
 from launcher.vcs.harvest.parts import Part, PartResult
 from launcher.vcs.harvest.trusted import ref
-from launcher.vcs.pasted import quoted
 from launcher.vcs.quarantine.record import pin
 from policy.errors import Refusal
+from policy.pasted import quoted
 
 _ROOT = "refs/paddock"
 

@@ -1,8 +1,8 @@
 """The agent's own branch is not there, or unreadable: what that means, and how to go on."""
 
 from launcher.vcs.harvest.parts import Part
-from launcher.vcs.pasted import quoted
 from policy.errors import printable
+from policy.pasted import quoted
 
 
 def told(part: Part) -> tuple[str, str, str]:

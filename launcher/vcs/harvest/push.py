@@ -9,8 +9,8 @@ import subprocess
 from launcher.vcs import large
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import as_user
-from launcher.vcs.pasted import quoted
 from policy.errors import Refusal
+from policy.pasted import quoted
 
 PATIENCE = 600.0
 """Seconds. Credential helpers may ask the user."""

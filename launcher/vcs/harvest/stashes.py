@@ -9,9 +9,9 @@ import os
 from launcher.vcs.git import Git
 from launcher.vcs.harvest.agent_refs import AgentRefs
 from launcher.vcs.harvest.tips import digits
-from launcher.vcs.pasted import quoted
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.contents import given_oids, given_place
+from policy.pasted import quoted
 
 TAKEN = "stashed"
 """File beside the record: which entries have been taken over. The refs are the user's, who may have removed them."""

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 
 from launcher.vcs.git import Git
 from launcher.vcs.harvest.parts import Part
-from launcher.vcs.pasted import quoted
-from launcher.vcs.way import pathspec
+from policy.pasted import pathspec, quoted
 
 
 def command(part: Part, git: Git, where: str, new: str, commits: int, environment: Mapping[str, str]) -> str:

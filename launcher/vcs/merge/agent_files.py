@@ -11,13 +11,13 @@ import stat
 from launcher.vcs import way
 from launcher.vcs.merge.files import Files
 from launcher.vcs.merge.jailed_git import JailedGit
-from launcher.vcs.pasted import quoted
 from launcher.vcs.quarantine import contents, frozen
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.quarantine.refs import Head
 from launcher.vcs.scratch import Scratch
 from policy.errors import Refusal
+from policy.pasted import quoted
 
 _ASKED = (".gitattributes", ".gitignore")
 _UNDER_WAY = ("index.lock", "HEAD.lock", "MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge",

@@ -3,11 +3,11 @@
 What is not brought along is recorded as it was by the next `git commit -a`, and the others' work is gone from there.
 """
 
-import shlex
 from typing import NamedTuple
 
 from launcher.vcs.merge.engine import Engine
 from launcher.vcs.merge.place import Place
+from policy.pasted import joined, quoted
 
 UPDATE = "git submodule update --merge --recursive"
 """On its branch where it is on one; a plain update would leave a detached HEAD, and later commits on no branch."""
@@ -64,11 +64,11 @@ def _below(
         if not ahead:
             fetches = _fetched(engine, path, link.commit, inner, source) + fetches
         if recorded or not store.leads_to(was.commit, link.commit, beside=beside):
-            git = f"git -C {shlex.quote(path)}"
-            above = f"git -C {shlex.quote(prefix.rstrip('/'))}" if prefix else "git"
+            git = f"git -C {quoted(path)}"
+            above = f"git -C {quoted(prefix.rstrip('/'))}" if prefix else "git"
             merges = [*([] if ahead else [f"{git} merge {link.commit}"]), *merges,
                       *([f"{git} commit -m 'Merge submodules'"] if merges else []),
-                      f"{above} add {shlex.quote(was.path)}"]  # fmt: skip
+                      f"{above} add {quoted(was.path)}"]  # fmt: skip
         # Else the update takes it along.
         old = found or _Steps([], [])
         found = _Steps(old.fetches + fetches, old.merges + merges)
@@ -79,4 +79,4 @@ def _fetched(engine: Engine, path: str, commit: str, here: Place, there: Place) 
     """The command that brings a submodule's commit into a checkout with a store of its own; none where it is there."""
     if engine.store(here).has_commit(commit):
         return []
-    return [shlex.join(("git", "-C", path, "fetch", "--no-recurse-submodules", there.common_dir, commit))]
+    return [joined(("git", "-C", path, "fetch", "--no-recurse-submodules", there.common_dir, commit))]

@@ -1,7 +1,6 @@
 """What a child has beside its branch, and a merge of that branch leaves where it is: told, with the way in."""
 
 import os
-import shlex
 
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import refusals
@@ -12,6 +11,7 @@ from launcher.vcs.merge.gitlinks import gitlinks
 from launcher.vcs.merge.outcome import Source
 from launcher.vcs.merge.place import Place
 from policy.errors import Refusal
+from policy.pasted import quoted
 
 
 def told(source: Source, directory: str | None) -> list[str]:
@@ -47,7 +47,7 @@ def _of_agents(head: str, why: str, root: str, directory: str) -> list[str]:
         return said
     reason = refusals.why(directory)
     because = f", because {reason}" if reason else ""
-    return [*said, f"{head}{why}{because}: paddock worktree harvest {shlex.quote(root)}"]
+    return [*said, f"{head}{why}{because}: paddock worktree harvest {quoted(root)}"]
 
 
 def _of_submodules(source: Source, place: Place) -> list[str]:
@@ -61,10 +61,10 @@ def _of_submodules(source: Source, place: Place) -> list[str]:
         counted = git.run("rev-list", "--count", f"{link.commit}..HEAD", ok=(0, 128))
         count = int(counted.out or b"0") if counted.status == 0 else 0
         if count:
-            words = f"git -C {shlex.quote(place.worktree or '')}"
+            words = f"git -C {quoted(place.worktree or '')}"
             said.append(
                 f"submodule {link.name} has {count} commit{'' if count == 1 else 's'} not merged, because "
-                f"{source.label} does not record them; to record them: {words} add {shlex.quote(link.path)} && "
-                f"{words} commit -m {shlex.quote(f'Update submodule {os.path.basename(link.path)}')}; then merge again"
+                f"{source.label} does not record them; to record them: {words} add {quoted(link.path)} && "
+                f"{words} commit -m {quoted(f'Update submodule {os.path.basename(link.path)}')}; then merge again"
             )
     return said

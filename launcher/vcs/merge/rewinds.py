@@ -6,7 +6,6 @@ newer gitlink: what others have done in the submodule would go from the trunk, a
 """
 
 import os
-import shlex
 from collections.abc import Collection, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from launcher.vcs.merge.models import MergeResult, SubmoduleMergeResult, Submodu
 from launcher.vcs.merge.outcome import Outcome, Source
 from launcher.vcs.merge.place import Place
 from launcher.vcs.merge.store import Store
+from policy.pasted import quoted
 
 
 class _Where(NamedTuple):
@@ -103,8 +103,8 @@ def refused(engine: Engine, ours: str, source: Source, outcome: Outcome, allowed
 def _hint(engine: Engine, ours: str, source: Source, found: Sequence[_Rewind]) -> str:
     here = source.place or engine.place
     steps = catch_up.commands(engine, here, source.commit, engine.place, ours, recorded=True)
-    steps = steps or [f"git -C {shlex.quote(each.path)} merge {each.old}" for each in found]
-    options = " ".join(f"--rewind {shlex.quote(each.name)}" for each in found)
+    steps = steps or [f"git -C {quoted(each.path)} merge {each.old}" for each in found]
+    options = " ".join(f"--rewind {quoted(each.name)}" for each in found)
     return (
         f"in a worktree of {source.label}: {'; '.join(steps)}; git commit -a; then merge again; "
         f"or, where that is meant: paddock merge {options}"

@@ -1,7 +1,6 @@
 """Agents' sessions beside a merge: none may be at work, and work that has not been harvested is not passed over."""
 
 import os
-import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -11,6 +10,7 @@ from launcher.vcs.harvest.parts import HarvestResult
 from launcher.vcs.quarantine import frozen, lock, swap
 from launcher.vcs.quarantine import record as records
 from policy.errors import Refusal
+from policy.pasted import quoted
 
 Private = Callable[[str], str | None]
 """Where the private git directory of a worktree (its canonical root) is kept; None when it can have none."""
@@ -81,7 +81,7 @@ def at_rest(root: str, private: Private, harvest: Harvest | None = None) -> Iter
                 "harvest-kept",
                 f"the agent's work in {root} could not be put on its branch",
                 context="\n".join(result.notes),
-                hint=f"paddock worktree harvest {shlex.quote(root)}, and see what it says",
+                hint=f"paddock worktree harvest {quoted(root)}, and see what it says",
             )
     with frozen.held(directory) as rest:
         if rest is frozen.Rest.NONE:
@@ -93,7 +93,7 @@ def at_rest(root: str, private: Private, harvest: Harvest | None = None) -> Iter
                 "harvest-due",
                 f"an agent has left work in {root} that is not harvested",
                 context="its branch lacks commits that are still in the private git directory",
-                hint=f"paddock worktree harvest {shlex.quote(root)}, and merge again",
+                hint=f"paddock worktree harvest {quoted(root)}, and merge again",
             )
         yield directory
 

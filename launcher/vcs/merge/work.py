@@ -21,8 +21,8 @@ from launcher.vcs.merge.moves import FILES, Follow, moves
 from launcher.vcs.merge.outcome import Source
 from launcher.vcs.merge.place import Place
 from launcher.vcs.merge.target import Target, refuse_when_busy
-from launcher.vcs.pasted import quoted
 from policy.errors import Refusal
+from policy.pasted import quoted
 
 Find = Callable[[], Target]
 """Looks for the target; called when nobody else merges, so that what it finds stays true."""

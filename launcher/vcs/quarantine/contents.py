@@ -105,7 +105,7 @@ def make(directory: Inside, source: Source, head: refs.Head) -> None:
 
 def alternates(directory: Inside, source: Source) -> None:
     """Writes which object directories are borrowed from, where that is not what is written there already."""
-    lines = [f'"{_escaped(path)}"' if path[:1] in '"#' or "\n" in path else path for path in source.alternates]
+    lines = [settings.quoted(path) if path[:1] in '"#' or "\n" in path else path for path in source.alternates]
     content = os.fsencode("".join(f"{line}\n" for line in lines))
     if directory.read("objects/info/alternates", len(content)) != content:
         directory.write("objects/info/alternates", content)
@@ -345,7 +345,3 @@ def _bytes(path: str) -> bytes:
 
 def _text(path: str) -> str:
     return os.fsdecode(_bytes(path))
-
-
-def _escaped(path: str) -> str:
-    return path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

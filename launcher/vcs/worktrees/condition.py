@@ -8,7 +8,6 @@ from launcher.vcs import checkout, large
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.harvest.outstanding import COMMITS
-from launcher.vcs.pasted import quoted
 from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.quarantine.record import directory_of
 from launcher.vcs.worktrees import files, ignored, kept, patience, processes, strangers, unwatched
@@ -18,6 +17,7 @@ from launcher.vcs.worktrees.models import Part, State, Worktree
 from launcher.vcs.worktrees.request import Unharvested
 from launcher.vcs.worktrees.user_config import UserConfig
 from policy.errors import Refusal
+from policy.pasted import joined
 
 _MOST_COPIED = 1 << 20
 """Bytes of an untracked file up to which it is compared with the parent's."""
@@ -130,9 +130,7 @@ class Condition(BaseModel):
         for root in (root for part in self.parts for root in part.lagging):
             words = ("git", "-C", os.path.dirname(root), "submodule", "update", "--merge", os.path.basename(root))
             name = os.path.relpath(root, self.path)
-            said.append(
-                f"submodule {name} is checked out at an older commit than recorded: {' '.join(map(quoted, words))}"
-            )
+            said.append(f"submodule {name} is checked out at an older commit than recorded: {joined(words)}")
         return said
 
     def ignored(self) -> list[str]:

@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import stashes
 from launcher.vcs.harvest.decide import join, kept_places
-from launcher.vcs.pasted import quoted
 from launcher.vcs.worktrees.models import Part, Worktree
+from policy.pasted import quoted
 
 _GOING = ("refs/paddock/*", "refs/bisect/*", "refs/worktree/*", "refs/rewritten/*")
 """Refs that are nobody's answer to where a commit is: Paddock's own (what a private git directory borrows is pinned by

@@ -10,8 +10,8 @@ import stat
 from collections.abc import Iterable, Mapping
 
 from launcher.vcs.git import Completed, Git, GitFailed
-from launcher.vcs.pasted import quoted
 from policy.errors import Refusal
+from policy.pasted import quoted
 
 SOON = 3.0
 """Seconds that git is given before it is asked why. Most worktrees need a hundredth of it."""

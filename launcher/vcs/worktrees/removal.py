@@ -9,7 +9,6 @@ from launcher.jail.remove import remove_tree
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
-from launcher.vcs.pasted import quoted
 from launcher.vcs.quarantine import lock as private_lock
 from launcher.vcs.quarantine import record, swap
 from launcher.vcs.worktrees import backup, condition, earlier, files, lock, module_stores, naming, processes, strangers
@@ -21,6 +20,7 @@ from launcher.vcs.worktrees.request import Say, Step, Unharvested
 from launcher.vcs.worktrees.store import WorktreeRepository
 from launcher.vcs.worktrees.user_config import UserConfig
 from policy.errors import Refusal
+from policy.pasted import quoted
 
 
 class Removal:

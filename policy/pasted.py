@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from collections.abc import Iterable
 
 
 def quoted(word: str) -> str:
@@ -14,8 +15,21 @@ def quoted(word: str) -> str:
         word: any; a path as `os.fsdecode` gives it.
     """
     if word.isprintable():
-        return shlex.quote(word)
+        return shlex.quote(word)  # noqa: TID251  # this is where it is done
     return "$'" + "".join(map(_escaped, word)) + "'"
+
+
+def joined(words: Iterable[str]) -> str:
+    """A command, each word `quoted`."""
+    return " ".join(map(quoted, words))
+
+
+def pathspec(path: str) -> str:
+    """A path as git's commands take it when they mean no pattern, as one word of a shell's.
+
+    See gitglossary(7), pathspec.
+    """
+    return quoted(f":(literal){path}" if path.startswith(":") or any(char in path for char in "*?[\\") else path)
 
 
 def _escaped(char: str) -> str:
