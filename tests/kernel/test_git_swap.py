@@ -116,7 +116,11 @@ def test_sessions_share_it_and_nothing_outside_is_misled(git: Git) -> None:
 
 def test_a_submodule_that_was_moved_leads_nowhere(git: Git) -> None:
     """Its `.git` has moved with it, and still led to what the agent writes: host git goes there by itself."""
-    ok(git.run("git mv library books; git commit -qm moved; git -C books status; git -C books/inner status"))
+    deep = "d/" * 1100  # nothing may be too deep to be looked for
+    try:
+        ok(git.run(f"mkdir -p {deep}; git mv library books; git commit -qm moved; git -C books/inner status"))
+    finally:
+        ok(git.who.run(["rm", "-rf", "d"], cwd=git.worktree))  # the fixture could not
     assert git.outside("log", "-1", "--format=%s") == "moved"
     assert not list((git.worktree / "books").rglob(".git"))
     assert git.outside("ls-tree", "HEAD", "books").startswith("160000 commit")

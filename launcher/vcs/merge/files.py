@@ -9,6 +9,7 @@ content (`remains`).
 import os
 import shutil
 
+from launcher.vcs import below
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.merge import remains
 from launcher.vcs.scratch import Scratch
@@ -192,8 +193,7 @@ class Files:
                 if not os.path.lexists(there):
                     break
                 if depth == len(parts) and os.path.isdir(there) and not os.path.islink(there):
-                    inside = [os.path.join(top, name) for top, _, names in os.walk(there) for name in names]
-                    met += [os.path.relpath(name, self._root) for name in inside]
+                    met += [f"{path}/{inner}" for inner, _ in below.files(there)]
                 elif depth == len(parts) or os.path.islink(there) or not os.path.isdir(there):
                     met.append("/".join(parts[:depth]))
                     break

@@ -267,10 +267,13 @@ def _drop_moved(directory: str, root: str, entries: tuple[Entry, ...]) -> None:
 
     Git around it would go there by itself. What the next session needs is made anew by `git submodule update`.
     """
+    from launcher.vcs import below  # seldom: not on the launch path
+
     places = {entry.path for entry in entries}
     targets = [os.fsdecode(entry.swapped[len(b"gitdir: ") : -1]) for entry in entries]
-    for here, _, files in os.walk(root):
-        if NAME in files and here not in places:
+    for path, file in below.files(root):
+        here = os.path.dirname(f"{root}/{path}")
+        if file.name == NAME and here not in places:
             try:
                 with Holder(root, here) as holder:
                     content = holder.read()

@@ -3,6 +3,7 @@
 import os
 import time
 
+from launcher.vcs import below
 from launcher.vcs.git import Git
 from launcher.vcs.worktrees import files, kept, patience, strangers, unwatched
 from launcher.vcs.worktrees.creation import IDENTITY
@@ -109,10 +110,9 @@ def _inside(part: Part, name: bytes) -> list[bytes]:
     root = os.fsencode(part.path)
     if os.path.islink(root + b"/" + name) or not os.path.isdir(root + b"/" + name):
         return [name]
-    found: list[bytes] = []
-    for directory, directories, names in os.walk(root + b"/" + name):
-        directories[:] = [entry for entry in directories if entry.lower() != b".git"]
-        for entry in (*names, *(link for link in directories if os.path.islink(directory + b"/" + link))):
-            if entry.lower() != b".git":
-                found.append(os.path.relpath(directory + b"/" + entry, root))
-    return found
+    found = below.files(os.fsdecode(root + b"/" + name), _is_git)
+    return [name + b"/" + os.fsencode(path) for path, entry in found if not _is_git(entry.name)]
+
+
+def _is_git(name: str) -> bool:
+    return name.lower() == ".git"

@@ -4,11 +4,13 @@ It keeps no worktree from being removed, and no backup has it. So it is named.
 """
 
 import os
-import stat
 from collections.abc import Callable
+from functools import partial
+from itertools import islice
 
 from pydantic import BaseModel, ConfigDict
 
+from launcher.vcs import below
 from launcher.vcs.git import Git
 from launcher.vcs.worktrees import patience
 
@@ -60,7 +62,7 @@ def look(git: Git, known: Callable[[str], bool]) -> Ignored:
     for name in map(os.fsdecode, filter(None, patience.run(git, *words).out.split(b"\0"))):
         if known(name):
             continue
-        here, bytes_ = _measured(f"{git.work_tree}/{name}".rstrip("/"), MOST_FILES - files)
+        here, bytes_ = _measured(f"{git.work_tree}/{name}", MOST_FILES - files)
         files, size = files + here, size + bytes_
         names += [name] if here else []
         if files >= MOST_FILES:
@@ -69,24 +71,23 @@ def look(git: Git, known: Callable[[str], bool]) -> Ignored:
 
 
 def _measured(path: str, most: int) -> tuple[int, int]:
-    """(number of files, bytes) of a file or of a directory and all below it; no link is followed."""
+    """(number of files, bytes) of a file, or of a directory and all below it; with a slash behind it, it is one."""
+    if path.endswith("/"):
+        found = (_size(partial(entry.stat, follow_symlinks=False)) for _, entry in below.files(path))
+    else:
+        found = (_size(look) for look in (partial(os.lstat, path),))
+    sizes = [size for size in islice(found, most) if size is not None]
+    return len(sizes), sum(sizes)
+
+
+def _size(look: "Callable[[], os.stat_result]") -> int | None:
+    """Bytes of a file; 0 where that is closed to us, None where it is gone."""
     try:
-        if os.path.islink(path) or not os.path.isdir(path):
-            return 1, os.lstat(path).st_size
+        return look().st_size
     except FileNotFoundError:
-        return 0, 0
-    files = size = 0
-    for _, directories, names, descriptor in os.fwalk(path):
-        for name in (*names, *directories):  # among those are links to directories
-            if files >= most:
-                return files, size
-            try:
-                found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-            except FileNotFoundError:
-                continue
-            if not stat.S_ISDIR(found.st_mode):
-                files, size = files + 1, size + found.st_size
-    return files, size
+        return None
+    except OSError:
+        return 0
 
 
 def _readable(size: int) -> str:

@@ -9,6 +9,7 @@ import os
 import stat
 from collections.abc import Iterable, Mapping
 
+from launcher.vcs import below
 from launcher.vcs.git import Completed, Git, GitFailed
 from policy.errors import Refusal
 from policy.pasted import quoted
@@ -59,20 +60,10 @@ def check(root: str) -> None:
 
 
 def _obstacle(root: str) -> str | None:
-    pending = [root]
-    while pending:
-        here = pending.pop()
-        try:
-            with os.scandir(here) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        if entry.name != ".git":
-                            pending.append(entry.path)
-                    elif entry.name in _OPENED and _waits(entry.path):
-                        return entry.path
-        except OSError:
-            continue  # gone, or closed to us: git does not come there either
-    return None
+    # What is closed to us is to git, too.
+    found = below.files(root, lambda name: name == ".git")
+    opened = (f"{root}/{path}" for path, entry in found if entry.name in _OPENED)
+    return next(filter(_waits, opened), None)
 
 
 def _waits(path: str) -> bool:

@@ -1,0 +1,50 @@
+"""What lies below a directory that an agent may have filled, however deep it is.
+
+`os.walk` calls itself for each level before Python 3.12, so an agent could end whoever uses it with a RecursionError.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+
+from launcher.jail import syscalls
+
+_NEVER = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+def files(top: str, skip: Callable[[str], bool] = lambda name: False) -> "Iterator[tuple[str, os.DirEntry[str]]]":
+    """Whatever is no directory: files, links, and all else. No link is followed, whoever exchanges one meanwhile.
+
+    A directory that is gone, closed to this user, or too deep for a path of the kernel's (PATH_MAX) has nothing.
+
+    Args:
+        top: a directory; nothing that leads to it is an agent's.
+        skip: which directories are not entered, by their names.
+
+    Yields:
+        Path relative to `top`, and the entry, which can be asked until the next one is taken.
+    """
+    try:
+        root = os.open(top, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        pending = [""]
+        while pending:
+            here = pending.pop()
+            try:
+                directory = syscalls.openat2(root, here or ".", _DIRECTORY, 0, _NEVER)
+            except OSError:
+                continue
+            try:
+                with os.scandir(directory) as entries:
+                    for entry in entries:
+                        path = f"{here}/{entry.name}" if here else entry.name
+                        if not entry.is_dir(follow_symlinks=False):
+                            yield path, entry
+                        elif not skip(entry.name):
+                            pending.append(path)
+            finally:
+                os.close(directory)
+    finally:
+        os.close(root)
