@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from launcher.jail.remove import remove_tree
+from launcher.vcs.quarantine import record
+from launcher.vcs.worktrees.request import Options
 from tests.support import worktrees
 from tests.support.worktrees import committed, git
 
@@ -43,3 +45,8 @@ def test_no_depth_is_too_much_to_be_told_and_removed(tmp_path: Path, deep: Calla
     ((store, ref),) = place.service.remove(made, force=True).backups
     assert git("cat-file", "blob", f"{ref}:{kept.relative_to(made.path)}", at=Path(store)) == "x"
     assert not Path(made.path).exists()
+    private = Path(record.directory_of(place.state, made.worktree_id), record.GIT)
+    private.mkdir(parents=True)
+    deep(private)
+    place.service.add(place.app, "T", Options(branch="other"))
+    assert not private.parent.exists()

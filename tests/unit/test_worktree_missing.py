@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.vcs.quarantine import record
+from launcher.vcs.harvest import refusals, stashes
+from launcher.vcs.quarantine import contents, record, signed
 from launcher.vcs.worktrees import naming
 from launcher.vcs.worktrees.models import State, Worktree
 from launcher.vcs.worktrees.request import Options
@@ -15,6 +16,8 @@ from launcher.vcs.worktrees.service import WorktreeService
 from policy.errors import Refusal
 from tests.support import forked, worktrees
 from tests.support.worktrees import Place, committed, git
+
+OWN = ("lock", signed.NAME, record.SIGN, stashes.TAKEN, refusals.NOTE, contents.GIVEN)
 
 
 @pytest.fixture
@@ -177,6 +180,20 @@ def test_what_a_worktree_unknown_to_paddock_left_is_not_for_the_next_one(place: 
     git("worktree", "add", "-q", str(root), "x", at=place.app)
     service.adopt(root)
     assert not private.exists()
+
+
+def test_what_paddock_alone_has_written_beside_a_private_directory_keeps_nothing(place: Place) -> None:
+    """Where nothing waits, it goes for good; a file of anybody else's is kept."""
+    made = place.service.add(place.app, "a")
+    private, removed = Path(record.directory_of(place.state, made.worktree_id)), Path(place.state, "removed")
+    for names, kept in ((OWN, 0), ((*OWN, "mine"), 1)):
+        place.service.remove(place.service.find(place.app, "a"))
+        private.mkdir(parents=True)
+        for name in names:
+            (private / name).touch()
+        place.service.add(place.app, "a")
+        assert not private.exists()
+        assert len(list(removed.iterdir()) if removed.exists() else []) == kept
 
 
 @pytest.mark.parametrize("step", ["set aside", "metadata outer", "home"])

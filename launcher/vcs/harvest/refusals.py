@@ -2,34 +2,32 @@
 
 import os
 
-_FILE = "refused"
+from launcher.vcs.quarantine.record import replace_file
+
+NOTE = "refused"
+"""Name of the file."""
+
 _MOST = 4096
 
 
 def note(directory: str, reason: str) -> None:
-    """Keeps the reason; with none forgets it, because a harvest has taken the work over.
+    """Keeps the reason; with none forgets it, because a harvest has taken the work over (OSError).
 
     Args:
-        directory: of the worktree's private git directory.
+        directory: of the worktree (`record.directory_of`).
         reason: in one line.
     """
-    path = f"{directory}/{_FILE}"
-    if not reason:
-        if os.path.lexists(path):
-            os.unlink(path)
-        return
-    new = f"{path}.{os.getpid()}"
-    content = reason.encode("utf-8", "surrogateescape")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "wb") as stream:
-        stream.write(content[:_MOST])
-    os.replace(new, path)
+    path = f"{directory}/{NOTE}"
+    if reason:
+        replace_file(path, reason.encode("utf-8", "surrogateescape")[:_MOST])
+    elif os.path.lexists(path):
+        os.unlink(path)
 
 
 def why(directory: str) -> str:
     """The reason in one line, "" when there is none."""
     try:
-        with open(f"{directory}/{_FILE}", "rb") as stream:
+        with open(f"{directory}/{NOTE}", "rb") as stream:
             return stream.read(_MOST).decode("utf-8", "surrogateescape")
     except FileNotFoundError:
         return ""

@@ -10,6 +10,8 @@
     given/     of `contents`: which refs were shown, so that the agent's own are told from them
     harvest/   of the harvest: its journal, and what came in
     refused    of `harvest.refusals`: why the last harvest was refused
+    stashed    of `harvest.stashes`: which of the agent's stashes have been taken over
+    sign       of `signed`: that what waits is to be signed; signed, there: what stands for which commit since
     swapped    of `swap`: what the worktree's `.git` files were, as long as they lead to git/
 
 A record is replaced as a whole and synced, so a reader meets the old one or the new one. There is one exactly when the

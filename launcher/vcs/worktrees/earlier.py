@@ -5,17 +5,18 @@ branch and the stashes of the one before; so those are moved to where no session
 """
 
 import os
-import shutil
 from pathlib import Path
 
+from launcher.jail.remove import remove_tree
 from launcher.vcs.git import Git
-from launcher.vcs.quarantine import lock, record, swap_journal
+from launcher.vcs.harvest import refusals, stashes
+from launcher.vcs.quarantine import contents, lock, record, signed, swap_journal
 from launcher.vcs.worktrees.request import Unharvested
 from policy.errors import Refusal
 
 _ORDINARY = {
     *(record.RECORD, record.GIT, record.POINTERS, record.STORE, record.HARVEST, record.SWAPPED_NOW, record.SIGN),
-    *(lock.LOCK, "given", "signed", "stashed"),
+    *(lock.LOCK, contents.GIVEN, signed.NAME, stashes.TAKEN, refusals.NOTE),
 }
 """What lies beside a private git directory; anything else has been put there to be kept."""
 
@@ -42,18 +43,15 @@ def clear(state: str, root: str, worktree_id: str, unharvested: Unharvested) -> 
                               hint="paddock exec --list")  # fmt: skip
             swap_journal.remove(directory)  # it speaks of `.git` files that are gone
             if _is_empty(directory, root, unharvested):
-                shutil.rmtree(directory)
+                failures = remove_tree(directory)
+                if failures:
+                    raise _unusable(directory, "\n".join(failures[:10]))
                 return ""
             return _put_aside(state, directory, worktree_id)
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise Refusal(
-            "state-unusable",
-            f"{directory} of an earlier worktree cannot be put aside",
-            context=error.strerror or str(error),
-            hint="move it away, or name another --path",
-        ) from None
+        raise _unusable(directory, error.strerror or str(error)) from None
 
 
 def is_of_another(git_dir: str, directory: str) -> bool:
@@ -94,3 +92,12 @@ def _put_aside(state: str, directory: str, worktree_id: str) -> str:
             git.run("update-ref", record.pin(os.path.basename(target)), repository.base, ok=(0, 1, 128))
     os.rename(directory, target)
     return target
+
+
+def _unusable(directory: str, why: str) -> Refusal:
+    return Refusal(
+        "state-unusable",
+        f"{directory} of an earlier worktree cannot be put aside",
+        context=why,
+        hint="move it away, or name another --path",
+    )
