@@ -1,10 +1,12 @@
 """How words are written where a user may paste them into a shell."""
 
 import os
+import shlex
 import subprocess
 
 import pytest
 
+from launcher.vcs.harvest.decide import join
 from policy.pasted import joined, pathspec, quoted
 
 
@@ -20,6 +22,12 @@ def test_a_word_is_one_word_of_a_shell_and_can_be_printed(text: str) -> None:
                            check=True, capture_output=True, env={"LC_ALL": "C.UTF-8"})  # fmt: skip
     assert ended.stdout == os.fsencode(text)
     assert joined(("a", text)) == f"a {shown}"
+
+
+def test_a_ref_is_one_word_of_the_command_that_joins_it() -> None:
+    """Git allows nearly everything in the name of a branch, after which kept work is called."""
+    ref = "refs/paddock/agents/w/$(touch${IFS}x);'&"
+    assert shlex.split(join(ref))[-1] == ref
 
 
 def test_a_pathspec_means_one_place() -> None:

@@ -37,7 +37,7 @@ def join(ref: str, path: str = "") -> str:
         path: root of the checkout; empty for the one that the user is in.
     """
     git = f"git -C {quoted(path)}" if path else "git"
-    return f"{git} add -A && {git} merge --autostash {ref}"
+    return f"{git} add -A && {git} merge --autostash {quoted(ref)}"
 
 
 def decide(found: Found, worktree_id: str) -> tuple[Entry | None, tuple[PartResult, ...]]:
