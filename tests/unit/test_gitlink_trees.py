@@ -1,4 +1,4 @@
-"""Trees with other gitlinks, as signing makes them."""
+"""Gitlinks in trees: finding them, and trees with other ones, as signing makes them."""
 
 import inspect
 import sys
@@ -6,9 +6,18 @@ from pathlib import Path
 
 from launcher.vcs.git import Git
 from launcher.vcs.harvest.gitlink_trees import retreed
+from launcher.vcs.merge.gitlinks import Gitlink, gitlinks
 from tests.support.ground import Entry, Ground
 
 _OLD, _NEW = "1" * 40, "2" * 40
+
+
+def test_more_submodules_are_found_than_fit_on_a_command_line(tmp_path: Path) -> None:
+    """`.gitmodules` is the agent's, and its paths need not exist."""
+    names = [f"{number:0200}" for number in range(12_000)]
+    text = "".join(f'[submodule "{name}"]\npath={name}\n' for name in names)
+    ground = Ground(tmp_path / "repo", {".gitmodules": text, names[7]: Entry("160000", _OLD), "m": "m\n"})
+    assert gitlinks(Git(ground.root / ".git"), "main") == {names[7]: Gitlink(names[7], names[7], _OLD)}
 
 
 def test_a_gitlink_below_more_directories_than_there_are_frames_is_replaced(tmp_path: Path) -> None:

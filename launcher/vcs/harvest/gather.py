@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from launcher.vcs import way
+from launcher.vcs import gitlinks, way
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import agent_objects, checks, skeleton, taking_in, transfer
 from launcher.vcs.harvest.jail import Jailed, Reading
@@ -131,11 +131,9 @@ def gather(
 def names(found: Found, where: str) -> bool:
     """Whether one of the commits that refs will be at has a gitlink at `where`, not just a commit on the way there."""
     assert found.quarantine is not None
-    for oid in filter(None, (found.new, found.detached, *found.extra.values())):
-        words = ("ls-tree", "-z", "--full-tree", oid, "--", where)
-        if found.git.run(*words, environment=found.quarantine.environment).out.startswith(b"160000 "):
-            return True
-    return False
+    environment = found.quarantine.environment
+    oids = filter(None, (found.new, found.detached, *found.extra.values()))
+    return any(where in gitlinks.of_tree(found.git, oid, (where,), environment) for oid in oids)
 
 
 def _links(found: Found, reading: Reading, around: Part, path: str, oids: tuple[str, ...]) -> tuple[str, ...]:
@@ -171,8 +169,7 @@ def _unknown(around: Found, where: str, oid: str) -> Refusal:
     seen = way.look(part.root, f"{part.path}/{where}")
     if seen.link:
         return checks.gitlink_refused(part, where, oid, f"{seen.told}, and no submodule lies behind a link", _TAKE_OUT)
-    listed = git.run("ls-tree", "-z", "--full-tree", part.base, "--", where).out if part.base else b""
-    if listed.startswith(b"160000 "):
+    if part.base and where in gitlinks.of_tree(git, part.base, (where,)):
         why = f"the submodule at {where} is not populated outside, so its commits have nowhere to go"
         update = way.update(part.path, where)
         return checks.gitlink_refused(part, where, oid, why, f"populate it and start a session here again: {update}")

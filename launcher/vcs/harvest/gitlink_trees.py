@@ -9,11 +9,10 @@ import os
 from collections.abc import Mapping
 
 from launcher.vcs.git import Git
+from launcher.vcs.gitlinks import of_tree
 from policy.errors import Refusal
 
 _GITLINK = b"160000"
-_MANY = 100
-"""Paths from which on the whole tree is listed."""
 
 Links = Mapping[str, Mapping[str, str]]
 """Path of a submodule -> (commit that is named there -> the one to name instead)."""
@@ -36,14 +35,10 @@ def retreed(git: Git, tree: str, links: Links, where: Mapping[str, str]) -> list
         GitFailed: git failed.
     """
     changes: dict[bytes, bytes] = {}
-    paths = list(links) if len(links) <= _MANY else []
-    listing = git.run("ls-tree", "-r", "-z", "--full-tree", tree, "--", *paths, environment=where).out
-    for entry in filter(None, listing.split(b"\0")):
-        info, _, path = entry.partition(b"\t")
-        mode, _, oid = info.split(b" ")
-        new = links.get(os.fsdecode(path), {}).get(oid.decode())
-        if mode == _GITLINK and new is not None:
-            changes[path] = new.encode()
+    for path, oid in of_tree(git, tree, links, where).items():
+        new = links.get(path, {}).get(oid)
+        if new is not None:
+            changes[os.fsencode(path)] = new.encode()
     if not changes:
         return []
     made = _made(git, tree, changes, where)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from launcher.vcs.git import Git
+from launcher.vcs.gitlinks import of_tree
 
 _MODE = b"160000"
 
@@ -42,13 +43,7 @@ def gitlinks(git: Git, commit: str, environment: Mapping[str, str] | None = None
             paths[name] = value
     if not paths:
         return {}
-    listing = git.run("ls-tree", "-z", "--full-tree", commit, "--", *paths.values(), environment=environment).out
-    commits = {}
-    for entry in listing.split(b"\0"):
-        info, tab, path = entry.partition(b"\t")
-        fields = info.split(b" ")
-        if tab and fields[0] == _MODE:
-            commits[os.fsdecode(path)] = fields[2].decode()
+    commits = of_tree(git, commit, paths.values(), environment)
     return {name: Gitlink(name, path, commits[path]) for name, path in paths.items() if path in commits}
 
 

@@ -3,7 +3,7 @@
 import os
 import time
 
-from launcher.vcs import below
+from launcher.vcs import below, gitlinks
 from launcher.vcs.git import Git
 from launcher.vcs.worktrees import files, kept, patience, strangers, unwatched
 from launcher.vcs.worktrees.creation import IDENTITY
@@ -69,24 +69,23 @@ def _commit(git: Git, part: Part, worktree: Worktree, commits: dict[str, str]) -
     own = {"GIT_INDEX_FILE": index}
     try:
         git.run("read-tree", head, environment=own) if head else git.run("read-tree", "--empty", environment=own)
-        gitlinks: list[bytes] = []
+        links: set[bytes] = set()
         changed: list[bytes] = []
         if head:
-            listing = git.run("ls-tree", "-r", "-z", "--full-tree", head).out.split(b"\0")
-            gitlinks = [record.partition(b"\t")[2] for record in listing if record.startswith(b"160000 ")]
+            links = set(map(os.fsencode, gitlinks.of_tree(git, head)))
             names = git.run("diff-index", "--name-only", "-z", "--ignore-submodules=all", "HEAD").out.split(b"\0")
-            changed = [name for name in (*names, *unwatched.changed(git)) if name and name not in gitlinks]
+            changed = [name for name in (*names, *unwatched.changed(git)) if name and name not in links]
         for place in strangers.in_places_of_submodules(git, part, worktree):
             changed += _inside(part, os.fsencode(place))
         others = git.run("ls-files", "--others", "--exclude-standard", "-z").out.split(b"\0")
         for name in filter(None, others):
-            changed += _below(part, name, gitlinks) if name.endswith(b"/") else [name]
+            changed += _below(part, name, links) if name.endswith(b"/") else [name]
         if changed:
             paths = b"".join(name + b"\0" for name in changed)
             git.run("update-index", "--add", "--remove", "--replace", "-z", "--stdin", input=paths, environment=own)
         for inner in worktree.submodules:
             relative = os.path.relpath(inner.path, part.path)
-            if inner.name in commits and os.fsencode(relative) in gitlinks:
+            if inner.name in commits and os.fsencode(relative) in links:
                 entry = f"160000 {commits[inner.name]}\t{relative}\0"
                 git.run("update-index", "-z", "--index-info", input=os.fsencode(entry), environment=own)
         tree = git.run("write-tree", environment=own).out.decode("ascii").strip()
@@ -100,9 +99,9 @@ def _commit(git: Git, part: Part, worktree: Worktree, commits: dict[str, str]) -
     return git.run(*words, environment=_AUTHOR).out.decode("ascii").strip()
 
 
-def _below(part: Part, name: bytes, gitlinks: list[bytes]) -> list[bytes]:
+def _below(part: Part, name: bytes, links: set[bytes]) -> list[bytes]:
     """The files of a repository inside the worktree, which git lists as one directory; its `.git` is left out."""
-    return [] if name.rstrip(b"/") in gitlinks else _inside(part, name.rstrip(b"/"))  # [] for a populated submodule
+    return [] if name.rstrip(b"/") in links else _inside(part, name.rstrip(b"/"))  # [] for a populated submodule
 
 
 def _inside(part: Part, name: bytes) -> list[bytes]:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from launcher.vcs import gitlinks
 from launcher.vcs.git import Git
 
 NOT_GRANTED = "not granted"
@@ -41,7 +42,7 @@ def _of_commit(git: Git, commit: str, name_prefix: str, path_prefix: str, depth:
     names = _names(git, commit)
     if not names:
         return
-    for path, oid in sorted(_gitlinks(git, commit).items()):
+    for path, oid in sorted(gitlinks.of_tree(git, commit).items()):
         name = names.get(path)
         if name is None:
             continue  # a gitlink without a name is no submodule for git either
@@ -65,16 +66,6 @@ def _names(git: Git, commit: str) -> dict[str, str]:
         name, _, last = rest.rpartition(".")
         if section == "submodule" and last == "path" and name:
             result[value.rstrip("/")] = name
-    return result
-
-
-def _gitlinks(git: Git, commit: str) -> dict[str, str]:
-    listing = git.run("ls-tree", "-r", "-z", "--full-tree", commit).out
-    result: dict[str, str] = {}
-    for record in listing.split(b"\0"):
-        if record.startswith(b"160000 "):
-            facts, _, path = record.partition(b"\t")
-            result[os.fsdecode(path)] = facts.split()[2].decode("ascii")
     return result
 
 
