@@ -5,11 +5,12 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from launcher.session import configuration, harvesting, messages, places
+from launcher.session import configuration, harvesting, places
 from launcher.session.planning import worktree_id
 from launcher.vcs.harvest.parts import HarvestResult
 from launcher.vcs.journal import Run, State
@@ -23,6 +24,7 @@ from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.record import directory_of
 from launcher.vcs.worktrees.store import WorktreeRepository
 from launcher.verbs import table, typer_verb
+from launcher.verbs.merge_said import WARNING, Said
 from launcher.verbs.worktree_common import root_of
 from policy.errors import Refusal, printable
 from policy.pasted import quoted
@@ -86,16 +88,17 @@ def merge(
     """
     start = places.current_directory()
     state = places.made(places.places(os.environ).state)
+    said = Said()
     swap.originals(state)  # docks what a session has left that was killed
     for line in left_open.sweep(state):
-        messages.say(f"paddock: {printable(line)}")
+        said.say(line)
     alone = [name for name, given in (("--resume", resume), ("--rollback", rollback is not None)) if given]
     if alone and (words or every or forecast or check is not None or rewind or len(alone) > 1):
         raise Refusal("usage", f"{alone[0]} stands alone", hint="paddock merge --help")
     if resume or rollback is not None:
         common_dir = target.opened(start).common_dir
         done = work.resume(common_dir, state) if rollback is None else work.roll_back(common_dir, state, rollback)
-        return _tell_end(done, as_json=as_json)
+        return _tell_end(done, said, as_json=as_json)
     if bool(words) == every:
         raise Refusal(
             "usage",
@@ -109,13 +112,13 @@ def merge(
     found = find()
     sources = _children(found, words, start, state)
     for source in sources:
-        _warn_of_sessions(source, state)
+        _warn_of_sessions(source, state, said)
     sources = children.ordered(sources, order, found)
     if forecast:
         answer = preview.preview(found, sources, rewind=rewind or ())
-        print(answer.model_dump_json(indent=2) if as_json else answer.pretty_print())
+        print(said.document(answer) if as_json else answer.pretty_print())
         return 0 if answer.clean else CONFLICT
-    with _agent_at_rest(found, state) as agent, Check(found, check, hidden=as_json) as gate:
+    with _agent_at_rest(found, state, said) as agent, Check(found, check, hidden=as_json) as gate:
         settings = work.Settings(
             state,
             os.environ,
@@ -127,7 +130,7 @@ def merge(
         run = work.merge(find, sources, settings, found.common_dir)
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr)
-    return _tell(run, found, as_json=as_json, files=not no_checkout)
+    return _tell(run, found, said, as_json=as_json, files=not no_checkout)
 
 
 def _children(found: target.Target, words: list[str] | None, start: str, state: str) -> list[Source]:
@@ -143,17 +146,21 @@ def _root_of(state: str) -> Callable[[str, str], str | None]:
     return lambda word, common_dir: root_of(word, known.of(common_dir))
 
 
-def _agent_at_rest(found: target.Target, state: str) -> AbstractContextManager[str | None]:
+def _agent_at_rest(found: target.Target, state: str, said: Said) -> AbstractContextManager[str | None]:
     """Keeps agents from working in a linked worktree that is merged into, and takes over what they have committed.
 
     Yields the agent's private git directory. None where there is none, and in a main checkout: that is the user's.
     """
     if found.worktree is None or found.git_dir == found.common_dir:
         return nullcontext()
-    return sessions.at_rest(found.worktree, lambda root: directory_of(state, worktree_id(root)), _harvest)
+
+    def private(root: str) -> str:
+        return directory_of(state, worktree_id(root))
+
+    return sessions.at_rest(found.worktree, private, partial(_harvest, said))
 
 
-def _harvest(directory: str) -> HarvestResult:
+def _harvest(said: Said, directory: str) -> HarvestResult:
     record = records.read(directory)
     assert record is not None
     settings, _ = configuration.load(record.worktree, None, None, os.environ)
@@ -161,15 +168,15 @@ def _harvest(directory: str) -> HarvestResult:
     patterns += [(entry.value, "report") for entry in settings.handoff_report]
     result = harvesting.take(directory, patterns)
     for line in harvesting.told(result):
-        messages.say(f"paddock: {line}")
+        said.say(line)
     return result
 
 
-def _warn_of_sessions(source: Source, state: str) -> None:
+def _warn_of_sessions(source: Source, state: str, said: Said) -> None:
     """Tells when a child has more than its branch: a branch can be merged all the same."""
     root = source.place.worktree if source.place else None
     for line in left.told(source, directory_of(state, worktree_id(root)) if root is not None else None):
-        messages.say(f"paddock: warning: {printable(line)}")
+        said.say(line, WARNING)
 
 
 def status(
@@ -217,28 +224,29 @@ def _lines(run: Run) -> list[str]:
     return lines
 
 
-def _tell(run: Run, found: target.Target, *, as_json: bool, files: bool) -> int:
+def _tell(run: Run, found: target.Target, said: Said, *, as_json: bool, files: bool) -> int:
     outcome = run.outcome
     assert outcome is not None
+    done = run.state is State.DONE
+    if done and not files and found.worktree is not None:
+        main, root = run.moves[-1], quoted(found.worktree)
+        said.advice.append(f"the files stay: git -C {root} read-tree -m -u {main.old} {main.new}")
     if as_json:
-        print(run.model_dump_json(indent=2))
+        print(said.document(run))
         return CONFLICT if outcome.has_conflict else 0
     print(f"into {printable(found.label)}: {outcome.pretty_print()}")
     if outcome.conflicted is not None and outcome.conflicted.merge_descriptor is not None:
         print(f"  next        {printable(outcome.conflicted.merge_descriptor.hint or '')}")
-    if run.state is State.DONE:
-        for note in filter(None, run.note.split("; ")):
+    if done:
+        for note in (*filter(None, run.note.split("; ")), *said.advice):
             print(f"  note        {printable(note)}")
-        if not files and found.worktree is not None:
-            main, root = run.moves[-1], quoted(found.worktree)
-            print(f"  note        the files stay: git -C {root} read-tree -m -u {main.old} {main.new}")
         print(f"  undo        paddock merge --rollback {run.run_id}")
     return CONFLICT if outcome.has_conflict else 0
 
 
-def _tell_end(run: Run | None, *, as_json: bool) -> int:
+def _tell_end(run: Run | None, said: Said, *, as_json: bool) -> int:
     if as_json:
-        print("null" if run is None else run.model_dump_json(indent=2))
+        print(said.document(run))
     elif run is None:
         print("no run is unfinished")
     else:

@@ -103,6 +103,8 @@ def test_branches_can_move_without_files(ground: Paddock) -> None:
     ended = ground.who.run(["sh", "-c", line.partition("stay: ")[2]], cwd=ground.main)
     assert ended.returncode == 0, ended.stderr
     assert git(ground, "status", "--porcelain") == ""
+    (advice,) = json.loads(merge(ground, "--no-checkout", "--json", "x"))["advice"]
+    assert advice.startswith("the files stay: git -C ")
 
 
 def test_work_of_a_private_git_directory_is_merged(ground: Paddock) -> None:
@@ -117,18 +119,21 @@ def test_work_of_a_private_git_directory_is_merged(ground: Paddock) -> None:
 
 
 def test_what_an_agent_left_beside_its_branch_is_told_with_the_way_to_get_it_in(ground: Paddock) -> None:
-    """Refused work with the reason, kept work with the command that joins it, which works; then nothing is said."""
+    """As text and as JSON: refused work with the reason, kept work with the command that joins it, and then nothing."""
 
     def agent(line: str) -> None:
         ended = ground.call("run", "--git", "private", "--", "sh", "-euc", line, cwd=ground.place / "y")
         assert ended.returncode == 0, ended.stderr
 
-    def warned() -> str:
-        ended = ground.call("merge", "y", cwd=ground.main)
+    def warned(*words: str) -> str:
+        ended = ground.call("merge", "y", *words, "--json", cwd=ground.main)
         assert ended.returncode == 0, ended
+        warnings = json.loads(ended.stdout)["warnings"]
+        assert ended.stderr.splitlines() == [f"paddock: warning: {line}" for line in warnings]
         return ended.stderr
 
     agent("git init -q sub; cd sub; git commit -q --allow-empty -m sub; cd ..; git add sub; git commit -q -m link")
+    assert warned("--preview")
     said = warned()
     assert "a commit of the submodule sub that cannot be had [harvest-gitlink]" in said
     assert f"paddock worktree harvest {ground.place / 'y'}" in said
