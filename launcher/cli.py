@@ -36,6 +36,7 @@ VERBS: dict[str, tuple[str, str]] = {
 ONE = "one"  # takes a value, the last one counts
 MANY = "many"  # takes a value, may be repeated
 FLAG = "flag"  # takes none
+SWITCH = "switch"  # takes none, and has a key in the configuration, which --no-NAME overrules
 
 OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     # name, kind, metavar, help
@@ -43,7 +44,7 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--submodule", MANY, "NAME", "grant only these submodules (default: all)"),
     ("--provider", ONE, "auto|none|NAME", "translate the worktree into this agent's own flags and environment"),
     ("--dialect", ONE, "native|contract", "flags the real agent accepts (default), or exactly the specification's"),
-    ("--keep-prompts", FLAG, "", "leave the agent's own permission prompts on (off by default: the jail holds it)"),
+    ("--keep-prompts", SWITCH, "", "leave the agent's own permission prompts on (off by default: the jail holds it)"),
     (
         "--logins",
         ONE,
@@ -53,7 +54,7 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--rw", MANY, "PATH", "grant reading, writing and executing below PATH"),
     ("--ro", MANY, "PATH", "grant reading and executing below PATH"),
     ("--deny", MANY, "PATH", "deny everything below PATH, whatever else is granted"),
-    ("--freeze-root", FLAG, "", "accept that directories above an exception are frozen (no mounts available)"),
+    ("--freeze-root", SWITCH, "", "accept that directories above an exception are frozen (no mounts available)"),
     ("--net", ONE, "auto|none|proxy|open", "network (default: proxy with a provider or an allowed host, else none)"),
     (
         "--allow-domain",
@@ -66,7 +67,7 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--publish", MANY, "[ADDRESS:]PORT[:PORT]", "let this port of the machine's loopback lead to one of the jail"),
     ("--git", ONE, "auto|private|readonly|shared", "access to git (auto: private where it can be held, else readonly)"),
     ("--strict-handoff", FLAG, "", "refuse to hand over work that changes files which other tools execute or obey"),
-    ("--sign", FLAG, "", "sign the commits that are taken over, outside, by your own git configuration"),
+    ("--sign", SWITCH, "", "sign the commits that are taken over, outside, by your own git configuration"),
     ("--env", MANY, "NAME[=VALUE]", "pass a variable of the caller, or set one"),
     ("--limit", MANY, "NAME=VALUE", "bound processes, memory, open_files, file_size, disk or cpu_time"),
     ("--backend", ONE, "auto|landlock|bubblewrap", "what holds the jail (auto: Landlock where there is any)"),
@@ -80,7 +81,10 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--verbose", FLAG, "", "say what is done (short: -v)"),
 )
 
-UNUSED = ("--session", "--supervised", "--detach", "--report", "--strict-handoff", "--sign", "--dry-run", "--quiet")
+UNUSED = (
+    *("--session", "--supervised", "--detach", "--report", "--strict-handoff", "--sign", "--no-sign", "--dry-run"),
+    "--quiet",
+)
 """What `paddock run` alone obeys. Verbs that put a question about a run accept them, so that a line can be reused."""
 
 SHORT = {"-q": "--quiet", "-v": "--verbose", "-h": "--help"}
@@ -108,6 +112,7 @@ def parse(
         options by name (absent ones are missing) and the rest.
     """
     kinds = {name: kind for name, kind, _, _ in options + extra}
+    kinds |= {contrary(name): FLAG for name, kind in kinds.items() if kind == SWITCH}
     found: Parsed = {}
     at = 0
     while at < len(argv):
@@ -125,9 +130,10 @@ def parse(
         kind = kinds.get(name)
         if kind is None:
             raise unknown_option(word, tuple(kinds), verb)
-        if kind == FLAG:
+        if kind in (FLAG, SWITCH):
             if equals:
                 raise usage(f"{name} takes no value", verb)
+            found.pop(contrary(name), None)  # the last one counts
             found[name] = True
             continue
         if not equals:
@@ -145,6 +151,11 @@ def parse(
         else:
             found[name] = value
     return found, []
+
+
+def contrary(name: str) -> str:
+    """What takes a switch back: ``--no-sign`` for ``--sign``, and the other way round."""
+    return "--" + name[5:] if name.startswith("--no-") else "--no-" + name[2:]
 
 
 def usage(message: str, verb: str) -> Refusal:

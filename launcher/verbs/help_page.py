@@ -142,7 +142,9 @@ def notation(row: Row) -> str:
 
 
 def told(row: Row) -> str:
-    """What an option means, and that it may be repeated where it may."""
+    """What an option means, and that it may be repeated, or what takes it back, where that is so."""
+    if row[1] == cli.SWITCH:
+        return f"{row[3]}; {cli.contrary(row[0])} overrules the configuration"
     return row[3] + ("; repeatable" if row[1] == cli.MANY else "")
 
 

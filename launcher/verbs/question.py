@@ -46,9 +46,10 @@ def parse(argv: list[str], extra: tuple[tuple[str, str, str, str], ...], *, verb
 
 
 def joined(first: cli.Parsed, second: cli.Parsed) -> cli.Parsed:
-    """Both sets of options; lists are put together, else the second wins."""
+    """Both sets of options; lists are put together, else the second wins, also over the contrary in the first."""
     both = dict(first)
     for name, value in second.items():
+        both.pop(cli.contrary(name), None)
         known = both.get(name)
         both[name] = known + value if isinstance(known, list) and isinstance(value, list) else value
     return both

@@ -47,9 +47,11 @@ def layer(options: Mapping[str, str | list[str] | bool], *, cwd: str, home: str)
     """
     tables: dict[str, dict[str, object]] = {}
     for key, flag in FLAG_OF.items():
+        table, _, name = key.partition(".")
         if flag in options and flag not in ("--env", "--limit", "--submodule"):
-            table, _, name = key.partition(".")
             tables.setdefault(table, {})[name] = options[flag]
+        elif f"--no-{flag[2:]}" in options:
+            tables.setdefault(table, {})[name] = False
     passed, values = [], {}
     for item in _many(options, "--env"):
         name, equals, value = item.partition("=")

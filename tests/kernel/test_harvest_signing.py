@@ -127,6 +127,9 @@ def test_a_killed_sessions_work_is_signed_as_it_was_told(here: Paddock) -> None:
     project.rename(user)
     here.who.give(here.who.home)
     user.chmod(0o600)
+    for options, shown in (((), True), (("--no-sign",), False)):
+        plan = ok(here.call("run", *options, "--dry-run", "--", *work))
+        assert ("signed when it is harvested" in plan) is shown
     with Session(here, command=work) as session:
         session.kill()
     user.unlink()

@@ -148,6 +148,7 @@ class Jails:
         for name in words:
             if name == "--freeze-root":
                 found[name] = True
+                found.pop("--no-freeze-root", None)
             elif name == "--worktree":
                 found[name] = next(words)
             else:
