@@ -6,7 +6,7 @@ Launch path: `os`. What looks for something to harvest is loaded at the end, whe
 from launcher.lean import os
 from launcher.session import inputs, messages
 from launcher.session.places import Places, made
-from launcher.vcs.quarantine import lease
+from launcher.vcs.quarantine import lease, lock
 from launcher.vcs.quarantine.lease import Lease
 from launcher.vcs.quarantine.record import SIGN, SWAPPED, directory_of
 from policy.errors import Refusal, printable
@@ -43,6 +43,9 @@ def take(places: Places, plan: Plan, slots: dict[str, str]) -> Lease:
     Refusals: state-not-ours, state-unusable, and those of `lease.take`.
     """
     directory = made(directory_of(places.state, plan.worktree_id))
+    if lock.is_of_another(plan.repositories[0][2], directory):
+        _make_room(places.state, plan)
+        made(directory)
     slots["git"] = inputs.resolved(directory) or directory
     if not plan.sign and os.path.lexists(f"{slots['git']}/{SIGN}"):
         _unless_waiting(slots["git"])
@@ -60,10 +63,31 @@ def take(places: Places, plan: Plan, slots: dict[str, str]) -> Lease:
     return taken
 
 
+def _make_room(state: str, plan: Plan) -> None:
+    """Gives up the private git directory of an earlier worktree; git has made another one at its place.
+
+    Refusals: worktree-in-use, state-unusable.
+    """
+    from launcher.session import packages
+
+    packages.enable()
+    from launcher.vcs.harvest.outstanding import waiting
+    from launcher.vcs.worktrees import earlier
+    from launcher.vcs.worktrees.removed import kept_aside
+
+    directory = directory_of(state, plan.worktree_id)
+    aside = earlier.clear(state, plan.worktree, plan.worktree_id, lambda _: waiting(directory))
+    if aside:
+        messages.say(
+            f"paddock: warning: git has made another worktree at {printable(plan.worktree)}; "
+            f"{printable(kept_aside(aside))}"
+        )
+
+
 def _unless_waiting(directory: str) -> None:
     """Forgets that somebody wanted signatures, where nothing of his waits and no session of his lives."""
     from launcher.vcs.harvest import ending
-    from launcher.vcs.quarantine import lock, signed
+    from launcher.vcs.quarantine import signed
 
     try:
         descriptor = lock.opened(directory)

@@ -111,9 +111,12 @@ def test_what_git_has_pruned_is_still_harvested(here: Paddock) -> None:
     """Its directory gone and `git worktree prune` run, status, harvest and removal are as they were before."""
     assert here.call("worktree", "adopt", ".").returncode == 0
     assert "handoff-strict" in _commit(here, "echo x >.envrc", "--strict-handoff")
-    shutil.rmtree(here.worktree)
+    away = here.worktree.rename(here.place / "away")
     assert _host(here, "worktree", "prune", at=here.main) == ""
     assert "one" in here.call("worktree", "list", "--all", cwd=here.main).stdout
+    away.rename(here.worktree)  # a file system was not mounted, say: it is the same worktree as before
+    assert here.run("--strict-handoff", "--", "git", "log", "-1", "--format=%s").stdout == "work\n"
+    shutil.rmtree(here.worktree)
     assert _host(here, "worktree", "prune", at=here.main) == ""
     assert "1 commit harvested to one" in here.call("worktree", "harvest", "one", cwd=here.main).stdout
     assert _host(here, "log", "-1", "--format=%s", "one", at=here.main) == "work"
@@ -133,6 +136,34 @@ def test_a_new_worktree_starts_clean_where_an_earlier_one_was(here: Paddock) -> 
     assert str(aside) in ended.stderr
     assert (aside / "git/HEAD").exists()
     assert "1 commit harvested to agent/new" in _commit(here, "test ! -e .envrc; echo y >y")
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_session_starts_clean_where_git_has_made_another_worktree(here: Paddock, known: bool) -> None:
+    """Whether Paddock knew the earlier one or not: its commits are kept aside and named, if they are nowhere else."""
+    assert not known or here.call("worktree", "adopt", ".").returncode == 0
+
+    def anew(*words: str) -> None:
+        _host(here, "worktree", "remove", "--force", "--force", str(here.worktree), at=here.main)
+        _host(here, "worktree", "add", "-q", str(here.worktree), *words, at=here.main)
+
+    _commit(here, "git branch of-old; echo x >x")
+    anew("one")
+    for _ in range(2):
+        ended = here.run("--", "git", "branch", "--list", "--format=%(refname:short)", "of-old")
+        assert (ended.stdout, "warning" in ended.stderr) == ("", False), ended.stderr
+    assert "handoff-strict" in _commit(here, "echo x >.envrc", "--strict-handoff")
+    anew("-b", "two", "main")
+    said = _commit(here, "test ! -e .envrc; echo y >y")
+    (aside,) = (here.state / "removed").iterdir()
+    assert f"warning: git has made another worktree at {here.worktree}; " in said
+    assert str(aside) in said
+    assert (aside / "git/HEAD").exists()
+    assert "1 commit harvested to two" in said
+    listed = here.call("worktree", "list", cwd=here.main)
+    assert listed.returncode == 0, listed.stderr
+    assert "warning" not in listed.stderr
+    assert here.run("--", "git", "log", "-1", "--format=%s").stdout == "work\n"
 
 
 def test_docking_restores_what_an_agent_put_in_the_place_of_git(here: Paddock) -> None:

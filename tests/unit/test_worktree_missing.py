@@ -30,6 +30,7 @@ def unharvested(place: Place, made: Worktree, step: str = "") -> WorktreeService
     private = Path(record.directory_of(place.state, made.worktree_id))
     private.mkdir(parents=True)
     (private / "precious").write_text("x")
+    (private / "lock").touch()
 
     def kill(name: str) -> None:
         if name == step:

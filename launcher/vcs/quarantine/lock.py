@@ -29,6 +29,22 @@ def opened(directory: str) -> int:
         os.umask(mask)
 
 
+def is_of_another(git_dir: str, directory: str) -> bool:
+    """Whether a private git directory is older than the linked worktree that has its place now.
+
+    Git writes ``commondir`` when it makes a worktree and never again, and the lock file is as old as the directory. A
+    main checkout has no ``commondir``.
+
+    Args:
+        git_dir: of the worktree.
+        directory: of the private git directory, and of its record.
+    """
+    try:
+        return os.stat(f"{git_dir}/commondir").st_mtime_ns > os.stat(f"{directory}/{LOCK}").st_mtime_ns
+    except OSError:
+        return False
+
+
 def alone(descriptor: int, *, wait: bool) -> bool:
     """Takes the lock for this process alone.
 

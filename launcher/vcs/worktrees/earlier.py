@@ -54,21 +54,6 @@ def clear(state: str, root: str, worktree_id: str, unharvested: Unharvested) -> 
         raise _unusable(directory, error.strerror or str(error)) from None
 
 
-def is_of_another(git_dir: str, directory: str) -> bool:
-    """Whether a private git directory is older than the worktree that has its place now.
-
-    Git writes ``commondir`` when it makes a worktree and never again, and the lock file is as old as the directory.
-
-    Args:
-        git_dir: of the linked worktree.
-        directory: of the private git directory, and of its record.
-    """
-    try:
-        return os.stat(f"{git_dir}/commondir").st_mtime_ns > os.stat(f"{directory}/{lock.LOCK}").st_mtime_ns
-    except FileNotFoundError:
-        return False
-
-
 def _is_empty(directory: str, root: str, unharvested: Unharvested) -> bool:
     if not _ORDINARY.issuperset(os.listdir(directory)):
         return False

@@ -68,6 +68,8 @@ def restore(part: Part, owner: str, head: str) -> None:
     for name, text in (("gitdir", f"{os.fspath(part.path)}/.git"), ("commondir", "../.."), ("HEAD", head)):
         if not os.path.lexists(f"{git_dir}/{name}"):
             _write(f"{git_dir}/{name}", f"{text}\n")
+            if name == "commondir":  # by its age a worktree is told from another one: `quarantine.lock.is_of_another`
+                os.utime(f"{git_dir}/{name}", (0, 0))
 
 
 def record(worktree: Worktree) -> None:

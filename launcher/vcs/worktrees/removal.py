@@ -121,8 +121,11 @@ class Removal:
 
     def replaced(self, worktree: Worktree) -> None:
         """Forgets a worktree at whose place git has made another one; the repository's lock is held."""
-        self._step("set aside")
-        aside = earlier.clear(self._state, worktree.path, worktree.worktree_id, self._unharvested)
+        aside = ""
+        # Unless a session has started in the new one meanwhile, and made room for its own.
+        if private_lock.is_of_another(os.fspath(worktree.main.git_dir), self._homes(worktree)[0]):
+            self._step("set aside")
+            aside = earlier.clear(self._state, worktree.path, worktree.worktree_id, self._unharvested)
         self._step("forget")
         self._store.forget(worktree.worktree_id)
         if aside:

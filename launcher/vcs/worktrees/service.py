@@ -11,6 +11,7 @@ from launcher.vcs import checkout
 from launcher.vcs.checkout import Checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
+from launcher.vcs.quarantine import lock as private_lock
 from launcher.vcs.quarantine import record, swap
 from launcher.vcs.worktrees import condition, earlier, files, lock, naming, proposal
 from launcher.vcs.worktrees.condition import Condition
@@ -141,7 +142,7 @@ class WorktreeService:
             if self.store.at(found.root) is not None:
                 raise Refusal("worktree-exists", f"Paddock knows {found.root} already", hint="paddock worktree list")
             worktree_id = naming.worktree_id(found.root)
-            if earlier.is_of_another(found.git_dir, record.directory_of(self._state, worktree_id)):
+            if private_lock.is_of_another(found.git_dir, record.directory_of(self._state, worktree_id)):
                 self._clear(found.root)
             parts = [self._part(found.root, found.git_dir, "")]
             parts += [self._part(module.path, module.git_dir, module.name) for module in found.submodules]
