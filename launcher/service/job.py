@@ -85,11 +85,11 @@ def merge_tickets(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSO
     return ticket_work.merge(**arguments)
 
 
-def remove_tickets(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSON has them
-    """See `launcher.service.ticket_work.remove`."""
+def end_tickets(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSON has them
+    """See `launcher.service.ticket_work.end`."""
     from launcher.service import ticket_work
 
-    return dict(ticket_work.remove(**arguments))
+    return ticket_work.end(**arguments)
 
 
 def repository(directory: str) -> dict[str, Any]:
@@ -218,7 +218,7 @@ TABLE: dict[str, Callable[..., dict[str, Any]]] = {
     "collect": collect,
     "tickets.prepare": prepare_tickets,
     "tickets.merge": merge_tickets,
-    "tickets.remove": remove_tickets,
+    "tickets.end": end_tickets,
     "repository": repository,
     "worktree.list": list_worktrees,
     "worktree.add": add_worktree,

@@ -20,6 +20,7 @@ from launcher.vcs.merge.service import WorktreeMergeService
 from launcher.vcs.quarantine import record, swap
 from launcher.vcs.worktrees import user_config
 from launcher.vcs.worktrees.children import ChildWorktrees
+from launcher.vcs.worktrees.models import Worktree
 from launcher.vcs.worktrees.naming import worktree_id
 from launcher.vcs.worktrees.service import WorktreeService
 from launcher.workflow.agent_types import AgentType
@@ -175,25 +176,50 @@ def _check(root: str, ticket: dict[str, Any], path: str) -> None:
         raise of_ticket(ticket["ticket"], refusal) from None
 
 
-def remove(trunk: str, worktrees: dict[str, str]) -> dict[str, str]:
-    """Removes worktrees in which nothing would be lost. Their branches stay: a merge can be taken back.
+def end(trunk: str, worktrees: dict[str, str], removable: list[str]) -> dict[str, dict[str, Any]]:
+    """Removes worktrees in which nothing would be lost, and looks at what is not committed in those that stay.
+
+    Their branches stay: a merge can be taken back.
 
     Args:
         trunk: a worktree of the repository.
         worktrees: worktree ids by session id.
+        removable: session ids of those that may go.
 
     Returns:
-        By session id: "" when it is gone, else why it stays.
+        ``removed``, by session id: "" when it is gone, else why it stays. ``uncommitted``, by session id: ``files``,
+        the first of them relative to the root, their ``count``, and the ``problem`` that kept somebody from looking.
     """
     known = service(places.places(os.environ))
-    found: dict[str, str] = {}
+    removed: dict[str, str] = {}
+    uncommitted: dict[str, dict[str, Any]] = {}
     for session_id, name in worktrees.items():
         try:
-            known.remove(known.find(trunk, name), keep_branch=True)
-            found[session_id] = ""
+            row = known.find(trunk, name)
+            if session_id in removable and not (why := _removed(known, row)):
+                removed[session_id] = ""
+                continue
+            if session_id in removable:
+                removed[session_id] = why
+            files, count = known.status(row).uncommitted()
+            if count:
+                uncommitted[session_id] = {"files": files, "count": count, "problem": ""}
         except Refusal as refusal:
-            found[session_id] = f"{refusal.message} [{refusal.reference}]"
-    return found
+            uncommitted[session_id] = {"files": [], "count": 0, "problem": _told(refusal)}
+    return {"removed": removed, "uncommitted": uncommitted}
+
+
+def _removed(known: WorktreeService, row: Worktree) -> str:
+    """ "" when a worktree is gone now, else why it stays."""
+    try:
+        known.remove(row, keep_branch=True)
+    except Refusal as refusal:
+        return _told(refusal)
+    return ""
+
+
+def _told(refusal: Refusal) -> str:
+    return f"{refusal.message} [{refusal.reference}]"
 
 
 def merge(

@@ -182,8 +182,8 @@ class TicketRuns:
                 merged = await self._merge(prepared, agents, all_of_them=request.merge_failed)
                 result |= merged
                 well = well and merged["clean"]
-                if request.remove:
-                    result["removed"] = await self._removed(prepared, merged)
+            arrived = _arrived(result) if request.merge and request.remove else None
+            result |= await self._end(prepared, arrived)
             state = TicketState.ENDED if well else TicketState.FAILED
         except Refusal as refusal:
             result["refusal"] = refusal.as_dict()
@@ -296,14 +296,20 @@ class TicketRuns:
                 if session is not None
                 else self._without_session(ticket.ticket, name, place, request.repository, None)
             )
-        return {"trunk": prepared["trunk"], "agents": agents}
+        found = {"trunk": prepared["trunk"], "agents": agents}
+        if self._supervisor.closing is None:
+            try:
+                found |= await self._end(prepared, None)
+            except (Refusal, asyncio.CancelledError) as error:
+                log.warning("what the agents of ticket run %s have left was not looked at: %s", run, error)
+        return found
 
-    async def _removed(self, prepared: dict[str, Any], merged: dict[str, Any]) -> dict[str, str]:
-        """Removes worktrees whose work is in the trunk; "" for each that is gone, else why it stays, by session id."""
-        arrived = {status["agent_result_id"] for status in (merged["aggregation"] or {}).get("merged", ())}
+    async def _end(self, prepared: dict[str, Any], removable: list[str] | None) -> dict[str, Any]:
+        """Removes worktrees, None of them in some cases, and looks at the others; see `ticket_work.end`."""
         places = {place["session_id"]: place["worktree_id"] for place in prepared["agents"]}
-        wanted = {each: place for each, place in places.items() if each in arrived}
-        return dict(await self._jobs.run("tickets.remove", {"trunk": prepared["trunk"], "worktrees": wanted}))
+        arguments = {"trunk": prepared["trunk"], "worktrees": places, "removable": removable or []}
+        found = await self._jobs.run("tickets.end", arguments)
+        return found if removable is not None else {"uncommitted": found["uncommitted"]}
 
     async def _merge(
         self, prepared: dict[str, Any], agents: list[dict[str, Any]], *, all_of_them: bool
@@ -358,6 +364,11 @@ class TicketRuns:
                 (state, ended, None if result is None else json.dumps(result), name),
             )
         log.info("ticket run %s is %s", name, state)
+
+
+def _arrived(result: dict[str, Any]) -> list[str]:
+    """Session ids of the agents whose work is in the trunk."""
+    return [status["agent_result_id"] for status in (result["aggregation"] or {}).get("merged", ())]
 
 
 def _session_name(run: str, number: int) -> str:

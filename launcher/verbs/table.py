@@ -5,6 +5,11 @@ from collections.abc import Iterable, Sequence
 from policy.errors import printable
 
 
+def some(names: Sequence[str], count: int) -> str:
+    """The first of `count` things by name, and how many more there are."""
+    return ", ".join(names) + (f" and {count - len(names)} more" if count > len(names) else "")
+
+
 def lines(heading: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """Columns as wide as what is in them, the heading first; the last column is as long as it likes.
 

@@ -5,6 +5,7 @@ from typing import Any
 from launcher.service.models import Reason
 from launcher.service.states import SessionState
 from launcher.service.ticket_models import TicketState
+from launcher.verbs import table
 from launcher.verbs.service_common import counted
 from policy.pasted import joined, quoted
 
@@ -23,7 +24,7 @@ def described(found: dict[str, Any]) -> list[str]:
     width = max((len(agent["ticket"]) for agent in agents), default=0)
     for agent in agents:
         lines.append(f"  {agent['ticket']:<{width}}  {_fate(agent, merged, aggregation)}")
-        lines += [f"  {'':<{width}}    {line}" for line in _details(agent, aggregation, result.get("removed", {}))]
+        lines += [f"  {'':<{width}}    {line}" for line in _details(agent, aggregation, result)]
     if refusal := result.get("refusal"):
         lines.append(f"  {refusal['message']} [{refusal['errorType']}]")
         lines += [f"    {line}" for line in refusal["context"].splitlines()]
@@ -58,7 +59,7 @@ def _fate(agent: dict[str, Any], merged: dict[str, Any], aggregation: dict[str, 
     return f"{'failed' if agent['reason'] == Reason.EXITED else agent['reason']}{status}{why}"
 
 
-def _details(agent: dict[str, Any], aggregation: dict[str, Any], removed: dict[str, str]) -> list[str]:
+def _details(agent: dict[str, Any], aggregation: dict[str, Any], result: dict[str, Any]) -> list[str]:
     """The rest of what is to be known of a ticket."""
     lines = []
     if (refusal := agent["refusal"]) is not None:
@@ -79,11 +80,13 @@ def _details(agent: dict[str, Any], aggregation: dict[str, Any], removed: dict[s
         for part in harvest.get("parts", ())
         if part["commits"]
     ]
-    gone = removed.get(agent["session_id"])
+    gone = result.get("removed", {}).get(agent["session_id"])
     if gone == "":
         lines.append(f"worktree removed: {agent['worktree']}")
     else:
         lines.append(f"worktree {agent['worktree']}" + (f" stays: {gone}" if gone else ""))
+    if left := result.get("uncommitted", {}).get(agent["session_id"]):
+        lines.append(f"not committed there: {left['problem'] or table.some(left['files'], left['count'])}")
     if agent.get("next"):
         lines += [f"log {agent['log']}"] if agent["log"] else []
         lines += [f"next: {step['command']}   # {step['about']}" for step in agent["next"]]

@@ -113,6 +113,8 @@ def _print(row: Worktree, now: Condition, far: Progress) -> None:
         print(f"  {where}{at}, {count} since the worktree was made" + ("" if part.name else came.get(far.work, "")))
     stake = now.at_stake()
     print("  at stake: " + printable("; ".join(stake)) if stake else "  nothing is at stake")
+    if (named := now.uncommitted())[0]:
+        print(f"  not committed: {printable(table.some(*named))}")
     for line in now.lagging():
         print(f"  {printable(line)}")
     for text in now.ignored():

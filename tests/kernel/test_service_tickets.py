@@ -52,7 +52,7 @@ def test_tickets_are_worked_on_side_by_side_and_merged(service: Served) -> None:
         service,
         ticket("A-1", f"{begun} echo one > one; {COMMIT} 'one: Done.'"),
         ticket("A-2", f"echo two > two; {COMMIT} 'two: Done.'; touch ../escaped"),
-        ticket("A-3", f"echo three > three; {COMMIT} 'three: Done.'; exit 1"),
+        ticket("A-3", f"echo three > three; {COMMIT} 'three: Done.'; mkdir d; touch d/new; echo 4 >> three; exit 1"),
         parallel=2,
         goal="Numbers.",
     )
@@ -66,6 +66,11 @@ def test_tickets_are_worked_on_side_by_side_and_merged(service: Served) -> None:
     assert "three: Done." in git(service, "log", "--format=%s", cwd=Path(agents["A-3"]["worktree"]))
     assert done["result"]["removed"] == {agents["A-1"]["session_id"]: ""}
     assert [os.path.exists(agents[name]["worktree"]) for name in agents] == [False, True, True]
+    # What is not committed is named, and only of the worktrees that are still there.
+    assert done["result"]["uncommitted"] == {
+        agents["A-3"]["session_id"]: {"files": ["three", "d"], "count": 2, "problem": ""}
+    }
+    assert "not committed there: three, d\n" in service.cli("tickets", "show", done["name"]).stdout
     everything = run(service, ticket("B-1", f"touch b1; {COMMIT} b1"), ticket("B-2", "touch left"), parallel=2)
     kept = {agent["ticket"]: os.path.exists(agent["worktree"]) for agent in everything["result"]["agents"]}
     assert kept == {"B-1": False, "B-2": True}, "what is not committed keeps its worktree"
@@ -158,7 +163,7 @@ def test_stopping_a_run_ends_its_agents(service: Served) -> None:
         parallel = 1
         [[tickets]]
         ticket = "G-1"
-        command = ["sh", "-c", "touch g; {COMMIT} g; echo written; sleep 1000"]
+        command = ["sh", "-c", "touch g; {COMMIT} g; touch left; echo written; sleep 1000"]
         [[tickets]]
         ticket = "G-2"
         command = ["true"]
@@ -188,6 +193,7 @@ def test_stopping_a_run_ends_its_agents(service: Served) -> None:
     assert "1 commit on agent/G-1" in shown
     assert all(each["worktree"] in shown and os.path.isdir(each["worktree"]) for each in (stopped, late))
     assert "next: paddock logs halted.1" in shown
+    assert "not committed there: left\n" in shown
     assert "not begun" in shown
     # The steps are commands as they stand, the merge among them.
     for step in stopped["next"][:-1]:

@@ -45,7 +45,7 @@ def test_the_life_of_a_worktree_in_words(place: Place, capsys: pytest.CaptureFix
     assert "nothing is at stake" in text
     assert "no commit since the worktree was made" in text
     (place.root / "app-T-1/new").write_text("")
-    assert "at stake: 1 untracked" in said(capsys, "status", status=1)
+    assert "at stake: 1 untracked\n  not committed: new\n" in said(capsys, "status", status=1)
     with pytest.raises(Refusal, match="nowhere else"):
         worktree.main(["remove", "T-1"])
     text = said(capsys, "remove", "T-1", "--force")

@@ -22,6 +22,12 @@ from policy.pasted import joined
 _MOST_COPIED = 1 << 20
 """Bytes of an untracked file up to which it is compared with the parent's."""
 
+_MOST_NAMED = 20
+"""Names of uncommitted files that are kept for each part."""
+
+_PATH_AT = {b"1 ": 8, b"2 ": 9, b"u ": 10}
+"""Spaces before the path in a record of git-status(1), ``--porcelain=v2``."""
+
 _OPERATIONS = {
     "MERGE_HEAD": "merge",
     "CHERRY_PICK_HEAD": "cherry-pick",
@@ -43,6 +49,7 @@ class PartCondition(BaseModel):
         modified: tracked paths that differ from HEAD.
         untracked: paths that git neither knows nor ignores, but for files that are as in the parent; a directory
             counts once.
+        uncommitted: the first of those two, by name, relative to the worktree's root.
         strangers: places of submodules of which nothing is known, and that hold something all the same.
         operation: a merge, rebase or the like that is not finished.
         detached: whether HEAD is on no branch, and no ref that stays holds its commit.
@@ -61,6 +68,7 @@ class PartCondition(BaseModel):
     ahead: int = 0
     modified: int = 0
     untracked: int = 0
+    uncommitted: tuple[str, ...] = ()
     strangers: tuple[str, ...] = ()
     operation: str = ""
     detached: bool = False
@@ -123,6 +131,11 @@ class Condition(BaseModel):
         found += [f"submodule {name}: commits that no remote has" for name in self.own_stores]
         found += [f"a repository that was put aside: {path}" for path in self.docked]
         return [*found, *self.waiting]
+
+    def uncommitted(self) -> tuple[list[str], int]:
+        """The first files that are not committed, relative to the worktree's root, and how many there are."""
+        named = [name for part in self.parts for name in part.uncommitted]
+        return named[:_MOST_NAMED], sum(part.modified + part.untracked for part in self.parts)
 
     def lagging(self) -> list[str]:
         """What submodules are older than recorded, and the command that brings each along, on its branch."""
@@ -234,17 +247,18 @@ def _examined(git: Git, part: Part, worktree: Worktree) -> PartCondition:
     branch = text.removeprefix("ref: refs/heads/") if text.startswith("ref: refs/heads/") else None
     found = git.run("rev-parse", "--verify", "--quiet", "HEAD", ok=(0, 1, 128))
     head = found.out.decode("ascii").strip() or None
-    modified = 0
-    untracked = 0
     # Without --ignore-submodules git would start itself in directories whose git directory an agent may have made.
     words = ("status", "--porcelain=v2", "-z", "--no-renames", "--ignore-submodules=all", "--untracked-files=normal")
     records = patience.run(git, *words).out.split(b"\0")
-    for record in records:
-        modified += record[:2] in (b"1 ", b"2 ", b"u ")
-        untracked += record[:2] == b"? " and not _copied(os.fsdecode(record[2:]), part, worktree)
+    large_ones = _large(git, records, os.fspath(part.path))
+    changed = [os.fsdecode(record.split(b" ", _PATH_AT[record[:2]])[-1]) for record in records
+               if record[:2] in _PATH_AT]  # fmt: skip
+    new = [name for name in (os.fsdecode(record[2:]) for record in records if record[:2] == b"? ")
+           if not _copied(name, part, worktree)]  # fmt: skip
     moved, lagging = _moved_gitlinks(git, part, worktree)
-    modified += moved - _large(git, records, os.fspath(part.path))
-    modified += len(unwatched.changed(git))
+    modified = [name for name in changed if name not in large_ones] + moved
+    modified += [os.fsdecode(name) for name in unwatched.changed(git)]
+    inside = os.path.relpath(part.path, worktree.path)
     ahead = 0
     detached = False
     if head is not None:
@@ -252,7 +266,8 @@ def _examined(git: Git, part: Part, worktree: Worktree) -> PartCondition:
         detached = branch is None and not kept.stays(git, head)
     operation = next((word for name, word in _OPERATIONS.items() if os.path.lexists(f"{git.git_dir}/{name}")), "")
     return PartCondition(
-        name=part.name, branch=branch, head=head, ahead=ahead, modified=modified, untracked=untracked,
+        name=part.name, branch=branch, head=head, ahead=ahead, modified=len(modified), untracked=len(new),
+        uncommitted=tuple(os.path.normpath(f"{inside}/{name}") for name in (modified + new)[:_MOST_NAMED]),
         strangers=tuple(strangers.in_places_of_submodules(git, part, worktree)), operation=operation,
         detached=detached, kept=kept.beside(git, part, worktree, head), lagging=lagging,
         ignored=_ignored(git, part, worktree),
@@ -265,8 +280,8 @@ def _ignored(git: Git, part: Part, worktree: Worktree) -> Ignored:
     return ignored.look(git, lambda name: name.rstrip("/") in inner or _copied(name, part, worktree))
 
 
-def _large(git: Git, records: list[bytes], root: str) -> int:
-    """How many of the modified files are large ones, stored and as committed: no filter runs that would say so."""
+def _large(git: Git, records: list[bytes], root: str) -> set[str]:
+    """Which of the modified files are large ones, stored and as committed: no filter runs that would say so."""
     candidates: list[tuple[str, str]] = []
     for record in records:
         # "1 .M", submodule, modes (HEAD, index, working tree), ids (HEAD, index), path: git-status(1)
@@ -276,14 +291,15 @@ def _large(git: Git, records: list[bytes], root: str) -> int:
                 candidates.append((oid.decode(), os.fsdecode(path)))
     pointers = large.pointers(git, dict.fromkeys(oid for oid, _ in candidates)) if candidates else {}
     if not pointers:
-        return 0
+        return set()
     store = large.store(git)
     tree = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        return sum(
-            oid in pointers and large.stored(store, pointers[oid]) and large.is_content(tree, path, pointers[oid])
+        return {
+            path
             for oid, path in candidates
-        )
+            if oid in pointers and large.stored(store, pointers[oid]) and large.is_content(tree, path, pointers[oid])
+        }
     finally:
         os.close(tree)
 
@@ -300,12 +316,12 @@ def _copied(path: str, part: Part, worktree: Worktree) -> bool:
         return False
 
 
-def _moved_gitlinks(git: Git, part: Part, worktree: Worktree) -> tuple[int, tuple[str, ...]]:
-    """Submodules directly below a part at another commit than its index says: how many, and the roots of older ones.
+def _moved_gitlinks(git: Git, part: Part, worktree: Worktree) -> tuple[list[str], tuple[str, ...]]:
+    """Submodules directly below a part at another commit than its index says: their places, and roots of older ones.
 
     `git merge` leaves a submodule at the commit that was recorded before. That one is in the history of the other.
     """
-    moved = 0
+    moved: list[str] = []
     lagging: list[str] = []
     for inner in worktree.submodules:
         if inner.name == part.name or not inner.path.is_relative_to(part.path):
@@ -321,7 +337,7 @@ def _moved_gitlinks(git: Git, part: Part, worktree: Worktree) -> tuple[int, tupl
             if below.run("merge-base", "--is-ancestor", head, recorded, ok=(0, 1, 128)).status == 0:
                 lagging.append(os.fspath(inner.path))
             else:
-                moved += 1
+                moved.append(relative)
     return moved, tuple(lagging)
 
 
