@@ -18,7 +18,6 @@ from policy.host import Host
 from policy.ingredients import (
     DATA,
     PRIVATE,
-    PRIVATE_TEMP,
     READ,
     WRITE,
     asked_for,
@@ -340,7 +339,7 @@ def _check_own(grants: Iterable[Grant], own: tuple[str, ...], host: Host) -> Non
     for place in own:
         canonical = canonical_form(place, host)
         for path, access, source in grants:
-            if source == PRIVATE_TEMP:
+            if source == promises.OWN_TMP:
                 continue  # the jail's own: what lies there outside is not in it
             if "w" in access and not path.startswith("@") and beneath(canonical, path):
                 raise Refusal(

@@ -9,13 +9,12 @@ from policy.host import Host
 from policy.launch import Command, Git, Translation, led_by, linked_by
 from policy.pasted import quoted
 from policy.plan import Grant, beneath
+from policy.promises import OWN_TMP
 from policy.toolchains import Toolchains
 
 READ = "rx"  # a tree that may be used: read, listed, executed
 WRITE = "rwx"
 DATA = "r"  # files that are only read
-
-PRIVATE_TEMP = "private /tmp"
 
 PRIVATE = ("/tmp", "/var/tmp", "/dev", "/proc")
 """Where mounts are possible, a jail has its own of these."""
@@ -59,8 +58,8 @@ def devices(rules: Rules, host: Host, *, mounts: bool) -> list[Grant]:
         ("/dev", DATA, "private /dev"),
         ("/dev/console", "rwi", "private /dev"),
         ("/dev/mqueue", "rw", "private /dev"),
-        ("/tmp", WRITE, PRIVATE_TEMP),
-        ("/var/tmp", WRITE, PRIVATE_TEMP),
+        ("/tmp", WRITE, OWN_TMP),
+        ("/var/tmp", WRITE, OWN_TMP),
     ]
 
 
@@ -154,7 +153,7 @@ def program_grants(command: Command, grants: Iterable[Grant], host: Host, root: 
     """
     before, marker, _ = command.program.partition("/node_modules/")
     whole = before + "/node_modules" if marker else command.program
-    shown = [grant for grant in grants if grant[2] != PRIVATE_TEMP]  # the jail's own /tmp does not show the machine's
+    shown = [grant for grant in grants if grant[2] != OWN_TMP]  # the jail's own /tmp does not show the machine's
     if any(beneath(whole, path) and "x" in access for path, access, _ in shown):
         return []
     if led_by(root, command.path, host):
@@ -177,7 +176,7 @@ def closed_logins(logins: Iterable[tuple[object, ...]], grants: Iterable[Grant])
         logins: the fields of `policy.logins.Login`.
         grants: of the Plan. The jail's own /tmp shows nothing of the machine's.
     """
-    writable = [path for path, access, source in grants if "w" in access and source != PRIVATE_TEMP]
+    writable = [path for path, access, source in grants if "w" in access and source != OWN_TMP]
     return tuple(login for login in logins if not (login[0] and any(beneath(str(login[0]), path) for path in writable)))
 
 

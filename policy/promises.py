@@ -16,6 +16,9 @@ PRIVATE_TEMP = "private temp"
 PRIVATE_GIT = "--git private"
 """Sources of the grants of the session's slots, which lie in Paddock's own state: they hold although that is denied."""
 
+OWN_TMP = "private /tmp"
+"""Source of the grant of /tmp where the jail has one of its own, which shows nothing of the machine's."""
+
 NESTED = "granted submodule"
 """Source of a grant that holds although a denied path lies above it: a submodule inside one that is not granted."""
 

@@ -4,8 +4,13 @@ The command may be able to rename directories on the way to it; what was opened 
 Launch path: `os`.
 """
 
+import errno
+
 from launcher.lean import os
 from policy.errors import Refusal
+from policy.plan import beneath
+
+_MOST_LINKS = 40  # path_resolution(7)
 
 
 class Target:
@@ -13,6 +18,8 @@ class Target:
 
     Args:
         path: of the file; it need not exist. Anything but a regular file is refused: root would replace /dev/null.
+        writable: canonical paths below which a command of a jail can write, now or in an earlier session. A symbolic
+            link there leads nowhere else.
 
     Raises:
         Refusal: report-unwritable.
@@ -20,14 +27,14 @@ class Target:
 
     __slots__ = ("_directory", "_name", "_path")
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, writable: tuple[str, ...]) -> None:
         """See the class."""
         self._path = path
         directory, self._name = os.path.split(path)
         self._check_kind()
         try:
-            self._directory = os.open(directory or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
+            self._directory = self._opened(directory, writable)
+        except (OSError, ValueError) as error:
             raise self._refusal(error) from None
         # Tried now: a report that cannot be written must not come out after an hour's work.
         trial = _temporary_name()
@@ -51,6 +58,42 @@ class Target:
             raise self._refusal("it is a symbolic link; name the file that it leads to")
         if kind != 0o100000:
             raise self._refusal("it is no regular file")
+
+    def _opened(self, directory: str, writable: tuple[str, ...]) -> int:
+        """The directory, as open(2) finds it; each link is judged where it lies, and what was read of it is followed.
+
+        Step by step on descriptors: another session may work there at this moment.
+        """
+        at = os.open("/" if directory.startswith("/") else ".", _LOOK)
+        try:
+            rest, followed, led = directory.split("/"), 0, ""
+            while rest:
+                part = rest.pop(0)
+                if part in ("", "."):
+                    continue
+                here = os.open(part, _LOOK, dir_fd=at)
+                if os.fstat(here).st_mode & 0o170000 != 0o120000:
+                    os.close(at)
+                    at = here
+                    continue
+                text = os.readlink("", dir_fd=here)  # readlink(2): of the link that the descriptor stands for
+                os.close(here)
+                followed += 1
+                if followed > _MOST_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                if _lies_in(at, writable):
+                    led = led or f"{_place(at)}/{part}"
+                if text.startswith("/"):
+                    os.close(at)
+                    at = os.open("/", _LOOK)
+                rest = text.split("/") + rest
+            if led and not _lies_in(at, writable):
+                raise self._refusal(
+                    f"{led} is a symbolic link that a command in the jail can have made, and leads to {_place(at)}"
+                )
+            return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at)
+        finally:
+            os.close(at)
 
     def _created(self, name: str) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -81,6 +124,18 @@ class Target:
             context=reason,
             hint="name a regular file, or none yet, in a directory that you can write",
         )
+
+
+_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def _place(descriptor: int) -> str:
+    return str(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+
+def _lies_in(descriptor: int, trees: tuple[str, ...]) -> bool:
+    place = _place(descriptor)
+    return any(beneath(place, tree) for tree in trees)
 
 
 def _temporary_name() -> str:

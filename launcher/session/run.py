@@ -80,7 +80,8 @@ def run(
     if report is not None:
         from launcher.session import report_file
 
-        target = report_file.Target(report)
+        writable = tuple(path for path, access, where in plan.grants if "w" in access and where != promises.OWN_TMP)
+        target = report_file.Target(report, writable)
     for warning in plan.warnings:
         messages.say(f"paddock: warning: {printable(warning)}")
     session = state.open_session(places, plan.worktree_id, name, mounts=promises.has_mounts(plan.backend))

@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
     if not command:
         raise cli.usage("there is no command to run", "learn")
     written = options.get("--write")
-    target = report_file.Target(written) if isinstance(written, str) else None
+    target = report_file.Target(written, (_root(options),)) if isinstance(written, str) else None
     _, given = runs.key_words(options, command)
     where = places.places(os.environ)
     own_options = {name for name, *_ in EXTRA} | set(cli.UNUSED)
@@ -137,9 +137,14 @@ def _tell_written(path: str, options: cli.Parsed, command: list[str], lesson: te
 
 def _in_worktree(path: str, options: cli.Parsed) -> bool:
     """Whether a file lies where the command can write, so that `--config` wants it trusted first."""
+    return disk.in_hands_of(_root(options), os.path.abspath(path))
+
+
+def _root(options: cli.Parsed) -> str:
+    """Root of the worktree that the command is held to."""
     named = options.get("--worktree")
     start = named if isinstance(named, str) else places.current_directory()
     found = checkout.find(
         os.path.abspath(start), Machine(os.environ), exact=isinstance(named, str), hint=checkout.WITH_OPTION
     )
-    return disk.in_hands_of(found.root, os.path.abspath(path))
+    return found.root

@@ -202,6 +202,29 @@ def test_a_report_that_cannot_be_written(paddock: Paddock) -> None:
     assert sorted(path.name for path in paddock.worktree.iterdir()) == [".git", "file"]
 
 
+def test_a_report_is_not_led_out_by_a_link_of_the_commands(paddock: Paddock) -> None:
+    """A link where the command can write leads the launcher nowhere that the command cannot; one elsewhere may."""
+    place = paddock.place
+    outside, free = place / "outside", place / "free"
+    for directory in (outside, free, paddock.worktree / "within"):
+        directory.mkdir()
+        paddock.who.give(directory)
+    planted = "ln -s ../outside out; ln -s within in; mkdir d; ln -s ../out d/chain; ln -s $PWD/../outside ../free/link"
+    ended = paddock.run("--rw", str(free), "--", "sh", "-c", planted)
+    assert ended.returncode == 0, ended.stderr
+    (place / "way").symlink_to("outside")
+    for name in ("out/r", "./out/r", "d/chain/r", "d/../out/r", str(paddock.worktree / "out/r"), "../free/link/r"):
+        for words in (("run", "--rw", str(free), "--report"), ("learn", "--write")):
+            if words[0] == "run" or "free" not in name:
+                error = paddock.refused(*words, name, "--", "touch", "started")
+                assert (error.reference, "symbolic link" in error.text) == ("report-unwritable", True), error
+    assert not (paddock.worktree / "started").exists()
+    assert not list(outside.iterdir())
+    for name in ("in/r", "../way/r"):
+        assert paddock.run("--report", name, "--", "true").returncode == 0
+        assert (paddock.worktree / name).is_file()
+
+
 def test_a_report_inside_the_worktree(paddock: Paddock, backend: dict[str, str]) -> None:
     """The command cannot see it while it runs, and cannot redirect it; a name of full length is one, too."""
     for name in ("report.json", "x" * 255):

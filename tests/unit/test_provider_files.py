@@ -10,8 +10,9 @@ from policy.config import flags, merge
 from policy.config.layer import Kind, parse
 from policy.config.model import Base
 from policy.config.settings import Settings
-from policy.ingredients import PRIVATE_TEMP, closed_logins
+from policy.ingredients import closed_logins
 from policy.logins import Login
+from policy.promises import OWN_TMP
 from policy.providers.model import ProviderSpec
 from policy.providers.registry import load_registry
 
@@ -125,5 +126,5 @@ def test_settings_that_switch_questions_off_are_taken_away_where_they_are_kept(h
 def test_a_file_in_a_tree_that_the_jail_may_write_does_not_pass() -> None:
     """What lies there is the agent's word. The jail's own /tmp is another one than the machine's."""
     rows = [tuple(Login(host, "x")) for host in ("/home/u/.codex/auth.json", "/tmp/h/auth.json", "")]
-    grants = [("/home/u", "rwx", "--rw"), ("/tmp", "rwx", PRIVATE_TEMP), ("/", "rx", "--ro"), ("@home", "rwx", "home")]
+    grants = [("/home/u", "rwx", "--rw"), ("/tmp", "rwx", OWN_TMP), ("/", "rx", "--ro"), ("@home", "rwx", "home")]
     assert [row[0] for row in closed_logins(rows, grants)] == ["/tmp/h/auth.json", ""]
