@@ -1,9 +1,8 @@
 """The client's side of `paddock exec`: one further command in a live session, followed to its end.
 
-Standard streams cross as descriptors, so the command reads and writes the caller's own pipes and files. At a terminal
-(standard input and output both) the command gets one of its own, made inside the jail, because it cannot share the
-caller's session from another process tree; see `exec_terminal`. Signals that reach the client are passed on, and when
-the command stops, the client stops.
+Standard streams cross as descriptors, so the command reads and writes the caller's own pipes and files. The caller's
+terminal never does: see `exec_streams`. Signals that reach the client are passed on, and when the command stops, the
+client stops.
 """
 
 import _socket
@@ -13,7 +12,7 @@ import time
 
 from launcher.jail import init, local_sockets, request, status
 from launcher.session import state
-from launcher.session.exec_terminal import Relay
+from launcher.session.exec_streams import Streams
 from launcher.session.places import Places, unusable
 from policy.errors import EXIT_REFUSED, Refusal
 
@@ -119,15 +118,15 @@ def run(connection: _socket.socket, command: request.Command) -> int:
     Raises:
         Refusal: it could not be started (125, 126, 127), or the session ended first (137).
     """
-    terminal = os.isatty(0) and os.isatty(1)
-    command.streams = "".join(request.PTY if terminal and os.isatty(fd) else request.DIRECT for fd in (0, 1, 2))
-    passed = [fd for fd, stream in enumerate(command.streams) if stream == request.DIRECT]
+    streams = Streams()
+    command.streams = streams.kinds
     data = request.message(request.COMMAND, command.encode())
     init.block_signals()
     signals = init.open_signals()
-    client = _Client(connection, signals, Relay() if terminal else None)
+    client = _Client(connection, signals, streams)
     try:
-        client.send(data, passed)
+        client.send(data, streams.passed())
+        streams.sent()
         return client.follow()
     finally:
         client.close()
@@ -140,10 +139,11 @@ def run(connection: _socket.socket, command: request.Command) -> int:
 class _Client:
     """One command, seen from outside."""
 
-    def __init__(self, connection: _socket.socket, signals: int, relay: Relay | None) -> None:
+    def __init__(self, connection: _socket.socket, signals: int, streams: Streams) -> None:
         self._connection = connection
         self._signals = signals
-        self._relay = relay
+        self._streams = streams
+        self._relay = streams.relay
         self._started = False
         self._status: int | None = None
         self._refusal: Refusal | None = None
@@ -167,30 +167,26 @@ class _Client:
             poll = select.poll()
             poll.register(self._connection, select.POLLIN)
             poll.register(self._signals, select.POLLIN)
-            wait = None
-            if self._relay is not None:
-                for fd, events in self._relay.wanted():
-                    poll.register(fd, events)
-                wait = None if self._relay.in_foreground() else _LOOK_AGAIN
+            for fd, events in self._streams.wanted():
+                poll.register(fd, events)
+            wait = None if self._relay is None or self._relay.in_foreground() else _LOOK_AGAIN
             for fd, events in poll.poll(wait):
                 if fd == self._signals:
                     self._on_signals()
                 elif fd == self._connection.fileno():
                     self._on_message()
-                elif self._relay is not None:
-                    self._relay.serve(fd, events)
+                else:
+                    self._streams.serve(fd, events)
             if self._stop:
                 self._stop_too()
         return self._result()
 
     def close(self) -> None:
         """Gives the terminal back."""
-        if self._relay is not None:
-            self._relay.close()
+        self._streams.close()
 
     def _result(self) -> int:
-        if self._relay is not None:
-            self._relay.finish()
+        self._streams.finish()
         if self._refusal is not None:
             raise self._refusal
         if self._status is None:
@@ -260,7 +256,7 @@ class _Client:
         from launcher.session import stops, terminal
 
         own = terminal.Terminal()
-        resumable = stops.can_be_resumed(signal, own.fd if self._relay is None else 0)
+        resumable = stops.can_be_resumed(signal, own.fd if self._relay is None else 1)
         own.close()
         if not resumable:
             return  # left to whoever stopped it

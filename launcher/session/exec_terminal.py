@@ -1,7 +1,8 @@
 """Between the caller's terminal and the one that a further command got inside the jail: bytes, window size, modes.
 
 While the client is in the foreground its terminal is raw, so that every key, Ctrl-C and Ctrl-Z included, means what the
-terminal inside makes of it. In the background it keeps its hands off, as any job must.
+terminal inside makes of it. In the background it keeps its hands off, as any job must. Where input comes from elsewhere
+the terminal stays as it is: its signals reach the client, which passes them on.
 """
 
 import errno
@@ -20,12 +21,17 @@ _MOST_PENDING = 1 << 16
 class Relay:
     """The caller's terminal, and the master side of the one inside. `close` gives the former back as it was."""
 
-    def __init__(self) -> None:
-        """Reads how the terminal on standard input is set; changes nothing yet."""
+    def __init__(self, *, has_input: bool) -> None:
+        """Reads how the terminal on standard output is set; changes nothing yet.
+
+        Args:
+            has_input: standard input is the terminal, too, and leads to the command.
+        """
         self._master = -1
-        self._settings = termios.tcgetattr(_IN)
+        self._settings = termios.tcgetattr(_OUT)
         self._raw = False
-        self._input_open = True
+        self._has_input = has_input
+        self._input_open = has_input
         self._output_open = True
         self._to_command = b""
         self._to_user = b""
@@ -36,7 +42,10 @@ class Relay:
         os.set_inheritable(master, False)
         os.set_blocking(master, False)
         # On a pty's master this sets what the command will find (tty_ioctl(4)).
-        termios.tcsetattr(master, termios.TCSANOW, self._settings)
+        modes = list(self._settings)
+        if not self._has_input:
+            modes[1] &= ~termios.OPOST  # the caller's terminal, which is not raw, sees to that
+        termios.tcsetattr(master, termios.TCSANOW, modes)
         self.resize()
 
     def resize(self) -> None:
@@ -44,7 +53,7 @@ class Relay:
         if self._master == -1:
             return
         try:
-            fcntl.ioctl(self._master, termios.TIOCSWINSZ, fcntl.ioctl(_IN, termios.TIOCGWINSZ, bytes(8)))
+            fcntl.ioctl(self._master, termios.TIOCSWINSZ, fcntl.ioctl(_OUT, termios.TIOCGWINSZ, bytes(8)))
         except OSError:
             return  # one of the two has hung up
 

@@ -23,7 +23,8 @@ EXAMPLES = (
 )
 NOTES = """The command is held exactly as the session's first one: the same namespaces, mounts, Landlock rules, seccomp
 filter, limits and environment. Standard streams, signals, Ctrl-Z and the exit status pass through; when this
-process ends, so does the command. What the command leaves in the background lives as long as the session. The
+process ends, so does the command. At a terminal it gets one of its own; where its output goes elsewhere (| less), the
+keys do not reach it. What the command leaves in the background lives as long as the session. The
 session ends with its first command, and every further command with it (status 137). Commands of one session
 see each other, and cannot signal or trace each other."""
 

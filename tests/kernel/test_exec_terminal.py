@@ -180,6 +180,75 @@ def test_output_can_go_to_a_pipe(session: Session, console: Console) -> None:
         console.expect(f"status {128 + signal.SIGINT}")
 
 
+THIEF = """
+import os, select
+notes, told = open("notes", "w", buffering=1), os.open("told", os.O_RDWR)
+terminals = [fd for fd in (0, 1, 2) if os.isatty(fd)]
+if os.fork():
+    os._exit(0)
+os.setsid()
+for fd in {0, 1, 2}.difference(terminals):
+    os.close(fd)
+while True:
+    ready = select.select([*terminals, told], [], [], 60)[0]
+    if told in ready:
+        os.read(told, 1)
+        for fd in terminals:
+            try:
+                os.write(fd, b"from the jail")
+            except OSError:
+                pass
+        open("done", "w").close()
+        break
+    for fd in ready:
+        try:
+            print("got", os.read(fd, 1000), file=notes)
+        except OSError:
+            terminals.remove(fd)
+"""
+
+
+@pytest.mark.parametrize("around", ["{}", "{} | cat", "{} </dev/null"])
+def test_what_stays_behind_has_no_terminal(session: Session, console: Console, around: str) -> None:
+    """It reads nothing that the user types at his shell later, and writes nothing on his screen: whichever of the
+    command's streams was a terminal.
+    """
+    notes, told, done = (session.paddock.worktree / name for name in ("notes", "told", "done"))
+    for fifo in (told, done):
+        os.mkfifo(fifo)
+        session.paddock.who.give(fifo)
+    with console:
+        console.run(around.format(line(session, "/usr/bin/python3", "-c", THIEF)))
+        console.expect("<0>")
+        console.run("echo pass''word")
+        console.expect("password")
+        console.expect("<0>")
+        with told.open("r+b", buffering=0) as telling:
+            telling.write(b"x")
+        done.read_bytes()  # waits until it has tried everything
+        console.run("echo still''there")
+        assert "jail" not in console.expect("(.|\\n)*stillthere").group()
+    assert set(notes.read_text().splitlines()) <= {"got b''"}
+
+
+def test_output_at_a_terminal_is_a_terminal_whatever_the_input(session: Session, console: Console) -> None:
+    """Lines end as they should, and the keys stay with the caller, who interrupts with Ctrl-C."""
+    with console:
+        console.run("echo in | " + line(session, "sh", "-c", "test -t 1 && test -t 2 && cat && stty size <&1"))
+        console.expect("(?m)^in\\r\\n\\d+ \\d+\\r\\n<0>")
+        console.run("echo | " + line(session, "sh", "-c", "echo ready; exec sleep 1000"))
+        console.expect("ready")
+        console.type(CTRL_C)
+        console.expect(f"<{128 + signal.SIGINT}>")
+
+
+def test_complaints_are_shown_where_output_goes_elsewhere(session: Session, console: Console) -> None:
+    """All of them, in order, and the command finds no input instead of keys that are meant for a pager."""
+    with console:
+        console.run(line(session, "sh", "-c", "wc -c; seq 20000 >&2; echo last >&2") + " | sed 's/^/n=/'")
+        console.expect("20000\r\nlast\r\n(.|\\n)*<0>|n=0(.|\\n)*20000\r\nlast\r\n(.|\\n)*<0>")
+
+
 def test_ctrl_z_stops_a_pipeline(session: Session, console: Console) -> None:
     """Without a terminal of its own the command stops too."""
     fifo = session.paddock.worktree / "go"
