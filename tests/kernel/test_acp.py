@@ -207,9 +207,16 @@ def test_a_slow_editor_holds_the_agent_back(user_paddock: Paddock) -> None:
 
 
 def test_the_status_is_the_providers(user_paddock: Paddock) -> None:
-    """As with `paddock run`."""
+    """As with `paddock run`; what it was asked at the beginning, and left open, is answered with an error."""
     with Editor(user_paddock) as editor:
+        editor.send(request("initialize", 3, protocolVersion=1))
+        editor.got()
+        editor.say(b"cut")
         editor.send({"jsonrpc": "2.0", "method": "_exit", "params": {"status": 7}})
+        assert editor.line() == b"cut\n"
+        answer = editor.read()
+        assert (answer["id"], answer["error"]["code"]) == (3, -32603)
+        assert "has ended without an answer" in answer["error"]["message"]
         assert editor.line() == b""
         assert editor.process.wait(PATIENCE) == 7
 

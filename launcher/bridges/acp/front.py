@@ -53,7 +53,7 @@ class Front:
         up = ToClient(rules, look, self._inside, found)
         down = ToAgent(rules, up.awaits, up.opened)
         to_agent = Way(scan.ToAgent(), _guarded(down), None)
-        to_client = Way(look, _guarded(up), up.unreadable, keep=lambda: Kept(directory))
+        to_client = Way(look, _guarded(up), up.unreadable, keep=lambda: Kept(directory), last_words=up.last_words)
         self.relay = Relay(poll, client, agent, to_agent, to_client)
 
     def serve(self, fd: int, events: int) -> bool:

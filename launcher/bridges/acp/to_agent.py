@@ -23,13 +23,14 @@ class ToAgent:
     """The client's lines that are not passed unread."""
 
     def __init__(
-        self, rules: Rules, awaits: Callable[[rpc.Id, Place], None], opened: Callable[[str, Place], None]
+        self, rules: Rules, awaits: Callable[[rpc.Id, Place | None], None], opened: Callable[[str, Place], None]
     ) -> None:
         """Takes what decides.
 
         Args:
             rules: of the bridge.
-            awaits: told that the reply to the request with this id will name a new session in this place.
+            awaits: told that the reply to the request with this id will name a new session in this place; without one,
+                that there will be a reply.
             opened: told of a session that is taken up again, by its id.
         """
         self._rules = rules
@@ -48,6 +49,8 @@ class ToAgent:
             return Outcome(line)
         method = message.get("method")
         if method == "initialize":
+            if (number := rpc.usable_id(message)) is not None:
+                self._awaits(number, None)
             choices = self._rules.choices
             adjusted = capabilities.for_agent(
                 params, files=choices.files != STRIP, terminals=choices.terminals != STRIP

@@ -12,6 +12,7 @@ from launcher.bridges.acp.judge import READ, WRITE
 from launcher.bridges.acp.outcome import Outcome
 from launcher.bridges.acp.places import Place
 from launcher.bridges.acp.rules import JAIL, STRIP, Rules
+from policy.errors import printable
 
 if TYPE_CHECKING:
     from acp.schema import ReadTextFileRequest, WriteTextFileRequest
@@ -20,6 +21,8 @@ _ROOMS = ("fs/", "terminal/", "mcp/")
 """Methods of the client's that act outside of the jail: on its files, its processes, its MCP servers."""
 
 _MOST_AWAITED = 1000
+
+_ENDED = "paddock: the agent has ended without an answer; what it said is where the editor keeps its standard error"
 
 
 class Jail(Protocol):
@@ -54,10 +57,10 @@ class ToClient:
         self._look = look
         self._jail = jail
         self._found = found
-        self._awaited: dict[rpc.Id, Place] = {}
+        self._awaited: dict[rpc.Id, Place | None] = {}
 
-    def awaits(self, number: rpc.Id, place: Place) -> None:
-        """The agent was asked for a new session in this place."""
+    def awaits(self, number: rpc.Id, place: Place | None) -> None:
+        """The agent was asked for a new session in this place; without one, what it can do."""
         if len(self._awaited) < _MOST_AWAITED:
             self._awaited[number] = place
             self._look.awaited = True
@@ -92,6 +95,14 @@ class ToClient:
             why = "the client would run it outside of the jail"
             self._rules.audit.refused("initialize", "offer a login in a terminal", target=why)
         return Outcome(strict.encode(safe) if changed or stripped else strict.unmistakable(line))
+
+    def last_words(self) -> bytes:
+        """The agent has ended: errors for what it has not answered. What the user was warned of may be the reason."""
+        reasons = [f"paddock: warning: {warning}" for warning in self._rules.plan.warnings]
+        text = "\n".join([_ENDED, *map(printable, reasons)])
+        lines = [rpc.error(number, rpc.INTERNAL_ERROR, text) for number in self._awaited]
+        self._awaited.clear()
+        return b"".join(lines)
 
     def unreadable(self, why: str) -> Outcome:
         """The answer to a line that might ask for something, and cannot be read for certain."""

@@ -39,6 +39,7 @@ class Way:
         most: int = MOST_HELD,
         keep: Callable[[], Kept] | None = None,
         most_kept: int = MOST_KEPT,
+        last_words: Callable[[], bytes] = bytes,
     ) -> None:
         """Prepares one direction.
 
@@ -49,6 +50,7 @@ class Way:
             most: bytes of a line that are held in memory.
             keep: makes the place for a longer one; None: longer ones are refused.
             most_kept: bytes of a line that are kept there.
+            last_words: gives whole lines that follow the end.
         """
         self.out = bytearray()
         self.owed = 0
@@ -61,6 +63,7 @@ class Way:
         self._state = _FREE
         self._keep = keep
         self._most_kept = most_kept
+        self._last_words = last_words
         self._kept: Kept | None = None
         self._behind: deque[bytearray | Kept] = deque()  # what follows `out`
         self._waiting: list[bytes] = []
@@ -100,6 +103,7 @@ class Way:
 
     def end(self) -> None:
         """There is no more to come. A last line without its newline is a line."""
+        is_cut = self._state != _FREE or bool(self._rest)
         if self._state != _FREE:
             self._last_piece(len(self._rest))
         elif self._rest:
@@ -107,6 +111,8 @@ class Way:
             self._rest.clear()
             self._lines(lines)
         self._release()
+        if words := self._last_words():
+            self._put(b"\n" + words if is_cut else words)
 
     def reply(self, data: bytes) -> None:
         """Puts whole lines of the bridge's own between the others."""
