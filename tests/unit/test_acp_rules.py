@@ -275,7 +275,10 @@ def test_further_directories_are_checked(bridge: Bridge, root: Path, tmp_path: P
     """What the jail can read goes on; another one refuses the session, or is left out when sessions are mapped."""
     told = bridge.start(cwd=str(root), additionalDirectories=["/usr/bin"])
     assert json.loads(told.on)["params"]["additionalDirectories"] == [os.path.realpath("/usr/bin")]
-    assert refusal(bridge.start(cwd=str(root), additionalDirectories=["/usr/bin", "/etc"]))
+    for other, advice in (("/etc", "--ro DIR"), ("/nowhere", "is not there")):
+        told = refusal(bridge.start(cwd=str(root), additionalDirectories=["/usr/bin", other]))["message"]
+        assert other in told
+        assert advice in told
     mapping = Bridge(plan(root), bridge.ledger, Choices(cwd=places.MAP))
     told = mapping.start(cwd=str(root), additionalDirectories=["/usr/bin", "/etc"])
     assert json.loads(told.on)["params"]["additionalDirectories"] == [os.path.realpath("/usr/bin")]

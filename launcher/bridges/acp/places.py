@@ -15,6 +15,9 @@ from policy.plan import Plan, beneath
 
 CHECK, MAP = "check", "map"
 
+_ELSEWHERE = "start the client in the worktree, or let `paddock acp --cwd map` move its sessions there"
+_GRANT = "`paddock acp --ro DIR` lets it read there, --rw write too, and --cwd map leaves out what it cannot read"
+
 
 class Place(NamedTuple):
     """A directory for the agent.
@@ -23,11 +26,13 @@ class Place(NamedTuple):
         path: canonical, for the agent; "" when it is refused.
         spelled: as the client gave it.
         why: of a refusal, for people.
+        hint: what to do about that.
     """
 
     path: str
     spelled: str
     why: str = ""
+    hint: str = ""
 
 
 class Places:
@@ -56,14 +61,18 @@ class Places:
         if self._mode == MAP:
             return Place(self._mapped(path), path)
         why = f"{path} is not inside the worktree {self._plan.worktree}, which is all that the agent's jail holds"
-        return Place("", path, why if ruling.allowed or beneath(path, "/") else ruling.message)
+        return Place("", path, why, _ELSEWHERE)
 
     def further(self, path: object) -> Place:
         """A further directory of a session: readable in the jail."""
         if not isinstance(path, str) or not path.startswith("/"):
             return Place("", str(path), f"{path!r} is not an absolute path")
         ruling = self._judge.directory(path)
-        return Place(ruling.path, path, ruling.message)
+        if ruling.allowed:
+            return Place(ruling.path, path)
+        if not os.path.isdir(path):
+            return Place("", path, f"the further directory {path} is not there")
+        return Place("", path, f"the agent's jail does not hold the further directory {path}", _GRANT)
 
     def remember(self, session: str, place: Place) -> None:
         """Takes note of how the client spells the root of a session."""

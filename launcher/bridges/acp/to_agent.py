@@ -12,9 +12,10 @@ from launcher.bridges.acp import capabilities, rpc, servers, strict
 from launcher.bridges.acp.outcome import Outcome
 from launcher.bridges.acp.places import Place
 from launcher.bridges.acp.rules import STRIP, Rules
+from launcher.session import messages
+from policy.errors import printable
 
 _CHECKED = re.compile(rb'"method"\s*:\s*"(?:initialize|session\\?/(?:new|load|resume|fork|list))"')
-_ELSEWHERE = "start the client in the worktree, or let `paddock acp --cwd map` move its sessions there"
 _NO_SERVER = "--mcp jail, and servers that the agent can start or reach itself"
 _STARTING = ("session/new", "session/load", "session/resume", "session/fork")
 
@@ -77,13 +78,15 @@ class ToAgent:
             for each in refused:
                 audit.refused(method, "read", path=each.spelled, target=each.why)
             if refused and self._rules.choices.cwd == "check":
-                return self._sent(message, params, refused[0], {})
+                return _refusal(message, refused[0], self._rules.plan.worktree)
             changes["additionalDirectories"] = [each.path for each in found if each.path]
         kept, dropped = servers.chosen(params.get("mcpServers"), self._rules.plan, self._rules.choices.mcp)
         for server in dropped:
             what = f"use the MCP server {server.name}"
             hint = "" if server.host else _NO_SERVER
             audit.refused(method, what, host=server.host, port=server.port, target=server.why, hint=hint)
+            more = "; paddock denials says what would allow it" if server.host else ""
+            messages.say(f"paddock: the MCP server {printable(server.name)} is left out: {printable(server.why)}{more}")
         if "mcpServers" in params:
             changes["mcpServers"] = kept
         outcome = self._sent(message, params, place, changes)
@@ -97,11 +100,16 @@ class ToAgent:
     def _sent(self, message: dict[str, Any], params: dict[str, Any], place: Place, changes: dict[str, Any]) -> Outcome:
         """The request with changes in its parameters, or the refusal of its place."""
         method = str(message["method"])
-        if not place.path or not changes:
-            self._rules.audit.refused(method, "start in", target=place.spelled, hint=_ELSEWHERE)
-            data = {"attemptedPath": place.spelled, "sandboxRoot": self._rules.plan.worktree, "hint": _ELSEWHERE}
-            text = f"paddock: {place.why}"
-            return Outcome(back=rpc.error(rpc.usable_id(message), rpc.INVALID_PARAMS, text, data))
+        if not place.path:
+            self._rules.audit.refused(method, "start in", target=place.spelled, hint=place.hint)
+            return _refusal(message, place, self._rules.plan.worktree)
         moved = f"at {place.path}" if place.path != place.spelled else ""
         self._rules.audit.allowed(method, place.spelled, moved)
         return Outcome(strict.encode({**message, "params": {**params, **changes}}))
+
+
+def _refusal(message: dict[str, Any], place: Place, worktree: str) -> Outcome:
+    """What to do stands in the message, too: editors show nothing else of an error."""
+    data = {"attemptedPath": place.spelled, "sandboxRoot": worktree, "hint": place.hint}
+    text = f"paddock: {place.why}; {place.hint}" if place.hint else f"paddock: {place.why}"
+    return Outcome(back=rpc.error(rpc.usable_id(message), rpc.INVALID_PARAMS, text, data))
