@@ -39,6 +39,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from policy.errors import Refusal
+from policy.hosts import parse_rule
 from policy.providers.files import HomePath, ProviderFile, home_relative
 
 SCHEMA = 1
@@ -76,9 +77,17 @@ def _no_reserved(name: str) -> str:
     return name
 
 
+def _rule(domain: str) -> str:
+    try:
+        parse_rule(domain)
+    except Refusal as refusal:
+        raise ValueError(refusal.message) from None
+    return domain
+
+
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$"), AfterValidator(_no_reserved)]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-Domain = Annotated[str, Field(pattern=r"^(\*\.)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?$")]
+Domain = Annotated[str, Field(pattern=r"^(\*\.)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?$"), AfterValidator(_rule)]
 HomeOrBelow = Annotated[str, AfterValidator(_home_or_below)]
 Programme = Annotated[str, AfterValidator(_programme)]
 Word = Annotated[str, Field(pattern=r"^[a-z]")]
@@ -290,7 +299,7 @@ _TABLES: dict[str, type[BaseModel]] = {
 def _problem(location: list[str], message: str, kind: str) -> str:
     where = ".".join(location) or "file"
     if kind != "extra_forbidden":
-        return f"{where}: {message}"
+        return f"{where}: {message.removeprefix('Value error, ')}"
     table = next((part for part in reversed(location[:-1]) if not part.isdigit()), "")
     owner = _TABLES.get(table, ProviderSpec)
     known = [field.alias or name for name, field in owner.model_fields.items()]

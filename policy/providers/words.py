@@ -42,7 +42,8 @@ def paragraphs(strategy: SandboxTranslationStrategy) -> list[str]:
     spec = strategy.spec
     native = spec.native
     credentials = spec.credentials
-    place = [f"{spec.state.variable} leads there"] if spec.state.variable else []
+    held = [", ".join((*spec.state.directories, *spec.state.files)) + ": private to the worktree"]
+    held += [f"{spec.state.variable} leads there"] if spec.state.variable else []
     temp = [f"{spec.temp.variable} names the session's own"] if spec.temp.variable else []
     temp += ["programmes are unpacked and run there"] if spec.temp.executable else []
     return [
@@ -57,9 +58,7 @@ def paragraphs(strategy: SandboxTranslationStrategy) -> list[str]:
         *_lines("quiet", [f"{name}={value}" for name, value in spec.quiet.items()]),
         *_lines("hosts", [", ".join(spec.domains)]),
         *_lines("and those of", [", ".join(spec.endpoints)]),
-        *_lines(
-            "state", [", ".join((*spec.state.directories, *spec.state.files)) + ": private to the worktree", *place]
-        ),
+        *_lines("state", held if spec.state.directories or spec.state.files else []),
         *_lines("files", [_file(file) for file in spec.files]),
         *_lines("temp", temp),
         *_lines("passed on", [", ".join((*credentials.environment, *spec.settings))]),

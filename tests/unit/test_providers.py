@@ -218,6 +218,8 @@ def test_a_minimal_file_is_enough() -> None:
         (("[native]", '[state]\nfiles = ["~/"]\n[native]'), "name something"),
         (('title = "Mine"', 'title = "Mine"\ncommands = ["/bin/x"]'), "base name"),
         (('title = "Mine"', 'title = "Mine"\ndomains = ["https://a.b/c"]'), "domains"),
+        (('title = "Mine"', 'title = "Mine"\ndomains = ["a.b:99999"]'), "domains.0: 'a.b:99999' is not a host rule"),
+        (('title = "Mine"', 'title = "Mine"\ndomains = ["a..b"]'), "domains.0: 'a..b' is not a host rule"),
         (('title = "Mine"', 'title = "Mine"\nsupports_sandbox = "yes"'), "supports_sandbox"),
         (("[contract]", ""), "contract"),
     ],
