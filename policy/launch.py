@@ -80,6 +80,7 @@ class Translation(NamedTuple):
         source: why it is this provider, or none.
         logins: the fields of a `policy.logins.Login` each, as plain tuples.
         program: the provider's programme, where a runner is what starts it and a path names it.
+        warnings: what the user should know of it.
     """
 
     provider: str = ""
@@ -94,6 +95,7 @@ class Translation(NamedTuple):
     reach: tuple[tuple[str, str], ...] = ()
     program: Command | None = None
     logins: tuple[tuple[object, ...], ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def led_by(worktree: str, path: str, host: Host) -> bool:

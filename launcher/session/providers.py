@@ -18,12 +18,16 @@ from policy.logins import Login
 from policy.plan import Conditional, Plan
 from policy.providers import plugins, registry, strategy
 from policy.providers.files import ProviderFile
-from policy.providers.model import ArgumentsPosition, DialectName, ProviderSpec
+from policy.providers.model import ArgumentsPosition, DialectName, ProviderSpec, Switch
 from policy.worktree import WorktreeSandboxContext
 
 FETCHES = (
     "{runner} asks its package registry, none of whose hosts may be reached: what it has not kept is not found. "
     "--allow-domain {bundle} allows it (a registry can be written to as well), or start the installed programme"
+)
+SILENT = (
+    "{title} asks nothing in an editor: its ACP adapter gives up its questions together with a sandbox of its own, "
+    "which cannot start in a jail"
 )
 _XDG = (
     ("~/.config/", "XDG_CONFIG_HOME"),
@@ -166,7 +170,14 @@ def translated(
         reach=reach,
         program=chosen.program,
         logins=files_of(spec, settings, machine, unattended=bool(switches) and not keep),
+        warnings=(SILENT.format(title=spec.title),) if keep and _is_silent(spec, switches, command) else (),
     )
+
+
+def _is_silent(spec: ProviderSpec, switches: tuple[Switch, ...], command: list[str]) -> bool:
+    """Whether an ACP adapter is started that cannot be told to ask."""
+    adapter = strategy.program_index(command, spec.adapters) is not None
+    return adapter and any(switch.silences_adapters for switch in switches)
 
 
 def _places_of(spec: ProviderSpec) -> dict[str, str]:
@@ -260,7 +271,9 @@ def warnings(command: list[str], plan: Plan, provider: Translation, allowed: tup
         allowed: the hosts that may be reached, with bundles by their names.
     """
     left_out = [login[0] for login in provider.logins if login not in plan.logins]
-    found = tuple(f"{path} is not copied into the jail: the command may write where it lies" for path in left_out)
+    found = provider.warnings + tuple(
+        f"{path} is not copied into the jail: the command may write where it lies" for path in left_out
+    )
     runner = command[0].rpartition("/")[2]
     at = runners.started(command)
     bundle = _BUNDLES.get(runner, "@node")

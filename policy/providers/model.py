@@ -163,6 +163,8 @@ class Switch(_Frozen):
     """Given where the dialect's arguments go, behind them."""
     unless: list[Flag] = []
     """Flags of the caller that stand in the place of `arguments`, which are left out then."""
+    silences_adapters: bool = False
+    """Whether ACP adapters ask nothing any more with it, whatever else they are told."""
 
     @model_validator(mode="after")
     def _no_nul(self) -> Self:

@@ -85,7 +85,8 @@ def _dialect(dialect: Dialect) -> list[str]:
 def _switch(switch: Switch) -> list[str]:
     lines = [f"{name}={value}" for name, value in switch.environment.items()]
     words = " ".join(switch.arguments)
-    return [*lines, f"{words}  unless you give {', '.join(switch.unless)}" if switch.unless else words]
+    lines += [f"{words}  unless you give {', '.join(switch.unless)}" if switch.unless else words]
+    return [*lines, *(["its ACP adapters ask nothing then"] if switch.silences_adapters else [])]
 
 
 def _lines(label: str, texts: list[str]) -> list[str]:

@@ -43,7 +43,7 @@ def test_a_known_agent_is_told_of_its_worktree_and_nobody_else_is(paddock: Paddo
 
 
 def test_its_questions_stay_on_when_they_are_to_be_kept(user_paddock: Paddock) -> None:
-    """Its own sandbox is off all the same, because it cannot start in the jail."""
+    """Its own sandbox is off all the same, as it cannot start in the jail; where that takes them along, it is said."""
     codex = stand_in(user_paddock, "bin/codex")
     off, variables = shown(user_paddock.run("--", str(codex), "exec").stdout)
     assert "approval_policy=never" in off
@@ -53,6 +53,9 @@ def test_its_questions_stay_on_when_they_are_to_be_kept(user_paddock: Paddock) -
     assert variables["INITIAL_AGENT_MODE"] == "agent-full-access"
     shared, _ = shown(user_paddock.run("--git", "shared", "--", str(codex), "exec").stdout)
     assert shared == kept
+    adapter = stand_in(user_paddock, "bin/codex-acp")
+    told = [user_paddock.run(*choice, "--", str(adapter)).stderr for choice in ((), ("--keep-prompts",))]
+    assert ["asks nothing in an editor" in text for text in told] == [False, True]
 
 
 def test_a_choice_of_the_callers_stands_in_place_of_ours(user_paddock: Paddock) -> None:
