@@ -35,6 +35,8 @@ class Login(NamedTuple):
         only: dotted paths of what is copied in; empty means all.
         put: (dotted path, value) of what the copy is given besides.
         drop: the same, of what it is rid of.
+        kept_out: dotted paths below an entry: a copy that holds one of the user's tokens there goes; nothing is copied.
+            "" is the whole text.
     """
 
     host: str
@@ -48,6 +50,7 @@ class Login(NamedTuple):
     only: tuple[str, ...] = ()
     put: tuple[tuple[str, str | bool | int], ...] = ()
     drop: tuple[tuple[str, str | bool | int], ...] = ()
+    kept_out: tuple[str, ...] = ()
 
 
 def parsed(data: bytes) -> Document | None:
@@ -136,6 +139,21 @@ def refreshed(host: Document, inside: Document, login: Login) -> Document | None
                 _put(there, path, new)
             changed = True
     return result if changed else None
+
+
+def holds(inside: bytes, host: bytes, login: Login) -> bool:
+    """Whether the agent's copy still holds a token of the user's."""
+    if login.text:
+        return inside == host
+    there, here = parsed(host), parsed(inside)
+    if there is None or here is None:
+        return False
+    return any(
+        isinstance(token := _at(ours, path), str) and token != "" and token == _at(theirs, path)
+        for ours, theirs in _entries(there, here, login)
+        if theirs is not None
+        for path in login.kept_out
+    )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> Document:

@@ -18,7 +18,7 @@ Grant
     grant comes from (``default``, a file name with its key, ``--rw`` ...), for `paddock explain`.
 """
 
-VERSION = 4
+VERSION = 5
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin"
 """Where programmes are looked for that Paddock itself runs, outside of every jail. Never the caller's PATH: it may lead
@@ -207,11 +207,17 @@ class Plan:
         lines.append(f"env       {' '.join(self.env_pass)}")
         lines += [f"env       {name}={value}" for name, value in self.env_set]
         lines += [f"limit     {name} {value}" for name, value in self.limits]
-        lines += [f"login     {host}  [copied in{'; refreshed tokens back' if rest[2] else ''}]"
-                  for host, _, *rest in self.logins if host]  # fmt: skip
+        lines += [f"login     {host}  [{_passing(rest)}]" for host, _, *rest in self.logins if host]
         lines.append(f"required  {' '.join(self.required)}")
         lines += [f"warning   {text}" for text in self.warnings]
         return lines
+
+
+def _passing(login: "list[object]") -> str:
+    """What becomes of a login: the fields of `policy.logins.Login` from `text` on."""
+    if login[-1]:
+        return "kept out"
+    return "copied in; refreshed tokens back" if login[2] else "copied in"
 
 
 def beneath(path: str, root: str) -> bool:

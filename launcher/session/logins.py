@@ -54,8 +54,9 @@ class Logins:
         with self._saying("the private home", "cannot be opened"), self._top() as top:
             self._back(top)
             for login in self._files:
-                with self._saying(login.inside, "is not copied into the private home"):
-                    self._copy(top, login)
+                what = "may still hold your login" if login.kept_out else "is not copied into the private home"
+                with self._saying(login.inside, what):
+                    (self._keep_out if login.kept_out else self._copy)(top, login)
         return list(self._told)
 
     def take_back(self) -> list[str]:
@@ -107,6 +108,17 @@ class Logins:
                 if _copied(directory, os.path.basename(login.inside), login, there):
                     return
             raise Unusable("it keeps changing")
+        finally:
+            os.close(directory)
+
+    def _keep_out(self, top: int, login: Login) -> None:
+        """Takes away what a session that was allowed it has been given. A login of the jail's own stays."""
+        there, here = _of_user(login), self._inside(top, login)
+        if there is None or here is None or not logins.holds(here.data, there.data, login):
+            return
+        directory = private_files.directory_below(top, login.inside, make=False)
+        try:
+            os.unlink(os.path.basename(login.inside), dir_fd=directory)
         finally:
             os.close(directory)
 

@@ -215,9 +215,15 @@ def files_of(
     # Some refuse to start where the variable names what is not there (codex).
     found = [tuple(Login("", f"{root[2:]}/"))] if spec.state.variable and root not in (None, "~") else []
     for file in spec.files:
-        place = _of_user(file, spec, machine) if mode != "none" else None
-        directory, _, name = (place or "").rpartition("/")
-        canonical = machine.resolve(directory or "/") if place else None
+        directory, _, name = _of_user(file, spec, machine).rpartition("/")
+        canonical = machine.resolve(directory or "/")
+        text = file.format == "text"
+        if mode == "none":
+            secrets = ("",) if text else tuple(file.refreshed)
+            if canonical is not None and secrets:
+                host = f"{canonical.rstrip('/')}/{name}"
+                found.append(tuple(Login(host, _inside(file, spec), text, file.entry, kept_out=secrets)))
+            canonical = None
         switched = tuple(file.unattended.items()) if settings.dialect.value == DialectName.NATIVE else ()
         put = (*file.put.items(), *(switched if unattended else ()))
         drop = () if unattended else switched
@@ -226,7 +232,7 @@ def files_of(
         login = Login(
             host=f"{canonical.rstrip('/')}/{name}" if canonical else "",
             inside=_inside(file, spec),
-            text=file.format == "text",
+            text=text,
             entry=file.entry,
             refreshed=tuple(file.refreshed) if mode == "exchange" else (),
             newer=file.newer or "",

@@ -146,6 +146,9 @@ def test_a_login_passes_as_far_as_is_wanted(users_login: Login) -> None:
     out, _ = users_login.session(f"cat $CODEX_HOME/auth.json; {writing(auth(12))}", "--logins", "copy")
     assert json.loads(out) == auth(10)
     assert users_login.kept() == auth(10)
+    users_login.session("true", "--logins", "copy")
+    out, _ = users_login.session("ls -a $CODEX_HOME", "--logins", "none")
+    assert "auth.json" not in out
     moved = users_login.paddock.place / "moved"
     users_login.paddock.who.run(
         ["sh", "-c", f"mkdir -m 700 {moved} && cat >{moved}/auth.json"], stdin=json.dumps(auth(14))

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from launcher.bridges.acp import logins, scan
+from policy.logins import Login
 from policy.plan import VERSION, Plan
 
 
@@ -12,8 +13,9 @@ from policy.plan import VERSION, Plan
     ("provider", "files", "advice"),
     [
         ("", (), "--provider NAME"),
-        ("codex", (("/home/u/.codex/auth.json",), ("",)), "log in once without Paddock"),
-        ("copilot", (("",),), "paddock providers copilot"),
+        ("codex", (Login("/home/u/.codex/auth.json", "a"), Login("", "b/")), "log in once without Paddock"),
+        ("codex", (Login("/home/u/.codex/auth.json", "a", kept_out=("t",)),), "paddock providers codex"),
+        ("copilot", (Login("", "b/"),), "paddock providers copilot"),
     ],
 )
 def test_an_agent_without_a_login_says_what_to_do(provider: str, files: tuple[object, ...], advice: str) -> None:

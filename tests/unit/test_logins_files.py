@@ -33,6 +33,23 @@ def test_a_login_is_copied_in_and_its_refreshed_token_back(ground: Ground) -> No
     assert os.listdir(ground.inside.parent) == ["auth.json"]
 
 
+def test_a_login_that_is_kept_out_goes_where_it_was_copied_before(ground: Ground) -> None:
+    """One that the agent got in the jail stays, as does the user's file; a text is the user's when it is the same."""
+    (fields,) = ground.plan.logins
+    login = Login(*fields)._replace(refreshed=(), newer="", account=(), kept_out=("token",))  # type: ignore[arg-type]
+    kept_out = ground.plan.replace(logins=(tuple(login),))
+    for token, stays in (("old", False), ("its own", True)):
+        ground.refresh(token)
+        assert Logins(kept_out, str(ground.home)).bring() == []
+        assert ground.inside.exists() is stays
+    text = ground.plan.replace(logins=(tuple(login._replace(text=True, kept_out=("",))),))
+    for content, stays in ((ground.host.read_text(), False), ("other", True)):
+        ground.inside.write_text(content)
+        assert Logins(text, str(ground.home)).bring() == []
+        assert ground.inside.exists() is stays
+    assert ground.kept() == document("old", 1)
+
+
 def test_an_untouched_login_touches_nothing(ground: Ground) -> None:
     """The user's file keeps its inode and times."""
     before = ground.host.stat()

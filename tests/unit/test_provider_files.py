@@ -100,15 +100,21 @@ def test_a_link_on_the_way_is_resolved_when_the_plan_is_made(home: Path) -> None
 
 
 def test_what_passes_is_what_was_chosen(home: Path) -> None:
-    """exchange: both ways; copy: inwards; none: only what Paddock itself puts there, and the directory."""
+    """exchange: both ways; copy: inwards; none: only what Paddock itself puts there, and the user's tokens go."""
     environ = {"HOME": str(home)}
     assert found("codex", environ)[".codex/auth.json"].refreshed
     copied = found("codex", environ, logins="copy")[".codex/auth.json"]
     assert copied.host
     assert copied.refreshed == ()
-    assert list(found("codex", environ, logins="none")) == [".codex/"]
+    none = found("codex", environ, logins="none")
+    assert list(none) == [".codex/", ".codex/auth.json"]
+    assert "tokens.refresh_token" in none[".codex/auth.json"].kept_out
+    assert found("goose", environ, logins="none")[".goose/config/secrets.yaml"].kept_out == ("",)
     kept = found("gemini", environ, logins="none")
-    assert [(login.host, login.put != ()) for login in kept.values()] == [("", True)]
+    assert [(login.host != "", login.kept_out != (), login.put != ()) for login in kept.values()] == [
+        (True, True, False),
+        (False, False, True),
+    ]
 
 
 def test_settings_that_switch_questions_off_are_taken_away_where_they_are_kept(home: Path) -> None:

@@ -8,6 +8,7 @@ the protocol has now (`type`, `args`, `env`) in a method's `_meta`.
 from typing import Any
 
 from launcher.bridges.acp import rpc
+from policy.logins import Login
 from policy.plan import Plan
 
 TERMINAL_LOGIN = "terminal-auth"
@@ -32,7 +33,8 @@ def _advice(plan: Plan) -> str:
         return (
             "Paddock does not know this agent, so none of your logins is in its jail: --provider NAME says which it is"
         )
-    if any(fields[0] for fields in plan.logins):
+    fields: Any = plan.logins
+    if any(login.host and not login.kept_out for login in (Login(*data) for data in fields)):
         return "In a jail: log in once without Paddock, then start the agent again, and the login comes along"
     return (
         "In a jail: no login of yours is brought along; "
