@@ -22,7 +22,10 @@ _ROOMS = ("fs/", "terminal/", "mcp/")
 
 _MOST_AWAITED = 1000
 
-_ENDED = "paddock: the agent has ended without an answer; what it said is where the editor keeps its standard error"
+_ENDED = (
+    "paddock: the agent has ended without an answer; what it said is in the editor's log, "
+    "or in `paddock logs` where the agent lives in the service"
+)
 
 
 class Jail(Protocol):
