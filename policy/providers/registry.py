@@ -5,10 +5,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from pydantic import TypeAdapter, ValidationError
+
 from policy import runners
 from policy.errors import Refusal
 from policy.providers import plugins
-from policy.providers.model import DialectName, ProviderSpec, parse_spec
+from policy.providers.model import DialectName, Name, ProviderSpec, parse_spec
 from policy.providers.strategy import DeclaredStrategy, SandboxTranslationStrategy, program_index
 
 BUILTIN_DIRECTORY = Path(__file__).with_name("builtin")
@@ -203,4 +205,10 @@ def _strategy_of(loaded: object, dialect: DialectName, source: str) -> SandboxTr
         return DeclaredStrategy(loaded, dialect, source)
     if not isinstance(loaded, SandboxTranslationStrategy) or not isinstance(loaded.provider_name, str):
         raise TypeError(f"neither a ProviderSpec nor a SandboxTranslationStrategy, but {type(loaded).__name__}")
+    try:
+        TypeAdapter(Name).validate_python(loaded.provider_name)
+    except ValidationError as error:
+        raise ValueError(
+            f"provider_name {loaded.provider_name!r}: {error.errors()[0]['msg'].removeprefix('Value error, ')}"
+        ) from None
     return loaded

@@ -1,11 +1,15 @@
 """From a worktree context to the variables and flags of one provider (specification, contracts.md section 2a)."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from policy import runners
+from policy.errors import Refusal
 from policy.providers.model import ArgumentsPosition, DialectName, ProviderSpec, Switch, filled
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class HasWorktreePaths(Protocol):
@@ -112,10 +116,39 @@ class DeclaredStrategy:
 
 
 def translate(strategy: SandboxTranslationStrategy, context: HasWorktreePaths) -> Translation:
-    """Both parts of a translation; empty when the provider does not support a sandbox."""
+    """Both parts of a translation; empty when the provider does not support a sandbox.
+
+    Raises:
+        Refusal: provider-plugin; a plug-in's own strategy fails, or gives what no process can be given.
+    """
+    if isinstance(strategy, DeclaredStrategy):
+        return _asked(strategy, context)
+    try:
+        found = _asked(strategy, context)
+        for name, value in found.environment.items():
+            if not _VARIABLE.fullmatch(name) or not isinstance(value, str) or "\0" in value:
+                raise ValueError(f"{name!r}: {value!r} is no environment variable")
+        for word in found.arguments:
+            if not isinstance(word, str) or "\0" in word:
+                raise ValueError(f"{word!r} is no argument")
+    except Exception as error:  # whatever it does, its name belongs in the message
+        kind = type(strategy)
+        raise Refusal(
+            "provider-plugin",
+            f"the plug-in for {strategy.provider_name} ({kind.__module__}.{kind.__qualname__}) does not work",
+            context=f"{type(error).__name__}: {error}",
+            hint="repair or uninstall the package that brings it",
+        ) from error
+    return found
+
+
+def _asked(strategy: SandboxTranslationStrategy, context: HasWorktreePaths) -> Translation:
     if not strategy.supports_sandbox:
         return Translation({}, [])
-    return Translation(strategy.to_environment_variables(context), strategy.to_command_line_args(context))
+    environment, arguments = strategy.to_environment_variables(context), strategy.to_command_line_args(context)
+    if not isinstance(environment, Mapping) or not isinstance(arguments, list | tuple):
+        raise TypeError(f"not a mapping and a list, but {environment!r} and {arguments!r}")
+    return Translation(dict(environment), list(arguments))
 
 
 def command_line(strategy: SandboxTranslationStrategy, argv: Sequence[str], context: HasWorktreePaths) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from policy.providers.files import ProviderFile
 from policy.providers.model import Dialect, Switch
-from policy.providers.strategy import DeclaredStrategy, SandboxTranslationStrategy
+from policy.providers.strategy import DeclaredStrategy, SandboxTranslationStrategy, translate
 
 _WIDTH = 100
 _MARGIN = 15
@@ -33,8 +33,7 @@ def document(strategy: SandboxTranslationStrategy) -> dict[str, Any]:
 def paragraphs(strategy: SandboxTranslationStrategy) -> list[str]:
     """A provider explained, one line per fact."""
     if not isinstance(strategy, DeclaredStrategy):
-        told = strategy.to_environment_variables(_Example())
-        arguments = strategy.to_command_line_args(_Example())
+        told, arguments = translate(strategy, _Example())
         return [
             f"{strategy.provider_name}  (a plug-in's own strategy: {type(strategy).__module__})",
             *_lines("told", [*(f"{name}={value}" for name, value in told.items()), " ".join(arguments)]),

@@ -34,6 +34,12 @@ class PlugIn:
         return []
 
 
+class Nameless(PlugIn):
+    """A plug-in whose name nobody could ask for."""
+
+    provider_name = "auto"
+
+
 class Failing:
     """A plug-in whose construction fails."""
 
@@ -46,8 +52,9 @@ def plug_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory on sys.path with an installed distribution whose entry points a test writes."""
     module = ModuleType("paddock_test_plugin")
     vars(module).update(
-        STRATEGY=PlugIn(), Strategy=PlugIn, SPEC=parse_spec(text("plugged"), "x"), Failing=Failing, NOTHING=42
-    )
+        STRATEGY=PlugIn(), Strategy=PlugIn, SPEC=parse_spec(text("plugged"), "x"), Failing=Failing, NOTHING=42,
+        Nameless=Nameless,
+    )  # fmt: skip
     monkeypatch.setitem(sys.modules, "paddock_test_plugin", module)
     monkeypatch.syspath_prepend(str(tmp_path))
     info = tmp_path / "paddock_test_plugin-1.dist-info"
@@ -159,6 +166,7 @@ def test_a_plug_in_gives_a_strategy_a_class_or_a_spec(plug_ins: Path, value: str
     [
         ("paddock_test_plugin:NOTHING", "int"),
         ("paddock_test_plugin:Failing", "no licence"),
+        ("paddock_test_plugin:Nameless", "none of auto, none"),
         ("paddock_test_plugin:missing", "missing"),
         ("paddock_test_missing_module:x", "No module named"),
     ],

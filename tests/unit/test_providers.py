@@ -1,7 +1,7 @@
 """Provider specs and their translation into variables and flags."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -176,6 +176,42 @@ def test_a_strategy_of_another_kind_appends_its_arguments() -> None:
     other = Other()
     assert isinstance(other, SandboxTranslationStrategy)
     assert command_line(other, ["prog", "x"], PLAIN) == ["prog", "x", "--root"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "arguments", "words"),
+    [
+        ({"A": 1}, [], "'A': 1 is no environment variable"),
+        ({"A=B": "x"}, [], "'A=B'"),
+        ({"A": "a\0"}, [], "'A'"),
+        ({1: "x"}, [], "string"),
+        (None, [], "not a mapping"),
+        ({}, "--root", "not a mapping and a list"),
+        ({}, [b"x"], "b'x' is no argument"),
+        ({}, ["a\0"], "is no argument"),
+        (RuntimeError("boom"), [], "RuntimeError: boom"),
+    ],
+)
+def test_a_plug_in_that_gives_nonsense_is_named(environment: object, arguments: object, words: str) -> None:
+    """It is not Paddock's fault, nor the user's."""
+
+    class Other:
+        provider_name = "other"
+        supports_sandbox = True
+
+        def to_environment_variables(self, context: object) -> Any:  # noqa: ANN401  # whatever it gives
+            if isinstance(environment, Exception):
+                raise environment
+            return environment
+
+        def to_command_line_args(self, context: object) -> Any:  # noqa: ANN401  # whatever it gives
+            return arguments
+
+    with pytest.raises(Refusal) as refused:
+        translate(Other(), PLAIN)
+    assert refused.value.reference == "provider-plugin"
+    assert "plug-in for other" in refused.value.message
+    assert words in refused.value.context
 
 
 def test_a_minimal_file_is_enough() -> None:
