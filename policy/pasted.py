@@ -12,7 +12,7 @@ def quoted(word: str) -> str:
     are they would break the line, and escaped by whoever prints them they would be another word.
 
     Args:
-        word: any; a path as `os.fsdecode` gives it.
+        word: any; a path as `os.fsdecode` gives it, or text of JSON, which can hold half a surrogate pair (RFC 8259).
     """
     if word.isprintable():
         return shlex.quote(word)  # noqa: TID251  # this is where it is done
@@ -37,4 +37,8 @@ def _escaped(char: str) -> str:
         return f"\\{char}"
     if char.isprintable():
         return char
-    return "".join(f"\\{byte:03o}" for byte in os.fsencode(char))
+    try:
+        data = os.fsencode(char)
+    except UnicodeEncodeError:
+        data = char.encode("utf-8", "surrogatepass")  # no file has such a name; an agent asks for it all the same
+    return "".join(f"\\{byte:03o}" for byte in data)

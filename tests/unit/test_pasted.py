@@ -24,6 +24,11 @@ def test_a_word_is_one_word_of_a_shell_and_can_be_printed(text: str) -> None:
     assert joined(("a", text)) == f"a {shown}"
 
 
+def test_half_a_surrogate_pair_can_be_printed() -> None:
+    """JSON can hold one, and no name of a file can."""
+    assert quoted("/\ud800") == "$'/\\355\\240\\200'"
+
+
 def test_a_ref_is_one_word_of_the_command_that_joins_it() -> None:
     """Git allows nearly everything in the name of a branch, after which kept work is called."""
     ref = "refs/paddock/agents/w/$(touch${IFS}x);'&"
