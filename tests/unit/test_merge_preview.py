@@ -186,3 +186,15 @@ def test_a_gate_has_the_last_word(ground: Ground) -> None:
     assert [bool(each.outcome.commit) for each in done.tried] == [True, False]
     assert done.tried[1].outcome.error == "the tests fail"
     assert done.commit == done.tried[0].outcome.commit
+
+
+def test_a_submodule_that_cannot_be_trusted_does_not_hide_the_others(tmp_path: Path) -> None:
+    """Its place leads elsewhere: the child with work in it is told of, the other one is forecast."""
+    nested = Nested.copied(tmp_path)
+    nested.child("one", lib=changed(1))
+    nested.child("two", main=changed(1))
+    nested.lib.root.rename(tmp_path / "elsewhere")
+    nested.lib.root.symlink_to(tmp_path / "elsewhere")
+    found = preview(nested.main.target(), [nested.main.source(name) for name in ("one", "two")])
+    assert [each.clean for each in found.children] == [False, True]
+    assert "symbolic link" in (found.children[0].error or "")

@@ -11,7 +11,7 @@ from launcher.vcs.merge.engine import Engine
 from launcher.vcs.merge.outcome import Source
 from launcher.vcs.merge.place import Place
 from launcher.vcs.merge.target import Target
-from policy.errors import printable
+from policy.errors import Refusal, printable
 from policy.worktree import Name
 
 _NOBODY = {
@@ -127,7 +127,7 @@ def _alone(engine: Engine, ours: Source, theirs: Source, rewind: Collection[str]
     try:
         outcome = engine.merge(ours.commit, theirs, "Preview.\n")
         outcome = rewinds.refused(engine, ours.commit, theirs, outcome, rewind)
-    except GitFailed as error:
+    except Refusal as error:
         return Forecast(source=theirs.label, into=ours.label, clean=False, error=error.message)
     return Forecast(
         source=theirs.label,
