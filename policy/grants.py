@@ -70,12 +70,3 @@ def _expanded(path: str, access: str, source: str, exceptions: Mapping[str, str]
             continue  # the rule would land on its target; the target has a grant of its own or none
         child = f"{prefix}/{name}"
         yield from _expanded(child, meet(access, inner.get(child, access)), source, inner, listing)
-
-
-def frozen_ancestors(path: str, root: str) -> list[str]:
-    """`root` and the directories between it and `path` (not `path` itself): what an expansion freezes."""
-    result = []
-    while path != root and beneath(path, root):
-        path = path.rpartition("/")[0] or "/"
-        result.append(path)
-    return result

@@ -34,11 +34,6 @@ class Groups:
         self._numbers = itertools.count(1)
         self._life = f"{time.time_ns():x}"  # not the process id, which may come again
 
-    @property
-    def delegated(self) -> bool:
-        """Whether there are any."""
-        return bool(self.top)
-
     def sweep(self) -> int:
         """Ends what is in groups of an earlier life of this instance, and removes them. Returns how many there were."""
         if not self.top:

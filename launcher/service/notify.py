@@ -124,11 +124,6 @@ def reloading(text: str = "") -> bool:
                           *_status(text))  # fmt: skip
 
 
-def more_time(seconds: float) -> bool:
-    """What is going on, starting or stopping, may take this much longer from now (EXTEND_TIMEOUT_USEC=)."""
-    return manager().send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1_000_000)}")
-
-
 def watchdog_seconds() -> float | None:
     """Within how many seconds the manager wants to be pinged; None when it does not. Ping at half of it."""
     microseconds = manager().watchdog

@@ -122,13 +122,6 @@ class SessionStore:
         rows = self.database.rows("SELECT state, count(*) AS number FROM session GROUP BY state")
         return dict.fromkeys(SessionState, 0) | {SessionState(row["state"]): row["number"] for row in rows}
 
-    def live_count(self, client_uid: int | None = None) -> int:
-        """How many sessions are not over, of all clients or of one."""
-        query = f"SELECT count(*) FROM session WHERE state NOT IN ({_FINAL})"
-        if client_uid is None:
-            return int(self.database.rows(query)[0][0])
-        return int(self.database.rows(query + " AND client_uid = ?", client_uid)[0][0])
-
     def forget(self, name: str) -> None:
         """Forgets a session that is over.
 

@@ -50,10 +50,6 @@ class Machine:
         """Records that the Plan depends on this file's content (or absence)."""
         self._ask(inputs.CONTENT, path)
 
-    def depends_on_file(self, path: str) -> None:
-        """Records that the Plan depends on which file this is (identity, mode and owner)."""
-        self._ask(inputs.IDENTITY, path)
-
     def depends_on_setting(self, path: str) -> None:
         """Records that the Plan depends on the text of a kernel setting (or its absence)."""
         self._ask(inputs.TEXT, path)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.grants import expand, frozen_ancestors, meet
+from policy.grants import expand, meet
 from policy.plan import Grant, beneath
 
 # A fixed tree, three levels deep: enough for every relation of a grant, an exception and their relatives.
@@ -131,15 +131,6 @@ def test_a_name_that_cannot_be_listed_is_not_granted() -> None:
 def test_the_source_of_a_grant_is_kept() -> None:
     """`paddock explain` names where an expanded grant came from."""
     assert {source for _, _, source in expand((("/", "rx", "--ro"),), {"/a/b": ""}, listing)} == {"--ro"}
-
-
-def test_frozen_ancestors_go_up_to_the_root() -> None:
-    """The directories between an exception and the worktree's root, the root included."""
-    assert frozen_ancestors("/w/a/b", "/w") == ["/w/a", "/w"]
-    assert frozen_ancestors("/w", "/w") == []
-    assert frozen_ancestors("/elsewhere/a", "/w") == []
-    assert frozen_ancestors("/a/b", "/") == ["/a", "/"]
-    assert frozen_ancestors("/wide/a", "/w") == []
 
 
 @given(first=ACCESSES, second=ACCESSES)

@@ -57,8 +57,6 @@ def test_every_message_has_its_standard_words(told: socket.socket) -> None:
     assert told.recv(4096) == b"STOPPING=1\nSTATUS=bye"
     assert notify.ping()
     assert told.recv(4096) == b"WATCHDOG=1"
-    assert notify.more_time(1.5)
-    assert told.recv(4096) == b"EXTEND_TIMEOUT_USEC=1500000"
 
 
 def test_no_child_sees_the_managers_variables(told: socket.socket) -> None:
