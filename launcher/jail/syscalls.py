@@ -286,6 +286,12 @@ def openat2(dirfd: int, path: str, flags: int, mode: int = 0, resolve: int = 0) 
     return walk.open_without_links(dirfd, path, flags)
 
 
+def open_inside(directory: int, path: str, flags: int) -> int:
+    """`openat2` for a tree that an agent writes: nothing in it leads anywhere else. O_CLOEXEC is implied."""
+    resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
+    return openat2(directory, path, flags | os.O_CLOEXEC, 0, resolve)
+
+
 def close_range(first: int, last: int, flags: int = 0) -> None:
     """close_range(2); both ends included."""
     _checked(_call_range(_NUMBERS["close_range"], first, last, flags))

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 
 from launcher.jail import syscalls
 
-_NEVER = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -33,7 +32,7 @@ def files(top: str, skip: Callable[[str], bool] = lambda name: False) -> "Iterat
         while pending:
             here = pending.pop()
             try:
-                directory = syscalls.openat2(root, here or ".", _DIRECTORY, 0, _NEVER)
+                directory = syscalls.open_inside(root, here or ".", _DIRECTORY)
             except OSError:
                 continue
             try:

@@ -10,7 +10,6 @@ import os
 
 from launcher.jail import syscalls, walk
 
-_RESOLVE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_MAGICLINKS
 _ATTEMPTS = 16
 
 
@@ -29,7 +28,7 @@ def open_beneath(root: int, path: str, flags: int) -> int:
     path = path or "."
     for _ in range(_ATTEMPTS):
         try:
-            return syscalls.openat2(root, path, flags, 0, _RESOLVE)
+            return syscalls.open_inside(root, path, flags)
         except OSError as error:
             if error.errno == errno.ENOSYS:
                 return open_by_steps(root, path, flags)

@@ -10,7 +10,6 @@ from launcher.jail import syscalls
 from policy.errors import Refusal
 
 MOST_ENTRIES = 4_000_000
-_NEVER = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _MOST_DEPTH = 3  # objects, pack, and what tools of git put below it (pack/multi-pack-index.d)
 
@@ -41,7 +40,7 @@ def check(tree: str, below: str) -> None:
 
 def _listing(top: int, tree: str, here: str) -> list[tuple[str, str]]:
     try:
-        descriptor = syscalls.openat2(top, here, _DIRECTORY, 0, _NEVER)
+        descriptor = syscalls.open_inside(top, here, _DIRECTORY)
     except OSError as error:
         raise _refused(f"{tree}/{here}: {error.strerror}") from None
     try:

@@ -18,7 +18,6 @@ MOST_PACKED = 16 << 20
 MOST_LOOSE = 10_000
 """Entries below `refs/heads` that are looked at."""
 _MOST_LINE = 4096
-_NEVER = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
 _HEX = frozenset("0123456789abcdef")
 
 MOST_STASHED = 1000
@@ -64,7 +63,7 @@ class AgentRefs:
                 self._descriptor = top
                 return
             try:
-                self._descriptor = syscalls.openat2(top, inside, flags, 0, _NEVER)
+                self._descriptor = syscalls.open_inside(top, inside, flags)
             finally:
                 os.close(top)
         except OSError as error:
@@ -117,7 +116,7 @@ class AgentRefs:
     def _hidden(self, ref: str) -> bool:
         """Whether what has a ref's name, or leads to it, is neither a file nor a directory."""
         try:
-            fd = syscalls.openat2(self._descriptor, ref, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, 0, _NEVER)
+            fd = syscalls.open_inside(self._descriptor, ref, os.O_PATH | os.O_NOFOLLOW)
         except OSError as error:
             return error.errno not in (errno.ENOENT, errno.ENOTDIR)
         try:
@@ -207,7 +206,7 @@ class AgentRefs:
     def _there(self, path: str) -> bool:
         """Whether anything has that name, or something on the way to it keeps that from being known."""
         try:
-            os.close(syscalls.openat2(self._descriptor, path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, 0, _NEVER))
+            os.close(syscalls.open_inside(self._descriptor, path, os.O_PATH | os.O_NOFOLLOW))
         except OSError as error:
             return error.errno != errno.ENOENT
         return True
@@ -262,7 +261,7 @@ class AgentRefs:
 
     def _changed(self, path: str) -> int:
         try:
-            fd = syscalls.openat2(self._descriptor, path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, 0, _NEVER)
+            fd = syscalls.open_inside(self._descriptor, path, os.O_PATH | os.O_NOFOLLOW)
         except OSError:
             return 0
         try:
@@ -279,9 +278,7 @@ class AgentRefs:
 
     def _listing(self, path: str) -> list[tuple[str, bool]]:
         try:
-            fd = syscalls.openat2(
-                self._descriptor, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NONBLOCK, 0, _NEVER
-            )
+            fd = syscalls.open_inside(self._descriptor, path, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
         except OSError as error:
             if error.errno in _ABSENT:
                 return []
@@ -300,7 +297,7 @@ class AgentRefs:
     def _listable(self, path: str) -> bool:
         """Whether a directory that seems empty is one that can be listed, or is not there at all."""
         try:
-            os.close(syscalls.openat2(self._descriptor, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, 0, _NEVER))
+            os.close(syscalls.open_inside(self._descriptor, path, os.O_RDONLY | os.O_DIRECTORY))
         except OSError as error:
             return error.errno == errno.ENOENT
         return True
@@ -309,7 +306,7 @@ class AgentRefs:
         """Content of a regular file; None when it is absent or something else. Longer than `limit` is a Refusal."""
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         try:
-            fd = syscalls.openat2(self._descriptor, path, flags, 0, _NEVER)
+            fd = syscalls.open_inside(self._descriptor, path, flags)
         except OSError as error:
             if error.errno in _ABSENT:
                 return None

@@ -19,7 +19,6 @@ MOST_OBJECTS = 20_000
 MOST_BYTES = 8 << 30
 """All new objects of one harvest together."""
 
-_NEVER = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _HEX = frozenset("0123456789abcdef")
@@ -46,7 +45,7 @@ def take(directory: str, part: Part, git: Git) -> int:
         return 0
     try:
         try:
-            top = syscalls.openat2(tree, below, _DIRECTORY, 0, _NEVER)
+            top = syscalls.open_inside(tree, below, _DIRECTORY)
         except OSError:
             return 0  # no store, or a link or a file in its place: nothing of it is believed
     finally:
@@ -72,7 +71,7 @@ def take(directory: str, part: Part, git: Git) -> int:
 
 def _hex_names(top: int, length: int, below: str = ".") -> list[str]:
     try:
-        descriptor = syscalls.openat2(top, below, _DIRECTORY, 0, _NEVER)
+        descriptor = syscalls.open_inside(top, below, _DIRECTORY)
     except OSError:
         return []
     try:
@@ -85,7 +84,7 @@ def _copy(part: Part, top: int, source: str, target: str, most: int) -> int:
     """Copies one object, hashing what is written. Returns its size."""
     name = os.path.basename(target)
     try:
-        reader = syscalls.openat2(top, source, _FILE, 0, _NEVER)
+        reader = syscalls.open_inside(top, source, _FILE)
     except OSError as error:
         raise _refused(part, f"{name}: {error.strerror}") from None
     temporary = f"{target}.{os.urandom(5).hex()}.tmp"

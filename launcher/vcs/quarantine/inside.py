@@ -10,7 +10,6 @@ import os
 from launcher.jail import syscalls
 
 MOST_BYTES = 1 << 30
-_NEVER = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 # Not there, a link on the way (ELOOP, or EXDEV where it leads out), or nothing that could be read.
@@ -41,7 +40,7 @@ class Inside:
             self._fd = top
             return
         try:
-            self._fd = syscalls.openat2(top, inside, _DIRECTORY, 0, _NEVER)
+            self._fd = syscalls.open_inside(top, inside, _DIRECTORY)
         finally:
             os.close(top)
 
@@ -58,7 +57,7 @@ class Inside:
     def read(self, path: str, limit: int = MOST_BYTES) -> bytes | None:
         """Content of the regular file `path`; None when there is none, or it holds more than `limit` bytes."""
         try:
-            fd = syscalls.openat2(self._fd, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0, _NEVER)
+            fd = syscalls.open_inside(self._fd, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         except OSError as error:
             if error.errno in _ABSENT:
                 return None
@@ -77,7 +76,7 @@ class Inside:
     def is_directory(self, path: str) -> bool:
         """Whether `path` is a directory that can be reached without any link."""
         try:
-            os.close(syscalls.openat2(self._fd, path, _DIRECTORY, 0, _NEVER))
+            os.close(syscalls.open_inside(self._fd, path, _DIRECTORY))
         except OSError as error:
             if error.errno in _ABSENT:
                 return False
@@ -91,7 +90,7 @@ class Inside:
     def exists(self, path: str) -> bool:
         """Whether there is anything of that name, whatever it is."""
         try:
-            os.close(syscalls.openat2(self._fd, path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, 0, _NEVER))
+            os.close(syscalls.open_inside(self._fd, path, os.O_PATH | os.O_NOFOLLOW))
         except OSError as error:
             if error.errno in _ABSENT:
                 return False
@@ -142,7 +141,7 @@ class Inside:
         """Removes the file or link `path`, if there is one (OSError for a directory)."""
         head, _, name = path.rpartition("/")
         try:
-            directory = syscalls.openat2(self._fd, head or ".", _DIRECTORY, 0, _NEVER)
+            directory = syscalls.open_inside(self._fd, head or ".", _DIRECTORY)
         except OSError as error:
             if error.errno in _ABSENT:
                 return
