@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from pydantic import ValidationError
-
 from launcher.service.database import Database
 from launcher.workflow.contexts.repository import Updater
 from launcher.workflow.contexts.request_context import ContextState, RequestContext
@@ -37,7 +35,7 @@ class StoredRequestContexts:
 
     def get(self, key: ArtifactKey | str) -> RequestContext | None:
         """The session's context; None when it is unknown or expired."""
-        name = _as_key(key)
+        name = ArtifactKey.of(key)
         found = None if name is None else self._read(name)
         return None if found is None else found[0]
 
@@ -51,7 +49,7 @@ class StoredRequestContexts:
 
     def clear(self, key: ArtifactKey | str) -> RequestContext | None:
         """The session is complete: its context expires. Returns its last form, or None when there was none."""
-        name = _as_key(key)
+        name = ArtifactKey.of(key)
         if name is None:
             return None
         with self._database.transaction() as connection:
@@ -72,7 +70,7 @@ class StoredRequestContexts:
 
     def state(self, key: ArtifactKey | str) -> ContextState | None:
         """Where in its life the session's context is; None when it was never seen, or forgotten since."""
-        name = _as_key(key)
+        name = ArtifactKey.of(key)
         if name is None:
             return None
         rows = self._database.rows("SELECT content, expired FROM context WHERE key = ?", name.value)
@@ -121,12 +119,3 @@ class StoredRequestContexts:
 
 def _decoded(content: str) -> RequestContext:
     return RequestContext.model_validate_json(content)
-
-
-def _as_key(key: ArtifactKey | str) -> ArtifactKey | None:
-    if isinstance(key, ArtifactKey):
-        return key
-    try:
-        return ArtifactKey(key)
-    except ValidationError:
-        return None

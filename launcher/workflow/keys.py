@@ -4,7 +4,7 @@ import re
 import uuid
 from typing import Self
 
-from pydantic import ConfigDict, RootModel, field_validator
+from pydantic import ConfigDict, RootModel, ValidationError, field_validator
 
 MAX_LENGTH = 512
 _SEGMENT = re.compile(r"[A-Za-z0-9._~:@+=-]+")
@@ -35,6 +35,16 @@ class ArtifactKey(RootModel[str]):
     def new(cls, label: str) -> Self:
         """A key that nobody else has, beginning with `label`."""
         return cls(f"{label}-{uuid.uuid4().hex}")
+
+    @classmethod
+    def of(cls, key: "ArtifactKey | str") -> "ArtifactKey | None":
+        """The key that is given, or that a text names; None for what can be none."""
+        if isinstance(key, ArtifactKey):
+            return key
+        try:
+            return ArtifactKey(key)
+        except ValidationError:
+            return None
 
     @property
     def value(self) -> str:

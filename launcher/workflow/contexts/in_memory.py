@@ -6,8 +6,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from pydantic import ValidationError
-
 from launcher.workflow.contexts.repository import Updater
 from launcher.workflow.contexts.request_context import ContextState, RequestContext
 from launcher.workflow.keys import ArtifactKey
@@ -85,7 +83,7 @@ class InMemoryRequestContextRepository:
 
     def clear(self, key: ArtifactKey | str) -> RequestContext | None:
         """The session is complete: its context expires. Returns its last form, or None when there was none."""
-        name = _as_key(key)
+        name = ArtifactKey.of(key)
         if name is None:
             return None
         with self._lock:
@@ -113,7 +111,7 @@ class InMemoryRequestContextRepository:
 
     def state(self, key: ArtifactKey | str) -> ContextState | None:
         """Where in its life the session's context is; None when it was never seen, or forgotten since."""
-        name = _as_key(key)
+        name = ArtifactKey.of(key)
         if name is None:
             return None
         entry = self._entries.get(name)
@@ -122,7 +120,7 @@ class InMemoryRequestContextRepository:
         return ContextState.EXPIRED if name in self._expired else None
 
     def _live(self, key: ArtifactKey | str) -> _Entry | None:
-        name = _as_key(key)
+        name = ArtifactKey.of(key)
         entry = None if name is None else self._entries.get(name)
         if entry is not None:
             entry.used = self._clock()
@@ -182,12 +180,3 @@ class InMemoryRequestContextRepository:
         if moment - self._swept >= self._max_idle / 8:
             self._swept = moment
             self.evict_idle(self._max_idle)
-
-
-def _as_key(key: ArtifactKey | str) -> ArtifactKey | None:
-    if isinstance(key, ArtifactKey):
-        return key
-    try:
-        return ArtifactKey(key)
-    except ValidationError:
-        return None
