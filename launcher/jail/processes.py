@@ -17,6 +17,8 @@ else:
     import _signal
 
 _CLONE = {"x86_64": 56, "aarch64": 220}
+_GENERATIONS = 1000
+"""Between a process and one that it comes of; process ids that are used again could make a circle meanwhile."""
 
 
 def fork(namespaces: int = 0) -> int:
@@ -115,13 +117,24 @@ def children(pid: int) -> list[int]:
 
 
 def parent(pid: int) -> int:
-    """The parent's process id, 0 when the process is gone."""
+    """The parent's process id, 0 when the process is gone or not visible from here (proc_pid_stat(5))."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             # The name in the second field may hold anything, even ") "; nothing behind it can.
             return int(file.read().rpartition(b")")[2].split()[1])
-    except (FileNotFoundError, ProcessLookupError):
+    except OSError:
         return 0
+
+
+def is_below(pid: int, above: int) -> bool:
+    """Whether a process is `above`, or one that comes of it; False when it is gone."""
+    for _ in range(_GENERATIONS):
+        if pid == above:
+            return True
+        if pid <= 1:
+            return False
+        pid = parent(pid)
+    return False
 
 
 def descendants(pid: int, keep: "frozenset[int] | set[int]" = frozenset()) -> list[int]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import uvicorn
 
+from launcher.jail.processes import parent
 from launcher.service import collecting, idling, notify, peers, recovery, settings
 from launcher.service.admission import Parse
 from launcher.service.api import app as application
@@ -30,7 +31,6 @@ from launcher.service.listening import Listener
 from launcher.service.models import Reason
 from launcher.service.registration import Registration
 from launcher.service.rooms import Rooms
-from launcher.service.running import parent
 from launcher.service.samples import Sampler
 from launcher.service.store import SessionStore
 from launcher.service.supervisor import Supervisor

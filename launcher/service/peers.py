@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-from launcher.service.running import parent
+from launcher.jail.processes import parent
 from policy.errors import Refusal
 
 _CREDENTIALS = struct.Struct("iII")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from launcher.jail.processes import is_below
 from launcher.service import helper as letters
 from launcher.service.groups import Groups, processes
 from launcher.service.models import Input, Outcome, Reason, SessionRequest
@@ -187,30 +188,10 @@ class Attempt:
         groups.freeze(group, frozen=True)  # so that nothing starts anything between the looking and the killing
         try:
             for pid in (self.jail, *processes(group)):
-                if pid == self.jail or _below(pid, self.jail):
+                if is_below(pid, self.jail):
                     _kill(pid, self.helper.pid)
         finally:
             groups.freeze(group, frozen=False)
-
-
-def _below(pid: int, above: int) -> bool:
-    """Whether a process lives below another one."""
-    for _ in range(1_000):
-        if pid == above:
-            return True
-        pid = parent(pid)
-        if pid <= 1:
-            return False
-    return False
-
-
-def parent(pid: int) -> int:
-    """Process id of a process's parent; 0 when it is gone, or is not visible from here (proc_pid_stat(5))."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            return int(file.read().rpartition(b")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 def _kill(pid: int, launcher: int) -> None:
@@ -220,7 +201,7 @@ def _kill(pid: int, launcher: int) -> None:
     except OSError:
         return
     try:
-        if _below(pid, launcher):
+        if is_below(pid, launcher):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     except ProcessLookupError:
         return

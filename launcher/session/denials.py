@@ -6,6 +6,7 @@ On the launch path then: what is costly is imported with the first record.
 
 import time
 
+from launcher.jail import processes
 from launcher.lean import os
 from policy.errors import Refusal, printable
 from policy.plan import Plan
@@ -22,7 +23,6 @@ _SETTLE = 0.1
 _AWAIT_ENDS = 0.3
 _HANDED_ON = 3.0
 """Seconds for a busy service to hand on what the kernel has told it, at most."""
-_GENERATIONS = 1000
 
 
 class Denials:
@@ -189,13 +189,7 @@ class Denials:
 
     def _belongs(self, pid: int) -> bool:
         """Whether a process is the jail's init or lives below it."""
-        for _ in range(_GENERATIONS):
-            if pid == self._init:
-                return True
-            pid = _parent(pid)
-            if pid <= 1:
-                return False
-        return False
+        return processes.is_below(pid, self._init)
 
 
 def _call_name(told: str) -> str:
@@ -208,12 +202,3 @@ def _call_name(told: str) -> str:
     names = (*syscall_tables.UNIFIED, *syscall_tables.OLDER)
     found = [name for name in names if str(syscall_tables.number(name, syscalls.MACHINE)) == number]
     return found[0] if found else number
-
-
-def _parent(pid: int) -> int:
-    """Process id of a process's parent, 0 when it is gone (proc_pid_stat(5))."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            return int(file.read().rpartition(b")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0

@@ -3,6 +3,8 @@
 import os
 from collections.abc import Iterable
 
+from launcher.jail.processes import parent
+
 
 def at_work(root: str) -> tuple[int, ...]:
     """Processes whose current directory lies below `root`, as far as this user may see them (proc(5))."""
@@ -37,15 +39,5 @@ def are_callers(ids: Iterable[int]) -> bool:
     above = os.getppid()
     while above > 1 and above not in known:
         known.add(above)
-        above = _parent(above)
+        above = parent(above)
     return known.issuperset(ids)
-
-
-def _parent(pid: int) -> int:
-    """The parent of a process; 0 when there is no telling."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The command's name is in parentheses, and may hold any; state and parent follow (proc(5)).
-            return int(file.read().rpartition(b")")[2].split()[1])
-    except (OSError, IndexError):
-        return 0
