@@ -10,8 +10,12 @@ Pure.
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
+from policy.errors import Refusal, printable
+
 PROTECT = "protect"
 REPORT = "report"
+
+_MOST_NAMED = 20
 
 GIT_OWN: tuple[tuple[str, str], ...] = (
     (".gitattributes", REPORT),
@@ -71,3 +75,22 @@ def _fits(parts: list[str], pattern: tuple[str, ...]) -> bool:
 
 def _literal(wanted: str) -> str:
     return wanted.replace("[", "[[]")
+
+
+def refused(changes: Iterable[tuple[str, str, str]], so: str, hint: str) -> Refusal:
+    """The Refusal of a strict hand-off.
+
+    Args:
+        changes: what has happened, path, mode. What is protected comes first: what comes last may be cut off.
+        so: what is not done because of it.
+        hint: how to go on when they are read.
+    """
+    first = sorted(changes, key=lambda change: change[2] != PROTECT)
+    lines = [f"{what} {printable(path)}" for what, path, _ in first]
+    more = f"\nand {len(lines) - _MOST_NAMED} more" if len(lines) > _MOST_NAMED else ""
+    return Refusal(
+        "handoff-strict",
+        f"the work changes files that other tools execute or obey, so it is {so}",
+        context="\n".join(lines[:_MOST_NAMED]) + more,
+        hint=hint,
+    )

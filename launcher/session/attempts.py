@@ -159,7 +159,7 @@ def main(given: dict[str, str]) -> dict[str, Outcome]:
     pair("signals", "signal a process outside", lambda: os.kill(int(given["pid"]), signal.SIGURG),
          "signal a child", lambda: os.kill(child, signal.SIGKILL))  # fmt: skip
     os.waitpid(child, 0)
-    pair("visibility", "see a process outside", check(given["bystander"].encode() in _command_lines()), "see itself",
+    pair("visibility", "see a process outside", check(given["bystander"].encode() in command_lines()), "see itself",
          check(os.path.exists("/proc/self/status")))  # fmt: skip
     pair("unix-sockets", "connect to a socket file outside", connect(socket.AF_UNIX, socket.SOCK_STREAM, given["unix"]),
          "make a socket pair", lambda: socket.socketpair())  # fmt: skip
@@ -187,7 +187,8 @@ def main(given: dict[str, str]) -> dict[str, Outcome]:
     return rows
 
 
-def _command_lines() -> bytes:
+def command_lines() -> bytes:
+    """The command lines of all processes that can be seen, but for this one's."""
     found = b""
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():

@@ -14,7 +14,7 @@ import time
 from launcher.lean import os
 from launcher.session import inputs
 from policy import promises
-from policy.errors import Refusal, printable
+from policy.errors import Refusal
 from policy.plan import Plan
 
 MOST_ENTRIES = 2000
@@ -188,12 +188,7 @@ def told(changes: tuple[Change, ...]) -> list[str]:
 
 def refused(changes: tuple[Change, ...]) -> Refusal:
     """The Refusal of a strict hand-off."""
-    # What is protected comes first: what comes last may be cut off.
-    lines = [f"{what} {printable(path)}" for what, path, mode in sorted(changes, key=lambda one: one[2] != "protect")]
-    more = f"\nand {len(lines) - 20} more" if len(lines) > 20 else ""
-    return Refusal(
-        "handoff-strict",
-        "the work changes files that other tools execute or obey, so it is not handed over",
-        context="\n".join(lines[:20]) + more,
-        hint="read them; with --git private the commits wait until you say: paddock worktree harvest",
-    )
+    from policy import handoff
+
+    hint = "read them; with --git private the commits wait until you say: paddock worktree harvest"
+    return handoff.refused(changes, "not handed over", hint)

@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+from launcher.session.attempts import command_lines
 from launcher.session.places import Places, made
 from policy import promises
 from policy.errors import Refusal
@@ -83,7 +84,7 @@ def run(places: Places, *, options: tuple[str, ...] = ()) -> Result:
         given["descriptor"] = str(inherited)
         backend, rows = _jailed(base, given, inherited, options)
         rows["network"].append(("attack", "send over UDP", "done" if _received(udp) else "denied", ""))
-        alive = given["marker"].encode() in _command_lines()
+        alive = given["marker"].encode() in command_lines()
         rows["survival"].append(("attack", "outlive the jail", "done" if alive else "denied", ""))
         left = [
             path for path in (f"{given['outside']}/new", f"{given['home']}/.paddock-selftest") if os.path.exists(path)
@@ -228,17 +229,6 @@ def _received(sock: socket.socket) -> bool:
         return bool(sock.recv(16))
     except BlockingIOError:
         return False
-
-
-def _command_lines() -> bytes:
-    found = b""
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            try:
-                found += Path(f"/proc/{name}/cmdline").read_bytes()
-            except OSError:
-                continue
-    return found
 
 
 def _remove_empty(path: str) -> None:

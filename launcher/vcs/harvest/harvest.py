@@ -13,7 +13,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import (
@@ -38,6 +38,7 @@ from launcher.vcs.quarantine import contents, frozen, planted, signed, swap
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.reached import reached
 from policy.errors import Refusal, printable
+from policy.handoff import refused
 
 Handoff = Callable[[tuple[FileChange, ...]], tuple[tuple[str, str, str], ...]]
 """Which of the changed files other tools would execute or obey: (change, path, mode)."""
@@ -143,7 +144,8 @@ class _Run:
         changes = tuple(change for found in gathered for change in (*found.files, *found.detached_files))
         told = self._handoff(changes)
         if told and self._strict:
-            raise _strict(told)
+            hint = "read them, then: paddock worktree harvest; the work stays in the private git directory until then"
+            raise refused(told, "not taken over", hint)
         self._signatures.put(founds, gathered, record.worktree)
         for found in gathered:
             notes += [note for where in found.added for note in self._added(found, where)]
@@ -379,15 +381,3 @@ def _full(name: str) -> str:
     if not plausible(full):
         raise Refusal("harvest-branch-name", f"{name} cannot name a branch", hint="git help check-ref-format")
     return full
-
-
-def _strict(told: Iterable[tuple[str, str, str]]) -> Refusal:
-    # What is protected comes first: what comes last may be cut off.
-    lines = [f"{change} {printable(path)}" for change, path, mode in sorted(told, key=lambda one: one[2] != "protect")]
-    more = f"\nand {len(lines) - 20} more" if len(lines) > 20 else ""
-    return Refusal(
-        "handoff-strict",
-        "the work changes files that other tools execute or obey, so it is not taken over",
-        context="\n".join(lines[:20]) + more,
-        hint="read them, then: paddock worktree harvest; the work stays in the private git directory until then",
-    )

@@ -103,10 +103,10 @@ def finish(directory: str) -> list[str]:
             left.append((root, git_dir, place))
         else:
             lines += [planted.told(place, where)] if where is not None else ()
-    if left:
-        write(directory, tuple(left), aside)
-    else:
+    if not left:
         os.unlink(path)
+    elif len(left) < len(places):
+        write(directory, tuple(left), aside)
     return lines
 
 
