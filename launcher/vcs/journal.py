@@ -78,7 +78,7 @@ class Run(BaseModel):
         moves: submodules first, innermost before outer, the main repository last.
         outcome: of children merged into a trunk; what stopped it is in there, too.
         child_outcome: of a trunk merged into a child.
-        note: one sentence on how it ended, when not as planned.
+        note: what is to be known of submodules, a line each; or how it ended, when not as planned.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -214,8 +214,7 @@ def _merged(run: Run) -> str:
 
 def _lines(run: Run) -> list[str]:
     lines = [_head(run)]
-    if run.note:
-        lines.append(f"  note        {printable(run.note)}")
+    lines += [f"  note        {printable(note)}" for note in run.note.splitlines()]
     for move in run.moves:
         name = f"submodule {printable(move.name)}" if move.name else printable(move.ref)
         lines.append(f"  moved       {name} {move.old[:12]}..{move.new[:12]}")
@@ -238,7 +237,7 @@ def _tell(run: Run, found: target.Target, said: Said, *, as_json: bool, files: b
     if outcome.conflicted is not None and outcome.conflicted.merge_descriptor is not None:
         print(f"  next        {printable(outcome.conflicted.merge_descriptor.hint or '')}")
     if done:
-        for note in (*filter(None, run.note.split("; ")), *said.advice):
+        for note in (*run.note.splitlines(), *said.advice):
             print(f"  note        {printable(note)}")
         print(f"  undo        paddock merge --rollback {run.run_id}")
     return CONFLICT if outcome.has_conflict else 0

@@ -116,6 +116,16 @@ def test_an_added_submodule_comes_with_its_parent(nested: Nested, tmp_path: Path
     assert nested.read("extra/e") == "e\n"
 
 
+def test_a_note_is_one_line_whatever_a_name_holds(nested: Nested) -> None:
+    """Names are the agent's, and could look like further notes."""
+    odd = {"odd; undo: it": "odd", "new": r"new\nline"}
+    links = {"odd": link(nested.doc.id("HEAD")), "new\nline": link(nested.doc.id("HEAD"))}
+    nested.main.branch("one", {".gitmodules": modules(lib="lib", doc="doc", **odd), **links})
+    first, second = sorted(nested.main.merge("one").note.splitlines())
+    assert first.startswith("submodule new is new: git submodule update --init -- $'new\\012line'")
+    assert second.startswith("submodule odd; undo: it is new: git ")
+
+
 def test_a_removed_submodule_goes_with_its_pointer(nested: Nested) -> None:
     """The pointer is gone; the checkout, which may hold other work, stays as an untracked directory."""
     nested.main.branch("one", {".gitmodules": modules(lib="lib")}, remove=["doc"])

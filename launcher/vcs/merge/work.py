@@ -21,7 +21,7 @@ from launcher.vcs.merge.moves import FILES, Follow, moves
 from launcher.vcs.merge.outcome import Source
 from launcher.vcs.merge.place import Place
 from launcher.vcs.merge.target import Target, refuse_when_busy
-from policy.errors import Refusal
+from policy.errors import Refusal, printable
 from policy.pasted import quoted
 
 Find = Callable[[], Target]
@@ -102,7 +102,7 @@ def merge(find: Find, sources: Sequence[Source], settings: Settings, common_dir:
                 return run.model_copy(update={"state": State.ABANDONED, "note": "nothing to move"})
             places = [each.source.place for each in done.tried if each.source.place is not None]
             planned = moves(engine, target, done.commit, places, settings.follow)
-        note = "; ".join(planned.notes)
+        note = "\n".join(map(printable, planned.notes))
         run = run.model_copy(update={"moves": planned.moves, "note": note})
         return carry_out.carry_out(journal, run, hold=(lock,))
 
