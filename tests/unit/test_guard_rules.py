@@ -1,9 +1,15 @@
 """What the guard lets through, judged without a kernel."""
 
+import marshal
+import os
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.jail.guard.rules import Rules
+from launcher.jail import status
+from launcher.jail.guard import serving
+from launcher.jail.guard.rules import Refused, Rules
 from policy import promises
 from policy.plan import VERSION, Plan
 from policy.verdict import decide
@@ -92,3 +98,19 @@ def test_the_networks_mode_decides_where_no_address_is_named() -> None:
     assert not Rules(plan()).may_reach(V4, 80)
     assert not Rules(plan(net="proxy")).may_reach(V4, 80)
     assert Rules(plan(net="open")).may_reach(V4, 80)
+
+
+@pytest.mark.parametrize("char", ["a", "\u6f22", "\U0001f512", "\udcff"], ids=["ascii", "han", "astral", "no-text"])
+def test_what_is_refused_is_told_however_its_path_is_written(char: str) -> None:
+    """As much of the path, and of the programme's, as a pipe takes at once."""
+    reading, writing = os.pipe()
+    long = "/" + char * 4000
+    serving._tell(writing, "chmod", (7, "name", long), Refused(1, long))
+    os.close(writing)
+    with open(reading, "rb") as stream:
+        ((kind, payload),) = status.Decoder().feed(stream.read())
+    call, path, *_, program = marshal.loads(payload)
+    assert (kind, call) == (status.DENIED, "chmod")
+    for told in (path, program):
+        assert long.startswith(told)
+        assert len(told) > 300
