@@ -26,6 +26,7 @@ WANTED = b"W"  # a watched command wants something; payload: marshal of `launche
 REPORT = b"R"  # facts for the ledger; payload: marshal of a tuple
 
 _HEADER = 5
+_LONGEST = 1500
 
 
 def send(fd: int, kind: bytes, payload: bytes = b"") -> None:
@@ -36,6 +37,16 @@ def send(fd: int, kind: bytes, payload: bytes = b"") -> None:
             data = data[os.write(fd, data) :]
     except BrokenPipeError:
         return
+
+
+def shortened(text: str) -> str:
+    """As much of a text as `marshal` writes in `_LONGEST` bytes, for messages that several threads or processes send.
+
+    With two such texts, a message is not longer than what a pipe takes at once, and whole (pipe(7), PIPE_BUF).
+    """
+    while len(text.encode("utf-8", "surrogatepass")) > _LONGEST:
+        text = text[: len(text) * 7 // 8]
+    return text
 
 
 def send_refusal(fd: int, refusal: Refusal) -> None:

@@ -2,14 +2,19 @@
 
 import marshal
 import os
+import select
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.jail import status
+from launcher.jail import status, syscall_tables, syscalls
 from launcher.jail.guard import serving
+from launcher.jail.guard.call import Call
 from launcher.jail.guard.rules import Refused, Rules
+from launcher.jail.watch import observer
 from policy import promises
 from policy.plan import VERSION, Plan
 from policy.verdict import decide
@@ -114,3 +119,23 @@ def test_what_is_refused_is_told_however_its_path_is_written(char: str) -> None:
     for told in (path, program):
         assert long.startswith(told)
         assert len(told) > 300
+
+
+@pytest.mark.parametrize("char", ["a", "\u6f22", "\udcff"], ids=["ascii", "han", "no-text"])
+def test_what_is_wanted_fits_into_one_write(char: str) -> None:
+    """Several threads write to the pipe, and the jail's init: what is longer could be cut in two by another message."""
+    long = "/" + char * 1300
+    arguments = (syscalls.AT_FDCWD, 1, os.O_RDONLY)
+    call = SimpleNamespace(
+        number=syscall_tables.number("openat", syscalls.MACHINE),
+        arguments=arguments,
+        integer=arguments.__getitem__,
+        string=lambda address: os.fsencode(long),
+        caller=lambda: (7, "name", long),
+    )
+    found: list[observer.Want] = []
+    assert observer.Observer(found.append).look(cast(Call, call))
+    ((_, path, *_, program),) = found
+    assert long.startswith(path)
+    assert long.startswith(program)
+    assert len(marshal.dumps(found[0])) + 5 <= select.PIPE_BUF

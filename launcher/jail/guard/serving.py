@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from launcher.jail.guard.call import Call
 
 _PIPE_BUF = 4096 - 5  # with a message's header
-_LONGEST = 1500
-"""Bytes of a path that are told; with more of it, the whole would not be written at once."""
 
 
 def start(
@@ -55,7 +53,7 @@ def _tell(ledger_fd: int, call: str, caller: server.Caller, refused: Refused) ->
     """Tells the launcher, for the ledger. One that does not read is not waited for: its jail must go on."""
     path, wanted, host, port, target = refused.subject
     pid, name, program = caller
-    words = (call, _shortened(path), wanted, host, port, target, pid, name, _shortened(program))
+    words = (call, status.shortened(path), wanted, host, port, target, pid, name, status.shortened(program))
     payload = marshal.dumps(words)
     # A pipe with room for anything takes PIPE_BUF bytes at once (pipe(7)), and whole.
     if len(payload) < _PIPE_BUF:
@@ -63,10 +61,3 @@ def _tell(ledger_fd: int, call: str, caller: server.Caller, refused: Refused) ->
         room.register(ledger_fd, select.POLLOUT)
         if room.poll(0):
             status.send(ledger_fd, status.DENIED, payload)
-
-
-def _shortened(text: str) -> str:
-    """As much of a text as `marshal` writes in `_LONGEST` bytes."""
-    while len(text.encode("utf-8", "surrogatepass")) > _LONGEST:
-        text = text[: len(text) * 7 // 8]
-    return text

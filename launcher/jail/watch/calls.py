@@ -13,8 +13,6 @@ or, of a socket address, connect."""
 OPEN, OPEN_HOW = "open", "open how"
 """To be told apart by the flags: an argument of open(2), or the first word of openat2(2)'s structure."""
 
-FD_CWD = -100
-
 Row = tuple[int | None, int | None, tuple[tuple[str, int, int], ...], int]
 """Number on x86-64 and on aarch64; what is wanted, as (want, argument of the directory's descriptor or -1, argument of
 the path); argument of the flags, -1 for none."""

@@ -6,7 +6,7 @@ decides nothing, the jail holds whatever it says (seccomp_unotify(2) on SECCOMP_
 Launch path of `paddock learn`: see launcher/jail/syscalls.py.
 """
 
-from launcher.jail import syscalls
+from launcher.jail import status, syscalls
 from launcher.jail.guard.call import Call
 from launcher.jail.guard.listener import Gone
 from launcher.jail.watch import calls
@@ -22,7 +22,6 @@ Want = tuple[str, str, str, int, str, str]
 MOST = 200_000
 """Different wants that are told of one session."""
 
-_LONGEST = 1500
 _UNIX, _INET, _INET6 = 1, 2, 10
 
 
@@ -47,7 +46,8 @@ class Observer:
             for want, subject in _wants(call, name):
                 if (want, subject) not in self._told and len(self._told) < MOST:
                     self._told.add((want, subject))
-                    self._tell((want, subject, name, *call.caller()))
+                    pid, command, program = call.caller()
+                    self._tell((want, subject, name, pid, command, status.shortened(program)))
         except (Gone, OSError):
             return True
         return True
@@ -72,7 +72,7 @@ def _wants(call: Call, name: str) -> list[tuple[str, str]]:
         elif want == calls.OPEN_HOW:
             want = _opening(int.from_bytes(call.memory(call.arguments[flags_at], 8), "little"))
         fd = call.integer(directory) if directory >= 0 else syscalls.AT_FDCWD
-        found.append((want, _absolute(call, fd, os.fsdecode(path))[:_LONGEST]))
+        found.append((want, status.shortened(_absolute(call, fd, os.fsdecode(path)))))
     return found
 
 
