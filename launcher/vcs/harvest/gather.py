@@ -11,7 +11,7 @@ from launcher.vcs.harvest.jail import Jailed, Reading
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
 from launcher.vcs.harvest.trusted import Quarantine
 from launcher.vcs.quarantine.record import GIT
-from policy.errors import Refusal
+from policy.errors import Refusal, printable
 
 MOST_LINKS = 10_000
 """Commits of one submodule that new commits may name."""
@@ -118,7 +118,8 @@ def gather(
             found.detached_files = checks.files(part, found.git, found.quarantine, part.base, found.detached, limits)
         for where, commits in contents.gitlinks.items():
             if len(commits) > MOST_LINKS:
-                raise transfer.too_large(part, f"{len(commits)} commits of the submodule {where}", "--max-commits")
+                why = f"they name {len(commits)} commits of the submodule {printable(where)}, and at most {MOST_LINKS}"
+                raise transfer.too_large(part, f"{why} are taken over", "")
             known = named.setdefault(os.path.normpath(f"{part.path}/{where}"), (part, where, {}))[2]
             known.update(dict.fromkeys(commits))
     for part, where, oids in named.values():
@@ -154,12 +155,11 @@ def _links(found: Found, reading: Reading, around: Part, path: str, oids: tuple[
 
 def _elsewhere(part: Part, where: str, oids: tuple[str, ...], by_path: dict[str, Found]) -> None:
     """A gitlink at a place that is no populated submodule: one that was moved or added there is known to another."""
-    for oid in oids:
-        for found in by_path.values():
-            if found.part.prefix and not checks.missing(found.git, (oid,), found.quarantine):
-                break
-        else:
-            raise _unknown(by_path[part.path], where, oid)
+    for found in by_path.values():
+        if found.part.prefix:
+            oids = checks.missing(found.git, oids, found.quarantine)
+    if oids:
+        raise _unknown(by_path[part.path], where, oids[0])
 
 
 def _unknown(around: Found, where: str, oid: str) -> Refusal:

@@ -90,7 +90,7 @@ def _index(
         bound_memory(indexer.pid)
         _, err = indexer.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
-        return too_large(part, f"reading its pack took longer than {PATIENCE:.0f} seconds", "--max-size")
+        return too_large(part, f"reading its pack took longer than {PATIENCE:.0f} seconds", "")
     finally:
         kill(indexer)
     if indexer.returncode == 0:
@@ -148,14 +148,18 @@ def connected(part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, .
 
 
 def too_large(part: Part, why: str, option: str) -> Refusal:
-    """The Refusal for work beyond a limit, with the option that widens it."""
+    """The Refusal for work beyond a limit, with the option that widens it; "" for a limit that none does."""
     sizes = " (N may be 1G, or 64M)" if option in ("--max-size", "--max-blob") else ""
+    more = (
+        f"paddock worktree harvest {option} N takes more{sizes}"
+        if option
+        else "no option takes more: have it made smaller, in a jail"
+    )
     return Refusal(
         "harvest-too-large",
         f"the work in {part.label} is larger than what is taken over",
         context=why,
-        hint=f"paddock worktree harvest {option} N takes more{sizes}; until then the work stays in the private git "
-        "directory",
+        hint=f"{more}; until then the work stays in the private git directory",
     )
 
 
