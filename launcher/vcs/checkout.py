@@ -133,7 +133,7 @@ def _described(root: str, entry: str, kind: str, disk: Disk) -> Checkout:
             entry,
             f"it leads to a private git directory, which an agent writes: {git_dir}",
             hint=f"if a session is running in {root}, wait for it; if one was killed: "
-            f"paddock worktree dock {_word(root)}",
+            f"paddock worktree dock {quoted(root)}",
         )
     common_text = _line(f"{git_dir}/commondir", disk)
     if common_text is not None:
@@ -145,8 +145,8 @@ def _described(root: str, entry: str, kind: str, disk: Disk) -> Checkout:
             raise _invalid(
                 entry,
                 f"{git_dir}/gitdir does not point back at it",
-                hint=f"if it was moved: paddock worktree repair {_word(root)}; or, when Paddock does not know it: "
-                f"git -C {_word(root)} worktree repair",
+                hint=f"if it was moved: paddock worktree repair {quoted(root)}; or, when Paddock does not know it: "
+                f"git -C {quoted(root)} worktree repair",
             )
         return Checkout(root, "linked", git_dir, common, _submodules(root, git_dir, disk))
     if not _is_git_dir(git_dir, disk):
@@ -158,12 +158,6 @@ def _described(root: str, entry: str, kind: str, disk: Disk) -> Checkout:
             hint="if git submodule update ran in another worktree: paddock worktree repair in the repository around",
         )
     return Checkout(root, "submodule", git_dir, git_dir, _submodules(root, git_dir, disk))
-
-
-def _word(path: str) -> str:
-    from policy.pasted import quoted  # not on the launch path
-
-    return quoted(path)
 
 
 def _invalid(entry: str, why: str, hint: str = "") -> Refusal:
