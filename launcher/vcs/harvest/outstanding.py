@@ -16,7 +16,7 @@ from launcher.vcs.harvest.trusted import ref
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine import signed
 from launcher.vcs.quarantine.contents import given_oids, given_place
-from launcher.vcs.quarantine.reached import reached
+from launcher.vcs.quarantine.reached import reached, unreached
 from policy.errors import Refusal
 
 _MOST_NAMED = 5
@@ -116,5 +116,5 @@ def _beside(
     own = ref(git, "HEAD")
     others = ("refs/heads/", "refs/tags/", *(f"{place}/" for place in places or ()))
     known = (own,) if own else ()
-    lost = {oid for oid in set(theirs.values()) if not reached(git, standing.get(oid, oid), tips=known, refs=others)}
-    return sorted(_SHORT.sub("", name) for name, oid in theirs.items() if oid in lost)
+    lost = unreached(git, {standing.get(oid, oid) for oid in theirs.values()}, tips=known, refs=others)
+    return sorted(_SHORT.sub("", name) for name, oid in theirs.items() if standing.get(oid, oid) in lost)
