@@ -3,6 +3,7 @@
 import marshal
 import os
 import select
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
@@ -11,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.jail import status, syscall_tables, syscalls
-from launcher.jail.guard import serving
+from launcher.jail.guard import server, serving
 from launcher.jail.guard.call import Call
+from launcher.jail.guard.listener import Listener
 from launcher.jail.guard.rules import Refused, Rules
 from launcher.jail.watch import observer
 from policy import promises
@@ -139,3 +141,26 @@ def test_what_is_wanted_fits_into_one_write(char: str) -> None:
     assert long.startswith(path)
     assert long.startswith(program)
     assert len(marshal.dumps(found[0])) + 5 <= select.PIPE_BUF
+
+
+def test_what_is_refused_is_told_before_the_caller_goes_on() -> None:
+    """With the answer the command may end, and with the command who tells."""
+    order: list[str] = []
+    reading, writing = os.pipe()
+    listener = SimpleNamespace(fd=reading, answer=lambda *words: order.append("answered"))
+    call = SimpleNamespace(number=-1, listener=listener, identity=1, caller=lambda: (7, "", ""), close=lambda: None)
+
+    def refuse(_: Call, __: Rules) -> None:
+        raise Refused(1)
+
+    served = server.Server(
+        cast(Listener, listener), Rules(plan()), lambda error: None, lambda *words: order.append("told")
+    )
+    handlers: dict[int | None, Callable[[Call, Rules], None]] = {-1: refuse}
+    served._handlers = handlers  # type: ignore[assignment]  # what handlers return is not of interest
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(server._NAMES, -1, "chmod")
+        served._serve(cast(Call, call))
+    os.close(reading)
+    os.close(writing)
+    assert order == ["told", "answered"]

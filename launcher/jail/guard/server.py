@@ -191,9 +191,9 @@ class Server:
         except Gone:
             return  # nobody waits for an answer
         except Refused as refused:
-            who = call.caller()  # looked at while it waits
+            # Both while it waits: with the answer the command may end, and with that this process.
+            self._refused(_NAMES[call.number], call.caller(), refused)
             call.listener.answer(call.identity, 0, refused.number)
-            self._refused(_NAMES[call.number], who, refused)
         except OSError as error:
             call.listener.answer(call.identity, 0, error.errno or errno.EPERM)
         finally:
