@@ -6,19 +6,25 @@ end, in every mode. The comparison is by inode, size and times: the kernel sets 
 (ctime), and no unprivileged process can set it back, so nothing that was written goes unseen; what was rewritten alike
 is told too.
 
-Launch path: `os`, `launcher.session.inputs`.
+Launch path: `os`, `launcher.session.inputs`, `launcher.session.unsearched`.
 """
 
 import time
 
 from launcher.lean import os
-from launcher.session import inputs
+from launcher.session import inputs, places, unsearched
 from policy import promises
 from policy.errors import Refusal
 from policy.plan import Plan
 
 MOST_ENTRIES = 2000
 """Entries of hand-off directories that are looked at; more are told as one change of the whole."""
+
+UNSEARCHED = (
+    "paddock: not searched for repositories that were made in the worktree: the next session that lasts does that, or "
+    "one with --report FILE or --strict-handoff"
+)
+"""Said to who wants to know all, after a session that was too short."""
 
 LASTING = 0.25
 """Seconds after which the worktree is searched for repositories and protected files that were made in it."""
@@ -34,10 +40,17 @@ Change = tuple[str, str, str]
 class Watch:
     """The hand-off files of a worktree as they were when it was made; `changes` says what is different now."""
 
-    __slots__ = ("_before", "_known", "_patterns", "_pointers", "_root", "_since", "_started")
+    __slots__ = ("_before", "_known", "_own", "_patterns", "_pointers", "_root", "_since", "_started", "searched")
 
-    def __init__(self, plan: Plan) -> None:
-        """Looks at the worktree of `plan`; what cannot be read counts as absent."""
+    def __init__(self, plan: Plan, own: str) -> None:
+        """Looks at the worktree of `plan`; what cannot be read counts as absent.
+
+        Args:
+            plan: of the session.
+            own: the worktree's directory in Paddock's state.
+        """
+        self._own = own
+        self.searched = False
         self._root = plan.worktree
         self._patterns = plan.handoff_patterns
         self._known = frozenset((plan.worktree, *[repository[1] for repository in plan.repositories]))
@@ -48,12 +61,20 @@ class Watch:
         swapped = plan.git == "private" and not promises.has_mounts(plan.backend)
         self._pointers = {} if swapped else self._pointing()
 
+    def begin(self) -> None:
+        """Has the next session that looks see to this one, should it not look itself. Refusals: state-unusable."""
+        try:
+            unsearched.note(self._own, self._since)
+        except OSError as error:
+            raise places.unusable(self._own, error) from None
+
     def changes(self, *, thorough: bool = True) -> tuple[Change, ...]:
         """What was created, changed or removed since, sorted by path.
 
         Args:
             thorough: look for repositories and protected files in all directories, too, however short the session was.
-                A walk over the worktree would be most of what a short command takes.
+                A walk over the worktree would be most of what a short command takes: what it has made is found by the
+                next session that looks. `searched` says whether this one has.
         """
         pointing = self._pointing() if self._pointers else {}
         after = self._seen()
@@ -66,11 +87,18 @@ class Watch:
             from launcher.session import embedded
             from policy.handoff import Patterns
 
-            made, deeper = embedded.made_since(self._root, self._known, self._since, Patterns(self._patterns))
+            self.searched = True
+            since = unsearched.taken(self._own, self._since)
+            made, deeper = embedded.made_since(self._root, self._known, since, Patterns(self._patterns))
             found += tuple(("created", path, "protect") for path in made)
             found += tuple(
                 ("changed", path, "protect") for path in deeper if path not in after and not _below(path, found)
             )
+        else:
+            try:
+                unsearched.note(self._own, self._since)  # again, where the search of another was over before this end
+            except OSError:
+                found += (("created", "...", "protect"),)  # as for a tree that is too large: nobody will look
         return found
 
     def _changes(self, after: dict[str, tuple[str, Stamp]]) -> tuple[Change, ...]:

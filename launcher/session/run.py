@@ -137,6 +137,8 @@ def run(
                     raise
                 messages.say(str(refusal))  # what is being raised already matters more
     parts.say(quiet=quiet, strict=strict)
+    if verbose and not parts.searched:
+        messages.say(handoff.UNSEARCHED)
     if strict and (parts.refused is not None or parts.changes):
         raise parts.refused or handoff.refused(parts.changes)
     return status_code
@@ -155,13 +157,14 @@ class _Parts:
         passed: the limit that ended the session, or "".
         harvested: the report of the harvest; None without a private git directory.
         refused: why nothing was handed over, if so.
+        searched: whether the whole worktree was looked at.
         lines: what is to be said at the end.
     """
 
     __slots__ = (
         "_bound", "_emptied", "_failures", "_git", "_logins", "_nothing_to_harvest", "_places", "_plan", "_session",
         "_started", "_thorough", "_watch", "changes", "denials", "egress", "harvested", "limits", "lines", "passed",
-        "refused",
+        "refused", "searched",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, session: state.Session, places: Places, *, thorough: bool) -> None:
@@ -171,7 +174,7 @@ class _Parts:
         self._session = session
         self._places = places
         self._thorough = thorough
-        self._watch = handoff.Watch(plan)
+        self._watch = handoff.Watch(plan, os.path.dirname(session.slots["home"]))
         self._emptied = False
         self._nothing_to_harvest = False  # also where nobody has looked
         self._failures: list[str] = []
@@ -182,6 +185,7 @@ class _Parts:
         self.denials: Denials | None = None
         self.changes: tuple[handoff.Change, ...] = ()
         self.passed = ""
+        self.searched = False
         self.harvested: dict[str, Any] | None = None
         self.refused: Refusal | None = None
         self.lines: list[str] = []
@@ -189,6 +193,7 @@ class _Parts:
     def made(self, entry: cache.Entry, arguments: tuple[str, ...], given: dict[str, str]) -> Worker:
         """Makes what the plan asks for. Returns what runs in the jail."""
         plan, session = self._plan, self._session
+        self._watch.begin()
         if plan.net == "proxy":
             from launcher.egress import start
 
@@ -254,6 +259,7 @@ class _Parts:
             self._put_aside(made)  # before the note of it goes with the session's directory
         self._failures += self._session.close()
         self.changes = self._watch.changes(thorough=self._thorough)
+        self.searched = self._watch.searched
         if self._git is not None:
             from launcher.session import private_git
 

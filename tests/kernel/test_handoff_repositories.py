@@ -1,5 +1,6 @@
 """Ways to have the user's git execute something in a worktree later, as an attacker tried them: each is told."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.support.features import need
 from tests.support.identity import Who
 from tests.support.install import Installed
 from tests.support.paddock import Paddock
+from tests.support.session import Session
 
 MONITOR = '[core]\\nfsmonitor="touch pwned;false"\\n'
 SPLIT = (
@@ -77,6 +79,16 @@ def test_protected_files_are_told_in_whatever_directory(here: Paddock) -> None:
     told = [line.split()[-1] for line in said.text.splitlines() if "changed " in line]
     assert told == ["shared/settings", ".fleet/9", "a/.envrc", "a/b/.vscode/tasks.json", "d/.vscode"], said.text
     assert here.run("--git", "readonly", "--strict-handoff", "--", "true").returncode == 0
+
+
+def test_what_nobody_has_searched_for_is_told_by_the_next_session(here: Paddock) -> None:
+    """After a session whose launcher was killed; once, and not what was there before it."""
+    with Session(here, command=("sh", "-c", "git init -q a/b; echo ready; exec cat")) as session:
+        session.kill()
+    report = here.place / "report.json"
+    for told in (["a/b/.git"], []):
+        assert here.run("--git", "readonly", "--report", str(report), "--", "true").returncode == 0
+        assert [each["path"] for each in json.loads(report.read_text())["handoff"]] == told
 
 
 def test_reading_them_is_nothing_to_tell(here: Paddock) -> None:

@@ -1,0 +1,61 @@
+"""What a session was too short to search for is not lost: the next one that looks tells of it."""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.session import handoff, unsearched
+from tests.support import derived
+
+LONG, SHORT = 0.0, 1e9
+
+
+def ended(root: Path, own: Path, lasting: float, monkeypatch: pytest.MonkeyPatch, *, made: str = "") -> list[str]:
+    """What is told of a session that makes a repository, or nothing."""
+    monkeypatch.setattr(handoff, "LASTING", lasting)
+    plan = derived.plan().replace(worktree=str(root), repositories=())
+    watch = handoff.Watch(plan, str(own))
+    watch.begin()
+    if made:
+        subprocess.run(["git", "init", "-q", str(root / made)], check=True)
+    told = [path for _, path, _ in watch.changes(thorough=False)]
+    assert watch.searched is (lasting == LONG)
+    return told
+
+
+def a_tick_later() -> None:
+    """Until the clock of the files has ticked: what is older than a session is told from what is of it."""
+    begun = time.time_ns()
+    while time.time_ns() - begun < 2 * handoff._TICK:
+        time.sleep(0.01)
+
+
+def test_a_short_session_leaves_its_search_to_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them since the last search are looked at, each repository is told once, and nothing from before."""
+    root, own = tmp_path / "root", tmp_path / "own"
+    own.mkdir()
+    subprocess.run(["git", "init", "-q", str(root / "before")], check=True)
+    a_tick_later()
+    assert ended(root, own, LONG, monkeypatch) == []
+    for made in ("a", "b/c", ""):
+        assert ended(root, own, SHORT, monkeypatch, made=made) == []
+    assert (own / unsearched.NAME).exists()
+    assert ended(root, own, LONG, monkeypatch, made="d") == ["a/.git", "b/c/.git", "d/.git"]
+    assert not (own / unsearched.NAME).exists()
+    a_tick_later()
+    assert ended(root, own, LONG, monkeypatch) == []
+
+
+def test_where_it_cannot_be_left_to_anybody_that_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state directory has gone meanwhile: the worktree counts as not looked at."""
+    monkeypatch.setattr(handoff, "LASTING", SHORT)
+    own = tmp_path / "own"
+    own.mkdir()
+    watch = handoff.Watch(derived.plan().replace(worktree=str(tmp_path), repositories=()), str(own))
+    watch.begin()
+    os.unlink(own / unsearched.NAME)
+    own.rmdir()
+    assert ("created", "...", "protect") in watch.changes(thorough=False)
