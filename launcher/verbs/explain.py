@@ -34,19 +34,20 @@ def main(argv: list[str]) -> int:
     if path is not None and "--plan" in options:
         raise cli.usage("explain takes one PATH, or --plan", "explain")
     cwd = places.current_directory()
-    planned = planning.make(options, command, cwd, places.places(os.environ))
     if path is None:
+        planned = planning.make(options, command, cwd, places.places(os.environ))
         if "--json" in options:
             messages.show(json.dumps(dict(zip(planned.plan.FIELDS, planned.plan.to_data(), strict=True)), indent=2))
         else:
             messages.show("\n".join(printable(line) for line in question.plan_lines(planned.plan)))
         return 0
+    planned, refused = question.planned(options, command, cwd)
     canonical = canonical_form(os.path.join(cwd, path), planned.machine)
     found = question.grantable(verdict.decide(planned.plan, canonical), planned.machine)
     if "--json" in options:
-        messages.show(json.dumps(_as_dict(path, found), indent=2))
+        messages.show(json.dumps({**_as_dict(path, found), **question.refused(refused)}, indent=2))
     else:
-        messages.show("\n".join(printable(line) for line in found.describe()))
+        messages.show("\n".join(printable(line) for line in (*found.describe(), *question.told(refused))))
     return 0 if found.access else 1
 
 

@@ -1,9 +1,12 @@
 """A question about a jail that is not started: launch options, one thing to ask about, perhaps a command."""
 
+import os
 from typing import NamedTuple
 
 from launcher import cli
+from launcher.session import places, planning
 from launcher.verbs import help_page
+from policy.errors import Refusal
 from policy.host import Host
 from policy.plan import Plan
 from policy.verdict import Verdict
@@ -53,6 +56,37 @@ def joined(first: cli.Parsed, second: cli.Parsed) -> cli.Parsed:
         known = both.get(name)
         both[name] = known + value if isinstance(known, list) and isinstance(value, list) else value
     return both
+
+
+def planned(options: cli.Parsed, command: list[str], cwd: str) -> tuple[planning.Planned, Refusal | None]:
+    """A plan to answer by, and why no command would start with these options.
+
+    Where a tree can be neither hidden nor frozen, that is what decides about a launch, and not about one path: the
+    answer is that of the options with which a command would start.
+
+    Raises:
+        Refusal: of another kind.
+    """
+    where = places.places(os.environ)
+    try:
+        return planning.make(options, command, cwd, where), None
+    except Refusal as refusal:
+        if refusal.reference != "exception-in-writable-tree":
+            raise
+        return planning.make(joined(options, {"--freeze-root": True}), command, cwd, where), refusal
+
+
+def refused(refusal: Refusal | None) -> dict[str, object]:
+    """The same for programmes, beside an answer."""
+    return {"refused": None if refusal is None else refusal.as_dict()}
+
+
+def told(refusal: Refusal | None) -> list[str]:
+    """What is said below an answer of the refusal that a launch would meet."""
+    if refusal is None:
+        return []
+    first = f"  note        as with --freeze-root, without which no command starts here: {refusal.message}"
+    return [first, *(f"              {hint}" for hint in refusal.hint.splitlines())]
 
 
 def grantable(found: Verdict, machine: Host) -> Verdict:

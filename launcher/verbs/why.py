@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
     if not what:
         raise cli.usage("there is nothing to ask about", "why")
     cwd = places.current_directory()
-    planned = planning.make(options, command, cwd, places.places(os.environ))
+    planned, refused = question.planned(options, command, cwd)
     host = None
     if "://" in what and not os.path.lexists(os.path.join(cwd, what)):
         host = _of_url(what)
@@ -51,8 +51,9 @@ def main(argv: list[str]) -> int:
     else:
         content, lines = _about_path(planned, canonical_form(os.path.join(cwd, what), planned.machine))
     if "--json" in options:
-        messages.show(json.dumps({"asked": what, **content}, indent=2))
+        messages.show(json.dumps({"asked": what, **content, **question.refused(refused)}, indent=2))
     else:
+        lines += question.told(refused)
         messages.show("\n".join(printable(line) for line in lines))
     return 0 if content["allowed"] else 1
 

@@ -10,7 +10,7 @@ import pytest
 from policy.plan import Plan
 from tests.support.paddock import Paddock
 
-KEYS = {"asked", "path", "allowed", "rules", "limits", "hint", "risk"}
+KEYS = {"asked", "path", "allowed", "rules", "limits", "hint", "risk", "refused"}
 
 # What a jailed process can really do at each path. A directory counts as readable when all of its names are there: on
 # the way to what is granted, a jail has directories of its own that show nothing else.

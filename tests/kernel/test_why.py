@@ -80,6 +80,23 @@ def test_hosts(paddock: Paddock, words: tuple[str, ...], allowed: bool, flag: st
     assert (document["kind"], document["allowed"], document["allow"]["flag"]) == ("host", allowed, flag)
 
 
+def test_where_no_command_would_start_there_is_an_answer_that_says_so(paddock: Paddock) -> None:
+    """A main checkout without mounts: the answer holds with the option that it names, and a launch is refused."""
+    secret, env = paddock.place / "secret", {"PADDOCK_NO_USERNS": "1"}
+    secret.write_text("content")
+    paddock.who.give(secret)
+    for words in (("why", secret), ("why", "example.com"), ("explain", secret)):
+        ended = paddock.call(*words, cwd=paddock.main, env=env)
+        assert (ended.returncode, ended.stdout.count("with --freeze-root, without which no")) == (1, 1), ended
+        assert "paddock worktree add" in ended.stdout
+        document = json.loads(paddock.call(*words, "--json", cwd=paddock.main, env=env).stdout)
+        assert document["refused"]["errorType"] == "exception-in-writable-tree"
+    start = ("run", "--ro", secret, "--", "cat", secret)
+    assert paddock.refused(*start, cwd=paddock.main, env=env).reference == "exception-in-writable-tree"
+    assert paddock.call("run", "--freeze-root", *start[1:], cwd=paddock.main, env=env).stdout == "content"
+    assert why(paddock, str(secret), env=env)["refused"] is None
+
+
 @pytest.mark.parametrize("env", [{}, {"PADDOCK_NO_USERNS": "1"}], ids=["namespaces", "guard"])
 def test_the_option_for_the_loopback_leads_there(paddock: Paddock, env: dict[str, str]) -> None:
     """Without it the service is out of reach; with it, its words come through."""
