@@ -1,6 +1,7 @@
 """A further command at a terminal: its own one inside the jail, and the caller's as if there were none between."""
 
 import os
+import select
 import shlex
 import signal
 import termios
@@ -10,7 +11,7 @@ import pytest
 
 from tests.support.console import CTRL_C, CTRL_D, CTRL_Z, SHELL, Console
 from tests.support.paddock import Paddock
-from tests.support.session import Session
+from tests.support.session import PATIENCE, Session
 
 
 @pytest.fixture
@@ -184,9 +185,12 @@ THIEF = """
 import os, select
 notes, told = open("notes", "w", buffering=1), os.open("told", os.O_RDWR)
 terminals = [fd for fd in (0, 1, 2) if os.isatty(fd)]
+left, leave = os.pipe()
 if os.fork():
+    os.read(left, 1)  # the end of who leads the session would hang it up
     os._exit(0)
 os.setsid()
+os.write(leave, b"x")
 for fd in {0, 1, 2}.difference(terminals):
     os.close(fd)
 while True:
@@ -198,7 +202,8 @@ while True:
                 os.write(fd, b"from the jail")
             except OSError:
                 pass
-        open("done", "w").close()
+        with open("done", "w") as done:
+            done.write("x")
         break
     for fd in ready:
         try:
@@ -223,9 +228,9 @@ def test_what_stays_behind_has_no_terminal(session: Session, console: Console, a
         console.run("echo pass''word")
         console.expect("password")
         console.expect("<0>")
-        with told.open("r+b", buffering=0) as telling:
+        with told.open("r+b", buffering=0) as telling, done.open("r+b", buffering=0) as tried:
             telling.write(b"x")
-        done.read_bytes()  # waits until it has tried everything
+            assert select.select([tried], [], [], PATIENCE)[0], "it has not tried everything"
         console.run("echo still''there")
         assert "jail" not in console.expect("(.|\\n)*stillthere").group()
     assert set(notes.read_text().splitlines()) <= {"got b''"}
