@@ -154,7 +154,8 @@ class Denials:
         if len(kinds) > _SHOWN:
             lines.append(f"  and {len(kinds) - _SHOWN} more ways")
         if self._lost:
-            lines.append(f"  {self._lost} denials were lost: there were too many at once")
+            lost = "1 denial was" if self._lost == 1 else f"{self._lost} denials were"
+            lines.append(f"  {lost} lost: there were too many at once")
         lines.append(f"  more: paddock denials {self._session}")
         return [printable(line) for line in lines]
 

@@ -161,7 +161,7 @@ class Limits:
             "memory": f"{long} of memory",
             "disk": f"{long} of disk in its private home ({self._home}) and temp directories",
             "cpu_time": f"{value} second{'' if value == 1 else 's'} of processor time",
-            "processes": f"{value} processes and threads",
+            "processes": f"{value} {'process or thread' if value == 1 else 'processes and threads'}",
         }[name]
         return f"{amount} (--limit {name}={text})"
 

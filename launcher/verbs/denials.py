@@ -111,7 +111,7 @@ def _show(contents: store.Contents) -> None:
     for content in contents.denials:
         messages.show("\n".join(words.paragraph(content)))
     if lost := contents.end.get("lost"):
-        messages.show(f"lost: {lost} denials, of which nothing is known but their number")
+        messages.show(f"lost: {lost} denial{'' if lost == 1 else 's'}, of which nothing is known but the number")
     for note in contents.end.get("notes", ()):
         messages.show(f"not heard: {printable(str(note))}")
 

@@ -73,7 +73,7 @@ def _heading(command: list[str], lesson: teach.Lesson) -> list[str]:
     shown = joined(command)
     lines = [f"What {shown} needs beyond its jail, as `paddock learn` saw it."]
     if lesson.tried:
-        lines.append(f"Found by trying, in {lesson.runs} runs: " + (
+        lines.append(f"Found by trying, in {lesson.runs} run{'' if lesson.runs == 1 else 's'}: " + (
             "with these grants it succeeds, and it does without any other." if lesson.status == 0
             else "it failed with all of these, too."))  # fmt: skip
     elif lesson.status == 0:
@@ -116,7 +116,9 @@ def _tell(lesson: teach.Lesson) -> None:
             messages.say(f"paddock: first: {words} {quoted(line.path)}")
     withheld = sum(line.standing is Standing.WITHHELD for line in lesson.lines)
     if withheld:
-        messages.say(f"paddock: {withheld} wishes are not proposed, because of what they would open")
+        wishes = "1 wish is not proposed, because of what it" if withheld == 1 else (
+            f"{withheld} wishes are not proposed, because of what they")  # fmt: skip
+        messages.say(f"paddock: {wishes} would open")
 
 
 def _tell_written(path: str, options: cli.Parsed, command: list[str], lesson: teach.Lesson) -> None:

@@ -40,6 +40,8 @@ def test_lines_are_counted_from_one(root: Path, files: Files) -> None:
     assert files("read", file_path="file", offset=9) == ("9\n10\n", "", False)
     assert files("read", file_path="file", offset=11) == ("", "", False)
     assert files.error("read", file_path="file", offset=12) == "INVALID_ARGUMENT"
+    (root / "file").write_text("1\n")
+    assert '"the file has only 1 line"' in files("read", file_path="file", offset=3).text
 
 
 def test_a_large_file_is_read_in_pieces(root: Path, files: Files) -> None:

@@ -76,7 +76,9 @@ def read(place: Place, call: Read) -> Answer:
                 piece = file.readline(_BLOCK)
                 skipped += len(piece)
                 if not piece:
-                    raise ToolFailed(ErrorType.INVALID_ARGUMENT, f"the file has only {line - 1} lines")
+                    raise ToolFailed(
+                        ErrorType.INVALID_ARGUMENT, f"the file has only {line - 1} line{'' if line == 2 else 's'}"
+                    )
                 if skipped > MOST_SKIPPED:
                     raise ToolFailed(
                         ErrorType.TOO_LARGE, f"line {call.offset} lies more than {MOST_SKIPPED >> 20} MiB into the file"

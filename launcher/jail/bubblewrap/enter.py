@@ -160,7 +160,7 @@ def _facts(plan: Plan, operations: tuple[Operation, ...], path: str, skipped: li
         ("deny-inside-allow", "held", "covered by mounts"),
         ("toolchains", "held", "mounted one by one"),
         ("writes", "held", "what is not writable is on read-only mounts"),
-        ("handoff", "held", f"{protected} paths read-only, their parents pinned"),
+        ("handoff", "held", f"{protected} path{'' if protected == 1 else 's'} read-only, parents pinned"),
         ("metadata", "held", "what is not writable is on read-only mounts"),
         ("signals", "held", "PID namespace; the own process group by the system call filter"),
         ("visibility", "held", "/proc of the jail's own PID namespace"),

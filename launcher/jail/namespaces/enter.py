@@ -124,7 +124,7 @@ def facts(plan: Plan, operations: tuple[Operation, ...], view: View) -> Facts:
     protected = sum(operation.kind == PROTECT for operation in operations)
     found = [
         ("namespaces", "layer", f"{kinds}; {len(operations)} operations"),
-        ("handoff", "held", f"{protected} paths read-only, their parents pinned"),
+        ("handoff", "held", f"{protected} path{'' if protected == 1 else 's'} read-only, parents pinned"),
         ("metadata", "held", "what is not writable is on read-only mounts"),
         ("visibility", "held", "/proc of the jail's own PID namespace"),
         ("survival", "held", "PID namespace that ends with the launcher"),
