@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,6 +95,13 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     flags_layer = flags.layer(without_values(options), cwd=cwd, home=places.home)
     settings, _ = configuration.load(found.root, config_file, flags_layer, os.environ, trust=Trust(places.state))
     rules = config_rules.rules(settings, found.root, machine)
+    if obeyed := repositories.included(found, machine):
+        rules = replace(
+            rules,
+            handoff_protect=tuple(dict.fromkeys((*rules.handoff_protect, *obeyed))),
+            handoff_report=tuple(name for name in rules.handoff_report if name not in obeyed),
+            handoff_patterns=(*rules.handoff_patterns, *((name, "protect") for name in obeyed)),
+        )
     program = find_command(command[0], cwd, directory, machine)
     support = probe.probe()
     if derive.may_need_bubblewrap(rules.backend, support):

@@ -26,6 +26,8 @@ _UNDER_WAY = (
 )
 _DEPTH = 5
 """So many repositories deep git follows alternates."""
+_MOST_INCLUDED = 100
+"""Configuration files that are read; git itself stops at includes of ten levels."""
 
 
 def described(found: Checkout, host: GitHost, *, created: bool = False) -> Git:
@@ -81,6 +83,33 @@ def described(found: Checkout, host: GitHost, *, created: bool = False) -> Git:
         created=created,
         doubtful=tuple(doubtful),
     )
+
+
+def included(found: Checkout, host: Host) -> tuple[str, ...]:
+    """Files in the worktree that its git's own configuration includes (git-config(1)): git outside obeys them.
+
+    Relative to the root; they need not exist. Conditions are taken for true.
+    """
+    names: dict[str, None] = {}
+    pending = [f"{found.common_dir}/config", f"{found.git_dir}/config.worktree"]
+    seen: set[str] = set()
+    while pending and len(seen) < _MOST_INCLUDED:
+        file = pending.pop(0)
+        if file in seen:
+            continue
+        seen.add(file)
+        for section, _, name, value in git_config.entries(host.read(file, 1 << 20) or b""):
+            if section not in ("include", "includeif") or name != "path" or not value:
+                continue
+            home = host.env("HOME") or "/"
+            path = os.path.normpath(
+                os.path.join(home, value[2:]) if value.startswith("~/") else os.path.join(os.path.dirname(file), value)
+            )
+            pending.append(path)
+            for place in (path, host.resolve(path) or path):
+                if beneath(place, found.root) and place != found.root and not beneath(place, f"{found.root}/.git"):
+                    names[place[len(found.root) + 1 :]] = None
+    return tuple(names)
 
 
 def _private(found: Checkout, git_dir: str, common_dir: str) -> str | None:

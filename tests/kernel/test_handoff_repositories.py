@@ -91,6 +91,25 @@ def test_what_nobody_has_searched_for_is_told_by_the_next_session(here: Paddock)
         assert [each["path"] for each in json.loads(report.read_text())["handoff"]] == told
 
 
+def test_what_the_repositorys_configuration_includes_is_protected(here: Paddock) -> None:
+    """Git outside obeys it from then on: it is read-only, through other files too, and told where it is made anew."""
+    (here.main / "team").mkdir()
+    (here.main / "team/git").write_text(
+        '[include]\n\tpath = ../more.inc\n[includeIf "onbranch:x"]\n\tpath = ../new.inc\n'
+    )
+    (here.main / "more.inc").write_text("[diff]\n\tnoprefix = false\n")
+    here.who.give(here.main / "team")
+    here.who.give(here.main / "more.inc")
+    assert here.who.run(["git", "config", "include.path", "../team/git"], cwd=here.main).returncode == 0
+    tried = "for f in team/git more.inc; do echo x 2>&- >>$f && echo wrote $f; mv $f moved && echo moved $f; done; :"
+    ended = here.call("run", "--", "sh", "-c", f"({tried}) 2>&1; git status --short", cwd=here.main)
+    assert ended.returncode == 0, ended.stderr
+    assert not [line for line in ended.stdout.splitlines() if line.startswith(("wrote ", "moved "))], ended.stdout
+    made = ("run", "--strict-handoff", "--", "sh", "-c", "echo x >new.inc; echo y >plain")
+    said = here.refused(*made, cwd=here.main)
+    assert (said.reference, "created new.inc" in said.text, "plain" in said.text) == ("handoff-strict", True, False)
+
+
 def test_reading_them_is_nothing_to_tell(here: Paddock) -> None:
     """The same repositories, looked at only, and files beside them."""
     line = "git -C own log --oneline --all; cat own/.git/config bare.git/config; echo x >m/s/file; mkdir HEADS"
