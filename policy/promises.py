@@ -57,7 +57,11 @@ ROWS: tuple[tuple[str, str, str], ...] = (
         "/dev/shm, System V IPC, POSIX queues and keyrings are private or closed",
         "landlock+guard: semaphores of everyday programmes need the machine's own /dev/shm; needs a mount namespace",
     ),
-    ("terminals", "other terminals cannot be opened, input cannot be pushed into the own one", ""),
+    (
+        "terminals",
+        "the caller's stays outside, others cannot be opened, input cannot be pushed into the command's own",
+        "",
+    ),
     (
         "network",
         "no way out by TCP, UDP, ICMP, MPTCP, fast open, raw, IPv6: in `none` at all, in `proxy` but to allowed hosts",

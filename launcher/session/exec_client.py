@@ -253,9 +253,9 @@ class _Client:
     def _stop_too(self) -> None:
         """Stops as the command did, so that the shell takes over; when continued, lets the command go on."""
         signal, self._stop = self._stop, 0
-        from launcher.session import controlling, stops
+        from launcher.session import stops, terminal
 
-        own = controlling.Terminal()
+        own = terminal.Terminal()
         resumable = stops.can_be_resumed(signal, own.fd if self._relay is None else 1)
         own.close()
         if not resumable:

@@ -2,7 +2,7 @@
 
 What a command leaves behind lives as long as its session, and a terminal that it was given it would keep: to read what
 the user types at his shell later, and to write there. So where output goes to the terminal, the command gets one of its
-own (`exec_terminal`). Where it goes elsewhere, as in ``paddock exec s -- make | less``, the keys belong to whoever else
+own (`relayed`). Where it goes elsewhere, as in ``paddock exec s -- make | less``, the keys belong to whoever else
 is in front of the terminal: the command finds no input, and what it says on standard error crosses by a pipe.
 """
 
@@ -10,7 +10,7 @@ import os
 import select
 
 from launcher.jail import request
-from launcher.session.exec_terminal import Relay
+from launcher.session.relayed import Relay
 
 _CHUNK = 65536
 _ERROR = 2
@@ -36,7 +36,7 @@ class Streams:
         if terminals[1]:
             self.kinds = "".join(request.PTY if terminal else request.DIRECT for terminal in terminals)
             self._passed = [fd for fd in (0, 1, 2) if not terminals[fd]]
-            self.relay = Relay(has_input=terminals[0])
+            self.relay = Relay(0, 1, keys=terminals[0])
             return
         if terminals[0]:
             self._passed[0] = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)

@@ -1,8 +1,8 @@
 """The launcher's side of a running jail: signals, job control, the terminal's foreground group, the exit status.
 
-At a terminal launcher, init and command share the caller's session and process group: no pty in between, so `bash` is
-interactive and `paddock run -- x | less` is one job. The command's stops are mirrored by the launcher, which is all
-that the caller's shell can see (launcher/session/stops.py); what is sent to the launcher alone is passed on.
+At a terminal launcher, init and command share its session and one process group, so `bash` is interactive. That
+terminal was made for them (launcher/session/own_terminal.py). The launcher mirrors the command's stops, which is all
+that is seen of them there (launcher/session/stops.py); what is sent to the launcher alone is passed on.
 
 Without a terminal the jail has a session of its own, unless the launcher leads one, as in the service: in a group that
 others share, its processes could have the kernel send SIGHUP to all (setpgid(2), orphaned groups). What that group is
@@ -16,7 +16,6 @@ import time
 
 from launcher.jail import hygiene, init, processes, status, syscalls
 from launcher.lean import os
-from launcher.session.controlling import Terminal
 from policy.errors import EXIT_REFUSED, Refusal
 
 TYPE_CHECKING = False
@@ -113,10 +112,7 @@ def supervise(
             jail.end()
             if not pid_namespace:
                 processes.sweep(keep)
-        code = jail.result()
-        if code > 128:
-            terminal.mend()
-        return code
+        return jail.result()
     finally:
         terminal.take_back()
         terminal.close()
@@ -166,7 +162,7 @@ class _Jail:
         child: int,
         reader: int,
         signals: int,
-        terminal: Terminal,
+        terminal: "Terminal",
         on_report: "Callable[[tuple[Any, ...]], None] | None",
         watch: "Watchdog | None",
         denials: "Denials | None",
@@ -333,3 +329,69 @@ class _Jail:
             self._watch.resume()
         self._terminal.give_back()
         self._command(_signal.SIGCONT, number)
+
+
+class Terminal:
+    """The controlling terminal, as far as its foreground process group is concerned. Owns `fd` (-1: there is none)."""
+
+    def __init__(self) -> None:
+        self._inner = 0
+        try:
+            self.fd = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError:
+            # ENXIO: no controlling terminal. Anything else leaves it as little to manage.
+            self.fd = -1
+
+    def close(self) -> None:
+        """Closes the terminal."""
+        if self.fd != -1:
+            os.close(self.fd)
+            self.fd = -1
+
+    def remember(self, child: int) -> None:
+        """Notes the foreground group if it is one that was made below `child` (a shell inside does that)."""
+        group = self._foreground()
+        inside = group not in (0, os.getpgrp()) and any(_group(pid) == group for pid in processes.descendants(child))
+        self._inner = group if inside else 0
+
+    def give_back(self) -> None:
+        """Makes the noted group the foreground group again, if the shell has put the launcher there."""
+        if self._inner and self._foreground() == os.getpgrp():
+            self._set_foreground(self._inner)
+
+    def take_back(self) -> None:
+        """Makes the launcher's group the foreground group if the present one has died with the jail.
+
+        A shell inside cannot do it when it ends: from its PID namespace the outer group has no number.
+        """
+        group = self._foreground()
+        if group in (0, os.getpgrp()):
+            return
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            self._set_foreground(os.getpgrp())
+        except PermissionError:
+            return  # somebody else's, so it lives
+
+    def _foreground(self) -> int:
+        if self.fd == -1:
+            return 0
+        try:
+            return os.tcgetpgrp(self.fd)
+        except OSError:
+            return 0  # the terminal has hung up
+
+    def _set_foreground(self, group: int) -> None:
+        # SIGTTOU is blocked, or setting it from the background would stop the launcher.
+        try:
+            os.tcsetpgrp(self.fd, group)
+        except OSError:
+            return  # the group or the terminal has gone meanwhile: nobody is left to serve
+
+
+def _group(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0

@@ -4,7 +4,7 @@ import json
 import os
 
 from launcher import cli
-from launcher.session import messages, places, report_file, teach
+from launcher.session import messages, own_terminal, places, report_file, teach
 from launcher.session.machine import Machine
 from launcher.vcs import checkout, disk
 from launcher.verbs import help_page
@@ -54,6 +54,7 @@ def main(argv: list[str]) -> int:
     where = places.places(os.environ)
     own_options = {name for name, *_ in EXTRA} | set(cli.UNUSED)
     launch = {name: value for name, value in options.items() if name not in own_options}
+    own_terminal.enter()
     teacher = teach.Teacher(launch, command, places.current_directory(), where, given)
     lesson = teacher.by_trying() if "--try" in options else teacher.once()
     text = proposal.toml(lesson.lines, _heading(command, lesson))

@@ -72,6 +72,10 @@ def launch(
     entry, given = planned(options, command, where)
     if entry is None:
         return 0
+    if observer is None and any(os.isatty(fd) for fd in (0, 1, 2)):
+        from launcher.session import own_terminal
+
+        own_terminal.enter()
     return run.run(
         entry,
         tuple(command[1:]),

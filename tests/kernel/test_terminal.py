@@ -283,28 +283,6 @@ def test_a_full_screen_programme_gets_every_key(jail: Jail, console: Console, na
         console.expect("<0>")
 
 
-@pytest.mark.parametrize(
-    ("end", "status", "behind", "restored"),
-    [
-        ("os.kill(os.getpid(), 9)", 128 + signal.SIGKILL, "", True),
-        ("os._exit(3)", 3, "", False),
-        ("os.kill(os.getpid(), 9)", 0, " | cat", False),
-    ],
-)
-def test_the_terminal_of_a_killed_command_is_as_it_was(
-    jail: Jail, console: Console, end: str, status: int, behind: str, restored: bool
-) -> None:
-    """As shells do it; what a command that ends by itself leaves is its will, and a pipeline's is not one command's."""
-    program = [str(jail.python), "-I", "-S", "-c", f"{RAW}\n{end}"]
-    with console:
-        console.run(line(jail, *program, namespaces=True) + behind)
-        console.expect("raw")
-        console.type("q")
-        console.expect(f"<{status}>")
-        console.type("stty -a\n")
-        assert console.expect("[ -]icanon")[0] == (" icanon" if restored else "-icanon")
-
-
 def test_the_terminal_has_a_name_inside(jail: Jail, console: Console) -> None:
     """tty(1) finds the inherited terminal, though its number belongs to nothing inside."""
     with console:

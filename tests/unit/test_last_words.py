@@ -3,8 +3,7 @@
 import os
 
 from launcher.jail import status
-from launcher.session.controlling import Terminal
-from launcher.session.terminal import _Jail
+from launcher.session.terminal import Terminal, _Jail
 
 
 def test_last_words_are_read_and_nothing_else_happens() -> None:

@@ -1,0 +1,346 @@
+"""A terminal of its own for a run: the caller's never reaches the command.
+
+What a command starts may leave its session (setsid(2)), and job control with it: the caller's terminal in its hands, it
+would read what the user types at his shell, once the run is stopped or in the background, and his password with it.
+So the launch goes on in a child at a pseudoterminal, as under sudo(8) and script(1), and this process stands between
+the two (`relayed`) and ends with it.
+
+Three processes: this one in the caller's job; the leader of the pseudoterminal's session, which starts the launcher as
+a shell starts a job, so that it can stop; and the launcher. When the launcher stops, this process stops as it did. When
+the command goes on or ends by itself then, the leader wakes this process.
+
+The keys are the command's at once where it has the terminal for input and output. Elsewhere, as in ``paddock run --
+make | less``, they may be a pager's: there the launcher's job is in the background of its terminal, and takes the keys
+when it first asks for them (SIGTTIN, SIGTTOU).
+
+Loaded where a standard stream is a terminal.
+"""
+
+import fcntl
+import os
+import select
+import termios
+
+from launcher.jail import hygiene, init, processes
+from launcher.session import stops
+from launcher.session.relayed import Relay
+from policy.errors import Refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import _socket
+    import signal as _signal
+    from typing import NoReturn
+else:
+    import _signal
+    import _socket
+
+_LOOK_AGAIN = 200  # milliseconds between two looks at whether a background job has come to the foreground
+_WAKE_AGAIN = 0.05
+"""Seconds between two SIGCONT for a relay that may be stopping just now."""
+
+_TIOCGDEV = 0x80045432  # asm-generic/ioctls.h; not in termios
+
+_ASKING = (_signal.SIGTTIN, _signal.SIGTTOU)
+
+# Messages of a kind and a number, from the leader: the launcher's process id, a signal or a status.
+_JOB = b"J"
+_STOPPED, _GOES_ON, _ENDED, _KILLED = b"S", b"C", b"E", b"K"
+# And to it: a kind, and a signal.
+_AWAKE, _FOREGROUND, _ONE, _GROUP = b"A", b"F", b"s", b"g"
+
+
+def enter() -> None:
+    """Comes back in a child process whose terminal is its own, or at once where no standard stream is a terminal.
+
+    To be called once, single-threaded, before anything is made that belongs to this process. The calling process does
+    not come back: it ends as the child does, 128+N when signal N ended that.
+
+    Raises:
+        Refusal: no-terminal.
+    """
+    hygiene.fill_standard_fds()
+    terminals = [fd for fd in (0, 1, 2) if os.isatty(fd)]
+    if not terminals:
+        return
+    keys = terminals[:2] == [0, 1]
+    try:
+        master, slave = os.openpty()
+        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    except OSError as error:
+        raise Refusal(
+            "no-terminal",
+            "no terminal could be made for the command",
+            context=error.strerror or str(error),
+            hint="the caller's own stays outside of jails; without one: paddock run -- ... </dev/null 2>&1 | cat",
+        ) from None
+    caller = _caller(terminals)
+    front = _Front(ours, caller, master, keys=keys)
+    own = os.getpid()
+    leader = os.fork()
+    if leader == 0:
+        ours.close()
+        for fd in {master, *caller}.difference(terminals):
+            os.close(fd)
+        if _lead(own, theirs, slave, terminals, keys=keys):
+            return
+    theirs.close()
+    os.close(slave)
+    _let_go({0, 1, 2}.difference(terminals))
+    try:
+        code = front.follow()
+    finally:
+        front.close()
+    os._exit(code)  # what is to be done at the end of a launch is the launcher's affair
+
+
+def _caller(terminals: list[int]) -> tuple[int, int]:
+    """Descriptors of the caller's terminal, to read and to write."""
+    target = next(fd for fd in (1, 2, 0) if fd in terminals)
+    streams = 0 if 0 in terminals else target, target
+    try:
+        own = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return streams  # it controls nothing, so there is no job control, either
+    if all(_device(fd) == _device(own) for fd in terminals):
+        return own, own
+    os.close(own)
+    return streams
+
+
+def _device(fd: int) -> bytes:
+    """Which terminal it is, whatever the name that it was opened by (tty_ioctl(4))."""
+    return fcntl.ioctl(fd, _TIOCGDEV, bytes(4))
+
+
+def _let_go(streams: "set[int]") -> None:
+    """Leaves standard streams to the command, or a pipe's other end never learns that it has closed them."""
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    for fd in streams:
+        os.dup2(null, fd)
+    os.close(null)
+
+
+# The leader of the session
+
+
+def _lead(front: int, channel: "_socket.socket", slave: int, terminals: list[int], *, keys: bool) -> bool:
+    """Starts the launcher as a job: true in it. The leader itself does not come back."""
+    # Nothing may escape from here but the launcher: this is a copy of the caller, with all that it has on its stack.
+    try:
+        processes.tie_to_parent(front)
+        os.setsid()
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+        own = os.getpid()
+        launcher = os.fork()
+        if launcher == 0:
+            processes.tie_to_parent(own)
+            channel.close()
+            _become_job(slave, terminals, keys=keys)
+            return True
+    except BaseException:
+        os._exit(1)
+    try:
+        _let_go({0, 1, 2})
+        _Leader(front, channel, slave, launcher).run()
+    finally:
+        os._exit(1)
+
+
+def _become_job(slave: int, terminals: list[int], *, keys: bool) -> None:
+    os.setpgid(0, 0)
+    if keys:
+        before = _signal.pthread_sigmask(_signal.SIG_BLOCK, {_signal.SIGTTOU})
+        os.tcsetpgrp(slave, os.getpid())
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
+    for fd in terminals:
+        os.dup2(slave, fd)
+    os.close(slave)
+
+
+class _Leader:
+    """Watches over the launcher as a shell does over its job."""
+
+    def __init__(self, front: int, channel: "_socket.socket", slave: int, launcher: int) -> None:
+        self._front = front
+        self._channel = channel
+        self._slave = slave
+        self._launcher = launcher
+        self._waking = False
+        self._asked = False
+        init.block_signals()
+        self._signals = init.open_signals()
+
+    def run(self) -> "NoReturn":
+        """Until the launcher has ended and the front has heard of it, with which this process ends."""
+        poll = select.poll()
+        for fd in (self._channel.fileno(), self._signals):
+            poll.register(fd, select.POLLIN)
+        self._tell(_JOB, self._launcher)
+        self._reap()
+        while True:
+            events = poll.poll(_WAKE_AGAIN * 1000 if self._waking else None)
+            if self._waking:
+                os.kill(self._front, _signal.SIGCONT)  # it cannot be gone: this process ends with it
+            for fd, _ in events:
+                if fd == self._signals:
+                    init.read_signals(fd)  # SIGCHLD, and what the terminal sends to the leader of its session
+                    self._reap()
+                else:
+                    self._on_message()
+
+    def _reap(self) -> None:
+        while self._launcher:
+            pid, code = os.waitpid(self._launcher, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            if pid == 0:
+                return
+            if os.WIFSTOPPED(code):
+                self._waking = False
+                os.tcsetpgrp(self._slave, os.getpgrp())  # SIGTTOU is blocked
+                self._tell(_STOPPED, os.WSTOPSIG(code))
+            elif os.WIFCONTINUED(code):
+                if not self._asked:
+                    self._waking = True
+                    self._tell(_GOES_ON, 0)
+                self._asked = False
+            else:
+                self._launcher = 0
+                self._waking = True
+                ended = os.waitstatus_to_exitcode(code)
+                self._tell(*((_ENDED, ended) if ended >= 0 else (_KILLED, -ended)))
+
+    def _on_message(self) -> None:
+        kind, signal = _received(self._channel)
+        if not kind:
+            os._exit(1)
+        if kind == _AWAKE:
+            self._waking = False
+        elif not self._launcher:
+            return
+        elif kind == _ONE:
+            os.kill(self._launcher, signal)
+        else:
+            self._asked = signal == _signal.SIGCONT
+            if kind == _FOREGROUND:
+                os.tcsetpgrp(self._slave, self._launcher)
+            os.killpg(self._launcher, signal)
+
+    def _tell(self, kind: bytes, number: int) -> None:
+        _send(self._channel, kind, number)
+
+
+# In the caller's job
+
+
+class _Front:
+    """Stands for the launcher in the caller's job."""
+
+    def __init__(self, channel: "_socket.socket", terminal: tuple[int, int], master: int, *, keys: bool) -> None:
+        self._channel = channel
+        self._keys = keys
+        self._controlled = terminal[0] == terminal[1] > 2
+        self._job = 0
+        self._typed_stop = False
+        self._status: int | None = None
+        self._relay = Relay(*terminal, keys=keys, on_signal=self._share)
+        self._relay.begin(master)
+
+    def close(self) -> None:
+        """Gives the terminal back."""
+        self._relay.close()
+
+    def follow(self) -> int:
+        """Serves both terminals until the launcher has ended, and returns its exit status."""
+        init.block_signals()
+        signals = init.open_signals()
+        while self._status is None:
+            poll = select.poll()
+            for fd in (self._channel.fileno(), signals):
+                poll.register(fd, select.POLLIN)
+            for fd, events in self._relay.wanted():
+                poll.register(fd, events)
+            for fd, events in poll.poll(None if self._relay.in_foreground() else _LOOK_AGAIN):
+                if fd == signals:
+                    self._on_signals(signals)
+                elif fd == self._channel.fileno():
+                    self._on_message()
+                else:
+                    self._relay.serve(fd, events)
+        self._relay.finish()
+        return self._status
+
+    def _on_signals(self, signals: int) -> None:
+        for signal, code, _ in init.read_signals(signals):
+            if signal == _signal.SIGWINCH:
+                self._relay.resize()
+            elif signal == _signal.SIGCONT:
+                self._go_on()
+            elif signal in init.FORWARDED:
+                # The terminal means the whole job; a process that sends one means who it names.
+                self._say(_GROUP if code == init.SI_KERNEL else _ONE, signal)
+
+    def _on_message(self) -> None:
+        kind, number = _received(self._channel)
+        if kind == _JOB:
+            self._job = number
+        elif kind == _STOPPED:
+            self._stop(number)
+        elif kind == _GOES_ON:
+            self._say(_AWAKE, 0)
+        elif kind == _ENDED:
+            self._status = number
+        else:  # without a word the leader has been killed, and all below it with it
+            self._status = 128 + (number or _signal.SIGKILL)
+
+    def _stop(self, signal: int) -> None:
+        """Stops as the launcher did, so that the shell takes over; when continued, lets it go on."""
+        asks = signal in _ASKING and not self._keys
+        if not asks or not self._relay.is_foreground():
+            if not stops.can_be_resumed(signal, 0 if self._controlled else -1):
+                if signal != _signal.SIGSTOP:  # that one is left to whoever stopped it
+                    self._go_on()
+                return
+            self._relay.pause()
+            # Sent while blocked: two would stop twice. In an orphaned process group it stops nobody.
+            if self._typed_stop and signal == _signal.SIGTSTP:
+                os.killpg(os.getpgrp(), signal)
+            else:
+                os.kill(os.getpid(), signal)
+            self._typed_stop = False
+            _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {signal})
+            _signal.pthread_sigmask(_signal.SIG_BLOCK, {signal})
+            _signal.sigtimedwait({_signal.SIGCONT}, 0)  # answered right here
+            self._relay.resume()
+        if asks and self._relay.is_foreground():
+            self._keys = True
+            self._relay.take_keys()
+        self._go_on()
+
+    def _share(self, signal: int) -> None:
+        """What a key has sent to the launcher's job goes to the rest of the caller's, as from one terminal for both."""
+        if self._relay.job() != self._job:
+            return
+        if signal == _signal.SIGTSTP:
+            self._typed_stop = True  # all at once, when the terminal is as the shell left it
+        else:
+            os.killpg(os.getpgrp(), signal)
+            _signal.sigtimedwait({signal}, 0)  # this process ends as the launcher does
+
+    def _go_on(self) -> None:
+        self._say(_FOREGROUND if self._keys else _GROUP, _signal.SIGCONT)
+
+    def _say(self, kind: bytes, signal: int) -> None:
+        try:
+            _send(self._channel, kind, signal)
+        except OSError:
+            return  # the leader has gone; its end is on the way
+
+
+def _send(channel: "_socket.socket", kind: bytes, number: int) -> None:
+    channel.send(kind + number.to_bytes(4, "little"))
+
+
+def _received(channel: "_socket.socket") -> tuple[bytes, int]:
+    """A message's kind and number; (b"", 0) at the end."""
+    message = channel.recv(8)
+    return message[:1], int.from_bytes(message[1:], "little")

@@ -1,0 +1,242 @@
+"""A run at a terminal has one of its own, and the caller's is as if there were none between."""
+
+import os
+import shlex
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.jail import processes
+from tests.support.console import CTRL_C, CTRL_Z, Console
+from tests.support.paddock import Paddock
+
+THIEF = """
+import os, select
+notes = open("notes", "w", buffering=1)
+if os.fork():
+    os.read(os.open("go", os.O_RDONLY), 1)
+    os._exit(0)
+os.setsid()
+told = os.open("told", os.O_RDWR)
+open("ready", "w").close()  # once it has left the session, in which Ctrl-Z would stop it
+fds = [0, 1, 2, told]
+while told not in (ready := select.select(fds, [], [], 60)[0]):
+    for fd in ready:
+        print("got", os.read(fd, 1000), file=notes)
+open("done", "w").close()
+"""
+
+
+AS_A_USER = pytest.mark.parametrize("who", ["user"], indirect=True)
+"""For what does not depend on who acts."""
+
+
+@pytest.fixture
+def console(paddock: Paddock, backend: dict[str, str]) -> Iterator[Console]:
+    """A shell on a terminal, in the worktree, that knows where Paddock keeps things."""
+    with Console(paddock.who, paddock.worktree) as console:
+        for name, value in {**paddock.env, **backend}.items():
+            console.run(f"export {name}={shlex.quote(value)}")
+            console.expect("<0>")
+        yield console
+
+
+def line(paddock: Paddock, *command: str) -> str:
+    """A command line for a shell that runs `command` in a jail."""
+    return shlex.join(paddock.words("run", "--quiet", "--", *command))
+
+
+def fifo(paddock: Paddock, name: str) -> Path:
+    """A FIFO in the worktree."""
+    path = paddock.worktree / name
+    os.mkfifo(path)
+    paddock.who.give(path)
+    return path
+
+
+@pytest.mark.parametrize("how", ["stopped", "background"])
+def test_what_is_typed_at_the_shell_stays_there(paddock: Paddock, console: Console, how: str) -> None:
+    """A process of the jail that has left its session, and job control with it, reads no password that is typed while
+    the run is stopped, or in the background.
+    """
+    ready, _, told, done = (fifo(paddock, name) for name in ("ready", "go", "told", "done"))
+    console.type(line(paddock, "/usr/bin/python3", "-c", THIEF) + (" &" if how == "background" else "") + "\n")
+    ready.read_bytes()
+    if how == "stopped":
+        console.type(CTRL_Z)
+        console.expect("Stopped")
+    console.run("read word; echo got $word")
+    console.type("password\n")
+    console.expect("got password")
+    console.expect("<0>")
+    told.write_text("x")
+    done.read_bytes()
+    console.run("kill -CONT %1; : >go; wait")
+    console.expect("<0>")
+    assert (paddock.worktree / "notes").read_text() == ""
+
+
+@AS_A_USER
+def test_it_is_one_job_of_the_shell(paddock: Paddock, console: Console) -> None:
+    """Ctrl-Z stops it, `jobs` lists it, `fg` continues it, again and again; Ctrl-C ends it, and its status is known."""
+    console.run(line(paddock, "sh", "-c", "echo ready; exec cat"))
+    console.expect("ready")
+    for word in ("one", "two"):
+        console.type(CTRL_Z)
+        console.expect("Stopped")
+        console.expect(f"<{128 + signal.SIGTSTP}>")
+        console.run("jobs")
+        console.expect(r"Stopped[^\n]*paddock")
+        console.expect("<0>")
+        console.run("fg")
+        console.expect(r"paddock[^\n]*\n")
+        console.type(f"{word}\n")
+        console.expect(f"{word}\r\n")
+    console.type(CTRL_C)
+    console.expect(f"<{128 + signal.SIGINT}>")
+    console.run(line(paddock, "sh", "-c", "kill -STOP $$; echo back; exit 7"))
+    console.expect("Stopped")
+    console.expect(f"<{128 + signal.SIGSTOP}>")
+    console.run("fg")
+    console.expect("back\r\n<7>")
+
+
+@AS_A_USER
+def test_the_rest_of_the_job_is_signalled_with_it(paddock: Paddock, console: Console) -> None:
+    """By keys, as by a terminal for both: a script around it stops, goes on and ends with it."""
+    script = paddock.worktree / "script"
+    script.write_text(line(paddock, "sh", "-c", "echo ready; exec cat") + "\necho not interrupted\n")
+    console.run("sh script")
+    console.expect("ready")
+    console.type(CTRL_Z)
+    console.expect("Stopped[^\n]*sh script")
+    console.expect(f"<{128 + signal.SIGTSTP}>")
+    console.run("fg")
+    console.expect("sh script")
+    console.type("word\n")
+    console.expect("word\r\n")
+    console.type(CTRL_C)
+    console.expect("\r\n")  # the shell's, which leaves the rest of its line
+    console.run("echo over")
+    assert "not" not in console.expect("(.|\n)*over\r\n<").group()
+
+
+@AS_A_USER
+def test_a_stopped_job_goes_on_or_ends_with_its_command(paddock: Paddock, console: Console) -> None:
+    """Whoever continues or ends the command: the shell hears of it."""
+    resuming = "(until [ -e resumed ]; do sleep 0.05; kill -CONT $$; done) & kill -STOP $$; touch resumed; exit 7"
+    console.run(line(paddock, "sh", "-c", f"{resuming}"))
+    console.expect("<(7|147)>")
+    console.run("while jobs -s | grep -q .; do sleep 0.1; done; wait; true")
+    console.expect("<0>")
+
+
+@AS_A_USER
+def test_a_shell_inside_is_interactive(paddock: Paddock, console: Console) -> None:
+    """It has job control, the window's size, and hears of a new one; the caller's settings are as they were."""
+    console.run("stty -g >before")
+    console.expect("<0>")
+    console.resize(33, 77)
+    console.run(line(paddock, "bash", "--norc", "--noprofile", "-i"))
+    console.expect(r"bash-[^\n]*[$#] ")
+    console.type("sh -c 'stty size; exec sleep 1000'\n")
+    console.expect("33 77")
+    console.type(CTRL_Z)
+    console.expect("Stopped")
+    console.resize(44, 88)
+    console.type("stty size\n")
+    console.expect("44 88")
+    console.type("kill -9 %1; wait %1; stty raw -echo -isig; exit 5\n")
+    console.expect("<5>")
+    console.run("stty -g | cmp - before")
+    console.expect("<0>")
+
+
+@AS_A_USER
+def test_input_and_output_elsewhere(paddock: Paddock, console: Console) -> None:
+    """Pipes and files stay what they are; a command in a pipeline gets the keys when it asks for them."""
+    console.run("echo in | " + line(paddock, "sh", "-c", "cat; test -t 1 && test ! -t 0; echo $?") + " 2>/dev/null")
+    console.expect("in\r\n0\r\n<0>")
+    asking = line(paddock, "sh", "-c", "echo complaint >&2; read word; test -t 1; echo $word $?")
+    console.run(f"{asking} | tr a-z A-Z")
+    console.expect("complaint\r\n")
+    console.type("word\n")
+    console.expect("WORD 1\r\n<0>")
+    console.run("echo | " + line(paddock, "sh", "-c", "echo asking; read word </dev/tty; echo got $word"))
+    console.expect("asking")
+    console.type("word\n")
+    console.expect("got word\r\n<0>")
+    console.run(line(paddock, "sh", "-c", "echo ready >&2; exec sleep 1000") + " | cat")
+    console.expect("ready")
+    console.type(CTRL_Z)
+    console.expect("Stopped")
+    console.expect(f"<{128 + signal.SIGTSTP}>")
+    console.run("fg")
+    console.expect("cat")
+    console.type(CTRL_C)
+    console.expect("\r\n")  # the shell's, which leaves the rest of its line
+    console.run("echo over")
+    console.expect("over\r\n<0>")
+
+
+@AS_A_USER
+def test_all_output_is_shown(paddock: Paddock, console: Console) -> None:
+    """The last line of much output is there when the command has ended."""
+    console.run(line(paddock, "sh", "-c", "seq 20000; echo last"))
+    console.expect("20000\r\nlast\r\n<0>")
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is gone, or has ended and nobody has asked how."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def started(paddock: Paddock, console: Console, program: str) -> int:
+    """Starts a run in the background; returns its process id when it says that it is ready."""
+    console.type(line(paddock, "bash", "-c", program) + " & echo front $!.\n")
+    front = console.expect(r"front (\d+)\.").group(1)
+    console.expect("ready")
+    return int(front)
+
+
+@AS_A_USER
+def test_signals_of_others_reach_the_command_once(paddock: Paddock, console: Console) -> None:
+    """What is sent to the process that the shell knows, to its job, and by a terminal that hangs up."""
+    told = fifo(paddock, "told")
+    front = started(
+        paddock,
+        console,
+        "trap 'echo term' TERM; trap 'echo hup >told; exit' HUP; sleep 0.1; echo ready; while :; do sleep 0.05; done",
+    )
+    for whom in (str(front), "%1"):
+        console.run(f"kill {whom}; sleep 0.3")
+        said = console.expect("(.|\n)*<0>").group()
+        assert said.count("term") == 1
+    os.close(console.master)
+    console.master = os.open(os.devnull, os.O_RDONLY)  # for its end
+    assert told.read_text() == "hup\n"
+    while not ended(front):
+        time.sleep(0.02)
+
+
+def test_nothing_is_left_of_one_that_is_killed(paddock: Paddock, console: Console) -> None:
+    """SIGKILL to the process that the shell knows ends the jail, whatever holds the other terminal."""
+    front = started(paddock, console, "setsid sleep 1000 & echo ready; exec sleep 1000")
+    below = processes.descendants(front)
+    assert len(below) >= 4
+    os.kill(front, signal.SIGKILL)
+    while not all(map(ended, below)):
+        time.sleep(0.02)
+    assert paddock.run("--", "true").returncode == 0  # sees to what the dead launcher had
+
+
+@AS_A_USER
+def test_without_a_terminal_there_is_none(paddock: Paddock) -> None:
+    """And without one to be had, the command does not get the caller's."""
+    assert paddock.run("--", "sh", "-c", "test -t 0 || test -t 1 || test -t 2").returncode == 1
