@@ -81,15 +81,26 @@ class Exchange:
         except TimeoutError:
             return
 
-    def tunnel(self, server: socket.socket, wanted: Request, operation: str, first: bytes) -> None:
-        """Hands both sides to a relay.
+    async def tunnel(
+        self, server: socket.socket, wanted: Request, operation: str, *, answer: bytes, first: bytes
+    ) -> None:
+        """Tells the client that it is connected, and hands both sides to a relay.
 
         Args:
             server: connected; owned from now on.
             wanted: what was allowed.
             operation: for the log.
+            answer: what the client is told.
             first: what the client has sent beyond its request.
+
+        Raises:
+            OSError: the client has left.
         """
+        try:
+            await self.say(answer)
+        except BaseException:
+            server.close()
+            raise
         relay = Relay(self.client, server, self.done, gate=self._gate(wanted, operation))
         self.adopt(relay)
         relay.start(first)

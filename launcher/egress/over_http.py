@@ -15,6 +15,7 @@ from launcher.egress.relay import Relay
 from launcher.egress.upstream import Upstream
 from policy.egress import Verdict
 
+_ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _PHRASES = {431: "Request Header Fields Too Large", 501: "Not Implemented", 505: "HTTP Version Not Supported"}
 
 
@@ -77,12 +78,8 @@ async def _forward(
 ) -> bool:
     if head.tunnel:
         connection.next_event()  # the end of a request without a body
-        try:
-            await exchange.say(b"HTTP/1.1 200 Connection established\r\n\r\n")
-        except BaseException:
-            server.close()
-            raise
-        exchange.tunnel(server, head.wanted, "connect", connection.trailing_data[0])
+        first = connection.trailing_data[0]
+        await exchange.tunnel(server, head.wanted, "connect", answer=_ESTABLISHED, first=first)
         return True
     pumping = current()
 

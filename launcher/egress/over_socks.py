@@ -39,12 +39,7 @@ async def serve(exchange: Exchange, first: bytes) -> bool:
     except Failed as error:
         await exchange.last_words(socks.reply(socks.REFUSED if error.refused else socks.UNREACHABLE))
         return False
-    try:
-        await exchange.say(socks.reply(socks.SUCCEEDED))
-    except BaseException:
-        server.close()
-        raise
-    exchange.tunnel(server, wanted, "socks", rest)
+    await exchange.tunnel(server, wanted, "socks", answer=socks.reply(socks.SUCCEEDED), first=rest)
     return True
 
 

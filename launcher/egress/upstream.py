@@ -12,7 +12,6 @@ from typing import NamedTuple
 from policy.addresses import Address
 from policy.egress import Request
 from policy.errors import Refusal
-from policy.hosts import parse_host
 
 _PORTS = {"http": 80}
 _ANSWER_BYTES = 65536
@@ -127,11 +126,3 @@ def connect_answer(data: bytes) -> tuple[int, bytes] | None:
     if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
         raise ValueError("its answer is not HTTP")
     return int(words[1]), rest
-
-
-def is_name(host: str) -> bool:
-    """Whether `host` is a name by the grammar of rules (an upstream proxy may have any other)."""
-    try:
-        return isinstance(parse_host(host), str)
-    except ValueError:
-        return False
