@@ -31,6 +31,7 @@ SOMETIMES = (
     "launcher.session.denials",
     "launcher.jail.seccomp_log",
     "launcher.egress.start",
+    "launcher.session.own_terminal",
     "launcher.session.short_temp",
     "launcher.session.limits",
     "launcher.jail.guard.serving",

@@ -17,11 +17,11 @@ Loaded where a standard stream is a terminal.
 """
 
 import fcntl
-import os
 import select
 import termios
 
 from launcher.jail import hygiene, init, processes
+from launcher.lean import os
 from launcher.session import stops
 from launcher.session.relayed import Relay
 from policy.errors import Refusal

@@ -7,10 +7,11 @@ any job must. Without the keys the terminal stays as it is: its signals reach th
 
 import errno
 import fcntl
-import os
 import select
 import termios
 import tty
+
+from launcher.lean import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
