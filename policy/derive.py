@@ -14,7 +14,7 @@ from policy import private_git, promises
 from policy.config.rules import Rules
 from policy.errors import Refusal
 from policy.grants import expand, listing_of
-from policy.host import Host
+from policy.host import Host, Trail
 from policy.ingredients import (
     DATA,
     PRIVATE,
@@ -81,13 +81,13 @@ def derive(
     links: dict[str, str] = {}
     grants: list[Grant] = []
 
-    def grant(path: str, access: str, source: str) -> str | None:
-        """Adds a grant on the canonical form of `path`, when it exists."""
-        canonical = path if path.startswith("@") else host.resolve(path)
-        if canonical is not None:
-            links.update(host.links(path) if canonical != path else ())
-            grants.append((canonical, access, source))
-        return canonical
+    def grant(path: str, access: str, source: str) -> Trail:
+        """Adds a grant on the canonical form of `path`, when it exists. What else is decided goes by the trail."""
+        trail = host.trail(path)
+        if trail.canonical is not None:
+            links.update(trail.links)
+            grants.append((trail.canonical, access, source))
+        return trail
 
     grants.append((root, WRITE, "worktree"))
     for path, source in rules.system_trees:
@@ -114,10 +114,12 @@ def derive(
         if host.kind(granted) == "socket":
             warnings.append(socket_warning(granted, source))
     grants += program_grants(command, grants, host, root)
-    if provider.program is not None and not led_by(root, provider.program.path, host):
-        grants += program_grants(provider.program, grants, host, root)
-        links.update(host.links(provider.program.path))
-    links.update(host.links(command.path))
+    if provider.program is not None:
+        trail = host.trail(provider.program.path)
+        if not led_by(root, provider.program.path, trail):
+            grants += program_grants(provider.program, grants, host, root)
+            links.update(trail.links)
+    links.update(host.trail(command.path).links)
 
     denied = {path: not_granted(name) for name, path in _ungranted(context)} | covered
     denied |= {path: not_granted(name) for name, path in _ungranted_modules(context, git)}
@@ -362,7 +364,7 @@ def canonical_form(path: str, host: Host) -> str:
         if found is not None:
             # What does not exist holds no link either, so `..` in it can be taken literally.
             return posixpath.normpath(f"{found.rstrip('/')}{tail}" or "/")
-        link, text = host.links(head)[-1]
+        link, text = host.trail(head).links[-1]
         here = posixpath.join(posixpath.dirname(link), text) + tail
     return posixpath.normpath(path)  # a loop: it leads nowhere
 

@@ -4,7 +4,28 @@ Every answer is also an input of the Plan: the launcher's implementation records
 Plan is valid only while each recorded answer would still be the same.
 """
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+
+class Trail(NamedTuple):
+    """What one walk along a path found. Whoever judges a path and grants it must do both from the same walk.
+
+    A path may lead elsewhere at the next: a session that is alive in the worktree can exchange a directory for a
+    symbolic link at any time.
+
+    Attributes:
+        canonical: where it leads, all symbolic links followed; None when that does not exist or cannot be reached.
+        links: symbolic links that were crossed, as (path of the link, its text), in order. The paths are canonical but
+            for their last component. A loop gives what was met before it closed.
+        entry: the canonical directory and the path's own last component, which may be a link; None when the way there
+            does not exist.
+        reached: how far the walk came: `canonical`, or the first name that was absent.
+    """
+
+    canonical: str | None
+    links: tuple[tuple[str, str], ...]
+    entry: str | None
+    reached: str
 
 
 class Host(Protocol):
@@ -27,8 +48,8 @@ class Host(Protocol):
     def resolve(self, path: str) -> str | None:
         """The canonical path (all symbolic links followed); None when it does not exist or cannot be reached."""
 
-    def links(self, path: str) -> tuple[tuple[str, str], ...]:
-        """Symbolic links met while resolving `path`, as (path of the link, its text), in order."""
+    def trail(self, path: str) -> Trail:
+        """Where `path` leads and how, from one walk; `resolve` says the same of where it leads."""
 
     def listing(self, path: str) -> tuple[str, ...] | None:
         """Sorted names in a directory; None when it cannot be listed."""

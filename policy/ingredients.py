@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from policy import risk
 from policy.config.rules import Rules
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal
-from policy.host import Host
+from policy.host import Host, Trail
 from policy.launch import Command, Git, Translation, led_by, linked_by
 from policy.pasted import quoted
 from policy.plan import Grant, beneath
@@ -89,11 +89,26 @@ def check_publish(rules: Rules, *, mounts: bool) -> None:
         )
 
 
-def asked_for(path: str, canonical: str | None, source: str, root: str, host: Host) -> str:
+def asked_for(path: str, trail: Trail, source: str, root: str, host: Host) -> str:
     """The canonical form of a path that the user wants granted, which must exist and be his own choice.
 
-    Refusals: grant-missing, grant-leaves-worktree.
+    Args:
+        path: as it was named.
+        trail: of the walk along it, whose end is what gets granted.
+        source: who named it.
+        root: of the worktree.
+        host: answers.
+
+    Refusals: grant-missing, grant-changed, grant-leaves-worktree.
     """
+    canonical = trail.canonical
+    if canonical is None and host.kind(trail.reached) not in (None, "link"):
+        raise Refusal(
+            "grant-changed",
+            f"{path} changed while it was looked at",
+            context=f"asked for by {source}; {trail.reached} is what it was, and cannot be reached under that name now",
+            hint="a live session may be at work there: start it again, or grant what contains it",
+        )
     if canonical is None:
         raise Refusal(
             "grant-missing",
@@ -101,7 +116,7 @@ def asked_for(path: str, canonical: str | None, source: str, root: str, host: Ho
             context=f"asked for by {source}",
             hint="make it first, or leave the grant out",
         )
-    if not beneath(canonical, root) and linked_by(root, path, host):
+    if not beneath(canonical, root) and linked_by(root, trail):
         raise Refusal(
             "grant-leaves-worktree",
             f"{path} leads out of the worktree, to {canonical}",
@@ -156,7 +171,10 @@ def program_grants(command: Command, grants: Iterable[Grant], host: Host, root: 
     shown = [grant for grant in grants if grant[2] != OWN_TMP]  # the jail's own /tmp does not show the machine's
     if any(beneath(whole, path) and "x" in access for path, access, _ in shown):
         return []
-    if led_by(root, command.path, host):
+    trail = host.trail(command.path)
+    if trail.canonical != command.program:
+        raise Refusal("command-moved", f"{command.program} changed while it was looked at", exit_code=EXIT_NOT_FOUND)
+    if led_by(root, command.path, trail):
         raise Refusal(
             "command-leaves-worktree",
             f"{command.path} leads out of the worktree, to {command.program}",

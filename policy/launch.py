@@ -2,7 +2,7 @@
 
 from typing import NamedTuple, Protocol
 
-from policy.host import Host
+from policy.host import Trail
 from policy.plan import Conditional, Place, Repository, beneath
 
 
@@ -98,14 +98,13 @@ class Translation(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
-def led_by(worktree: str, path: str, host: Host) -> bool:
+def led_by(worktree: str, path: str, trail: Trail) -> bool:
     """Whether something in the worktree decides where `path` leads: it lies there, or what is on its way does."""
-    directory = host.resolve(path.rpartition("/")[0] or "/")
-    if beneath(path, worktree) or directory is None or beneath(directory, worktree):
+    if beneath(path, worktree) or trail.entry is None or beneath(trail.entry, worktree):
         return True
-    return linked_by(worktree, path, host)
+    return linked_by(worktree, trail)
 
 
-def linked_by(worktree: str, path: str, host: Host) -> bool:
-    """Whether a symbolic link in the worktree, which an agent may have put there, is on the way of `path`."""
-    return bool(worktree) and any(beneath(link, worktree) for link, _ in host.links(path))
+def linked_by(worktree: str, trail: Trail) -> bool:
+    """Whether a symbolic link in the worktree, which an agent may have put there, was crossed on the way."""
+    return bool(worktree) and any(beneath(link, worktree) for link, _ in trail.links)

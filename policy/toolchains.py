@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from policy.host import Host
+from policy.host import Host, Trail
 from policy.launch import led_by, linked_by
 from policy.plan import Grant, beneath
 from policy.shebang import interpreter_of
@@ -76,7 +76,7 @@ def discover(
     search.active_variables()
     for program in programs:
         # A link in the worktree may be an agent's; what it leads to is looked at by `worktree_interpreters` only.
-        if not (worktree and led_by(worktree, program, host)):
+        if not (worktree and led_by(worktree, program, host.trail(program))):
             search.follow(program, "the command", trusted=True)
     for directory in table.followed:
         for name in host.listing(directory) or ():
@@ -118,16 +118,15 @@ class _Search:
     def _fixed_roots(self) -> list[tuple[Toolchain, str]]:
         found = []
         for tool in self.table.toolchain:
-            values = filter(None, map(self.host.env, tool.variables))
-            named = [value for value in values if value.startswith("/") and not self.led(value)]
-            for place in [*named, *map(self._placed, tool.roots)]:
-                root = self.host.resolve(place)
+            values = [value for value in map(self.host.env, tool.variables) if value and value.startswith("/")]
+            named = [trail.canonical for trail in map(self.host.trail, values) if not self.led(trail)]
+            for root in [*named, *(self.host.resolve(self._placed(place)) for place in tool.roots)]:
                 if root and (tool, root) not in found and self._harmless(root) and self._marked(tool, root):
                     found.append((tool, root))
         return found
 
-    def led(self, path: str) -> bool:
-        return linked_by(self.worktree, path, self.host)
+    def led(self, trail: Trail) -> bool:
+        return linked_by(self.worktree, trail)
 
     def _in(self, path: str, trees: Iterable[str]) -> bool:
         return any(beneath(path, tree) for tree in trees)
@@ -184,10 +183,11 @@ class _Search:
         if not entry.startswith("/"):
             self.note(f"PATH entry {entry!r} is relative: it means another directory wherever the command goes")
             return
-        directory = self.host.resolve(entry)
+        trail = self.host.trail(entry)
+        directory = trail.canonical
         if directory is None or self.host.kind(directory) != "dir":
             return
-        self.links.update(self.host.links(entry))
+        self.links.update(trail.links)
         if self.system(directory) or self.local(directory):
             self.path[entry] = None
             return
@@ -198,7 +198,7 @@ class _Search:
             why = "it holds credentials" if self.secret(directory) else "it holds the home directory or the worktree"
             self.note(f"PATH entry {entry} is not granted: {why}")
             return
-        led = self.led(entry)
+        led = self.led(trail)
         self.reach(directory, trusted=not led)
         if led and not self.covered(directory):
             self.note(f"PATH entry {entry} is not granted: a link in the worktree leads to {directory}")
@@ -216,8 +216,8 @@ class _Search:
         """VIRTUAL_ENV and the like."""
         for tool in self.table.toolchain:
             for name in tool.active_variables:
-                value = self.host.env(name) or "/"
-                root, led = self.host.resolve(value), self.led(value)
+                trail = self.host.trail(self.host.env(name) or "/")
+                root, led = trail.canonical, self.led(trail)
                 if root is None or root == "/":
                     continue
                 if self.local(root):
@@ -251,16 +251,16 @@ class _Search:
         if (path, trusted) in self.followed:
             return
         self.followed.add((path, trusted))
-        target = self.host.resolve(path)
+        trail = self.host.trail(path)
+        target = trail.canonical
         if target is None:
             return
-        self.links.update(self.host.links(path))
-        trusted = trusted and not self.led(path)
-        for link, _ in self.host.links(path):
+        self.links.update(trail.links)
+        trusted = trusted and not self.led(trail)
+        for link, _ in trail.links:
             # A chain may pass through an installation that its end does not lie in (venv -> pyenv -> system).
-            parent = self.host.resolve(link.rpartition("/")[0] or "/")
-            if parent and not self.system(parent) and not self.local(parent):
-                self.reach(f"{parent}/{link.rpartition('/')[2]}", trusted=trusted)
+            if not self.system(link) and not self.local(link):
+                self.reach(link, trusted=trusted)
         if self.system(target) or self.local(target):
             return
         self.reach(target, trusted=trusted)
@@ -317,14 +317,15 @@ class _Search:
         source = f"toolchain {tool.name}"
         for pattern in tool.grants:
             for path in self.expand(root, pattern):
-                target = self.host.resolve(path)
-                if target is None or self.system(target) or self.local(target) or self.led(path):
+                trail = self.host.trail(path)
+                target = trail.canonical
+                if target is None or self.system(target) or self.local(target) or self.led(trail):
                     continue
                 broad = (tool, root) not in self.fixed and any(beneath(secret, target) for secret in self.credentials)
                 if broad or not self._acceptable(target):
                     self.note(f"{path} is not granted to {tool.name}: it holds credentials, or others can write it")
                     continue
-                self.links.update(self.host.links(path))
+                self.links.update(trail.links)
                 self.grants.setdefault(target, source)
         for pattern in tool.excluded:
             for path in self.expand(root, pattern):
@@ -339,9 +340,8 @@ class _Search:
                 self.follow(path, source, trusted=True)
 
     def _deny(self, path: str, source: str) -> None:
-        directory = self.host.resolve(path.rpartition("/")[0])
-        target = self.host.resolve(path)
-        for place in (directory and f"{directory}/{path.rpartition('/')[2]}", target):
+        trail = self.host.trail(path)
+        for place in (trail.entry, trail.canonical):
             if place and not self.system(place):
                 self.denied[place] = source
 

@@ -27,18 +27,12 @@ def ask(kind: str, subject: str, environ: "os._Environ[str] | dict[str, str]") -
         return environ.get(subject)
     try:
         if kind == CONTENT:
-            found = os.stat(subject)
-            return (found.st_dev, found.st_ino, found.st_mode, found.st_uid,
-                    found.st_size, found.st_mtime_ns, found.st_ctime_ns)  # fmt: skip
+            return content_of(os.stat(subject))
         if kind == IDENTITY:
             found = os.lstat(subject)
             if found.st_mode & 0o170000 != 0o120000:
                 return (found.st_dev, found.st_ino, found.st_mode, found.st_uid)
             return (found.st_dev, found.st_ino, os.readlink(subject))
-        if kind == RESOLVED:
-            canonical = resolved(subject)
-            found = os.stat(subject)
-            return None if canonical is None else (canonical, found.st_dev, found.st_ino)
         if kind == PRESENT:
             directory, names, suffixes = (part.split("/") for part in subject.split("\0"))
             wanted, endings = frozenset(names), tuple(suffix for suffix in suffixes if suffix)
@@ -62,6 +56,12 @@ def ask(kind: str, subject: str, environ: "os._Environ[str] | dict[str, str]") -
     raise ValueError(kind)
 
 
+def content_of(found: "os.stat_result") -> tuple[int, ...]:
+    """The answer to CONTENT, from the status of what a path leads to."""
+    return (found.st_dev, found.st_ino, found.st_mode, found.st_uid,
+            found.st_size, found.st_mtime_ns, found.st_ctime_ns)  # fmt: skip
+
+
 def packed(directory: str, names: tuple[str, ...], suffixes: tuple[str, ...]) -> str:
     """The subject of a PRESENT question. Neither NUL nor, in names, a slash can be part of a file's name."""
     return "\0".join((directory, "/".join(names), "/".join(suffixes)))
@@ -77,11 +77,17 @@ def resolved(path: str) -> str | None:
     except (OSError, ValueError):
         return None
     try:
+        return name_of(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def name_of(descriptor: int) -> str | None:
+    """The canonical path of what is open, or None when it has none."""
+    try:
         name = os.readlink(f"/proc/self/fd/{descriptor}")
     except OSError:
         return None
-    finally:
-        os.close(descriptor)
     return name if name.startswith("/") and not name.endswith(" (deleted)") else None
 
 

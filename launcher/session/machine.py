@@ -6,21 +6,33 @@ Not on the warm launch path: there, `inputs.unchanged` only repeats the recorded
 import os
 import pwd
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from launcher.jail import syscalls
 from launcher.session import gitlinks, implied, inputs
 from launcher.session.places import places
 from launcher.vcs import disk
 from launcher.vcs.quarantine import pointer, swap
+from policy.host import Trail
 
 _DISK = disk.Present()
+_LOOK = os.O_PATH | os.O_CLOEXEC
 
 
 class Machine:
-    """Answers from the kernel and remembers the questions (see `inputs` for the record's shape)."""
+    """Answers from the kernel and remembers the questions (see `inputs` for the record's shape).
+
+    A session that is alive in the worktree may exchange names there while it is asked. So each name is looked at once
+    (`disk.Names`), what lies behind one is opened by its canonical path and through no link, and what is recorded are
+    these looks: a decision, its grant and its inputs are about the same thing.
+    """
 
     def __init__(self, environ: "os._Environ[str] | dict[str, str]") -> None:
         self._environ = environ
         self._inputs: dict[tuple[str, str], object] = {}
+        self._names = disk.Names()
+        self._trails: dict[str, Trail] = {}
         self._originals: dict[str, bytes] | None = None
 
     def recorded(self) -> tuple[inputs.Input, ...]:
@@ -43,7 +55,13 @@ class Machine:
     def _ask(self, kind: str, subject: str) -> object:
         key = (kind, subject)
         if key not in self._inputs:
-            self._inputs[key] = inputs.ask(kind, subject, self._environ)
+            if kind == inputs.IDENTITY:
+                self._inputs[key] = _identity(self._entry(subject))
+            elif kind == inputs.CONTENT:
+                with self._behind(subject):
+                    return self._inputs[key]
+            else:
+                self._inputs[key] = inputs.ask(kind, subject, self._environ)
         return self._inputs[key]
 
     def depends_on_content(self, path: str) -> None:
@@ -80,28 +98,62 @@ class Machine:
         if self._pointer(path) is not None:
             return "file"
         self._ask(inputs.IDENTITY, path)
-        return _DISK.kind(path)
+        found = self._entry(path)
+        return None if found is None else disk.KINDS.get(stat.S_IFMT(found[0].st_mode))
 
     def resolve(self, path: str) -> str | None:
         """The canonical path, None when it does not exist or cannot be reached."""
-        if path.endswith(f"/{pointer.NAME}"):
-            above = self.resolve(os.path.dirname(path))
-            if above is not None and self._pointer(f"{above}/{pointer.NAME}") is not None:
-                return f"{above}/{pointer.NAME}"
-        answer = self._ask(inputs.RESOLVED, path)
-        return answer[0] if isinstance(answer, tuple) else None
+        return self.trail(path).canonical
 
-    def links(self, path: str) -> tuple[tuple[str, str], ...]:
-        """Symbolic links met while resolving `path`, in order. A loop gives what was met before it closed."""
-        found = disk.links(path)
-        for link, _ in found:
+    def trail(self, path: str) -> Trail:
+        """Where `path` leads and how, from one walk."""
+        if path not in self._trails:
+            self._trails[path] = self._walked(path)
+        return self._trails[path]
+
+    def _walked(self, path: str) -> Trail:
+        if path.endswith(f"/{pointer.NAME}"):
+            above = self.trail(os.path.dirname(path))
+            place = f"{above.canonical}/{pointer.NAME}"
+            if above.canonical is not None and self._pointer(place) is not None:
+                return Trail(place, above.links, place, place)
+        trail = self._names.walk(path)
+        for link, _ in trail.links:
             self._ask(inputs.IDENTITY, link)
-        return found
+        found = None
+        if trail.canonical is not None:
+            # Where a link has come into it meanwhile, it cannot be reached; the command must not follow that either.
+            with _opened(trail.canonical, directory=path.endswith("/")) as descriptor:
+                name = None if descriptor is None else inputs.name_of(descriptor)
+                if descriptor is not None and name is not None:
+                    status = os.fstat(descriptor)
+                    found = (name, status.st_dev, status.st_ino)
+        self._inputs[inputs.RESOLVED, path] = found
+        return trail._replace(canonical=None if found is None else found[0])
+
+    def _entry(self, path: str) -> tuple[os.stat_result, str | None] | None:
+        entry = self._names.walk(path).entry
+        return None if entry is None else self._names.entry(entry)
+
+    @contextmanager
+    def _behind(self, path: str) -> Iterator[str | None]:
+        """A name for what `path` leads to, None for nothing; which file that is, and its state, is recorded."""
+        canonical = self.resolve(path)
+        with _opened(canonical) as descriptor:
+            status = None if descriptor is None else os.fstat(descriptor)
+            self._inputs.setdefault((inputs.CONTENT, path), None if status is None else inputs.content_of(status))
+            yield None if descriptor is None else f"/proc/self/fd/{descriptor}"
+
+    def _status(self, path: str) -> os.stat_result | None:
+        """Of what `path` leads to; recorded is which entry it is, not its state."""
+        self._ask(inputs.IDENTITY, path)
+        with _opened(self.resolve(path)) as descriptor:
+            return None if descriptor is None else os.fstat(descriptor)
 
     def listing(self, path: str) -> tuple[str, ...] | None:
         """Sorted names in a directory; None when it cannot be listed."""
-        self._ask(inputs.CONTENT, path)
-        return _DISK.listing(path)
+        with self._behind(path) as name:
+            return None if name is None else _DISK.listing(name)
 
     def present(self, directory: str, names: tuple[str, ...], suffixes: tuple[str, ...]) -> tuple[str, ...]:
         """Sorted entries of a directory that are in `names` or end in one of `suffixes`."""
@@ -113,8 +165,8 @@ class Machine:
         known = self._pointer(path)
         if known is not None:
             return known
-        self._ask(inputs.CONTENT, path)
-        return _DISK.read(path, limit)
+        with self._behind(path) as name:
+            return None if name is None else _DISK.read(name, limit)
 
     def _pointer(self, path: str) -> bytes | None:
         """Content of a `.git` file; None for anything else.
@@ -127,8 +179,10 @@ class Machine:
         if self._originals is None:
             self._originals = swap.originals(places(self._environ).state)
         known = self._originals.get(path)
-        if known is None and _DISK.kind(path) != "file":
-            return None
+        if known is None:
+            found = self._entry(path)
+            if found is None or not stat.S_ISREG(found[0].st_mode):
+                return None
         answer = known if known is not None else self._ask(inputs.POINTER, path)
         if not isinstance(answer, bytes):
             return None
@@ -150,39 +204,57 @@ class Machine:
     def executable(self, path: str) -> bool:
         """Whether the calling user may execute this regular file."""
         self._ask(inputs.IDENTITY, path)
-        try:
-            return stat.S_ISREG(os.stat(path).st_mode) and os.access(path, os.X_OK, effective_ids=True)
-        except (OSError, ValueError):
-            return False
+        with _opened(self.resolve(path)) as descriptor:
+            if descriptor is None or not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return False
+            return os.access(f"/proc/self/fd/{descriptor}", os.X_OK, effective_ids=True)
 
     def names(self, path: str) -> int:
         """How many names a regular file has (hard links); 0 for anything else."""
         self._ask(inputs.IDENTITY, path)
-        try:
-            found = os.lstat(path)
-        except (OSError, ValueError):
-            return 0
-        if not stat.S_ISREG(found.st_mode):
+        found = self._entry(path)
+        if found is None or not stat.S_ISREG(found[0].st_mode):
             return 0  # a directory's content is no matter: Paddock's own changes with each session
         self._ask(inputs.CONTENT, path)
-        return found.st_nlink
+        return found[0].st_nlink
 
     def set_gid(self, path: str) -> bool:
         """Whether `path` is a directory that gives its group to what is made in it; False for a slot."""
         if path.startswith("@"):
             return False
-        self._ask(inputs.IDENTITY, path)
-        try:
-            mode = os.stat(path).st_mode
-        except (OSError, ValueError):
-            return False
-        return stat.S_ISDIR(mode) and bool(mode & stat.S_ISGID)
+        found = self._status(path)
+        return found is not None and stat.S_ISDIR(found.st_mode) and bool(found.st_mode & stat.S_ISGID)
 
     def others_can_write(self, path: str) -> bool:
         """Whether a user other than root and the caller may write `path`. True when it cannot be told."""
-        self._ask(inputs.IDENTITY, path)
-        try:
-            found = os.stat(path)
-        except (OSError, ValueError):
-            return True
-        return bool(found.st_mode & stat.S_IWOTH) or found.st_uid not in (0, self.uid)
+        found = self._status(path)
+        return found is None or bool(found.st_mode & stat.S_IWOTH) or found.st_uid not in (0, self.uid)
+
+
+@contextmanager
+def _opened(canonical: str | None, *, directory: bool = False) -> Iterator[int | None]:
+    """A descriptor (O_PATH) of what a canonical path names; None when it has been lost, or a link has come into it."""
+    flags = _LOOK | (os.O_DIRECTORY if directory else 0)
+    try:
+        descriptor = (
+            None
+            if canonical is None
+            else syscalls.openat2(syscalls.AT_FDCWD, canonical, flags, 0, syscalls.RESOLVE_NO_SYMLINKS)
+        )
+    except (OSError, ValueError):
+        descriptor = None
+    try:
+        yield descriptor
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _identity(found: tuple[os.stat_result, str | None] | None) -> object:
+    """As `inputs.ask` has it."""
+    if found is None:
+        return None
+    status, text = found
+    if text is not None:
+        return (status.st_dev, status.st_ino, text)
+    return (status.st_dev, status.st_ino, status.st_mode, status.st_uid)

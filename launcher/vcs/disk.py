@@ -5,10 +5,11 @@ import stat
 from collections.abc import Mapping
 from typing import Protocol
 
+from policy.host import Trail
 from policy.plan import beneath
 
 _MOST_LINKS = 40  # path_resolution(7)
-_KINDS = {
+KINDS = {
     stat.S_IFREG: "file",
     stat.S_IFDIR: "dir",
     stat.S_IFLNK: "link",
@@ -19,35 +20,80 @@ _KINDS = {
 }
 
 
-def links(path: str) -> tuple[tuple[str, str], ...]:
-    """Symbolic links met while resolving an absolute path, as (path of the link, its text), in order.
+class Names:
+    """What the names on the way of paths were when each was first looked at: a name that was there is not asked twice.
 
-    The paths are canonical but for their last component. A loop gives what was met before it closed.
+    So all paths that are walked here agree about every symbolic link, however often somebody exchanges it for a
+    directory meanwhile. A name that was absent is looked at again.
     """
-    found: list[tuple[str, str]] = []
-    done = "/"
-    rest = [part for part in path.split("/") if part and part != "."]
-    while rest and len(found) < _MOST_LINKS:
-        part = rest.pop(0)
-        if part == "..":
-            done = os.path.dirname(done)
-            continue
-        here = os.path.join(done, part)
-        try:
-            text = os.readlink(here)
-        except OSError:
-            done = here
-            continue
-        found.append((here, text))
-        if text.startswith("/"):
-            done = "/"
-        rest = [piece for piece in text.split("/") if piece and piece != "."] + rest
-    return tuple(found)
+
+    def __init__(self) -> None:
+        """Nothing has been looked at."""
+        self._entries: dict[str, tuple[os.stat_result, str | None]] = {}
+
+    def entry(self, path: str) -> tuple[os.stat_result, str | None] | None:
+        """The status of the entry itself, and its text if it is a symbolic link; None when it is not there.
+
+        Args:
+            path: canonical but for its last component, as `Trail.entry` is.
+        """
+        found = self._entries.get(path)
+        if found is None:
+            found = _looked_at(path)
+            if found is not None:
+                self._entries[path] = found
+        return found
+
+    def walk(self, path: str) -> Trail:
+        """Where an absolute path leads, and the links on its way: path_resolution(7), one component after another."""
+        links: list[tuple[str, str]] = []
+        rest = _components(path)
+        own = len(rest)  # how many of the path's own components are left; they are at the end of `rest`
+        done, entry = "/", None if rest else "/"
+        while rest:
+            part = rest.pop(0)
+            here = os.path.dirname(done) if part == ".." else os.path.join(done, part)
+            if len(rest) < own:
+                own = len(rest)
+                entry = None if own else here
+            found = self.entry(done) if part == ".." else self.entry(here)
+            if found is None or (part == ".." and not stat.S_ISDIR(found[0].st_mode)):
+                return Trail(None, tuple(links), entry, here)
+            if found[1] is None:
+                done = here
+                continue
+            links.append((here, found[1]))
+            if len(links) > _MOST_LINKS:
+                return Trail(None, tuple(links), entry, here)
+            done = "/" if found[1].startswith("/") else done
+            rest = _components(found[1]) + rest
+        return Trail(done, tuple(links), entry, done)
+
+
+def _components(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def _looked_at(path: str) -> tuple[os.stat_result, str | None] | None:
+    """Status and text of one and the same entry."""
+    try:
+        found = os.lstat(path)
+        if not stat.S_ISLNK(found.st_mode):
+            return found, None
+        descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    try:
+        found = os.fstat(descriptor)
+        return found, os.readlink("", dir_fd=descriptor) if stat.S_ISLNK(found.st_mode) else None
+    finally:
+        os.close(descriptor)
 
 
 def in_hands_of(worktree: str, path: str) -> bool:
     """Whether who writes a worktree (canonical root) decides what is at `path`: it lies there, or is led from there."""
-    return beneath(os.path.realpath(path), worktree) or any(beneath(link, worktree) for link, _ in links(path))
+    trail = Names().walk(path)
+    return beneath(trail.reached, worktree) or any(beneath(link, worktree) for link, _ in trail.links)
 
 
 class Disk(Protocol):
@@ -81,7 +127,7 @@ class Present:
         if path in self._originals:
             return "file"
         try:
-            return _KINDS.get(stat.S_IFMT(os.lstat(path).st_mode))
+            return KINDS.get(stat.S_IFMT(os.lstat(path).st_mode))
         except (OSError, ValueError):
             return None
 

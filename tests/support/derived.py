@@ -13,6 +13,7 @@ from policy import verdict
 from policy.config.rules import Rules
 from policy.derive import derive
 from policy.errors import Refusal
+from policy.host import Trail
 from policy.launch import Command, Git, Support, Translation
 from policy.plan import Plan
 from policy.toolchains import Toolchains
@@ -46,12 +47,16 @@ class Table:
                 path = os.path.dirname(path)
         return found
 
-    def _walk(self, path: str) -> tuple[str | None, list[tuple[str, str]]]:
+    def trail(self, path: str) -> Trail:
         met: list[tuple[str, str]] = []
         done, rest = "/", [part for part in path.split("/") if part]
+        own, entry = len(rest), None if rest else "/"
         while rest and len(met) < 40:
             part = rest.pop(0)
             here = os.path.dirname(done) if part == ".." else os.path.join(done, part)
+            if len(rest) < own:
+                own = len(rest)
+                entry = None if rest else here
             text = self.entries.get(here, "")
             if text.startswith("-> "):
                 met.append((here, text[3:]))
@@ -60,8 +65,8 @@ class Table:
             elif here in self._known():
                 done = here
             else:
-                return None, met
-        return (done if not rest else None), met
+                return Trail(None, tuple(met), entry, here)
+        return Trail(done if not rest else None, tuple(met), entry, done)
 
     def kind(self, path: str) -> str | None:
         if path not in self._known():
@@ -72,10 +77,7 @@ class Table:
         return text if text in ("dir", "file", "char", "fifo", "socket") else "file"
 
     def resolve(self, path: str) -> str | None:
-        return self._walk(path)[0]
-
-    def links(self, path: str) -> tuple[tuple[str, str], ...]:
-        return tuple(self._walk(path)[1])
+        return self.trail(path).canonical
 
     def listing(self, path: str) -> tuple[str, ...] | None:
         if self.kind(path) != "dir":

@@ -5,6 +5,8 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from launcher.vcs.disk import Names
+from policy.host import Trail
 from policy.plan import beneath
 from policy.toolchain_table import load_table
 from policy.toolchains import Toolchains, discover
@@ -38,23 +40,10 @@ class Disk:
         return "link" if stat.S_ISLNK(mode) else "dir" if stat.S_ISDIR(mode) else "file"
 
     def resolve(self, path: str) -> str | None:
-        try:
-            return os.path.realpath(path, strict=True)
-        except OSError:
-            return None
+        return self.trail(path).canonical
 
-    def links(self, path: str) -> tuple[tuple[str, str], ...]:
-        found: list[tuple[str, str]] = []
-        here, rest = Path("/"), [part for part in path.split("/") if part]
-        while rest and len(found) < 40:
-            part = rest.pop(0)
-            if (here / part).is_symlink():
-                text = str((here / part).readlink())
-                found.append((str(here / part), text))
-                here, rest = Path("/") if text.startswith("/") else here, [*filter(None, text.split("/")), *rest]
-            else:
-                here = here.parent if part == ".." else here / part
-        return tuple(found)
+    def trail(self, path: str) -> Trail:
+        return Names().walk(path)
 
     def present(self, directory: str, names: tuple[str, ...], suffixes: tuple[str, ...]) -> tuple[str, ...]:
         entries = self.listing(directory) or ()
