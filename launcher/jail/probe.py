@@ -146,11 +146,12 @@ def probe() -> Support:
     )
 
 
-def bubblewrap(avoid: tuple[str, ...] = (), search: str = "") -> tuple[str, bool, str]:
+def bubblewrap(among: tuple[str, ...] | None = None, search: str = "") -> tuple[str, bool, str]:
     """Where bwrap is and whether it works here: (path or "", works, why not). Costs some ten milliseconds.
 
     Args:
-        avoid: canonical paths of trees that jails may write; a bwrap that lies there is not executed.
+        among: canonical paths to look at, none of which an agent may have put there or led to; found by `search` if
+            None.
         search: directories to look in, as in PATH; the caller's PATH when empty.
 
     Raises:
@@ -158,7 +159,7 @@ def bubblewrap(avoid: tuple[str, ...] = (), search: str = "") -> tuple[str, bool
     """
     from launcher.jail.bubblewrap import trial
 
-    path = trial.find(search or os.environ.get("PATH", os.defpath), avoid)
+    path = trial.find(trial.candidates(search or os.environ.get("PATH", os.defpath)) if among is None else among)
     if not path:
         return "", False, "bwrap is not installed"
     if landlock.switched_on(ENV_NO_USERNS):

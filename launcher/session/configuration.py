@@ -165,17 +165,18 @@ def _project(path: str, kind: Kind, root: str, own: Places, trust: Trust) -> Lay
 
 
 def _explicit(config_file: str, root: str, own: Places, trust: Trust) -> Layer:
-    canonical = os.path.realpath(config_file)
-    if disk.in_hands_of(root, os.path.abspath(config_file)):
+    trail = disk.Names().walk(os.path.abspath(config_file))
+    canonical = trail.canonical
+    if disk.decided_in(root, trail):
         # It lies where agents write: naming it on the command line is no proof that anybody read it today. Nor does it
         # lie elsewhere because a link there leads out: to the private home, say, where they write as well.
-        path = canonical if beneath(canonical, root) else canonical_name(config_file)
-        layer = _project(path, Kind.FILE, root, own, trust)
+        path = canonical if canonical is not None and beneath(canonical, root) else trail.entry
+        layer = None if path is None else _project(path, Kind.FILE, root, own, trust)
         if layer is None:
             raise missing(config_file)
         return layer
-    content = guarded_files.read(canonical, follow=False)
-    if content is None:
+    content = None if canonical is None else guarded_files.read(canonical, follow=False)
+    if canonical is None or content is None:
         raise missing(config_file)
     _check_owner(canonical, content, (0, os.geteuid()))
     return parse(content.data, Kind.FILE, canonical, Base(root, own.home))

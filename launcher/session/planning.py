@@ -105,7 +105,8 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     program = find_command(command[0], cwd, directory, machine)
     support = probe.probe()
     if derive.may_need_bubblewrap(rules.backend, support):
-        _try_bubblewrap(support, machine, (found.root, found.common_dir, *(path for path, _ in rules.write)))
+        written = (found.root, found.common_dir, places.state, *(path for path, _ in rules.write))
+        _try_bubblewrap(support, machine, written)
     context = context_of(found, [name.value for name in settings.submodules], settings.freeze_root.value)
     tools = toolchains.discover(
         machine,
@@ -249,11 +250,19 @@ def filter_program(plan: Plan, support: probe.Support, machine: Machine, *, watc
 
 
 def _try_bubblewrap(support: probe.Support, machine: Machine, writable: tuple[str, ...]) -> None:
-    """Asks for bubblewrap, and makes the Plan depend on where it was found. None is taken that a jail may write."""
+    """Asks for bubblewrap, and makes the Plan depend on where it was found.
+
+    It runs outside of the jail: none is taken that lies where a command may write, nor one to which a link there leads.
+    """
+    trees = list(filter(None, map(machine.resolve, writable)))
+    found = []
     for directory in (machine.env("PATH") or os.defpath).split(":"):
         if directory.startswith("/"):
-            machine.resolve(f"{directory}/bwrap")
-    path, works, why = probe.bubblewrap(tuple(filter(None, map(machine.resolve, writable))))
+            trail = machine.trail(f"{directory}/bwrap")
+            places = (trail.canonical or "", *(link for link, _ in trail.links))
+            if trail.canonical and not any(beneath(place, tree) for place in places for tree in trees):
+                found.append(trail.canonical)
+    path, works, why = probe.bubblewrap(tuple(found))
     support.bubblewrap, support.bubblewrap_why = path if works else "", why
 
 

@@ -92,7 +92,11 @@ def _looked_at(path: str) -> tuple[os.stat_result, str | None] | None:
 
 def in_hands_of(worktree: str, path: str) -> bool:
     """Whether who writes a worktree (canonical root) decides what is at `path`: it lies there, or is led from there."""
-    trail = Names().walk(path)
+    return decided_in(worktree, Names().walk(path))
+
+
+def decided_in(worktree: str, trail: Trail) -> bool:
+    """The same of a walk: what it led to is used as `Trail.canonical`, without another look at the way."""
     return beneath(trail.reached, worktree) or any(beneath(link, worktree) for link, _ in trail.links)
 
 

@@ -101,7 +101,7 @@ def test_a_plan_forgets_a_bwrap_that_has_changed(user_paddock: Paddock) -> None:
     assert chosen(user_paddock, "auto", env) == "landlock-missing"
 
 
-@pytest.mark.parametrize("place", ["worktree", "granted", "written-by-others", "relative"])
+@pytest.mark.parametrize("place", ["worktree", "granted", "written-by-others", "relative", "linked"])
 def test_a_bwrap_that_an_agent_could_have_put_there_is_not_executed(user_paddock: Paddock, place: str) -> None:
     """It would run outside of every jail."""
     need("bubblewrap")
@@ -111,6 +111,10 @@ def test_a_bwrap_that_an_agent_could_have_put_there_is_not_executed(user_paddock
     trap = directory / "bwrap"
     trap.write_text(f"#!/bin/sh\n: > {paddock.place}/executed\n")
     trap.chmod(0o757 if place == "written-by-others" else 0o755)
+    if place == "linked":  # to a private home, say, where an agent has put it
+        directory = paddock.worktree / "bin"
+        directory.mkdir()
+        (directory / "bwrap").symlink_to(trap)
     paddock.who.give(paddock.place)
     search = "." if place == "relative" else str(directory)
     options = ("--rw", str(directory)) if place == "granted" else ()

@@ -10,7 +10,7 @@ from launcher.jail.bubblewrap.process import Bubblewrap
 from launcher.jail.namespaces import layout
 from launcher.lean import os
 from policy.errors import Refusal
-from policy.plan import Plan, beneath
+from policy.plan import Plan
 
 _WORKS = b"\0"
 
@@ -18,20 +18,21 @@ _WORKS = b"\0"
 _ALLOW_EVERYTHING = (0x06).to_bytes(4, "little") + (0x7FFF0000).to_bytes(4, "little")
 
 
-def find(search: str, avoid: tuple[str, ...]) -> str:
-    """The canonical path of bwrap, "" when there is none, or none to be trusted.
+def candidates(search: str) -> tuple[str, ...]:
+    """The canonical paths at which a bwrap may be: in the absolute directories of `search`, a PATH."""
+    return tuple(os.path.realpath(f"{place}/bwrap") for place in search.split(":") if place.startswith("/"))
 
-    It runs outside of every jail, so one that an agent could have put there is passed over: only absolute directories
-    are searched, and the file must belong to root or this user, with nobody else allowed to write it.
+
+def find(among: tuple[str, ...]) -> str:
+    """The first bwrap that can be executed and that nobody but root and this user can have put there, or "".
+
+    It runs outside of every jail. So the file must belong to root or this user, with nobody else allowed to write it;
+    the caller leaves out what an agent may have led to.
 
     Args:
-        search: directories, as in PATH.
-        avoid: canonical paths of trees that jails may write.
+        among: canonical paths.
     """
-    for directory in search.split(":"):
-        path = os.path.realpath(f"{directory}/bwrap")
-        if not directory.startswith("/") or any(beneath(path, tree) for tree in avoid):
-            continue
+    for path in among:
         try:
             found = os.stat(path)
         except OSError:
