@@ -33,7 +33,7 @@ from policy.ingredients import (
     program_grants,
     socket_warning,
 )
-from policy.launch import Command, Git, Support, Translation, led_by
+from policy.launch import Command, Git, Support, Translation, led_by, left_by
 from policy.plan import VERSION, Bind, Grant, Plan, beneath
 from policy.toolchains import Toolchains
 from policy.worktree import WorktreeSandboxContext
@@ -50,6 +50,7 @@ def derive(
     toolchains: Toolchains,
     provider: Translation | None = None,
     own: tuple[str, ...] = (),
+    written: tuple[str, ...] = (),
 ) -> Plan:
     """Decides everything one launch may do.
 
@@ -63,6 +64,7 @@ def derive(
         toolchains: what was found from PATH.
         provider: the provider's translation of the context.
         own: Paddock's own directories, which no jail may reach.
+        written: trees that other jails of this user can write or once could: links in them grant nothing.
 
     Raises:
         Refusal: what is asked for cannot be held here; the text says what to change.
@@ -108,16 +110,16 @@ def derive(
     grants += toolchains.grants
     links.update(toolchains.links)
     for path, access, source in [(p, READ, s) for p, s in rules.read] + [(p, WRITE, s) for p, s in rules.write]:
-        granted = asked_for(path, grant(path, access, source), source, root, host)
+        granted = asked_for(path, grant(path, access, source), source, root, host, written)
         if mounts and granted in PRIVATE:
             warnings.append(f"{source} {path}: a jail has its own {granted}; name what is needed below it")
         if host.kind(granted) == "socket":
             warnings.append(socket_warning(granted, source))
-    grants += program_grants(command, grants, host, root)
+    grants += program_grants(command, grants, host, root, written)
     if provider.program is not None:
         trail = host.trail(provider.program.path)
-        if not led_by(root, provider.program.path, trail):
-            grants += program_grants(provider.program, grants, host, root)
+        if not led_by(root, provider.program.path, trail) and left_by(written, trail) is None:
+            grants += program_grants(provider.program, grants, host, root, written)
             links.update(trail.links)
     links.update(host.trail(command.path).links)
 

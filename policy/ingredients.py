@@ -6,7 +6,7 @@ from policy import risk
 from policy.config.rules import Rules
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal
 from policy.host import Host, Trail
-from policy.launch import Command, Git, Translation, led_by, linked_by
+from policy.launch import Command, Git, Translation, led_by, left_by, linked_by
 from policy.pasted import quoted
 from policy.plan import Grant, beneath
 from policy.promises import OWN_TMP
@@ -89,7 +89,7 @@ def check_publish(rules: Rules, *, mounts: bool) -> None:
         )
 
 
-def asked_for(path: str, trail: Trail, source: str, root: str, host: Host) -> str:
+def asked_for(path: str, trail: Trail, source: str, root: str, host: Host, written: Iterable[str] = ()) -> str:
     """The canonical form of a path that the user wants granted, which must exist and be his own choice.
 
     Args:
@@ -98,6 +98,7 @@ def asked_for(path: str, trail: Trail, source: str, root: str, host: Host) -> st
         source: who named it.
         root: of the worktree.
         host: answers.
+        written: other trees that commands in jails could write, now or earlier.
 
     Refusals: grant-missing, grant-changed, grant-leaves-worktree.
     """
@@ -116,13 +117,24 @@ def asked_for(path: str, trail: Trail, source: str, root: str, host: Host) -> st
             context=f"asked for by {source}",
             hint="make it first, or leave the grant out",
         )
-    if not beneath(canonical, root) and linked_by(root, trail):
-        raise Refusal(
-            "grant-leaves-worktree",
-            f"{path} leads out of the worktree, to {canonical}",
-            context=f"asked for by {source}; a link in the worktree may be an agent's work, so it grants nothing",
-            hint=f"name the place itself, {quoted(canonical)}, if that is what you mean",
-        )
+    if not beneath(canonical, root):
+        hint = f"name the place itself, {quoted(canonical)}, if that is what you mean"
+        if linked_by((root,), trail):
+            raise Refusal(
+                "grant-leaves-worktree",
+                f"{path} leads out of the worktree, to {canonical}",
+                context=f"asked for by {source}; a link in the worktree may be an agent's work, so it grants nothing",
+                hint=hint,
+            )
+        tree = left_by(written, trail)
+        if tree is not None:
+            raise Refusal(
+                "grant-leaves-written-tree",
+                f"{path} leads out of {tree}, to {canonical}",
+                context=f"asked for by {source}; commands in jails could write that tree, so a link in it may be an "
+                "agent's work and grants nothing",
+                hint=hint,
+            )
     return canonical
 
 
@@ -160,11 +172,13 @@ def other_names(paths: Iterable[str], host: Host) -> list[str]:
     ]
 
 
-def program_grants(command: Command, grants: Iterable[Grant], host: Host, root: str) -> list[Grant]:
+def program_grants(
+    command: Command, grants: Iterable[Grant], host: Host, root: str, written: tuple[str, ...] = ()
+) -> list[Grant]:
     """The programme itself, and the package it belongs to, when nothing else grants them.
 
-    Not when a link inside the worktree leads to it: an agent may have put it there, and the next run would open
-    what it chose.
+    Not when a link inside the worktree, or out of another tree that commands could write, leads to it: an agent may
+    have put it there, and the next run would open what it chose.
     """
     before, marker, _ = command.program.partition("/node_modules/")
     whole = before + "/node_modules" if marker else command.program
@@ -174,11 +188,12 @@ def program_grants(command: Command, grants: Iterable[Grant], host: Host, root: 
     trail = host.trail(command.path)
     if trail.canonical != command.program:
         raise Refusal("command-moved", f"{command.program} changed while it was looked at", exit_code=EXIT_NOT_FOUND)
-    if led_by(root, command.path, trail):
+    tree = root if led_by(root, command.path, trail) else left_by(written, trail)
+    if tree is not None:
         raise Refusal(
             "command-leaves-worktree",
-            f"{command.path} leads out of the worktree, to {command.program}",
-            context="a link in the worktree may be an agent's work, so it grants nothing",
+            f"{command.path} leads out of {'the worktree' if tree == root else tree}, to {command.program}",
+            context="commands in jails could write there: a link may be an agent's work, so it grants nothing",
             hint=f"name the programme itself, {quoted(command.program)}, or grant its directory with --ro",
             exit_code=EXIT_NOT_EXECUTABLE,
         )

@@ -1,5 +1,6 @@
 """What one launch is about, as the launcher found it. Plain facts; `policy.derive` decides with them."""
 
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from policy.host import Trail
@@ -102,9 +103,17 @@ def led_by(worktree: str, path: str, trail: Trail) -> bool:
     """Whether something in the worktree decides where `path` leads: it lies there, or what is on its way does."""
     if beneath(path, worktree) or trail.entry is None or beneath(trail.entry, worktree):
         return True
-    return linked_by(worktree, trail)
+    return linked_by((worktree,), trail)
 
 
-def linked_by(worktree: str, trail: Trail) -> bool:
-    """Whether a symbolic link in the worktree, which an agent may have put there, was crossed on the way."""
-    return bool(worktree) and any(beneath(link, worktree) for link, _ in trail.links)
+def linked_by(trees: Iterable[str], trail: Trail) -> bool:
+    """Whether a symbolic link in one of these trees, which an agent may have put there, was crossed on the way."""
+    return any(tree and beneath(link, tree) for link, _ in trail.links for tree in trees)
+
+
+def left_by(trees: Iterable[str], trail: Trail) -> str | None:
+    """The first of these trees from which a symbolic link led out for good; None when none did."""
+    for tree in trees:
+        if linked_by((tree,), trail) and not beneath(trail.canonical or "/", tree):
+            return tree
+    return None

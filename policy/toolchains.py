@@ -60,6 +60,7 @@ def discover(
     *,
     worktree: str = "",
     programs: Sequence[str] = (),
+    written: tuple[str, ...] = (),
 ) -> Toolchains:
     """Finds the toolchains.
 
@@ -69,8 +70,9 @@ def discover(
         table: the known toolchains, from `load_table`.
         worktree: canonical root of the worktree; what lies in it is granted elsewhere.
         programs: absolute paths of commands that will be run, wherever they lie.
+        written: other trees in which an agent may have put links.
     """
-    search = _Search(host, table, worktree)
+    search = _Search(host, table, worktree, written)
     for entry in path.split(":"):
         search.path_entry(entry)
     search.active_variables()
@@ -88,10 +90,10 @@ def discover(
 
 
 class _Search:
-    def __init__(self, host: Host, table: ToolchainTable, worktree: str) -> None:
+    def __init__(self, host: Host, table: ToolchainTable, worktree: str, written: tuple[str, ...]) -> None:
         self.host = host
         self.table = table
-        self.worktree = worktree
+        self.worktree, self.written = worktree, written
         self.selected: dict[tuple[str, str], Toolchain] = {}
         self.grants: dict[str, str] = {}
         self.denied: dict[str, str] = {}
@@ -126,7 +128,7 @@ class _Search:
         return found
 
     def led(self, trail: Trail) -> bool:
-        return linked_by(self.worktree, trail)
+        return linked_by((self.worktree, *self.written), trail)
 
     def _in(self, path: str, trees: Iterable[str]) -> bool:
         return any(beneath(path, tree) for tree in trees)
@@ -201,7 +203,7 @@ class _Search:
         led = self.led(trail)
         self.reach(directory, trusted=not led)
         if led and not self.covered(directory):
-            self.note(f"PATH entry {entry} is not granted: a link in the worktree leads to {directory}")
+            self.note(f"PATH entry {entry} is not granted: a link that may be an agent's leads to {directory}")
         elif not self.covered(directory):
             self._programmes(directory)
         if any(beneath(path, directory) or beneath(directory, path) for path in self.grants):
@@ -280,9 +282,8 @@ class _Search:
         return True
 
     def _interpreter(self, script: str, *, trusted: bool) -> None:
-        interpreter = interpreter_of(self.host.read(script) or b"")
-        if interpreter:
-            self.follow(interpreter, script, trusted=trusted)
+        if interpreter := interpreter_of(self.host.read(script) or b""):
+            self.follow(interpreter, script, trusted=trusted and not self._in(script, self.written))
 
     def _programmes(self, directory: str) -> None:
         """A directory of programmes that is no toolchain's: ~/bin, ~/.local/bin."""
@@ -381,13 +382,12 @@ class _Search:
         for (_, root), tool in self.selected.items():
             for name, value in tool.set.items():
                 values.setdefault(name, value.replace("${root}", root))
-        roots = {root for _, root in self.selected}  # of which only parts may be granted
         names = [name for tool in self.table.toolchain for name in tool.active_variables]
         names += [name for tool in self.selected.values() for name in tool.pass_paths]
         for name in names:
             value = self.host.env(name) or ""
             target = self.host.resolve(value) if value.startswith("/") else None
-            if target and (target in roots or self.reachable(target)):
+            if target and (self.reachable(target) or any(target == root for _, root in self.selected)):
                 values[name] = value
         return values
 

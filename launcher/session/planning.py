@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.jail import probe, seccomp
-from launcher.session import cache, configuration, implied, messages, providers, repositories, state
+from launcher.session import cache, configuration, implied, messages, providers, repositories, state, written
 from launcher.session.machine import Machine
 from launcher.session.places import Places, made
 from launcher.session.private_home import make_private_home
@@ -103,10 +103,11 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
             handoff_patterns=(*rules.handoff_patterns, *((name, "protect") for name in obeyed)),
         )
     program = find_command(command[0], cwd, directory, machine)
+    others = tuple(dict.fromkeys((*written.trees(places), *repositories.worktrees(found, machine))))
     support = probe.probe()
     if derive.may_need_bubblewrap(rules.backend, support):
-        written = (found.root, found.common_dir, places.state, *(path for path, _ in rules.write))
-        _try_bubblewrap(support, machine, written)
+        trees = (found.root, found.common_dir, places.state, *others, *(path for path, _ in rules.write))
+        _try_bubblewrap(support, machine, trees)
     context = context_of(found, [name.value for name in settings.submodules], settings.freeze_root.value)
     tools = toolchains.discover(
         machine,
@@ -114,6 +115,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         toolchain_table.load_table(),
         worktree=found.root,
         programs=(program.path,),
+        written=others,
     )
     chosen = providers.choose(settings, command, directory, places, machine)
     provider = providers.translated(chosen, settings, context, command, machine)
@@ -127,6 +129,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         toolchains=tools,
         provider=provider,
         own=(*places.own(), *_kept_in((found.root, *(path for path, _ in rules.write)), places, machine)),
+        written=others,
     )
     allowed = tuple(entry.value for entry in settings.allow_domains)
     plan = plan.replace(warnings=(*plan.warnings, *providers.warnings(command, plan, provider, allowed)))
@@ -134,7 +137,12 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
 
 
 def prepare(planned: Planned, places: Places) -> None:
-    """Makes the worktree's private home. The Plan depends on its being there, so that it is made again."""
+    """Makes the worktree's private home, and records what may be written.
+
+    The Plan depends on both being there, so that they are made again.
+    """
+    written.remember(places, planned.plan)
+    planned.machine.kind(written.path_of(places))
     home = state.home_of(places, planned.plan.worktree_id)
     make_private_home(home, planned.git_dir, planned.seeds)
     planned.machine.kind(home)

@@ -112,6 +112,12 @@ def included(found: Checkout, host: Host) -> tuple[str, ...]:
     return tuple(names)
 
 
+def worktrees(found: Checkout, host: Host) -> tuple[str, ...]:
+    """Roots of the repository's other checkouts, where its agents may have left what this one's can see."""
+    main = os.path.dirname(found.common_dir) if os.path.basename(found.common_dir) == ".git" else ""
+    return tuple(root for root in (main, *map(os.path.dirname, _others(found, host).values())) if root)
+
+
 def _private(found: Checkout, git_dir: str, common_dir: str) -> str | None:
     """Where git has a submodule's git directory below that of the worktree around it; None when it is elsewhere."""
     if beneath(git_dir, f"{found.git_dir}/modules"):
@@ -189,12 +195,22 @@ def _look(git_dir: str, common_dir: str, label: str, host: Host, obstacles: list
 
 def _pointers(found: Checkout, host: Host) -> dict[str, str]:
     """Git directory -> `.git` file, of other worktrees of the repository that lie inside of this one."""
+    return {
+        where: path
+        for where, path in _others(found, host).items()
+        if beneath(path, found.root) and host.resolve(path) == path
+    }
+
+
+def _others(found: Checkout, host: Host) -> dict[str, str]:
+    """Git directory -> `.git` file as it is recorded, of other linked worktrees of the repository."""
     if found.kind == "submodule":
         return {}
     result = {}
     for name in host.listing(f"{found.common_dir}/worktrees") or ():
         content = host.read(f"{found.common_dir}/worktrees/{name}/gitdir", 8192)
-        path = os.fsdecode((content or b"").rstrip(b"\n"))
-        if beneath(path, found.root) and path != f"{found.root}/.git" and host.resolve(path) == path:
-            result[f"{found.common_dir}/worktrees/{name}"] = path
+        where = f"{found.common_dir}/worktrees/{name}"
+        path = os.path.normpath(os.path.join(where, os.fsdecode((content or b"").rstrip(b"\n"))))
+        if content and path != f"{found.root}/.git":
+            result[where] = path
     return result

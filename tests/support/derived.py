@@ -196,6 +196,7 @@ def plan(
     toolchains: Toolchains = NO_TOOLCHAINS,
     provider: Translation | None = None,
     own: tuple[str, ...] = (STATE,),
+    written: tuple[str, ...] = (),
     **changes: object,
 ) -> Plan:
     machine: Support = support
@@ -209,6 +210,7 @@ def plan(
         toolchains=toolchains,
         provider=provider,
         own=own,
+        written=written,
     )
 
 

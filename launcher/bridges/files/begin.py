@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from launcher.bridges.files import frames
 from launcher.bridges.files.scope import Scope
-from launcher.session import messages, planning
+from launcher.session import messages, planning, written
 from launcher.session.places import places
 from policy.errors import Refusal
 
@@ -64,7 +64,9 @@ def main(text: str) -> int:
     """Returns only when the plan is refused: the exit status."""
     task = Task.model_validate_json(text)
     try:
-        planned = planning.make(dict(task.options), task.worker, task.root, places(os.environ))
+        own = places(os.environ)
+        planned = planning.make(dict(task.options), task.worker, task.root, own)
+        written.remember(own, planned.plan)
     except Refusal as refusal:
         messages.say(str(refusal))
         return refusal.exit_code
