@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.session import guarded_files
+from launcher.session import guarded_files, written
 from launcher.session.places import Places, places
 from launcher.session.trust import Trust
 from launcher.vcs import disk
@@ -167,10 +167,12 @@ def _project(path: str, kind: Kind, root: str, own: Places, trust: Trust) -> Lay
 def _explicit(config_file: str, root: str, own: Places, trust: Trust) -> Layer:
     trail = disk.Names().walk(os.path.abspath(config_file))
     canonical = trail.canonical
-    if disk.decided_in(root, trail):
+    trees = (root, *written.trees(own))
+    if any(disk.decided_in(tree, trail) for tree in trees):
         # It lies where agents write: naming it on the command line is no proof that anybody read it today. Nor does it
         # lie elsewhere because a link there leads out: to the private home, say, where they write as well.
-        path = canonical if canonical is not None and beneath(canonical, root) else trail.entry
+        inside = canonical is not None and any(beneath(canonical, tree) for tree in trees)
+        path = canonical if inside else trail.entry
         layer = None if path is None else _project(path, Kind.FILE, root, own, trust)
         if layer is None:
             raise missing(config_file)

@@ -22,6 +22,8 @@ from policy import derive, promises, toolchain_table, toolchains
 from policy.config import flags
 from policy.config import rules as config_rules
 from policy.errors import Refusal, printable
+from policy.launch import left_by
+from policy.pasted import quoted
 from policy.plan import Plan, beneath
 from policy.worktree import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 
@@ -84,6 +86,9 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     found = checkout.find(
         os.path.join(cwd, start) if start else cwd, machine, exact=start is not None, hint=checkout.WITH_OPTION
     )
+    recorded = written.trees(places)
+    if start:
+        _check_way(os.path.join(cwd, start), found.root, recorded, machine)
     here = machine.resolve(cwd) or cwd
     directory = here if beneath(here, found.root) else found.root
     config_file = _text(options, "--config")
@@ -103,7 +108,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
             handoff_patterns=(*rules.handoff_patterns, *((name, "protect") for name in obeyed)),
         )
     program = find_command(command[0], cwd, directory, machine)
-    others = tuple(dict.fromkeys((*written.trees(places), *repositories.worktrees(found, machine))))
+    others = tuple(dict.fromkeys((*recorded, *repositories.worktrees(found, machine))))
     support = probe.probe()
     if derive.may_need_bubblewrap(rules.backend, support):
         trees = (found.root, found.common_dir, places.state, *others, *(path for path, _ in rules.write))
@@ -134,6 +139,18 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     allowed = tuple(entry.value for entry in settings.allow_domains)
     plan = plan.replace(warnings=(*plan.warnings, *providers.warnings(command, plan, provider, allowed)))
     return Planned(plan, context_for_tools(plan, context), support, machine, found.common_dir, tools.seeds)
+
+
+def _check_way(path: str, root: str, recorded: tuple[str, ...], machine: Machine) -> None:
+    """Refuses a worktree to which a link leads that an agent may have left where it could write."""
+    tree = left_by(recorded, machine.trail(path))
+    if tree is not None:
+        raise Refusal(
+            "worktree-behind-link",
+            f"{path} leads out of {tree}, to {root}",
+            context="commands in jails could write that tree, so a link in it may be an agent's work",
+            hint=f"name the worktree itself, {quoted(root)}, if that is what you mean",
+        )
 
 
 def prepare(planned: Planned, places: Places) -> None:

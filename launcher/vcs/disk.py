@@ -52,7 +52,7 @@ class Names:
         done, entry = "/", None if rest else "/"
         while rest:
             part = rest.pop(0)
-            here = os.path.dirname(done) if part == ".." else os.path.join(done, part)
+            here = os.path.dirname(done) if part == ".." else f"{done}/{part}" if done != "/" else f"/{part}"
             if len(rest) < own:
                 own = len(rest)
                 entry = None if own else here

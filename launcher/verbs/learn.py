@@ -4,7 +4,7 @@ import json
 import os
 
 from launcher import cli
-from launcher.session import messages, own_terminal, places, report_file, teach
+from launcher.session import messages, own_terminal, places, report_file, teach, written
 from launcher.session.machine import Machine
 from launcher.vcs import checkout, disk
 from launcher.verbs import help_page
@@ -139,8 +139,9 @@ def _tell_written(path: str, options: cli.Parsed, command: list[str], lesson: te
 
 
 def _in_worktree(path: str, options: cli.Parsed) -> bool:
-    """Whether a file lies where the command can write, so that `--config` wants it trusted first."""
-    return disk.in_hands_of(_root(options), os.path.abspath(path))
+    """Whether a file lies where the command, or another one, can write, so that `--config` wants it trusted first."""
+    trees = (_root(options), *written.trees(places.places(os.environ)))
+    return any(disk.in_hands_of(tree, os.path.abspath(path)) for tree in trees)
 
 
 def _root(options: cli.Parsed) -> str:

@@ -21,5 +21,10 @@ def test_a_link_left_in_a_shared_directory_grants_nothing_to_others(user_paddock
         error = paddock.refused("run", *words, cwd=directory)
         assert error.reference == "grant-leaves-written-tree"
         assert str(private) in error.text
+    (shared / "config.toml").write_text(f'schema = 1\n[filesystem]\nread = ["{private}"]\n')
+    assert paddock.refused("run", "--config", str(shared / "config.toml"), "--", "true").reference == "config-untrusted"
+    (shared / "tree").symlink_to(paddock.main)
+    away = paddock.refused("run", "--worktree", str(shared / "tree"), "--", "true")
+    assert (away.reference, str(paddock.main) in away.text) == ("worktree-behind-link", True)
     for named in (private, paddock.place / "own"):
         assert paddock.run("--ro", str(named), "--", "cat", str(private / "file")).stdout == SECRET
