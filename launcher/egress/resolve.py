@@ -4,6 +4,7 @@ A name is resolved only when the rules allow it, so a name that is not allowed c
 Nobody resolves it a second time, so an answer that changes in between changes nothing.
 """
 
+import errno
 import ipaddress
 import socket
 
@@ -14,6 +15,11 @@ from policy.egress import LOCALHOST, EgressPolicy, Request, Verdict
 
 _AT_ONCE = 16
 """Names that are being resolved at the same time."""
+
+_NO_WAY = frozenset(
+    (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+) | {errno.EACCES, errno.EINVAL}
+"""Of a connect(2) that says that there is no way to the address, so that dialling it fails, too."""
 
 _LOOPBACK: tuple[Address, ...] = (ipaddress.IPv4Address("127.0.0.1"), ipaddress.IPv6Address("::1"))
 
@@ -80,5 +86,5 @@ def is_own(address: Address, port: int) -> bool:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((str(address), port))
             return ipaddress.ip_address(probe.getsockname()[0].partition("%")[0]) == address
-    except OSError:
-        return False  # no way there, so dialling it will fail too
+    except OSError as error:
+        return error.errno not in _NO_WAY  # without a descriptor, for instance, nobody knows

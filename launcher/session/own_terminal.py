@@ -91,6 +91,11 @@ def enter() -> None:
         code = front.follow()
     finally:
         front.close()
+    if front.interrupted and code == 128 + _signal.SIGINT:
+        # A shell ends its loop or list where the user has interrupted a command, and knows by this.
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+        os.kill(os.getpid(), _signal.SIGINT)
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {_signal.SIGINT})
     os._exit(code)  # what is to be done at the end of a launch is the launcher's affair
 
 
@@ -102,8 +107,8 @@ def _caller(terminals: list[int]) -> tuple[int, int]:
         own = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
         return streams  # it controls nothing, so there is no job control, either
-    if all(_device(fd) == _device(own) for fd in terminals):
-        return own, own
+    if any(_device(fd) == _device(own) for fd in terminals):
+        return own, own  # what was meant for another one is shown there, too
     os.close(own)
     return streams
 
@@ -233,7 +238,11 @@ class _Leader:
 
 
 class _Front:
-    """Stands for the launcher in the caller's job."""
+    """Stands for the launcher in the caller's job.
+
+    Attributes:
+        interrupted: the user has pressed the key for it, Ctrl-C.
+    """
 
     def __init__(self, channel: "_socket.socket", terminal: tuple[int, int], master: int, *, keys: bool) -> None:
         self._channel = channel
@@ -241,6 +250,7 @@ class _Front:
         self._controlled = terminal[0] == terminal[1] > 2
         self._job = 0
         self._typed_stop = False
+        self.interrupted = False
         self._status: int | None = None
         self._relay = Relay(*terminal, keys=keys, on_signal=self._share)
         self._relay.begin(master)
@@ -277,6 +287,7 @@ class _Front:
                 self._go_on()
             elif signal in init.FORWARDED:
                 # The terminal means the whole job; a process that sends one means who it names.
+                self.interrupted |= code == init.SI_KERNEL and signal == _signal.SIGINT
                 self._say(_GROUP if code == init.SI_KERNEL else _ONE, signal)
 
     def _on_message(self) -> None:
@@ -323,6 +334,7 @@ class _Front:
         if signal == _signal.SIGTSTP:
             self._typed_stop = True  # all at once, when the terminal is as the shell left it
         else:
+            self.interrupted |= signal == _signal.SIGINT
             os.killpg(os.getpgrp(), signal)
             _signal.sigtimedwait({signal}, 0)  # this process ends as the launcher does
 

@@ -50,6 +50,7 @@ class Relay:
         self._target = target
         self._master = -1
         self._settings = termios.tcgetattr(target)
+        self._given = self._settings
         self._raw = False
         self._cooks = True
         self._keys = keys
@@ -64,8 +65,7 @@ class Relay:
         self._master = master
         os.set_inheritable(master, False)
         os.set_blocking(master, False)
-        # On a pty's master this sets what the command will find (tty_ioctl(4)).
-        termios.tcsetattr(master, termios.TCSANOW, self._settings)
+        self._set_modes()
         self.resize()
 
     def take_keys(self) -> None:
@@ -91,6 +91,8 @@ class Relay:
             return False
         if not self._raw:
             self._settings = termios.tcgetattr(self._source)
+            if termios.tcgetattr(self._master) == self._given:
+                self._set_modes()  # a job in the background starts with those of a shell that edits a line
             tty.setraw(self._source, termios.TCSANOW)
             self._raw = True
             self._cooks = False
@@ -218,6 +220,11 @@ class Relay:
             return bool(termios.tcgetattr(self._master)[1] & termios.OPOST)
         except termios.error:
             return True
+
+    def _set_modes(self) -> None:
+        # On a pty's master this sets what the command will find (tty_ioctl(4)).
+        termios.tcsetattr(self._master, termios.TCSANOW, self._settings)
+        self._given = termios.tcgetattr(self._master)
 
     def _signals_of(self, data: bytes) -> list[int]:
         """Those that typing `data` sends (termios(3), ISIG)."""

@@ -96,7 +96,9 @@ def test_it_is_one_job_of_the_shell(paddock: Paddock, console: Console) -> None:
         console.type(f"{word}\n")
         console.expect(f"{word}\r\n")
     console.type(CTRL_C)
-    console.expect(f"<{128 + signal.SIGINT}>")
+    console.expect("\r\n")  # the shell's, which leaves the rest of its line
+    console.run(f"test $? = {128 + signal.SIGINT}")
+    console.expect("<0>")
     console.run(line(paddock, "sh", "-c", "kill -STOP $$; echo back; exit 7"))
     console.expect("Stopped")
     console.expect(f"<{128 + signal.SIGSTOP}>")
@@ -180,6 +182,19 @@ def test_input_and_output_elsewhere(paddock: Paddock, console: Console) -> None:
     console.expect("\r\n")  # the shell's, which leaves the rest of its line
     console.run("echo over")
     console.expect("over\r\n<0>")
+
+
+@AS_A_USER
+def test_a_job_of_the_background_finds_ordinary_modes(paddock: Paddock, console: Console) -> None:
+    """Those in which the shell edits its line were there when it was started, and are not the command's."""
+    console.run("stty raw")
+    console.run(
+        line(paddock, "sh", "-c", "sleep 0.3; read word; stty -a; echo got $word") + " & stty sane -echo; sleep 1"
+    )
+    console.expect("<0>(.|\n)*<0>")
+    console.run("fg")
+    console.type("word\n")
+    console.expect(" icanon(.|\n)*got word\r\n<0>")
 
 
 @AS_A_USER
