@@ -44,6 +44,24 @@ def test_going_back_is_taken_only_where_the_submodule_is_named(nested: Nested) -
     assert nested.lib.id("HEAD") == first
 
 
+def test_going_on_from_a_commit_that_nobody_has_is_asked_about(nested: Nested) -> None:
+    """Whether a submodule leaves commits behind cannot be told without the one that the trunk records."""
+    missing, first = "a" * 40, nested.lib.id("HEAD")
+    newer = nested.lib.commit("newer", {"l": changed(1)}, parents=[first])
+    nested.main.commit("main", {"lib": link(missing)})
+    nested.main.git("reset", "-q", "--hard")
+    nested.main.branch("one", {"lib": link(newer)})
+    before = nested.heads()
+    descriptor = last(nested.main.merge("one"))
+    assert descriptor.conflict_files == ("lib",)
+    assert f"{missing[:12]} is not in any repository of it here" in (descriptor.error_message or "")
+    assert f"git -C lib fetch origin {missing}" in (descriptor.hint or "")
+    assert nested.heads() == before
+    settings = nested.main.settings()._replace(rewind=frozenset({"lib"}))
+    assert last(nested.main.merge("one", settings=settings)).successful
+    assert nested.main.id("HEAD:lib") == newer
+
+
 def pasted(hint: str, worktree: Path) -> None:
     """Does what a hint says in a worktree; files in conflict are resolved to what its trunk has."""
     commands = hint.partition(": ")[2].partition(", resolve")[0].partition("; git commit -a; then")[0]

@@ -36,20 +36,26 @@ class _Way(Enum):
     ON = "on"
     BACK = "back"  # to a commit in its own history
     ASIDE = "aside"  # to another line
+    MISSING = "missing"  # from a commit that nobody has here, so that nobody can tell
     UNKNOWN = "unknown"
 
 
 class _Rewind(NamedTuple):
-    """A submodule that would leave commits behind, going back or aside."""
+    """A submodule that would leave commits behind, or may."""
 
     name: str
     path: str
     old: str
     new: str
-    back: bool
+    way: _Way
 
     def __str__(self) -> str:
-        how = f"would go back to {self.new[:12]}" if self.back else f"would go aside to {self.new[:12]}"
+        if self.way is _Way.MISSING:
+            return (
+                f"submodule {self.name} would go from {self.old[:12]} to {self.new[:12]}, and what that leaves behind "
+                f"nobody can tell: {self.old[:12]} is not in any repository of it here"
+            )
+        how = f"would go {self.way.value} to {self.new[:12]}"
         return f"submodule {self.name} {how}, which lacks commits of {self.old[:12]} that are merged already"
 
     def conflict(self) -> MergeConflict:
@@ -101,14 +107,22 @@ def refused(engine: Engine, ours: str, source: Source, outcome: Outcome, allowed
 
 
 def _hint(engine: Engine, ours: str, source: Source, found: Sequence[_Rewind]) -> str:
+    if gone := [each for each in found if each.way is _Way.MISSING]:
+        fetch = "; ".join(f"git -C {quoted(each.path)} fetch origin {each.old}" for each in gone)
+        return (
+            f"{fetch} (or ask whoever made it to push it); then merge again; or, where that is meant: {_option(found)}"
+        )
     here = source.place or engine.place
     steps = catch_up.commands(engine, here, source.commit, engine.place, ours, recorded=True)
     steps = steps or [f"git -C {quoted(each.path)} merge {each.old}" for each in found]
-    options = " ".join(f"--rewind {quoted(each.name)}" for each in found)
     return (
         f"in a worktree of {source.label}: {'; '.join(steps)}; git commit -a; then merge again; "
-        f"or, where that is meant: paddock merge {options}"
+        f"or, where that is meant: {_option(found)}"
     )
+
+
+def _option(found: Sequence[_Rewind]) -> str:
+    return "paddock merge " + " ".join(f"--rewind {quoted(each.name)}" for each in found)
 
 
 def _below(engine: Engine, at: _Where, old: str, new: str, holder: Store) -> Iterator[_Rewind]:
@@ -126,8 +140,8 @@ def _below(engine: Engine, at: _Where, old: str, new: str, holder: Store) -> Ite
         inner = _Where(name, f"{path}/", inside(at.modules, key), place, engine.below(at.sources, link))
         there = _holder(engine, inner, link.commit)
         way = _way(engine.store(place), there, was.commit, link.commit) if there is not None else _Way.UNKNOWN
-        if way in (_Way.BACK, _Way.ASIDE):
-            yield _Rewind(name, path, was.commit, link.commit, way is _Way.BACK)
+        if way in (_Way.BACK, _Way.ASIDE, _Way.MISSING):
+            yield _Rewind(name, path, was.commit, link.commit, way)
         elif there is not None and engine.store(place).has_commit(was.commit):
             yield from _below(engine, inner, was.commit, link.commit, there)
 
@@ -145,11 +159,11 @@ def _holder(engine: Engine, at: _Where, commit: str) -> Store | None:
 def _way(own: Store, there: Store, old: str, new: str) -> _Way:
     """Where a submodule goes. Of a history that is cut off (shallow) or has a hole only a way back can be told."""
     beside = there.git_dir if there is not own else ""
+    cut = any(os.path.lexists(f"{store.git_dir}/shallow") for store in (own, there))
     if not own.has_commit(old):
-        return _Way.UNKNOWN
+        return _Way.UNKNOWN if cut or there.has_commit(old) else _Way.MISSING
     if own.leads_to(old, new, beside=beside):
         return _Way.ON
     if own.leads_to(new, old, beside=beside):
         return _Way.BACK
-    cut = any(os.path.lexists(f"{store.git_dir}/shallow") for store in (own, there))
     return _Way.UNKNOWN if cut else _Way.ASIDE
