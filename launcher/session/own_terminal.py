@@ -5,9 +5,9 @@ would read what the user types at his shell, once the run is stopped or in the b
 So the launch goes on in a child at a pseudoterminal, as under sudo(8) and script(1), and this process stands between
 the two (`relayed`) and ends with it.
 
-Three processes: this one in the caller's job; the leader of the pseudoterminal's session, which starts the launcher as
-a shell starts a job, so that it can stop; and the launcher. When the launcher stops, this process stops as it did. When
-the command goes on or ends by itself then, the leader wakes this process.
+Three processes: this one in the caller's job, the leader of the other terminal's session, which starts the launcher as
+a shell starts a job, so that it can stop (`job_leader`), and the launcher. When the launcher stops, this process stops
+as it did. When the command goes on or ends by itself then, the leader wakes this process.
 
 The keys are the command's at once where it has the terminal for input and output. Elsewhere, as in ``paddock run --
 make | less``, they may be a pager's: there the launcher's job is in the background of its terminal, and takes the keys
@@ -18,11 +18,10 @@ Loaded where a standard stream is a terminal.
 
 import fcntl
 import select
-import termios
 
-from launcher.jail import hygiene, init, processes
+from launcher.jail import hygiene, init
 from launcher.lean import os
-from launcher.session import stops
+from launcher.session import job_leader, stops
 from launcher.session.relayed import Relay
 from policy.errors import Refusal
 
@@ -30,24 +29,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _socket
     import signal as _signal
-    from typing import NoReturn
 else:
     import _signal
     import _socket
 
 _LOOK_AGAIN = 200  # milliseconds between two looks at whether a background job has come to the foreground
-_WAKE_AGAIN = 0.05
-"""Seconds between two SIGCONT for a relay that may be stopping just now."""
-
 _TIOCGDEV = 0x80045432  # asm-generic/ioctls.h; not in termios
 
 _ASKING = (_signal.SIGTTIN, _signal.SIGTTOU)
-
-# Messages of a kind and a number, from the leader: the launcher's process id, a signal or a status.
-_JOB = b"J"
-_STOPPED, _GOES_ON, _ENDED, _KILLED = b"S", b"C", b"E", b"K"
-# And to it: a kind, and a signal.
-_AWAKE, _FOREGROUND, _ONE, _GROUP = b"A", b"F", b"s", b"g"
 
 
 def enter() -> None:
@@ -82,11 +71,11 @@ def enter() -> None:
         ours.close()
         for fd in {master, *caller}.difference(terminals):
             os.close(fd)
-        if _lead(own, theirs, slave, terminals, keys=keys):
+        if job_leader.lead(own, theirs, slave, terminals, keys=keys):
             return
     theirs.close()
     os.close(slave)
-    _let_go({0, 1, 2}.difference(terminals))
+    job_leader.let_go({0, 1, 2}.difference(terminals))
     try:
         code = front.follow()
     finally:
@@ -116,125 +105,6 @@ def _caller(terminals: list[int]) -> tuple[int, int]:
 def _device(fd: int) -> bytes:
     """Which terminal it is, whatever the name that it was opened by (tty_ioctl(4))."""
     return fcntl.ioctl(fd, _TIOCGDEV, bytes(4))
-
-
-def _let_go(streams: "set[int]") -> None:
-    """Leaves standard streams to the command, or a pipe's other end never learns that it has closed them."""
-    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    for fd in streams:
-        os.dup2(null, fd)
-    os.close(null)
-
-
-# The leader of the session
-
-
-def _lead(front: int, channel: "_socket.socket", slave: int, terminals: list[int], *, keys: bool) -> bool:
-    """Starts the launcher as a job: true in it. The leader itself does not come back."""
-    # Nothing may escape from here but the launcher: this is a copy of the caller, with all that it has on its stack.
-    try:
-        processes.tie_to_parent(front)
-        os.setsid()
-        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
-        own = os.getpid()
-        launcher = os.fork()
-        if launcher == 0:
-            processes.tie_to_parent(own)
-            channel.close()
-            _become_job(slave, terminals, keys=keys)
-            return True
-    except BaseException:
-        os._exit(1)
-    try:
-        _let_go({0, 1, 2})
-        _Leader(front, channel, slave, launcher).run()
-    finally:
-        os._exit(1)
-
-
-def _become_job(slave: int, terminals: list[int], *, keys: bool) -> None:
-    os.setpgid(0, 0)
-    if keys:
-        before = _signal.pthread_sigmask(_signal.SIG_BLOCK, {_signal.SIGTTOU})
-        os.tcsetpgrp(slave, os.getpid())
-        _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
-    for fd in terminals:
-        os.dup2(slave, fd)
-    os.close(slave)
-
-
-class _Leader:
-    """Watches over the launcher as a shell does over its job."""
-
-    def __init__(self, front: int, channel: "_socket.socket", slave: int, launcher: int) -> None:
-        self._front = front
-        self._channel = channel
-        self._slave = slave
-        self._launcher = launcher
-        self._waking = False
-        self._asked = False
-        init.block_signals()
-        self._signals = init.open_signals()
-
-    def run(self) -> "NoReturn":
-        """Until the launcher has ended and the front has heard of it, with which this process ends."""
-        poll = select.poll()
-        for fd in (self._channel.fileno(), self._signals):
-            poll.register(fd, select.POLLIN)
-        self._tell(_JOB, self._launcher)
-        self._reap()
-        while True:
-            events = poll.poll(_WAKE_AGAIN * 1000 if self._waking else None)
-            if self._waking:
-                os.kill(self._front, _signal.SIGCONT)  # it cannot be gone: this process ends with it
-            for fd, _ in events:
-                if fd == self._signals:
-                    init.read_signals(fd)  # SIGCHLD, and what the terminal sends to the leader of its session
-                    self._reap()
-                else:
-                    self._on_message()
-
-    def _reap(self) -> None:
-        while self._launcher:
-            pid, code = os.waitpid(self._launcher, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
-            if pid == 0:
-                return
-            if os.WIFSTOPPED(code):
-                self._waking = False
-                os.tcsetpgrp(self._slave, os.getpgrp())  # SIGTTOU is blocked
-                self._tell(_STOPPED, os.WSTOPSIG(code))
-            elif os.WIFCONTINUED(code):
-                if not self._asked:
-                    self._waking = True
-                    self._tell(_GOES_ON, 0)
-                self._asked = False
-            else:
-                self._launcher = 0
-                self._waking = True
-                ended = os.waitstatus_to_exitcode(code)
-                self._tell(*((_ENDED, ended) if ended >= 0 else (_KILLED, -ended)))
-
-    def _on_message(self) -> None:
-        kind, signal = _received(self._channel)
-        if not kind:
-            os._exit(1)
-        if kind == _AWAKE:
-            self._waking = False
-        elif not self._launcher:
-            return
-        elif kind == _ONE:
-            os.kill(self._launcher, signal)
-        else:
-            self._asked = signal == _signal.SIGCONT
-            if kind == _FOREGROUND:
-                os.tcsetpgrp(self._slave, self._launcher)
-            os.killpg(self._launcher, signal)
-
-    def _tell(self, kind: bytes, number: int) -> None:
-        _send(self._channel, kind, number)
-
-
-# In the caller's job
 
 
 class _Front:
@@ -288,17 +158,17 @@ class _Front:
             elif signal in init.FORWARDED:
                 # The terminal means the whole job; a process that sends one means who it names.
                 self.interrupted |= code == init.SI_KERNEL and signal == _signal.SIGINT
-                self._say(_GROUP if code == init.SI_KERNEL else _ONE, signal)
+                self._say(job_leader.GROUP if code == init.SI_KERNEL else job_leader.ONE, signal)
 
     def _on_message(self) -> None:
-        kind, number = _received(self._channel)
-        if kind == _JOB:
+        kind, number = job_leader.received(self._channel)
+        if kind == job_leader.JOB:
             self._job = number
-        elif kind == _STOPPED:
+        elif kind == job_leader.STOPPED:
             self._stop(number)
-        elif kind == _GOES_ON:
-            self._say(_AWAKE, 0)
-        elif kind == _ENDED:
+        elif kind == job_leader.GOES_ON:
+            self._say(job_leader.AWAKE, 0)
+        elif kind == job_leader.ENDED:
             self._status = number
         else:  # without a word the leader has been killed, and all below it with it
             self._status = 128 + (number or _signal.SIGKILL)
@@ -339,20 +209,10 @@ class _Front:
             _signal.sigtimedwait({signal}, 0)  # this process ends as the launcher does
 
     def _go_on(self) -> None:
-        self._say(_FOREGROUND if self._keys else _GROUP, _signal.SIGCONT)
+        self._say(job_leader.FOREGROUND if self._keys else job_leader.GROUP, _signal.SIGCONT)
 
     def _say(self, kind: bytes, signal: int) -> None:
         try:
-            _send(self._channel, kind, signal)
+            job_leader.send(self._channel, kind, signal)
         except OSError:
             return  # the leader has gone; its end is on the way
-
-
-def _send(channel: "_socket.socket", kind: bytes, number: int) -> None:
-    channel.send(kind + number.to_bytes(4, "little"))
-
-
-def _received(channel: "_socket.socket") -> tuple[bytes, int]:
-    """A message's kind and number; (b"", 0) at the end."""
-    message = channel.recv(8)
-    return message[:1], int.from_bytes(message[1:], "little")
