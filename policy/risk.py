@@ -35,6 +35,9 @@ _WHOLE: dict[str, str] = {
     "/usr": "programmes that everybody runs",
     "/proc": "memory, environment and descriptors of processes",
 }
+_ENVIRONMENT = "passwords and keys that a programme reads at its start"
+_TEMPLATES = (".env.example", ".env.sample", ".env.template")
+"""Shown to whoever fetches a repository: they name the secrets, and hold none."""
 _A_HOME = "a whole home directory: keys, tokens, and files that your shell runs"
 
 
@@ -43,6 +46,9 @@ def of(path: str) -> str:
     for mark, risk in RISKS:
         if path.endswith(mark) or f"{mark}/" in path:
             return risk
+    name = path.rpartition("/")[2]
+    if (name == ".env" or name.startswith(".env.")) and name not in _TEMPLATES:
+        return _ENVIRONMENT
     if path == "/root" or (path.startswith("/home/") and path.count("/") == 2):
         return _A_HOME
     return _WHOLE.get(path, "")

@@ -108,6 +108,8 @@ def test_a_name_of_two_lines_is_granted_on_one() -> None:
         ("/etc/shadow", "password"),
         ("/run/docker.sock", "root"),
         ("/w/.git/hooks/x", "hooks"[:4]),
+        ("/shop/.env", "passwords"),
+        ("/shop/.env.production", "passwords"),
     ],
 )
 def test_the_risk_of_a_grant_is_told(path: str, word: str) -> None:
@@ -118,6 +120,8 @@ def test_the_risk_of_a_grant_is_told(path: str, word: str) -> None:
 def test_an_ordinary_path_has_no_risk() -> None:
     """A name that only begins like a dangerous one is ordinary."""
     assert decide(plan(), "/home/u/.sshd/x").risk == ""
+    assert [decide(plan(), f"/s/{name}").risk for name in (".env.example", ".env.sample", ".env.template")] == [""] * 3
+    assert decide(plan(), "/s/.environment").risk == ""
 
 
 def test_words_for_people_name_rule_and_source() -> None:
