@@ -77,12 +77,13 @@ def _hooks(directory: str) -> tuple[tuple[str, str], ...]:
     return ((os.path.relpath(os.path.join(record.worktree, place), record.worktree), PROTECT),)
 
 
-def told(result: HarvestResult, *, once: bool = False) -> list[str]:
+def told(result: HarvestResult, *, once: bool = False, place: str = "") -> list[str]:
     """A result as lines for people; none when nothing happened that anybody has to know.
 
     Args:
         result: of a harvest.
         once: leave out what an earlier harvest has told: work that it had kept already.
+        place: how the user names the worktree; "" when they are there.
     """
     lines = []
     known = {part.note for part in result.parts if part.again}
@@ -103,7 +104,8 @@ def told(result: HarvestResult, *, once: bool = False) -> list[str]:
     lines += [note for note in result.notes if not (once and note in known)]
     if result.branches:
         shown = ", ".join(map(quoted, result.branches[:_SHOWN])) + (" ..." if len(result.branches) > _SHOWN else "")
-        lines.append(f"further branches of the agent: {shown}; to take one: paddock worktree harvest --branch NAME")
+        command = "paddock worktree harvest --branch NAME" + (f" {quoted(place)}" if place else "")
+        lines.append(f"further branches of the agent: {shown}; to take one: {command}")
     # The more dangerous kind by itself: however many of the other kind there are, none of these hides behind them.
     protected = [(change, path) for change, path, mode in result.handoff if mode == PROTECT]
     for change, path in protected[:_SHOWN]:

@@ -167,7 +167,7 @@ def _harvest(said: Said, directory: str) -> HarvestResult:
     patterns = [(entry.value, "protect") for entry in settings.handoff_protect]
     patterns += [(entry.value, "report") for entry in settings.handoff_report]
     result = harvesting.take(directory, patterns)
-    for line in harvesting.told(result):
+    for line in harvesting.told(result, place=record.worktree):
         said.say(line)
     return result
 

@@ -99,7 +99,7 @@ def _harvest(
     )
     if result.state in ("nothing", "harvested") and push:
         _push(where, git_dir, root, push, tuple(_branches(branch or []).values()), as_json=as_json)
-    _show(result, as_json=as_json)
+    _show(result, directory or "", as_json=as_json)
     return {"kept": 3, "busy": 4, "gone": 5}.get(result.state, 0)
 
 
@@ -182,11 +182,11 @@ def _progress(what: str) -> None:
     print(f"\r\x1b[K{printable(what)}" if what != "done" else "\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def _show(result: HarvestResult, *, as_json: bool) -> None:
+def _show(result: HarvestResult, place: str, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(result.as_dict(), indent=2))
         return
-    for line in harvesting.told(result):
+    for line in harvesting.told(result, place=place):
         print(line)
     if result.state == "nothing" and not result.branches:
         print("nothing new")

@@ -57,6 +57,9 @@ def test_a_branch_of_the_agent_is_taken_and_pushed_by_name(here: Paddock) -> Non
     hook.write_text(f"#!/bin/sh\ntouch {here.place}/canary\n")
     hook.chmod(0o755)
     assert "further branches of the agent: topic" in _commit(here, "git checkout -q -b topic; echo x >x")
+    named = here.call("worktree", "harvest", here.worktree, cwd=here.main)
+    assert f"to take one: paddock worktree harvest --branch NAME {here.worktree}\n" in named.stdout, named
+    assert "harvest --branch NAME\n" in here.call("worktree", "harvest").stdout
     ended = here.call("worktree", "harvest", "--branch", "topic=mine", "--push", "origin", "--json")
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["parts"][0]["ref"] == "refs/heads/mine"
