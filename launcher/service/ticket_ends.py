@@ -76,15 +76,15 @@ def _next(found: Mapping[str, Any], trunk: str) -> list[tuple[str, str]]:
     """Commands that may come next, each with what it is good for."""
     steps = []
     harvest = found["harvest"] or {}
-    ticket, worktree = quoted(found["ticket"]), quoted(found["worktree"])
+    worktree = quoted(found["worktree"])  # not the ticket: an earlier run's worktree may go by that name
     there = f"cd {quoted(trunk)} && paddock"
     if found["log"]:
         steps.append((f"paddock logs {found['session']}", "what it has written"))
     if harvest.get("errorType"):
         steps.append((f"paddock worktree harvest {worktree}", "take over its commits, which wait"))
     elif harvest.get("state") == "harvested":
-        steps.append((f"{there} merge {ticket}", "merge what it had committed"))
+        steps.append((f"{there} merge {worktree}", "merge what it had committed"))
     if found["worktree"]:
         steps.append((f"cd {worktree} && git status", "what it has left"))
-        steps.append((f"{there} worktree remove {ticket}", "give it up, unless something would be lost"))
+        steps.append((f"{there} worktree remove {worktree}", "give it up, unless something would be lost"))
     return steps

@@ -103,18 +103,32 @@ def _after(
         lines.append(f"next: paddock logs {agent['session']}   # what {agent['ticket']} has written")
     trunk = quoted(result.get("trunk", "."))
     if aggregation.get("conflicted"):
-        waiting = [agent["ticket"] for agent in agents if agent["session_id"] not in merged and agent not in failed]
         place = aggregation["conflicted"]["agent_result_id"]
+        left = {each["agent_result_id"] for each in aggregation.get("pending", ())}
+        waiting = [
+            agent["worktree"]
+            for agent in agents
+            if agent["session_id"] == place or (agent["session_id"] in left and _has_commits(agent))
+        ]
         where = quoted(next(agent["worktree"] for agent in agents if agent["session_id"] == place))
         hint = aggregation["conflicted"]["merge_descriptor"]["hint"] or ""
         how = hint.partition(": ")[2].partition("; then merge again")[0] or "mend that"
         lines.append(f"next: in {where}: {how}")
         lines.append(f"next: cd {trunk} && paddock merge {joined(waiting)}   # after that")
     elif "trunk" in result and "aggregation" not in result:
-        done = [agent["ticket"] for agent in agents if agent["state"] == "ended"]
+        done = [
+            agent["worktree"]
+            for agent in agents
+            if agent["state"] == SessionState.ENDED and agent["reason"] == Reason.EXITED and _has_commits(agent)
+        ]
         if done:
             lines.append(f"next: in {trunk}: paddock merge {joined(done)}")
     runs = [(each["merge_descriptor"] or {}).get("run_id") for each in merged.values()]
     for run in dict.fromkeys(each for each in reversed(runs) if each):
         lines.append(f"undo: in {trunk}: paddock merge --rollback {run}")
     return lines
+
+
+def _has_commits(agent: dict[str, Any]) -> bool:
+    """Whether a ticket's session has brought commits; a session that had none says nothing of a harvest."""
+    return bool((agent["harvest"] or {}).get("state", "nothing") != "nothing")

@@ -215,6 +215,22 @@ def test_why_a_ticket_was_ended_is_told(service: Served) -> None:
     assert "SIGSEGV" in second["why"]
     shown = service.cli("tickets", "show", "ended").stdout
     assert all(each["why"] in shown and each["log"] in shown and each["worktree"] in shown for each in (first, second))
+    # A second run of the same tickets: its steps lead to its own worktrees, and only to those with something to merge.
+    again = [
+        ticket("L-1", f"touch l; {COMMIT} l; exit 1"),
+        ticket("L-2", f"touch m; {COMMIT} m"),
+        ticket("L-3", "true"),
+    ]
+    second_run = run(service, *again, name="again", merge=False)
+    places = [each["worktree"] for each in second_run["result"]["agents"]]
+    assert not {first["worktree"], second["worktree"]} & set(places)
+    steps = [each["command"] for each in second_run["result"]["agents"][0]["next"]]
+    assert [step.endswith(f" {places[0]}") for step in steps if "merge" in step or "remove" in step] == [True, True]
+    shown = service.cli("tickets", "show", "again").stdout
+    (step,) = [line for line in shown.splitlines() if line.startswith("next: in ")]
+    assert step == f"next: in {service.paddock.main}: paddock merge {places[1]}"
+    assert service.paddock.call("merge", places[1], cwd=service.paddock.main).returncode == 0
+    assert (service.paddock.main / "m").exists()
 
 
 def test_worktrees_and_merges_over_the_api(service: Served) -> None:
