@@ -289,9 +289,12 @@ def test_who_stops_the_launcher_stops_everything_that_would_be_watched(
     setting = shlex.join(f"{name}={value}" for name, value in backend.items())
     with Console(paddock.who, paddock.worktree) as console:
         console.type(f"{setting} {shlex.join(line)} & echo launcher $!.; fg\n")
-        launcher = int(console.expect(r"launcher (\d+)\.")[1])
+        front = int(console.expect(r"launcher (\d+)\.")[1])
         console.expect("Stopped")
-        below = processes.descendants(processes.children(launcher)[0])  # the init
+        init = front
+        for _ in ("the session's leader", "the launcher", "the init"):
+            init = processes.children(init)[0]
+        below = processes.descendants(init)
         deadline = time.monotonic() + PATIENCE
         # A stop takes effect when the process is next scheduled.
         while (running := [pid for pid in below if _state(pid) not in "TtZX"]) and time.monotonic() < deadline:

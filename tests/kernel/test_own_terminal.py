@@ -177,7 +177,7 @@ def test_input_and_output_elsewhere(paddock: Paddock, console: Console) -> None:
     console.expect("Stopped")
     console.expect(f"<{128 + signal.SIGTSTP}>")
     console.run("fg")
-    console.expect("cat")
+    console.expect("cat\r\n")
     console.type(CTRL_C)
     console.expect("\r\n")  # the shell's, which leaves the rest of its line
     console.run("echo over")
