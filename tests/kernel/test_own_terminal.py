@@ -171,13 +171,14 @@ def test_input_and_output_elsewhere(paddock: Paddock, console: Console) -> None:
     console.expect("asking")
     console.type("word\n")
     console.expect("got word\r\n<0>")
-    console.run(line(paddock, "sh", "-c", "echo ready >&2; exec sleep 1000") + " | cat")
+    counting = "trap 'echo continued >&2' CONT; echo ready >&2; while :; do sleep 0.05; done"
+    console.run(line(paddock, "bash", "-c", counting) + " | cat")
     console.expect("ready")
     console.type(CTRL_Z)
     console.expect("Stopped")
     console.expect(f"<{128 + signal.SIGTSTP}>")
     console.run("fg")
-    console.expect("cat\r\n")
+    console.expect("continued\r\n")  # before, a key may still be the shell's
     console.type(CTRL_C)
     console.expect("\r\n")  # the shell's, which leaves the rest of its line
     console.run("echo over")
