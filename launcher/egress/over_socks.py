@@ -8,16 +8,7 @@ from policy.egress import Request, Verdict
 
 
 async def serve(exchange: Exchange, first: bytes) -> bool:
-    """Serves a client: whether a relay has it now.
-
-    Args:
-        exchange: the client's.
-        first: its first bytes, never empty.
-
-    Raises:
-        Gone: it has left.
-        OSError: the same, in the kernel's words; `TimeoutError` when it is too slow.
-    """
+    """Serves a client: whether a relay has it now; see `over_http.serve`."""
     try:
         with Timeout(exchange.bounds.head_seconds):
             wish, rest = await _wish(exchange, first)

@@ -11,6 +11,7 @@ import pytest
 
 from launcher.jail import processes
 from tests.support.console import CTRL_C, CTRL_Z, Console
+from tests.support.features import need
 from tests.support.paddock import Paddock
 
 THIEF = """
@@ -44,9 +45,9 @@ def console(paddock: Paddock, backend: dict[str, str]) -> Iterator[Console]:
         yield console
 
 
-def line(paddock: Paddock, *command: str) -> str:
+def line(paddock: Paddock, *command: str, options: tuple[str, ...] = ()) -> str:
     """A command line for a shell that runs `command` in a jail."""
-    return shlex.join(paddock.words("run", "--quiet", "--", *command))
+    return shlex.join(paddock.words("run", "--quiet", *options, "--", *command))
 
 
 def fifo(paddock: Paddock, name: str) -> Path:
@@ -62,8 +63,23 @@ def test_what_is_typed_at_the_shell_stays_there(paddock: Paddock, console: Conso
     """A process of the jail that has left its session, and job control with it, reads no password that is typed while
     the run is stopped, or in the background.
     """
+    type_a_password(paddock, console, how)
+
+
+@pytest.mark.parametrize("backend", ["namespaces"], indirect=True)
+@pytest.mark.parametrize("how", ["stopped", "background"])
+def test_it_stays_there_with_bubblewrap_too(paddock: Paddock, console: Console, how: str) -> None:
+    """The third backend."""
+    need("bubblewrap")
+    type_a_password(paddock, console, how, "--backend", "bubblewrap")
+
+
+def type_a_password(paddock: Paddock, console: Console, how: str, *options: str) -> None:
+    """At a shell whose run is stopped, or in the background, and has a thief in it."""
     ready, _, told, done = (fifo(paddock, name) for name in ("ready", "go", "told", "done"))
-    console.type(line(paddock, "/usr/bin/python3", "-c", THIEF) + (" &" if how == "background" else "") + "\n")
+    console.type(
+        line(paddock, "/usr/bin/python3", "-c", THIEF, options=options) + (" &" if how == "background" else "") + "\n"
+    )
     ready.read_bytes()
     if how == "stopped":
         console.type(CTRL_Z)
@@ -241,12 +257,16 @@ def test_signals_of_others_reach_the_command_once(paddock: Paddock, console: Con
         time.sleep(0.02)
 
 
-def test_nothing_is_left_of_one_that_is_killed(paddock: Paddock, console: Console) -> None:
-    """SIGKILL to the process that the shell knows ends the jail, whatever holds the other terminal."""
+@pytest.mark.parametrize("generations", [0, 1, 2], ids=["front", "leader", "launcher"])
+def test_nothing_is_left_of_one_that_is_killed(paddock: Paddock, console: Console, generations: int) -> None:
+    """SIGKILL to any of the three ends the others and the jail, whatever holds the other terminal."""
     front = started(paddock, console, "setsid sleep 1000 & echo ready; exec sleep 1000")
-    below = processes.descendants(front)
-    assert len(below) >= 4
-    os.kill(front, signal.SIGKILL)
+    below = [front, *processes.descendants(front)]
+    assert len(below) >= 5
+    victim = front
+    for _ in range(generations):
+        (victim,) = processes.children(victim)
+    os.kill(victim, signal.SIGKILL)
     while not all(map(ended, below)):
         time.sleep(0.02)
     assert paddock.run("--", "true").returncode == 0  # sees to what the dead launcher had
