@@ -234,7 +234,7 @@ class Init:
     def run(self) -> "NoReturn":
         """Serves events until the command has ended; see `run_init`."""
         try:
-            _leave_streams()
+            leave_streams()
             # A copy of the launcher: its memory and environment are none of the command's business (proc(5)).
             syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
             # What arrived before the fork did not reach the command: pass it on once, whoever sent it.
@@ -374,9 +374,9 @@ def _childless() -> bool:
     return False
 
 
-def _leave_streams() -> None:
-    """Lets go of standard input and output, or a pipe's other end never learns that the command has closed it."""
+def leave_streams(streams: "tuple[int, ...]" = (0, 1, 2)) -> None:
+    """Lets go of standard streams, or a pipe's other end never learns that the command has closed it."""
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    for fd in (0, 1, 2):
+    for fd in streams:
         os.dup2(null, fd, inheritable=True)
     os.close(null)

@@ -61,7 +61,7 @@ def lead(front: int, channel: "_socket.socket", slave: int, terminals: list[int]
         os._exit(1)
     try:
         _own_group(launcher)
-        let_go({0, 1, 2})
+        init.leave_streams()
         _Leader(front, channel, slave, launcher).run()
     finally:
         os._exit(1)
@@ -155,14 +155,6 @@ class _Leader:
 
     def _tell(self, kind: bytes, number: int) -> None:
         send(self._channel, kind, number)
-
-
-def let_go(streams: "set[int]") -> None:
-    """Leaves standard streams to the command, or a pipe's other end never learns that it has closed them."""
-    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    for fd in streams:
-        os.dup2(null, fd)
-    os.close(null)
 
 
 def send(channel: "_socket.socket", kind: bytes, number: int) -> None:

@@ -75,7 +75,7 @@ def enter() -> None:
             return
     theirs.close()
     os.close(slave)
-    job_leader.let_go({0, 1, 2}.difference(terminals))
+    init.leave_streams(tuple({0, 1, 2}.difference(terminals)))
     try:
         code = front.follow()
     finally:
