@@ -1,32 +1,24 @@
-"""Starting a git command in a minimal jail (`confined`), to read objects that an agent wrote.
+"""A git command in a minimal jail (`jail.confined`), to read objects that an agent wrote.
 
 The command never gets the agent's git directory as its own: neither configuration nor refs nor hooks of it are looked
 at. It works in an empty repository of ours and borrows the agent's object directory by environment, so that bytes of
 objects are all it parses.
 """
 
-import marshal
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from typing import IO, NamedTuple
 
-from launcher.vcs.harvest import confined
+from launcher.jail import confined
+from launcher.jail.helper import start
 from launcher.vcs.harvest.trusted import KEPT
 from launcher.vcs.quarantine.settings import quoted
 from policy.errors import EXIT_REFUSED, Refusal
 from policy.plan import SYSTEM_PATH
 
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-# The finder of `launcher.start` halves the time to import what the jail is made of.
-_START = (
-    "import sys; sys.path.insert(0, {root!r}); from launcher import start; "
-    "sys.meta_path.insert(0, start.CompiledModules); from launcher.vcs.harvest import confined; "
-    "sys.exit(confined.main({fd}, {parent}))"
-)
 _MOST_SAID = 4000
 
 
@@ -42,42 +34,6 @@ class Reading(NamedTuple):
     skeleton: str
     objects: str
     stores: tuple[str, ...]
-
-
-def start(
-    spec: confined.Spec,
-    *,
-    stdin: int | IO[bytes] | None,
-    stdout: int | IO[bytes] | None,
-    stderr: int | IO[bytes] | None,
-    hold: tuple[int, ...] = (),
-) -> "subprocess.Popen[bytes]":
-    """Starts a command in a jail of its own, which ends with this process: the helper that `confined` describes.
-
-    Args:
-        spec: see `confined.Spec`.
-        stdin: as for `subprocess.Popen`, like `stdout` and `stderr`.
-        stdout: see there.
-        stderr: see there.
-        hold: descriptors that the helper inherits; the command does not get them.
-    """
-    told = os.memfd_create("paddock-spec", os.MFD_CLOEXEC)
-    try:
-        with os.fdopen(os.dup(told), "wb") as file:
-            file.write(marshal.dumps(spec))
-        os.lseek(told, 0, os.SEEK_SET)
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _START.format(root=_ROOT, fd=told, parent=os.getpid())],
-            cwd="/",
-            stdin=stdin,
-            stdout=stdout,
-            bufsize=0,
-            stderr=stderr,
-            pass_fds=(told, *hold),
-            start_new_session=True,  # no terminal, and no signal of a terminal
-        )
-    finally:
-        os.close(told)
 
 
 class Jailed:

@@ -1,4 +1,4 @@
-"""Git on a worktree whose files an agent wrote: what reads or writes files runs in a jail (`harvest.confined`).
+"""Git on a worktree whose files an agent wrote: what reads or writes files runs in a jail (`jail.confined`).
 
 Its `.gitattributes`, links, names and contents are the agent's. Nothing that they name is executed outside either
 (`hardening`), but a fault of git's own, met by what it reads there, would be one outside. In the jail git sees the
@@ -10,9 +10,9 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from typing import IO
 
+from launcher.jail import confined
+from launcher.jail.helper import start
 from launcher.vcs.git import Completed, Git, GitFailed
-from launcher.vcs.harvest import confined
-from launcher.vcs.harvest.jail import start
 from policy.errors import EXIT_REFUSED
 
 _WRITING = frozenset({"checkout-index", "read-tree", "update-index"})
