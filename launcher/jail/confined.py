@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 Trees = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
-"""(readable, writable, what stays as it is inside of the writable ones where there are mounts)."""
+"""(readable, writable, hidden in either where there are mounts); what is hidden may hold what is readable."""
 
 Spec = tuple[str, tuple[str, ...], Trees, tuple[tuple[str, str], ...], tuple[tuple[str, int], ...]]
 """(directory to start in, argument vector, trees, environment, limits); argv[0] is absolute."""
@@ -88,7 +88,7 @@ def _run(spec: Spec) -> int:
 
 
 def _plan(spec: Spec, backend: str) -> Plan:
-    cwd, argv, (readable, writable, fixed), environment, limits = spec
+    cwd, argv, (readable, writable, hidden), environment, limits = spec
     grants: list[tuple[str, str, str]] = []
     links: list[tuple[str, str]] = []
     for path in (*SYSTEM, *_FILES):
@@ -109,7 +109,7 @@ def _plan(spec: Spec, backend: str) -> Plan:
         "command": argv[0],
         "arguments_at": -1,
         "grants": tuple(grants),
-        "read_only": tuple((path, "repository") for path in fixed),
+        "denied": tuple((path, "repository") for path in hidden),
         "links": tuple(links),
         "net": "none",
         "env_set": environment,
@@ -123,7 +123,7 @@ def _plan(spec: Spec, backend: str) -> Plan:
 def _jailed(spec: Spec, backend: str, flags: int) -> int:
     """The command in new namespaces (`flags`) or, with none, below this process; see `main`."""
     plan = _plan(spec, backend)
-    operations = layout.prepare(plan) if flags else ()
+    operations = layout.prepare(plan, exempt=spec[2][0]) if flags else ()
     mounts = bool(flags)
     program = seccomp.program(
         syscalls.MACHINE,

@@ -11,7 +11,9 @@ from launcher.jail import syscalls
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def files(top: str, skip: Callable[[str], bool] = lambda name: False) -> "Iterator[tuple[str, os.DirEntry[str]]]":
+def files(
+    top: str, skip: Callable[[str], bool] = lambda name: False, *, at: str = ""
+) -> "Iterator[tuple[str, os.DirEntry[str]]]":
     """Whatever is no directory: files, links, and all else. No link is followed, whoever exchanges one meanwhile.
 
     A directory that is gone, closed to this user, or too deep for a path of the kernel's (PATH_MAX) has nothing.
@@ -19,9 +21,10 @@ def files(top: str, skip: Callable[[str], bool] = lambda name: False) -> "Iterat
     Args:
         top: a directory; nothing that leads to it is an agent's.
         skip: which directories are not entered, by their names.
+        at: directory below `top` to begin with, which need not be one.
 
     Yields:
-        Path relative to `top`, and the entry, which can be asked until the next one is taken.
+        Path relative to `top` and `at`, and the entry, which can be asked until the next one is taken.
     """
     try:
         root = os.open(top, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -32,7 +35,7 @@ def files(top: str, skip: Callable[[str], bool] = lambda name: False) -> "Iterat
         while pending:
             here = pending.pop()
             try:
-                directory = syscalls.open_inside(root, here or ".", _DIRECTORY)
+                directory = syscalls.open_inside(root, os.path.join(at, here) or ".", _DIRECTORY)
             except OSError:
                 continue
             try:

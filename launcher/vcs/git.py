@@ -18,7 +18,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, Self
 
 from launcher.vcs import checkout, hardening
 from launcher.vcs.disk import Present
@@ -78,11 +78,13 @@ class GitFailed(Refusal):
 
 
 class Git:
-    """Git on one trusted repository. Cheap to make; may be used by several threads.
+    """Git on one trusted repository: its objects, refs, index and configuration. Cheap to make; thread-safe.
+
+    It has no files: those of a worktree are an agent's, and `jailed_git.JailedGit` works on them.
 
     Args:
         git_dir: its git directory (a linked worktree's own one, or the main one), absolute.
-        work_tree: root of the files, for commands that need them; None for what works on objects and refs alone.
+        own_tree: a directory of files that no session can reach (`Scratch`), for commands that cannot do without.
         timeout: seconds that each process may take.
         output_limit: bytes of standard output that `run` takes.
         protocols: transports that git may use; none by default, so nothing can leave the machine.
@@ -96,8 +98,8 @@ class Git:
     def __init__(
         self,
         git_dir: str | Path,
-        work_tree: str | Path | None = None,
         *,
+        own_tree: str | None = None,
         timeout: float = TIMEOUT,
         output_limit: int = OUTPUT_LIMIT,
         protocols: Iterable[str] = (),
@@ -106,7 +108,7 @@ class Git:
         hold: Iterable[int] = (),
     ) -> None:
         self.git_dir = os.fspath(git_dir)
-        self.work_tree = None if work_tree is None else os.fspath(work_tree)
+        self.own_tree = own_tree
         self.common_dir = checkout.common_dir(self.git_dir, Present())
         self.timeout = timeout
         self.output_limit = output_limit
@@ -116,15 +118,10 @@ class Git:
         self._hold = tuple(hold)
         self._known: tuple[object, list[hardening.Setting]] | None = None
 
-    def variant(self, *, work_tree: str | Path | None = None, settings: Iterable[hardening.Setting] = ()) -> "Git":
-        """Git on the same repository with another working tree and further settings; what is known is shared.
-
-        Args:
-            work_tree: root of the files; None for none.
-            settings: above this one's.
-        """
+    def variant(self, settings: Iterable[hardening.Setting], *, own_tree: str | None = None) -> Self:
+        """Git on the same repository with `settings` above this one's, and perhaps another tree of our own."""
         other = copy.copy(self)
-        other.work_tree = None if work_tree is None else os.fspath(work_tree)
+        other.own_tree = own_tree or self.own_tree
         other._settings = (*self._settings, *settings)
         return other
 
@@ -147,7 +144,7 @@ class Git:
                     context=f"its owner is user {owner}, and this is user {os.geteuid()}",
                     hint="work in a clone of your own",
                 )
-        return cls(found.git_dir, found.root, timeout=timeout, output_limit=output_limit)
+        return cls(found.git_dir, timeout=timeout, output_limit=output_limit)
 
     def run(
         self,
@@ -235,10 +232,9 @@ class Git:
         program = shutil.which("git", path=SYSTEM_PATH)
         if program is None:
             raise GitFailed("git-missing", arguments, self.git_dir, f"there is no git in {SYSTEM_PATH}", status=None)
-        words = [program, f"--git-dir={self.git_dir}"]
-        if self.work_tree is not None:
-            words.append(f"--work-tree={self.work_tree}")
-        words += ["--no-pager", arguments[0]]
+        # Never its own `core.worktree`, to which git would change: the files there are a session's, or missing.
+        words = [program, f"--git-dir={self.git_dir}", f"--work-tree={self.own_tree or '/nonexistent'}", "--no-pager"]
+        words.append(arguments[0])
         if arguments[0] in _DIFFS:
             words += ["--no-ext-diff", "--no-textconv"]
         variables = hardening.environment([*overrides, *self._settings], self._protocols) | dict(environment or {})
@@ -255,7 +251,7 @@ class Git:
         """Starts the process itself; `environment` is all of it."""
         return subprocess.Popen(
             words,
-            cwd=self.work_tree or "/",
+            cwd=self.own_tree or "/",
             env=environment,
             stdin=stdin,
             stdout=stdout,
@@ -268,16 +264,25 @@ class Git:
         """What the repository's configuration needs to be harmless; asked again whenever a file of it has changed."""
         if self._known is not None and self._known[0] == self._stamp(self._known[0]):
             return self._known[1]
-        files, names = self._configured()
-        found = hardening.overrides(names, self._filters)
+        entries = self.configured()
+        found = hardening.overrides((name for _, name, _ in entries), self._filters)
         # An include may be conditional (on the branch, say), or its file may appear later: nothing is kept then.
-        lasting = not any(name.startswith(("include.", "includeif.")) for name in names)
-        self._known = (self._stamp(dict.fromkeys(files)), found) if lasting else None
+        if any(name.startswith(("include.", "includeif.")) for _, name, _ in entries):
+            self._known = None
+        else:
+            files = {f"{self.common_dir}/config", f"{self.git_dir}/config.worktree", f"{self.git_dir}/commondir"}
+            self._known = (self._stamp(dict.fromkeys(files | {origin for origin, _, _ in entries})), found)
         return found
 
-    def _configured(self) -> tuple[set[str], list[str]]:
-        """Files of the repository's configuration, and the keys that are set there. Executes nothing."""
-        words = ["config", "--list", "--includes", "--show-origin", "--name-only", "--null"]
+    def configured(self) -> list[tuple[str, str, str | None]]:
+        """The repository's configuration: (file that sets it, key, value; None for the short form of true).
+
+        Executes nothing.
+
+        Raises:
+            GitFailed: it cannot be read.
+        """
+        words = ["config", "--list", "--includes", "--show-origin", "--null"]
         process = self._started(words, subprocess.DEVNULL, subprocess.PIPE, subprocess.PIPE, None, [])
         try:
             out, err, stopped = _collected(process, b"", time.monotonic() + self.timeout, OUTPUT_LIMIT)
@@ -286,14 +291,13 @@ class Git:
         if stopped or process.returncode:
             raise GitFailed("git-failed", words, self.git_dir, "its configuration cannot be read",
                             status=process.returncode, err=err)  # fmt: skip
-        files = {f"{self.common_dir}/config", f"{self.git_dir}/config.worktree", f"{self.git_dir}/commondir"}
         fields = os.fsdecode(out).split("\0")
-        names = []
-        for origin, name in zip(fields[::2], fields[1::2], strict=False):
+        found: list[tuple[str, str, str | None]] = []
+        for origin, item in zip(fields[::2], fields[1::2], strict=False):
             if origin.startswith("file:"):
-                files.add(os.path.join("/", origin.removeprefix("file:")))
-                names.append(name)
-        return files, names
+                name, newline, value = item.partition("\n")
+                found.append((os.path.join("/", origin.removeprefix("file:")), name, value if newline else None))
+        return found
 
     def _stamp(self, files: object) -> dict[str, object]:
         assert isinstance(files, dict)

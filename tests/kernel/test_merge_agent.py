@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from launcher.jail import processes
-from launcher.vcs.git import Git, GitFailed
-from launcher.vcs.merge.jailed_git import JailedGit
+from launcher.vcs.git import GitFailed
+from launcher.vcs.jailed_git import JailedGit
 from tests.support import paddock
 from tests.support.ground import Ground
 from tests.support.identity import Who
@@ -144,13 +144,11 @@ def test_an_ended_agent_finds_the_trunk_merged(ground: Paddock) -> None:
     before = shell(ground, "git for-each-ref; cat a", ground.worktree)
     assert refused(ground, {"PADDOCK_NO_USERNS": "1", "PADDOCK_NO_LANDLOCK": "1"}) == "harvest-no-jail"
     shell(ground, "rm .gitattributes; mkfifo .gitattributes", ground.worktree)
-    assert refused(ground) == "child-unreadable"
+    assert refused(ground) == "worktree-obstructed"
     shell(ground, "rm .gitattributes; git restore .gitattributes", ground.worktree)
     shell(ground, "mkdir ../own; mkfifo ../own/.gitignore; ln -s ../own 'd r'", ground.worktree)
-    text = ground.refused("merge", "--into", "one", "main", cwd=ground.main).text
-    assert f"{ground.worktree}/d r is a symbolic link to ../own" in text
-    shell(ground, text.rpartition("remove the link: ")[2], ground.worktree)
-    assert shell(ground, "ls -A ../own", ground.worktree) == ".gitignore"
+    assert refused(ground) == "trunk-dirty"  # what the link leads to is not there in the jail
+    shell(ground, "rm 'd r'", ground.worktree)
     shell(ground, "sed -i 's/^3$/mine/' a", ground.worktree)
     assert refused(ground) == "trunk-dirty"
     shell(ground, "sed -i 's/^mine$/3/' a; echo mine >untracked", ground.worktree)
@@ -188,29 +186,22 @@ def test_git_on_an_agents_files_is_jailed(tmp_path: Path) -> None:
     secret.write_text("secret\n")
     index = tmp_path / "own/index"
     index.parent.mkdir()
-    for kind, allowed in ((Git, True), (JailedGit, False)):
-        git = kind(str(ground.root / ".git"), str(ground.root))
-        environment = {"GIT_INDEX_FILE": str(index)}
-        (ground.root / "a").unlink()
-        git.run("read-tree", "-m", "-u", "HEAD", environment=environment)
-        git.run("checkout-index", "-a", "-f", environment=environment)
-        assert (ground.root / "a").read_text() == "a\n"
-        assert git.run("hash-object", "--", str(ground.root / "a")).out
-        tries = (
-            ("hash-object", "--", str(secret)),
-            ("checkout-index", "-a", f"--prefix={outside}/"),
-            ("checkout-index", "-a", f"--prefix={ground.root}/.git/hooks/"),
-        )
-        for words in tries:
-            if allowed:
-                git.run(*words, environment=environment)
-            else:
-                with pytest.raises(GitFailed):
-                    git.run(*words, environment=environment)
-        assert outside.exists() == allowed
-        assert (ground.root / ".git/hooks/a").exists() == allowed
-        for path in (outside / "a", ground.root / ".git/hooks/a"):
-            path.unlink(missing_ok=True)
-        if outside.exists():
-            outside.rmdir()
-        index.unlink()
+    git = JailedGit(str(ground.root / ".git"), str(ground.root))
+    environment = {"GIT_INDEX_FILE": str(index)}
+    (ground.root / "a").unlink()
+    git.run("read-tree", "-m", "-u", "HEAD", environment=environment)
+    git.run("checkout-index", "-a", "-f", environment=environment)
+    assert (ground.root / "a").read_text() == "a\n"
+    assert git.run("hash-object", "--", str(ground.root / "a")).out
+    tries = (
+        ("hash-object", "--", str(secret)),
+        ("hash-object", "--", str(ground.root / ".git/config")),
+        ("checkout-index", "-a", f"--prefix={outside}/"),
+        ("checkout-index", "-a", f"--prefix={ground.root}/.git/hooks/"),
+    )
+    for words in tries:
+        with pytest.raises(GitFailed):
+            git.run(*words, environment=environment)
+    assert not outside.exists()
+    assert not (ground.root / ".git/hooks/a").exists()
+    assert (ground.root / ".git/config").stat().st_size

@@ -219,7 +219,7 @@ def test_the_canary_stays_alive(trap: Trap, place: Place, monkeypatch: pytest.Mo
     monkeypatch.setenv("HOME", str(place.root))
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    git = Git(place.git_dir, place.repo)
+    git = Git(place.git_dir, own_tree=str(place.repo))
     with suppress(GitFailed):
         git.run(*trap.words, input=trap.text.encode(), environment={"GIT_COMMITTER_NAME": "T"})
     assert not place.mark.exists()
@@ -231,16 +231,16 @@ def test_attributes_still_hold_where_they_execute_nothing(place: Place) -> None:
     plain(place, "add", ".gitattributes")
     keys(("filter.f.smudge", "CANARY"))(place)
     (place.repo / "a.txt").unlink()
-    Git(place.git_dir, place.repo).run("checkout-index", "-f", "-a")
+    Git(place.git_dir, own_tree=str(place.repo)).run("checkout-index", "-f", "-a")
     assert (place.repo / "a.txt").read_bytes() == b"one\r\n"
 
 
 def test_a_filter_runs_when_it_was_asked_for(place: Place) -> None:
     """A filter named by the caller does its work; another one does not."""
     keys(("filter.f.smudge", "CANARY"))(place)
-    Git(place.git_dir, place.repo, filters=("other",)).run(*CHECKOUT)
+    Git(place.git_dir, own_tree=str(place.repo), filters=("other",)).run(*CHECKOUT)
     assert not place.mark.exists()
-    Git(place.git_dir, place.repo, filters=("f",)).run(*CHECKOUT)
+    Git(place.git_dir, own_tree=str(place.repo), filters=("f",)).run(*CHECKOUT)
     assert place.mark.exists()
 
 
@@ -249,7 +249,7 @@ def test_a_merge_driver_is_replaced_by_the_ordinary_merge(place: Place) -> None:
     keys(("merge.m.driver", "true"))(place)
     words = ("merge-tree", "--write-tree", "--name-only", "side", "other")
     assert plain(place, *words).returncode == 0
-    git = Git(place.git_dir, place.repo)
+    git = Git(place.git_dir, own_tree=str(place.repo))
     ended = git.run(*words, ok=(0, 1))
     assert ended.status == 1
     blob = git.text("cat-file", "blob", f"{ended.out.split()[0].decode()}:a.txt")
@@ -258,7 +258,7 @@ def test_a_merge_driver_is_replaced_by_the_ordinary_merge(place: Place) -> None:
 
 def test_a_key_that_appears_later_is_neutral_too(place: Place) -> None:
     """Configuration that changed after the first command is looked at again."""
-    git = Git(place.git_dir, place.repo)
+    git = Git(place.git_dir, own_tree=str(place.repo))
     git.run(*CHECKOUT)
     keys(("filter.f.smudge", "CANARY"))(place)
     git.run(*CHECKOUT)

@@ -97,7 +97,7 @@ def test_time_runs_out_for_the_whole_group(repo: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Git, "start", noted)
     (repo / ".gitattributes").write_text("*.slow filter=slow\n")
-    git = Git(repo / ".git", repo, settings=(("filter.slow.clean", "sleep 1000"),))
+    git = Git(repo / ".git", own_tree=str(repo), settings=(("filter.slow.clean", "sleep 1000"),))
     with pytest.raises(GitFailed) as raised:
         git.run("hash-object", "--stdin", "--path=x.slow", input=b"x", timeout=1.0)
     assert raised.value.reference == "git-timeout"
@@ -106,7 +106,7 @@ def test_time_runs_out_for_the_whole_group(repo: Path, monkeypatch: pytest.Monke
 
 def test_output_has_a_limit(repo: Path) -> None:
     """A command that writes more than was agreed is stopped; one below the limit is not."""
-    git = Git(repo / ".git", repo, output_limit=41)
+    git = Git(repo / ".git", own_tree=str(repo), output_limit=41)
     assert len(git.run("rev-parse", "main").out) == 41
     with pytest.raises(GitFailed) as raised:
         git.run("rev-parse", "main", "main")
@@ -117,7 +117,7 @@ def test_without_a_work_tree_none_is_assumed(repo: Path) -> None:
     """Git must not take the current directory for the files of the repository."""
     with pytest.raises(GitFailed, match="exit status 128"):
         Git(repo / ".git").run("status")
-    assert Git(repo / ".git", repo).run("status", "--porcelain").out == b""
+    assert Git(repo / ".git", own_tree=str(repo)).run("status", "--porcelain").out == b""
 
 
 def test_only_harmless_variables_may_be_set(repo: Path) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from launcher.vcs import patience
 from launcher.vcs.harvest.decide import kept_places
 from launcher.vcs.quarantine import lock as private_lock
 from launcher.vcs.quarantine import record
-from launcher.vcs.worktrees import lock, patience
+from launcher.vcs.worktrees import lock
 from launcher.vcs.worktrees.models import Worktree
 from launcher.vcs.worktrees.request import Options
 from launcher.vcs.worktrees.service import WorktreeService

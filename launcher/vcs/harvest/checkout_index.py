@@ -13,9 +13,12 @@ import shutil
 import stat
 from collections.abc import Callable
 
+from launcher.jail.remove import remove_tree
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.harvest.checks import EMPTY_TREE
 from launcher.vcs.harvest.journal import Entry
+from launcher.vcs.jailed_git import JailedGit
+from launcher.vcs.quarantine.inside import Inside
 from policy.errors import Refusal
 
 _PATIENCE = 120.0
@@ -42,17 +45,14 @@ def bring_forward(entry: Entry, git: Git, directory: str, serial: str, step: Cal
     target = f"{entry.git_dir}/index"
     beside = f"{entry.git_dir}/paddock-index-{serial}"
     _clear(target, beside)
-    making = f"{directory}/index-{serial}"
-    for path in (making, f"{making}.lock"):
-        _unlink(path)
+    own = f"{directory}/index-{serial}"  # which git in its jail may write
+    making = f"{own}/index"
+    remove_tree(own)
+    os.mkdir(own, 0o700)
     exists = os.path.exists(target)
     if exists:
         shutil.copy2(target, making)
-    # Commits and the index alone: with the checkout at hand git would read its `.gitattributes`, of whatever kind.
-    nothing = f"{directory}/nothing-{serial}"
-    os.makedirs(nothing, mode=0o700, exist_ok=True)
-    objects = git.variant(work_tree=nothing, settings=_SETTINGS)
-    git = git.variant(work_tree=entry.path, settings=_SETTINGS)
+    objects = git.variant(_SETTINGS)
     where = {"GIT_INDEX_FILE": making}
     empty = EMPTY_TREE[len(new)]
     if not exists:
@@ -63,23 +63,23 @@ def bring_forward(entry: Entry, git: Git, directory: str, serial: str, step: Cal
         except GitFailed:
             # What is staged differs from both: it stays, path by path.
             _path_by_path(objects, making, old or empty, new)
-    os.rmdir(nothing)
     # Without mounts a command may have removed the submodule's directory, or put a link there.
     there = os.path.isdir(entry.path) and os.path.realpath(entry.path) == entry.path
-    if there and not _trapped(git, entry.path, making):
+    if there and not _trapped(objects, entry.path, making):
+        files = JailedGit(git.git_dir, entry.path, settings=_SETTINGS)
         try:
             # In this order: the option counts for what comes after it (git-update-index(1)).
             words = ("update-index", "--ignore-submodules", "--refresh")
-            if git.run(*words, ok=(0, 1), environment=where, timeout=_PATIENCE).status == 1:
-                _unknown(git, where)
+            if files.run(*words, ok=(0, 1), environment=where, timeout=_PATIENCE).status == 1:
+                _unknown(files, where)
         except GitFailed as error:
             if error.reference != "git-timeout":
                 raise
             _unlink(f"{making}.lock")  # the index is right without: only the user's first `git status` takes longer
-    _put(making, beside, target, step)
+    _put(own, beside, target, step)
 
 
-def _unknown(git: Git, where: dict[str, str]) -> None:
+def _unknown(git: JailedGit, where: dict[str, str]) -> None:
     """Takes what is known of files that seem changed out of the index: the user's own git is to compare them.
 
     No filter has run here. Where a file is what a filter makes of its entry (Git LFS, line endings), the user's git
@@ -106,14 +106,9 @@ def _trapped(git: Git, root: str, index: str) -> bool:
         while directory:
             directory = directory.rpartition("/")[0]
             directories.add(directory)
-    for directory in directories:
-        try:
-            mode = os.lstat(f"{root}/{directory}/.gitattributes").st_mode
-        except OSError:
-            continue
-        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):  # a link is not followed by git
-            return True
-    return False
+    with Inside(root) as inside:
+        kinds = (inside.kind(os.path.join(directory, ".gitattributes")) for directory in directories)
+        return any(kind not in (None, stat.S_IFREG, stat.S_IFLNK) for kind in kinds)  # git follows no link there
 
 
 def _path_by_path(git: Git, index: str, old: str, new: str) -> None:
@@ -133,10 +128,15 @@ def _path_by_path(git: Git, index: str, old: str, new: str) -> None:
     git.run("update-index", "--add", "--replace", "-z", "--index-info", input=lines, environment=where)
 
 
-def _put(making: str, beside: str, target: str, step: Callable[[str], None]) -> None:
+def _put(own: str, beside: str, target: str, step: Callable[[str], None]) -> None:
     """Puts a finished index in place, as git does: through `index.lock`, which only one can make."""
-    times = os.stat(making)
-    shutil.copyfile(making, beside)
+    with Inside(own) as inside:
+        content = inside.read("index")
+    if content is None:
+        raise Refusal("index-unusable", f"git in its jail has left no index for {target}")
+    times = os.lstat(f"{own}/index")
+    with open(beside, "xb") as file:
+        file.write(content)
     os.chmod(beside, os.stat(target).st_mode & 0o777 if os.path.exists(target) else times.st_mode & 0o777)
     # Entries that changed later than the index was read count as racy, whatever we do in between.
     os.utime(beside, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -155,7 +155,7 @@ def _put(making: str, beside: str, target: str, step: Callable[[str], None]) -> 
     os.rename(f"{target}.lock", target)
     step("tidy the index")
     os.unlink(beside)
-    _unlink(making)
+    remove_tree(own)
 
 
 def _clear(target: str, beside: str) -> None:

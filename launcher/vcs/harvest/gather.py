@@ -4,9 +4,9 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from launcher.vcs import gitlinks, way
+from launcher.vcs import gitlinks, skeleton, way
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import agent_objects, checks, skeleton, taking_in, transfer
+from launcher.vcs.harvest import agent_objects, checks, taking_in, transfer
 from launcher.vcs.harvest.jail import Jailed, Reading
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
 from launcher.vcs.harvest.trusted import Quarantine

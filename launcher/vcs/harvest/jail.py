@@ -44,7 +44,8 @@ class Jailed:
         words: tuple[str, ...],
         reading: Reading,
         *,
-        stdin: bytes = b"",
+        stdin: bytes | IO[bytes] = b"",
+        writes: bool = False,
         stdout: int | IO[bytes] = subprocess.PIPE,
         memory: int = 4 << 30,
         patience: float = 900,
@@ -55,6 +56,7 @@ class Jailed:
             words: the sub-command and its arguments.
             reading: what it may read.
             stdin: what it reads from standard input.
+            writes: it adds to `reading.objects`, in place of reading there.
             stdout: as for `subprocess.Popen`.
             memory: bytes of private memory.
             patience: seconds until it is killed.
@@ -79,20 +81,23 @@ class Jailed:
             ("GIT_NO_LAZY_FETCH", "1"),
             ("GIT_TERMINAL_PROMPT", "0"),
         )
+        own = (reading.objects,)
         spec: confined.Spec = (
             reading.skeleton,
             (program, *words),
-            (tuple(dict.fromkeys((reading.skeleton, reading.objects, *reading.stores))), (), ()),
+            (tuple(dict.fromkeys((reading.skeleton, *reading.stores, *own))), own if writes else (), ()),
             environment,
-            (("memory", memory), ("file_size", 1 << 20), ("open_files", 1024)),
+            (("memory", memory), *(() if writes else (("file_size", 1 << 20),)), ("open_files", 1024)),
         )
         given = os.memfd_create("paddock-stdin", os.MFD_CLOEXEC)
         self._said = os.memfd_create("paddock-stderr", os.MFD_CLOEXEC)
         try:
-            with os.fdopen(os.dup(given), "wb") as file:
-                file.write(stdin)
-            os.lseek(given, 0, os.SEEK_SET)
-            self.process = start(spec, stdin=given, stdout=stdout, stderr=self._said)
+            if isinstance(stdin, bytes):
+                with os.fdopen(os.dup(given), "wb") as file:
+                    file.write(stdin)
+                os.lseek(given, 0, os.SEEK_SET)
+            source = given if isinstance(stdin, bytes) else stdin
+            self.process = start(spec, stdin=source, stdout=stdout, stderr=self._said)
         except BaseException:
             os.close(self._said)
             raise

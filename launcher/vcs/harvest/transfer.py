@@ -1,4 +1,5 @@
-"""The crossing: a jailed `pack-objects` writes what is new, a strict, bounded `index-pack` reads it into a quarantine.
+"""The crossing: a jailed `pack-objects` writes what is new, a strict, bounded `index-pack`, in a jail of its own, reads
+it into a quarantine.
 
 Objects in the quarantine are real (their names are their hashes) and well-formed (git-fsck(1), all warnings taken for
 errors), but nothing of the main repository points to them, and it does not see them.
@@ -9,9 +10,11 @@ import subprocess
 from typing import IO
 
 from launcher.vcs.git import Git, GitFailed, kill
+from launcher.vcs.harvest import packs
 from launcher.vcs.harvest.jail import Jailed, Reading
 from launcher.vcs.harvest.parts import Limits, Part
-from launcher.vcs.harvest.trusted import KEPT, Quarantine, bound_memory
+from launcher.vcs.harvest.trusted import KEPT, Quarantine
+from launcher.vcs.jailed_git import JailedGit
 from policy.errors import Refusal
 
 PATIENCE = 1800.0
@@ -19,6 +22,7 @@ PATIENCE = 1800.0
 
 _MOST_EXCLUDED = 200
 _HEADER = 12  # "PACK", version, number of objects: gitformat-pack(5)
+_BOUNDED = ("-c", "core.bigFileThreshold=64m", "-c", "core.packedGitLimit=256m", "-c", "core.packedGitWindowSize=64m")
 _PACK = ("pack-objects", "--revs", "--thin", "--stdout", "--delta-base-offset", "-q")
 
 
@@ -56,7 +60,7 @@ def take(part: Part, git: Git, reading: Reading, wanted: tuple[str, ...], direct
         if count > limits.objects:
             raise too_large(part, f"{count} objects, and {limits.objects} are taken at most", "--max-objects")
         if count:
-            failure = _index(part, git, stream, version, count, quarantine, limits)
+            failure = _index(part, reading, stream, version, count, quarantine, limits)
             if failure is not None:
                 stream.close()
                 if "early EOF" in failure.context:
@@ -68,43 +72,59 @@ def take(part: Part, git: Git, reading: Reading, wanted: tuple[str, ...], direct
 
 
 def _index(
-    part: Part, git: Git, stream: IO[bytes], version: int, count: int, quarantine: Quarantine, limits: Limits
+    part: Part, reading: Reading, stream: IO[bytes], version: int, count: int, quarantine: Quarantine, limits: Limits
 ) -> Refusal | None:
     """Reads the rest of a pack, whose header is known, into the quarantine. Returns what git objected to."""
-    bounded = git.variant(
-        settings=(
-            ("core.bigFileThreshold", "64m"),
-            ("core.packedGitLimit", "256m"),
-            ("core.packedGitWindowSize", "64m"),
-        ),
-    )
-    indexer = bounded.start(
-        *("index-pack", "--stdin", "--fix-thin", "--strict", f"--max-input-size={limits.pack}"),
-        f"--pack_header={version},{count}",
-        stdin=stream,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        environment=quarantine.environment,
-    )
+    words = ("index-pack", "--stdin", "--fix-thin", "--strict", f"--max-input-size={limits.pack}")
+    header = f"--pack_header={version},{count}"
+    into = reading._replace(objects=quarantine.directory)
     try:
-        bound_memory(indexer.pid)
-        _, err = indexer.communicate(timeout=PATIENCE)
-    except subprocess.TimeoutExpired:
-        return too_large(part, f"reading its pack took longer than {PATIENCE:.0f} seconds", "")
+        with Jailed((*_BOUNDED, *words, header), into, stdin=stream, writes=True, patience=PATIENCE) as jailed:
+            jailed.check(f"reading the pack of {part.label}")
+    except Refusal as refusal:
+        if "maximum allowed size" in refusal.context:
+            return too_large(part, f"its pack exceeds {limits.pack} bytes", "--max-size")
+        if refusal.reference == "harvest-unreadable":
+            return Refusal(
+                "harvest-malformed",
+                f"the commits of {part.label} are not taken over",
+                context=refusal.context or refusal.message,
+                hint=KEPT,
+            )
+        raise
+    return None
+
+
+def adopt(git: JailedGit, objects: str, commit: str, directory: str) -> None:
+    """Brings a commit that jailed git has made from a worktree's files into the repository.
+
+    Args:
+        git: that has made it.
+        objects: the object directory that it has written.
+        commit: its id.
+        directory: for a quarantine; must not exist.
+
+    Raises:
+        GitFailed, Refusal: it cannot be read.
+    """
+    os.makedirs(f"{directory}/pack", 0o700)
+    own = {"GIT_OBJECT_DIRECTORY": objects}
+    skeleton = git.skeleton()
+    packer = git.start(*_PACK, stdin=subprocess.PIPE, stdout=subprocess.PIPE, environment=own)
+    try:
+        assert packer.stdin is not None
+        assert packer.stdout is not None
+        known = git.run("rev-list", "--no-walk=unsorted", f"--max-count={_MOST_EXCLUDED}", "--all").out.split()
+        packer.stdin.write(commit.encode() + b"\n" + b"".join(b"^%s\n" % oid for oid in known))
+        packer.stdin.close()
+        packer.stdin = None
+        into = Reading(skeleton.path, directory, skeleton.stores)
+        words = (*_BOUNDED, "index-pack", "--stdin", "--fix-thin")
+        with Jailed(words, into, stdin=packer.stdout, writes=True, patience=PATIENCE) as jailed:
+            jailed.check("reading the pack of a backup")
     finally:
-        kill(indexer)
-    if indexer.returncode == 0:
-        return None
-    text = err.decode(errors="replace").strip()
-    if "maximum allowed size" in text:
-        return too_large(part, f"its pack exceeds {limits.pack} bytes", "--max-size")
-    lines = [line for line in text.splitlines() if line.strip()][-8:]
-    return Refusal(
-        "harvest-malformed",
-        f"the commits of {part.label} are not taken over",
-        context="\n".join((*lines, f"git index-pack --strict ended with status {indexer.returncode}")),
-        hint=KEPT,
-    )
+        kill(packer)
+    packs.migrate(directory, git.common_dir, lambda step: None)
 
 
 def check_sizes(part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ...], limits: Limits) -> None:

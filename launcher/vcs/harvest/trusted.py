@@ -1,15 +1,11 @@
-"""Git on the trusted repositories of a harvest: quarantines, and bounds for what unpacks an agent's pack."""
+"""Git on the trusted repositories of a harvest: quarantines, and where refs are."""
 
-import os
 from typing import NamedTuple
 
-from launcher.jail import syscalls
 from launcher.vcs.git import Git
 from launcher.vcs.quarantine.settings import quoted
 
 KEPT = "nothing is lost: the work stays in the private git directory; look at it with: paddock run -- git log"
-
-_RLIMIT_AS = 9  # asm-generic/resource.h
 
 
 class Quarantine(NamedTuple):
@@ -26,18 +22,6 @@ class Quarantine(NamedTuple):
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted(self.store),
             "GIT_QUARANTINE_PATH": self.directory,
         }
-
-
-def bound_memory(pid: int) -> None:
-    """Bounds the address space of a child that unpacks what an agent packed: half the machine's memory, or 4 GiB.
-
-    A delta of a few bytes can ask for as much memory as it likes.
-    """
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    most = max(1 << 30, min(4 << 30, physical // 2))
-    _, hard = syscalls.prlimit64(pid, _RLIMIT_AS)
-    most = min(most, hard)
-    syscalls.prlimit64(pid, _RLIMIT_AS, (most, most))
 
 
 def ref(git: Git, name: str) -> str:

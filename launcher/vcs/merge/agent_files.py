@@ -1,25 +1,17 @@
-"""The files of an agent's worktree, taken from one commit to another by git in a jail; and the agent's own git with it.
+"""The files of an agent's worktree, taken from one commit to another, and the agent's own git with them.
 
 Where the agent's sessions have ended, the next one finds out for itself where its branch is (`quarantine.renew`). A
 frozen one goes on where it stopped, so its branch and index are put right before it does.
 """
 
-import os
-import shutil
-import stat
-
-from launcher.vcs import way
+from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.merge.files import Files
-from launcher.vcs.merge.jailed_git import JailedGit
 from launcher.vcs.quarantine import contents, frozen
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.quarantine.refs import Head
-from launcher.vcs.scratch import Scratch
 from policy.errors import Refusal
-from policy.pasted import quoted
 
-_ASKED = (".gitattributes", ".gitignore")
 _UNDER_WAY = ("index.lock", "HEAD.lock", "MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge",
               "rebase-apply", "sequencer")  # fmt: skip
 
@@ -38,19 +30,13 @@ class AgentFiles(Files):
         super().__init__(git, run)
         self._ref = ref
         self._agent = agent
-        self._published = self._copy
-        self._scratch = Scratch()
-        self._copy = self._scratch.path("index")
-        self._environment = {"GIT_INDEX_FILE": self._copy}
 
     def check(self, old: str, new: str) -> None:
         """As `Files.check`.
 
         Raises:
-            Refusal: child-unreadable: git would wait for ever on what is there; child-busy: a frozen agent is in the
-                middle of something.
+            Refusal: child-busy: a frozen agent is in the middle of something.
         """
-        self._refuse_traps(old, new)
         self._follow(old, old)
         super().check(old, new)
 
@@ -61,46 +47,8 @@ class AgentFiles(Files):
 
     def recover(self, old: str, new: str) -> None:
         """As `Files.recover`; a frozen agent's own git follows."""
-        self._refuse_traps(old, new)
         super().recover(old, new)
         self._follow(old, new)
-
-    def _drop_copy(self) -> None:
-        super()._drop_copy()
-        if os.path.lexists(self._published):
-            os.unlink(self._published)
-
-    def _publish(self) -> None:
-        # With its time: entries that are younger than the index are looked at again.
-        shutil.copy2(self._copy, self._published)
-        self._copy, made = self._published, self._copy
-        try:
-            super()._publish()
-        finally:
-            self._copy = made
-
-    def _refuse_traps(self, old: str, new: str) -> None:
-        """Git opens some files wherever they are, and one that is no file may never answer."""
-        directories = {""}
-        for commit in (old, new):
-            listing = self._git.run("ls-tree", "-r", "-d", "-z", "--name-only", "--full-tree", commit).out
-            directories.update(os.fsdecode(name) for name in listing.split(b"\0"))
-        for directory in sorted(directories):
-            for name in _ASKED:
-                path = os.path.join(self._root, directory, name)
-                try:
-                    mode = os.lstat(path).st_mode
-                except OSError:
-                    continue
-                if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):  # git follows no such link
-                    seen = way.look(self._root, os.path.dirname(path))  # git follows a link to a directory
-                    raise Refusal(
-                        "child-unreadable",
-                        f"git cannot work in {self._root}",
-                        context=f"{path} is neither a file nor absent, and git would wait for it"
-                        + (f"; {seen.told}" if seen.link else ""),
-                        hint=f"remove {'the link' if seen.link else 'it'}: rm {quoted(seen.link or path)}",
-                    )
 
     def _follow(self, old: str, new: str) -> None:
         """Takes a frozen agent's branch, HEAD and index from `old` to `new`; does nothing where none is frozen.

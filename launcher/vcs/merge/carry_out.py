@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from typing import NamedTuple, Protocol
 
 from launcher.vcs.git import Git
+from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.journal import Journal, Move, Run, State
 from launcher.vcs.merge.agent_files import AgentFiles
 from launcher.vcs.merge.files import Files
-from launcher.vcs.merge.jailed_git import JailedGit
 from launcher.vcs.transaction import Transaction, Update
 from policy.errors import Refusal
 
@@ -23,7 +23,7 @@ KEPT = "refs/paddock/merge"
 
 
 class Checkout(Protocol):
-    """The files of a worktree that follow its branch: the user's (`Files`), or an agent's, moved by git in its jail."""
+    """The files of a worktree that follow its branch: a user's (`Files`), or an agent's, whose own git follows too."""
 
     def lock(self) -> None:
         """Keeps others from changing what is checked out; may be called again by the same run."""
@@ -266,18 +266,17 @@ def _content(path: str) -> str | None:
 def _parts(run: Run, hold: Sequence[int]) -> list[_Part]:
     parts = []
     for move in run.moves:
-        git = Git(move.git_dir, move.work_tree, hold=hold)
-        parts.append(_Part(move, git, _checkout(move, git, run.run_id, hold)))
+        parts.append(_Part(move, Git(move.git_dir, hold=hold), _checkout(move, run.run_id, hold)))
     return parts
 
 
-def _checkout(move: Move, git: Git, run: str, hold: Sequence[int]) -> Checkout | None:
+def _checkout(move: Move, run: str, hold: Sequence[int]) -> Checkout | None:
     if move.work_tree is None:
         return None
+    git = JailedGit(str(move.git_dir), str(move.work_tree), hold=hold)
     if not move.jailed:
         return Files(git, run)
-    jailed = JailedGit(str(move.git_dir), str(move.work_tree), hold=hold)
-    return AgentFiles(jailed, run, move.ref, None if move.agent is None else str(move.agent))
+    return AgentFiles(git, run, move.ref, None if move.agent is None else str(move.agent))
 
 
 def _turned(part: _Part) -> _Part:

@@ -100,7 +100,7 @@ class Check:
                 continue
             directory = os.path.join(root, link.path)
             os.makedirs(directory, exist_ok=True)
-            there = Git(inner.common_dir, directory)
+            there = Git(inner.common_dir, own_tree=directory)
             with Scratch() as trial:
                 environment = {"GIT_INDEX_FILE": trial.path("index")}
                 try:

@@ -3,15 +3,17 @@
 git's own two-way merge (git-read-tree(1), "Two Tree Merge") keeps unrelated changes in index and files, and refuses
 where they overlap. It works on a copy of the index, while `index.lock` is held under our name, so that no other git
 can commit from a half-way state, also after a crash. What a crash leaves is told apart from what the user wrote by
-content (`remains`).
+content (`remains`). Sessions may be at work in the same files: git is jailed, and everything else goes by descriptors.
 """
 
 import os
-import shutil
+import stat
 
-from launcher.vcs import below
-from launcher.vcs.git import Git, GitFailed
+from launcher.vcs import below, patience
+from launcher.vcs.git import GitFailed
+from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.merge import remains
+from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.scratch import Scratch
 from policy.errors import Refusal
 
@@ -19,21 +21,23 @@ _MARK = "paddock merge "
 
 
 class Files:
-    """Index and files of one trusted worktree.
+    """Index and files of one worktree.
 
     Args:
-        git: on the worktree, with its files.
+        git: on the worktree.
         run: name of the run, written into the lock.
     """
 
-    def __init__(self, git: Git, run: str) -> None:
-        assert git.work_tree is not None
+    def __init__(self, git: JailedGit, run: str) -> None:
         self._git = git
         self._root = git.work_tree
         self._run = run
         self._index = f"{git.git_dir}/index"
         self._lock = f"{git.git_dir}/index.lock"
-        self._copy = f"{git.git_dir}/index.paddock"
+        self._published = f"{git.git_dir}/index.paddock"
+        self._scratch = Scratch()
+        self._copy = self._scratch.path("index/copy")
+        os.mkdir(os.path.dirname(self._copy))
         self._environment = {"GIT_INDEX_FILE": self._copy}
         self._fresh: bytes | None = None
 
@@ -78,20 +82,16 @@ class Files:
         """Tries the way from `old` to `new` without writing any file; needs no `lock`.
 
         Raises:
-            Refusal: trunk-dirty: uncommitted work is in the way.
+            Refusal: trunk-dirty: uncommitted work is in the way; worktree-obstructed: git would wait for ever on what
+                is there.
         """
-        # Not beside the index: nothing would take a copy away that a crash has left there.
-        with Scratch() as scratch:
-            trial = Files(self._git, self._run)
-            trial._copy = scratch.path("index")
-            trial._environment = {"GIT_INDEX_FILE": trial._copy}
-            trial._prepare()
-            trial._read_tree("-n", "-m", "-u", old, new)
-            in_the_way = trial._ignored(old, new)
-            if self.locked_by() == self._run:
-                self._fresh = _content(trial._copy)
+        self._prepare()
+        self._read_tree("-n", "-m", "-u", old, new)
+        in_the_way = self._ignored(old, new)
         if in_the_way:
             raise self._dirty([f"{path} is ignored by git, and the merge would write it" for path in in_the_way])
+        if self.locked_by() == self._run:
+            self._fresh = self._content()
 
     def apply(self, old: str, new: str) -> None:
         """Takes files and index from `old` to `new`. `lock` must have been called.
@@ -103,8 +103,7 @@ class Files:
             self._prepare()
         else:
             # Nobody can have changed the index since `check`, and git looks at the files again.
-            with open(self._copy, "wb") as stream:
-                stream.write(self._fresh)
+            _write(self._copy, self._fresh, None)
             self._fresh = None
         self._read_tree("-m", "-u", old, new)
         self._publish()
@@ -142,33 +141,39 @@ class Files:
 
     def _write_missing(self, paths: list[str]) -> None:
         """Writes those of `paths` that are missing and that the index has."""
-        gone = [path for path in paths if not os.path.lexists(os.path.join(self._root, path))]
-        if not gone:
+        with Inside(self._root) as inside:
+            missing = {os.fsencode(path) for path in paths if not inside.exists(path)}
+        if not missing:
             return
-        content = b"".join(os.fsencode(path) + b"\0" for path in gone)
-        known = self._git.run("ls-files", "-z", "--cached", environment=self._environment).out.split(b"\0")
-        listed = frozenset(known)
-        content = b"".join(name + b"\0" for name in content.split(b"\0") if name in listed and name)
+        indexed = self._git.run("ls-files", "-z", "--cached", environment=self._environment).out.split(b"\0")
+        content = b"".join(name + b"\0" for name in indexed if name in missing)
         words = ("checkout-index", "-q", "-u", "-z", "--stdin")
         self._git.run(*words, input=content, environment=self._environment)
 
     def _prepare(self) -> None:
         """Makes the copy of the index, with up-to-date file times."""
-        if os.path.exists(self._index):
-            shutil.copy2(self._index, self._copy)
-        elif os.path.exists(self._copy):
-            os.unlink(self._copy)
+        try:
+            with open(self._index, "rb") as source:
+                _write(self._copy, source.read(), os.fstat(source.fileno()))
+        except FileNotFoundError:
+            self._drop_copy()
         # 1: some files differ, which read-tree looks at itself
-        self._git.run("update-index", "-q", "--refresh", ok=(0, 1), environment=self._environment)
+        patience.run(self._git, "update-index", "-q", "--refresh", ok=(0, 1), environment=self._environment)
 
     def _drop_copy(self) -> None:
-        for path in (self._copy, f"{self._copy}.lock"):
+        for path in (self._copy, f"{self._copy}.lock", self._published):
             if os.path.lexists(path):
                 os.unlink(path)
 
+    def _content(self) -> bytes | None:
+        """The copy as git in its jail has left it."""
+        with Inside(os.path.dirname(self._copy)) as inside:
+            return inside.read(os.path.basename(self._copy))
+
     def _read_tree(self, *words: str) -> None:
         try:
-            self._git.run("read-tree", *words, environment=self._environment)
+            run = patience.run if "-n" in words else JailedGit.run
+            run(self._git, "read-tree", *words, environment=self._environment)
         except GitFailed as error:
             if error.status != 128:
                 raise
@@ -186,17 +191,19 @@ class Files:
         """Untracked files that `apply` would write over: git takes the ignored ones among them for worthless."""
         added = [each.path for each in self.differences(old, new) if each.added and not each.is_submodule]
         met: list[str] = []
-        for path in added:
-            parts = path.split("/")
-            for depth in range(1, len(parts) + 1):
-                there = os.path.join(self._root, *parts[:depth])
-                if not os.path.lexists(there):
-                    break
-                if depth == len(parts) and os.path.isdir(there) and not os.path.islink(there):
-                    met += [f"{path}/{inner}" for inner, _ in below.files(there)]
-                elif depth == len(parts) or os.path.islink(there) or not os.path.isdir(there):
-                    met.append("/".join(parts[:depth]))
-                    break
+        with Inside(self._root) as inside:
+            for path in added:
+                parts = path.split("/")
+                for depth in range(1, len(parts) + 1):
+                    there = "/".join(parts[:depth])
+                    kind = inside.kind(there)
+                    if kind is None:
+                        break
+                    if depth == len(parts) and kind == stat.S_IFDIR:
+                        met += [f"{path}/{inner}" for inner, _ in below.files(self._root, at=there)]
+                    elif depth == len(parts) or kind != stat.S_IFDIR:
+                        met.append(there)
+                        break
         if not met:
             return []
         words = ("ls-files", "-z", "--cached")
@@ -204,21 +211,25 @@ class Files:
         return sorted({path for path in met if path not in known})[:8]
 
     def _publish(self) -> None:
-        descriptor = os.open(self._copy, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.rename(self._copy, self._index)
+        content = self._content()
+        if content is None:
+            raise Refusal("index-unusable", f"git in its jail has left no index for {self._root}")
+        # With its time: entries that are younger than the index are looked at again.
+        _write(self._published, content, os.lstat(self._copy))
+        os.rename(self._published, self._index)
 
     def _owner(self) -> str:
         run = self.locked_by()
         return f"; it belongs to the unfinished run {run}: paddock merge --resume" if run else ""
 
 
-def _content(path: str) -> bytes | None:
-    try:
-        with open(path, "rb") as stream:
-            return stream.read()
-    except FileNotFoundError:
-        return None
+def _write(path: str, content: bytes, like: os.stat_result | None) -> None:
+    """Writes an index, durably, with mode and time of another one."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o666), "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        if like is not None:
+            os.fchmod(stream.fileno(), stat.S_IMODE(like.st_mode))
+            os.utime(stream.fileno(), ns=(like.st_atime_ns, like.st_mtime_ns))
+        os.fsync(stream.fileno())

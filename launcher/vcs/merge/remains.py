@@ -6,9 +6,11 @@ removed, and the checkout then starts from files that are either git's or missin
 """
 
 import os
+import stat
 from typing import NamedTuple
 
-from launcher.vcs.git import Git
+from launcher.vcs.jailed_git import JailedGit
+from launcher.vcs.quarantine.inside import Inside
 
 _GITLINK = "160000"
 _LINK = "120000"
@@ -34,7 +36,7 @@ class Difference(NamedTuple):
         return any(side.mode == _GITLINK for side in self.sides)
 
 
-def sweep(git: Git, differences: list[Difference], environment: dict[str, str]) -> list[str]:
+def sweep(git: JailedGit, differences: list[Difference], environment: dict[str, str]) -> list[str]:
     """Removes the files that can be made again, and tells which paths are free now (removed, or missing before).
 
     Args:
@@ -42,38 +44,40 @@ def sweep(git: Git, differences: list[Difference], environment: dict[str, str]) 
         differences: what lies between the two commits.
         environment: names the index whose attributes say how content is written to files.
     """
-    assert git.work_tree is not None
     free: list[str] = []
     files: list[Difference] = []
-    for each in differences:
-        path = os.path.join(git.work_tree, each.path)
-        parent = os.path.dirname(path)
-        if each.is_submodule:
-            continue
-        if not os.path.lexists(path):
-            free.append(each.path)
-        elif os.path.realpath(parent) != os.path.normpath(parent):
-            continue  # below a symbolic link that the user has put there: not git's file
-        elif os.path.islink(path):
-            target = os.fsencode(os.readlink(path))
-            if any(side.mode == _LINK and target == _blob(git, side) for side in each.sides):
+    with Inside(git.work_tree) as inside:
+        for each in differences:
+            if each.is_submodule:
+                continue
+            kind = inside.kind(each.path)
+            if kind is None:
+                if not _is_behind_link(inside, each.path):  # one that the user has put there: not git's file
+                    free.append(each.path)
+            elif kind == stat.S_IFLNK:
+                target = os.fsencode(inside.link(each.path) or "")
+                if any(side.mode == _LINK and target == _blob(git, side) for side in each.sides):
+                    free.append(each.path)
+                    inside.remove(each.path)
+            elif kind == stat.S_IFREG:
+                files.append(each)
+        hashes = _hashes(git, [each.path for each in files], environment)
+        for each in files:
+            found = hashes.get(each.path)
+            if any(side.object_id == found for side in each.sides) or any(
+                _begins(git, inside, each.path, side, environment) for side in each.sides if side.mode != _LINK
+            ):
+                inside.remove(each.path)
                 free.append(each.path)
-                os.unlink(path)
-        elif os.path.isfile(path):
-            files.append(each)
-    hashes = _hashes(git, [each.path for each in files], environment)
-    for each in files:
-        path = os.path.join(git.work_tree, each.path)
-        found = hashes.get(each.path)
-        if any(side.object_id == found for side in each.sides) or any(
-            _begins(git, path, each.path, side, environment) for side in each.sides if side.mode != _LINK
-        ):
-            os.unlink(path)
-            free.append(each.path)
     return free
 
 
-def _hashes(git: Git, names: list[str], environment: dict[str, str]) -> dict[str, str]:
+def _is_behind_link(inside: Inside, path: str) -> bool:
+    parts = path.split("/")
+    return any(inside.kind("/".join(parts[:depth])) == stat.S_IFLNK for depth in range(1, len(parts)))
+
+
+def _hashes(git: JailedGit, names: list[str], environment: dict[str, str]) -> dict[str, str]:
     """Object ids that files would have if they were added; one process. Names with a newline are left out."""
     asked = [name for name in names if "\n" not in name and not name.startswith('"')]
     if not asked:
@@ -83,12 +87,12 @@ def _hashes(git: Git, names: list[str], environment: dict[str, str]) -> dict[str
     return dict(zip(asked, found, strict=True))
 
 
-def _blob(git: Git, side: Side) -> bytes:
+def _blob(git: JailedGit, side: Side) -> bytes:
     return git.run("cat-file", "blob", side.object_id).out
 
 
-def _begins(git: Git, path: str, name: str, side: Side, environment: dict[str, str]) -> bool:
+def _begins(git: JailedGit, inside: Inside, name: str, side: Side, environment: dict[str, str]) -> bool:
     """Whether the file is the beginning of what git would write for this side."""
     wanted = git.run("cat-file", "--filters", f"--path={name}", side.object_id, environment=environment).out
-    with open(path, "rb") as stream:
-        return wanted.startswith(stream.read(len(wanted) + 1))
+    content = inside.read(name, len(wanted))
+    return content is not None and wanted.startswith(content)

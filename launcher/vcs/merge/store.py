@@ -11,6 +11,7 @@ from launcher.vcs.merge.commits import CommitWriter
 from launcher.vcs.merge.gitlinks import Gitlink, gitlinks, with_gitlinks
 from launcher.vcs.quarantine.settings import quoted
 from launcher.vcs.scratch import Scratch
+from launcher.vcs.skeleton import Skeleton
 
 _FEW = 5
 """Commits from which on a process for all of them is less work than one for each."""
@@ -29,7 +30,8 @@ class Store:
 
     Merging reads attributes (`merge=union`, `-text`, `eol`) as `git merge` in a checkout of `ours` would: out of a
     private work tree that holds nothing but the `.gitattributes` files of `ours`. (An index would not do: merge-tree
-    never reads it. Without a work tree of its own, git would look where it happens to be started.)
+    never reads it. Without a work tree of its own, git would look where it happens to be started.) Agents wrote those
+    files, so it works in a skeleton: no configuration names a driver for what they ask for.
 
     Args:
         git_dir: its git directory; trusted.
@@ -42,7 +44,9 @@ class Store:
         self._scratch = Scratch()
         self._tree = self.scratch("tree")
         os.mkdir(self._tree)
-        self.git = Git(git_dir, self._tree, hold=hold)
+        self.git = Git(git_dir, hold=hold)
+        self._skeleton = Skeleton(self.git)
+        self._merging = Git(self._skeleton.path, own_tree=self._tree, settings=self._skeleton.settings, hold=hold)
         self.git_dir = git_dir
         self._environment: dict[str, str] = {}
         if not keep:
@@ -52,6 +56,7 @@ class Store:
             }
             os.mkdir(self.scratch("objects"))
         self._who = dict(who) | self._environment
+        self._merging_environment = {"GIT_OBJECT_DIRECTORY": f"{git_dir}/objects"} | self._environment
         self._attributes_of: str | None = None
         self._attributes_fixed = False
         self._commits = 0
@@ -166,7 +171,7 @@ class Store:
         self._use_attributes(attributes)
         words = ("merge-tree", "--write-tree", "-z", "--messages", ours, theirs)
         # 1: conflicts
-        ended = self.git.run(*words, ok=(0, 1, 128), environment=self._environment)
+        ended = self._merging.run(*words, ok=(0, 1, 128), environment=self._merging_environment)
         if ended.status == 128:
             if _UNRELATED in ended.err:
                 return None
@@ -182,7 +187,7 @@ class Store:
         self._use_attributes(attributes)
         lines = "".join(f"{ours} {theirs}\n" for ours, theirs in pairs).encode()
         words = ("merge-tree", "--write-tree", "-z", "--messages", "--stdin")
-        found = self.git.run(*words, input=lines, environment=self._environment)
+        found = self._merging.run(*words, input=lines, environment=self._merging_environment)
         return report.parse_many(found.out)
 
     def commit(self, tree: str, parents: Sequence[str], message: str) -> str:
@@ -219,10 +224,10 @@ class Store:
         os.mkdir(self._tree)
         if entries:
             index = self.scratch("attributes")
-            environment = self._environment | {"GIT_INDEX_FILE": index}
+            environment = self._merging_environment | {"GIT_INDEX_FILE": index}
             content = b"".join(entry + b"\0" for entry in entries)
-            self.git.run("update-index", "-z", "--index-info", input=content, environment=environment)
-            self.git.run("checkout-index", "--all", "--quiet", environment=environment)
+            self._merging.run("update-index", "-z", "--index-info", input=content, environment=environment)
+            self._merging.run("checkout-index", "--all", "--quiet", environment=environment)
             os.unlink(index)
         self._attributes_of = commit
 

@@ -40,8 +40,8 @@ class Target(NamedTuple):
     worktree: str | None
 
     def git(self) -> Git:
-        """Git on that repository, with the files of the worktree if there is one."""
-        return Git(self.git_dir, self.worktree)
+        """Git on that repository."""
+        return Git(self.git_dir)
 
 
 class Listed(NamedTuple):
@@ -135,7 +135,7 @@ def checked_out_at(git_dir: str, common_dir: str, root: str | None) -> Target:
     Raises:
         Refusal: trunk-unborn.
     """
-    git = Git(git_dir, root)
+    git = Git(git_dir)
     symbolic = os.fsdecode(git.run("symbolic-ref", "--quiet", "HEAD", ok=(0, 1)).out).strip()
     commit = git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", ok=(0, 1)).out.decode().strip()
     if not commit:

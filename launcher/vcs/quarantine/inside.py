@@ -89,13 +89,44 @@ class Inside:
 
     def exists(self, path: str) -> bool:
         """Whether there is anything of that name, whatever it is."""
+        return self.kind(path) is not None
+
+    def kind(self, path: str) -> int | None:
+        """The type of what has that name (`stat.S_IFMT`); None when nothing has, or a link is on the way there."""
+        found = self._status(path)
+        return None if found is None else found.st_mode & 0o170000
+
+    def size(self, path: str) -> int | None:
+        """The bytes of what has that name; None as for `kind`."""
+        found = self._status(path)
+        return None if found is None else found.st_size
+
+    def _status(self, path: str) -> os.stat_result | None:
         try:
-            os.close(syscalls.open_inside(self._fd, path, os.O_PATH | os.O_NOFOLLOW))
+            fd = syscalls.open_inside(self._fd, path, os.O_PATH | os.O_NOFOLLOW)
         except OSError as error:
             if error.errno in _ABSENT:
-                return False
+                return None
             raise
-        return True
+        try:
+            return os.fstat(fd)
+        finally:
+            os.close(fd)
+
+    def link(self, path: str) -> str | None:
+        """The text of the symbolic link `path`; None when there is none."""
+        try:
+            fd = syscalls.open_inside(self._fd, path, os.O_PATH | os.O_NOFOLLOW)
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return None
+            raise
+        try:
+            return os.readlink("", dir_fd=fd)
+        except FileNotFoundError:  # readlink(2) of what is no link
+            return None
+        finally:
+            os.close(fd)
 
     def write(self, path: str, content: bytes, *, mode: int = 0o600, time: int | None = None) -> None:
         """Replaces the file `path`, making the directories above it. What stands in the way is renamed.
@@ -165,11 +196,11 @@ class Inside:
         finally:
             os.close(source)
 
-    def make(self, path: str) -> None:
+    def make(self, path: str, *, mode: int = 0o700) -> None:
         """Makes the directory `path` and those above it, where they are missing (OSError)."""
-        os.close(self._above(f"{path}/.")[0])
+        os.close(self._above(f"{path}/.", mode)[0])
 
-    def _above(self, path: str) -> tuple[int, str]:
+    def _above(self, path: str, mode: int = 0o700) -> tuple[int, str]:
         """The directory that holds `path`, made when it is missing: (descriptor for the caller to close, name)."""
         *parents, name = path.split("/")
         directory = os.dup(self._fd)
@@ -180,7 +211,7 @@ class Inside:
                 except (FileNotFoundError, NotADirectoryError) as error:  # Linux says the latter of a link, too
                     if isinstance(error, NotADirectoryError):
                         _put_aside(parent, directory)
-                    os.mkdir(parent, 0o700, dir_fd=directory)
+                    os.mkdir(parent, mode, dir_fd=directory)
                     inner = os.open(parent, _DIRECTORY, dir_fd=directory)
             finally:
                 os.close(directory)

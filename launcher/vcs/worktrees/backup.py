@@ -3,9 +3,13 @@
 import os
 import time
 
-from launcher.vcs import below, gitlinks
+from launcher.vcs import below, gitlinks, patience
 from launcher.vcs.git import Git
-from launcher.vcs.worktrees import files, kept, patience, strangers, unwatched
+from launcher.vcs.harvest import transfer
+from launcher.vcs.jailed_git import JailedGit
+from launcher.vcs.quarantine.inside import Inside
+from launcher.vcs.scratch import Scratch
+from launcher.vcs.worktrees import files, kept, strangers, unwatched
 from launcher.vcs.worktrees.creation import IDENTITY
 from launcher.vcs.worktrees.models import Part, Worktree
 
@@ -33,8 +37,8 @@ def keep(worktree: Worktree) -> list[tuple[str, str]]:
             continue
         place = os.fspath(part.path)
         gone = os.path.realpath(place) != place or not os.path.isdir(place)
-        git = Git(os.fspath(part.git_dir), None if gone else place)  # which is where git is started
-        commit = _commit(git, part, worktree, commits)
+        git = Git(os.fspath(part.git_dir))
+        commit = _head(git) if gone else _commit(JailedGit(git.git_dir, place), part, worktree, commits)
         if commit is None:
             continue
         commits[part.name] = commit
@@ -52,7 +56,7 @@ def keep_heads(worktree: Worktree) -> list[tuple[str, str]]:
     made: list[tuple[str, str]] = []
     for part in filter(lambda part: part.linked, worktree.parts):  # stores of their own are kept as a whole
         oid = files.head(os.fspath(part.git_dir))
-        git = Git(os.fspath(part.common_dir), part.git_dir)
+        git = Git(os.fspath(part.common_dir))
         if not oid or oid.startswith("ref: ") or not kept.is_loose(git, oid):
             continue
         ref = f"{PREFIX}/{worktree.worktree_id}/{oid[:12]}"
@@ -61,14 +65,18 @@ def keep_heads(worktree: Worktree) -> list[tuple[str, str]]:
     return made
 
 
-def _commit(git: Git, part: Part, worktree: Worktree, commits: dict[str, str]) -> str | None:
-    head = git.run("rev-parse", "--verify", "--quiet", "HEAD", ok=(0, 1, 128)).out.decode("ascii").strip()
-    if git.work_tree is None:
-        return head or None  # the commits need not be gone
-    index = f"{git.git_dir}/paddock-backup-index-{os.urandom(4).hex()}"
-    own = {"GIT_INDEX_FILE": index}
-    try:
-        git.run("read-tree", head, environment=own) if head else git.run("read-tree", "--empty", environment=own)
+def _head(git: Git) -> str | None:
+    return git.run("rev-parse", "--verify", "--quiet", "HEAD", ok=(0, 1, 128)).out.decode("ascii").strip() or None
+
+
+def _commit(git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, str]) -> str | None:
+    head = _head(git)
+    with Scratch() as scratch:
+        index, objects = scratch.path("index"), scratch.path("objects")
+        for directory in (index, objects):
+            os.mkdir(directory)
+        own = {"GIT_INDEX_FILE": f"{index}/index"}
+        git.repository.run("read-tree", head or "--empty", environment=own)
         links: set[bytes] = set()
         changed: list[bytes] = []
         if head:
@@ -80,6 +88,7 @@ def _commit(git: Git, part: Part, worktree: Worktree, commits: dict[str, str]) -
         others = git.run("ls-files", "--others", "--exclude-standard", "-z").out.split(b"\0")
         for name in filter(None, others):
             changed += _below(part, name, links) if name.endswith(b"/") else [name]
+        own["GIT_OBJECT_DIRECTORY"] = objects
         if changed:
             paths = b"".join(name + b"\0" for name in changed)
             git.run("update-index", "--add", "--remove", "--replace", "-z", "--stdin", input=paths, environment=own)
@@ -89,14 +98,12 @@ def _commit(git: Git, part: Part, worktree: Worktree, commits: dict[str, str]) -
                 entry = f"160000 {commits[inner.name]}\t{relative}\0"
                 git.run("update-index", "-z", "--index-info", input=os.fsencode(entry), environment=own)
         tree = git.run("write-tree", environment=own).out.decode("ascii").strip()
-    finally:
-        for path in (index, f"{index}.lock"):
-            if os.path.lexists(path):
-                os.unlink(path)
-    if head and tree == git.text("rev-parse", f"{head}^{{tree}}"):
-        return head
-    words = ["commit-tree", "-m", f"paddock: backup of {worktree.path}", *(["-p", head] if head else []), tree]
-    return git.run(*words, environment=_AUTHOR).out.decode("ascii").strip()
+        if head and tree == git.text("rev-parse", f"{head}^{{tree}}"):
+            return head
+        words = ["commit-tree", "-m", f"paddock: backup of {worktree.path}", *(["-p", head] if head else []), tree]
+        commit = git.run(*words, environment=_AUTHOR | own).out.decode("ascii").strip()
+        transfer.adopt(git, objects, commit, scratch.path("quarantine"))
+    return commit
 
 
 def _below(part: Part, name: bytes, links: set[bytes]) -> list[bytes]:
@@ -107,9 +114,10 @@ def _below(part: Part, name: bytes, links: set[bytes]) -> list[bytes]:
 def _inside(part: Part, name: bytes) -> list[bytes]:
     """The files in a directory of a part, or what is there in place of one."""
     root = os.fsencode(part.path)
-    if os.path.islink(root + b"/" + name) or not os.path.isdir(root + b"/" + name):
-        return [name]
-    found = below.files(os.fsdecode(root + b"/" + name), _is_git)
+    with Inside(os.fspath(part.path)) as inside:
+        if not inside.is_directory(os.fsdecode(name)):
+            return [name]
+    found = below.files(os.fsdecode(root), _is_git, at=os.fsdecode(name))
     return [name + b"/" + os.fsencode(path) for path, entry in found if not _is_git(entry.name)]
 
 

@@ -4,13 +4,14 @@ import os
 
 from pydantic import BaseModel, ConfigDict
 
-from launcher.vcs import checkout, large
+from launcher.vcs import checkout, large, patience
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.harvest.outstanding import COMMITS
+from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.quarantine.record import directory_of
-from launcher.vcs.worktrees import files, ignored, kept, patience, processes, strangers, unwatched
+from launcher.vcs.worktrees import files, ignored, kept, processes, strangers, unwatched
 from launcher.vcs.worktrees.ignored import Ignored
 from launcher.vcs.worktrees.kept import Kept
 from launcher.vcs.worktrees.models import Part, State, Worktree
@@ -197,7 +198,7 @@ def _part(part: Part, worktree: Worktree, user: UserConfig) -> PartCondition:
     if os.path.realpath(place) != place or not os.path.isdir(place):
         return PartCondition(name=part.name, problem=f"{place} is gone, or was replaced")
     # The git directory is named, never found by the `.git` in the files: that one an agent may have replaced.
-    git = Git(git_dir, place, settings=user.ignores)
+    git = JailedGit(git_dir, place, settings=user.ignores)
     try:
         return _examined(git, part, worktree)
     except GitFailed as failure:
@@ -213,7 +214,7 @@ def _without_files(part: Part, worktree: Worktree) -> PartCondition:
     if not text:
         return PartCondition(name=part.name, problem=f"its git directory {git_dir} is gone")
     if text.startswith("ref: "):
-        git = Git(os.fspath(part.common_dir), git_dir)
+        git = Git(os.fspath(part.common_dir))
         tip = git.run("rev-parse", "--verify", "--quiet", text.removeprefix("ref: "), ok=(0, 1, 128)).out.decode()
         return PartCondition(
             name=part.name,
@@ -222,7 +223,7 @@ def _without_files(part: Part, worktree: Worktree) -> PartCondition:
             ahead=_ahead(git, tip.strip(), part),
             kept=kept.beside(git, part, worktree, tip.strip() or None),
         )
-    git = Git(os.fspath(part.common_dir), git_dir)
+    git = Git(os.fspath(part.common_dir))
     return PartCondition(
         name=part.name,
         head=text,
@@ -242,13 +243,14 @@ def _ahead(git: Git, head: str, part: Part) -> int:
     return int(git.run(*words, ok=(0, 128)).out or b"0") if head else 0
 
 
-def _examined(git: Git, part: Part, worktree: Worktree) -> PartCondition:
+def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
     text = files.head(git.git_dir)
     branch = text.removeprefix("ref: refs/heads/") if text.startswith("ref: refs/heads/") else None
     found = git.run("rev-parse", "--verify", "--quiet", "HEAD", ok=(0, 1, 128))
     head = found.out.decode("ascii").strip() or None
     # Without --ignore-submodules git would start itself in directories whose git directory an agent may have made.
-    words = ("status", "--porcelain=v2", "-z", "--no-renames", "--ignore-submodules=all", "--untracked-files=normal")
+    words = ("status", "--porcelain=v2", "-z", "--no-renames", "--ignore-submodules=all", "--untracked-files=normal",
+             "--ignored=traditional")  # fmt: skip
     records = patience.run(git, *words).out.split(b"\0")
     large_ones = _large(git, records, os.fspath(part.path))
     changed = [os.fsdecode(record.split(b" ", _PATH_AT[record[:2]])[-1]) for record in records
@@ -270,14 +272,15 @@ def _examined(git: Git, part: Part, worktree: Worktree) -> PartCondition:
         uncommitted=tuple(os.path.normpath(f"{inside}/{name}") for name in (modified + new)[:_MOST_NAMED]),
         strangers=tuple(strangers.in_places_of_submodules(git, part, worktree)), operation=operation,
         detached=detached, kept=kept.beside(git, part, worktree, head), lagging=lagging,
-        ignored=_ignored(git, part, worktree),
+        ignored=_ignored([os.fsdecode(record[2:]) for record in records if record[:2] == b"! "], part, worktree),
     )  # fmt: skip
 
 
-def _ignored(git: Git, part: Part, worktree: Worktree) -> Ignored:
+def _ignored(names: list[str], part: Part, worktree: Worktree) -> Ignored:
     """What git ignores in a part, without the parts inside it and copies that are as in the parent (`--copy`)."""
     inner = tuple(os.path.relpath(other.path, part.path) for other in worktree.parts if other is not part)
-    return ignored.look(git, lambda name: name.rstrip("/") in inner or _copied(name, part, worktree))
+    counted = [name for name in names if name.rstrip("/") not in inner and not _copied(name, part, worktree)]
+    return ignored.look(os.fspath(part.path), counted)
 
 
 def _large(git: Git, records: list[bytes], root: str) -> set[str]:
@@ -344,7 +347,7 @@ def _moved_gitlinks(git: Git, part: Part, worktree: Worktree) -> tuple[list[str]
 def _own_stores(git_dir: str) -> tuple[str, ...]:
     found = []
     for name, store in checkout.module_dirs(f"{git_dir}/modules", "", Present()):
-        git = Git(store, store)  # not its own core.worktree: the files may be missing
+        git = Git(store)
         loose = git.run("rev-parse", "--verify", "--quiet", "HEAD", ok=(0, 1, 128)).out.decode("ascii").split()
         if git.run("rev-list", "--max-count=1", "--all", *loose, "--not", "--remotes").out:
             found.append(name)

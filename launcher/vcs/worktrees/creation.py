@@ -11,8 +11,10 @@ from launcher.jail.remove import remove_tree
 from launcher.vcs.checkout import Checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
+from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.quarantine import record as private
 from launcher.vcs.quarantine import swap_journal
+from launcher.vcs.scratch import Scratch
 from launcher.vcs.worktrees import copying, files, lock, module_stores, parallel
 from launcher.vcs.worktrees.models import Part, State, Worktree
 from launcher.vcs.worktrees.proposal import propose
@@ -114,15 +116,17 @@ class Creation:
 
     def _sparse(self, worktree: Worktree, parent: Checkout, options: Options, shared: int) -> None:
         """Restricts the main part to some directories: the ones asked for, or the parent's."""
-        git = Git(os.fspath(worktree.main.git_dir), os.fspath(worktree.staging), hold=(shared,))
+        git = Git(os.fspath(worktree.main.git_dir), hold=(shared,))
         if options.sparse is not None:
             directories = "".join(f"{directory}\n" for directory in options.sparse)
-            git.run("sparse-checkout", "set", "--cone", "--stdin", input=os.fsencode(directories))
+            with Scratch() as empty:  # there are no files yet that it could move
+                sparse = git.variant((), own_tree=empty.name)
+                sparse.run("sparse-checkout", "set", "--cone", "--stdin", input=os.fsencode(directories))
             return
         patterns = Present().read(f"{parent.git_dir}/info/sparse-checkout", 16 << 20)
         if patterns is None or parent.git_dir == git.git_dir:
             return
-        above = Git(parent.git_dir, parent.root)
+        above = Git(parent.git_dir)
         if above.run("config", "--type=bool", "--get", "core.sparseCheckout", ok=(0, 1)).out != b"true\n":
             return
         os.makedirs(f"{git.git_dir}/info", exist_ok=True)
@@ -156,12 +160,15 @@ class Creation:
                               context=f"{place} is something else in the commit around it")  # fmt: skip
         files.write_pointer(place, git_dir)
         settings = (*options.settings(), *self._user.of_filters(options.filters))
-        git = Git(git_dir, place, filters=options.filters, settings=settings, hold=(kept,))
-        whole = not (options.filters or os.path.lexists(f"{git_dir}/info/sparse-checkout"))
-        algorithm = "sha256" if len(part.base) == 64 else "sha1"
         try:
-            if not (whole and parallel.check_out(git, options.processes(), algorithm, IDENTITY)):
+            if options.filters:  # programmes of the user's
+                git = Git(git_dir, own_tree=place, filters=options.filters, settings=settings, hold=(kept,))
                 git.run("read-tree", "-m", "-u", "HEAD", environment=IDENTITY)
+            else:
+                algorithm = "sha256" if len(part.base) == 64 else "sha1"
+                parallel.check_out(
+                    JailedGit(git_dir, place, settings=settings, hold=(kept,)), options.processes(), algorithm
+                )
         except GitFailed as failure:
             failure.hint = "nothing was left behind; free some space, or see whether `git fsck` is content"
             raise

@@ -4,15 +4,13 @@ It keeps no worktree from being removed, and no backup has it. So it is named.
 """
 
 import os
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterable
 from itertools import islice
 
 from pydantic import BaseModel, ConfigDict
 
 from launcher.vcs import below
-from launcher.vcs.git import Git
-from launcher.vcs.worktrees import patience
+from launcher.vcs.quarantine.inside import Inside
 
 _NAMED = 5
 MOST_FILES = 20_000
@@ -44,25 +42,17 @@ class Ignored(BaseModel):
         return f"{least}{self.files} file{'' if self.files == 1 else 's'}, {_readable(self.size)}: {shown}{rest}"
 
 
-def look(git: Git, known: Callable[[str], bool]) -> Ignored:
+def look(root: str, places: Iterable[str]) -> Ignored:
     """The ignored files of a part; empty directories are none.
 
     Args:
-        git: with a work tree.
-        known: whether a place is none that counts.
-
-    Raises:
-        GitFailed: git failed.
-        Refusal: worktree-obstructed.
+        root: of its files.
+        places: what git says is ignored, relative to `root`; with a slash behind it, it is a directory.
     """
-    assert git.work_tree is not None
-    words = ("ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "--no-empty-directory", "-z")
     names: list[str] = []
     files = size = 0
-    for name in map(os.fsdecode, filter(None, patience.run(git, *words).out.split(b"\0"))):
-        if known(name):
-            continue
-        here, bytes_ = _measured(f"{git.work_tree}/{name}", MOST_FILES - files)
+    for name in places:
+        here, bytes_ = _measured(root, name, MOST_FILES - files)
         files, size = files + here, size + bytes_
         names += [name] if here else []
         if files >= MOST_FILES:
@@ -70,22 +60,20 @@ def look(git: Git, known: Callable[[str], bool]) -> Ignored:
     return Ignored(names=tuple(names), files=files, size=size, more=files >= MOST_FILES)
 
 
-def _measured(path: str, most: int) -> tuple[int, int]:
-    """(number of files, bytes) of a file, or of a directory and all below it; with a slash behind it, it is one."""
-    if path.endswith("/"):
-        found = (_size(partial(entry.stat, follow_symlinks=False)) for _, entry in below.files(path))
-    else:
-        found = (_size(look) for look in (partial(os.lstat, path),))
-    sizes = [size for size in islice(found, most) if size is not None]
+def _measured(root: str, name: str, most: int) -> tuple[int, int]:
+    """(number of files, bytes) of a file, or of a directory and all below it."""
+    if not name.endswith("/"):
+        with Inside(root) as inside:
+            found = inside.size(name)
+            return (0, 0) if found is None else (1, found)
+    sizes = [_size(entry) for _, entry in islice(below.files(root, at=name), most)]
     return len(sizes), sum(sizes)
 
 
-def _size(look: "Callable[[], os.stat_result]") -> int | None:
-    """Bytes of a file; 0 where that is closed to us, None where it is gone."""
+def _size(entry: "os.DirEntry[str]") -> int:
+    """Bytes of a file; 0 where that is closed to us, or gone."""
     try:
-        return look().st_size
-    except FileNotFoundError:
-        return None
+        return entry.stat(follow_symlinks=False).st_size
     except OSError:
         return 0
 

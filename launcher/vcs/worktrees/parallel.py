@@ -8,12 +8,13 @@ what a checkout notes has a fixed size. Format: gitformat-index(5), version 2.
 
 import hashlib
 import os
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import NamedTuple
 
-from launcher.vcs.git import Git
+from launcher.vcs.jailed_git import JailedGit
+from launcher.vcs.quarantine.inside import Inside
+from launcher.vcs.scratch import Scratch
 
 LEAST = 2_000
 """Files for which more than one process is worth it."""
@@ -66,80 +67,88 @@ class _Index(NamedTuple):
         return _with_checksum(self.content[:8] + (end - start).to_bytes(4) + entries, self.algorithm)
 
 
-def check_out(git: Git, workers: int, algorithm: str, environment: Mapping[str, str]) -> bool:
-    """Writes the files of HEAD into an empty work tree, and the index. False when that is not for this: it did nothing.
+def check_out(git: JailedGit, workers: int, algorithm: str) -> None:
+    """Writes the files of HEAD into an empty work tree, and the index.
 
     Args:
-        git: on a new worktree, without sparse checkout and filters.
+        git: on a new worktree.
         workers: processes at most.
         algorithm: of the repository's object ids: ``sha1`` or ``sha256``.
-        environment: as for `Git.run`.
 
     Raises:
         GitFailed: git failed; files may have been written.
         OSError: the index or a directory cannot be written.
     """
-    if workers < 2:
-        return False
-    plain = git.variant(work_tree=git.work_tree, settings=_PLAIN)
-    plain.run("read-tree", "HEAD", environment=environment)
-    path = f"{git.git_dir}/index"
-    base = _read(path, algorithm)
-    if base is None or base.size < LEAST:
-        os.unlink(path)
-        return False
+    with Scratch() as scratch:
+        index = scratch.path("index")
+        environment = {"GIT_INDEX_FILE": index}
+        sparse = os.path.lexists(f"{git.git_dir}/info/sparse-checkout")
+        base = None
+        if workers > 1 and not sparse:
+            git.variant(_PLAIN).repository.run("read-tree", "HEAD", environment=environment)
+            base = _read(scratch.name, "index", algorithm)
+        if base is None or base.size < LEAST:
+            if os.path.lexists(index):
+                os.unlink(index)
+            git.run("read-tree", "-m", "-u", "HEAD", environment=environment)
+            content = _content(scratch.name, "index")
+        else:
+            content = _by_parts(git.variant(_PLAIN), scratch, base, workers)
+    _put(f"{git.git_dir}/index", content)
+
+
+def _by_parts(git: JailedGit, scratch: Scratch, base: _Index, workers: int) -> bytes:
+    """Writes the files of an index, `base`, by several gits. Returns the index that knows the files' times."""
     if b".gitattributes\0" in base.content:
         # Whole before any file beside them is written: what they say counts for it.
         names = [name for name in map(base.name, range(base.size)) if name.rpartition(b"/")[2] == b".gitattributes"]
         paths = b"".join(name + b"\0" for name in names)
-        plain.run("checkout-index", "-q", "-u", "-z", "--stdin", input=paths, environment=environment)
-        base = _read(path, algorithm)
-        assert base is not None
+        words = ("checkout-index", "-q", "-u", "-z", "--stdin")
+        git.run(*words, input=paths, environment={"GIT_INDEX_FILE": scratch.path("index")})
+        written = _read(scratch.name, "index", base.algorithm)
+        assert written is not None
+        base = written
     ends = [base.size * number // workers for number in range(workers + 1)]
-    for end in ends[1:-1]:
-        _make_shared(os.fsencode(git.work_tree or ""), base.name(end - 1), base.name(end))
-    own = [f"{path}-paddock-{number}" for number in range(workers)]
-    try:
-        with ThreadPoolExecutor(workers) as pool:
-            running = []
-            for place, (start, end) in zip(own, pairwise(ends), strict=True):
-                with open(place, "xb") as file:
-                    file.write(base.part(start, end))
-                where = {**environment, "GIT_INDEX_FILE": place}
-                running.append(pool.submit(plain.run, "checkout-index", "-q", "-u", "-a", environment=where))
-            for future in running:
-                future.result()
-        _put(path, _joined(base, own, ends))
-    finally:
-        for place in own:
-            for name in (place, f"{place}.lock"):
-                if os.path.lexists(name):
-                    os.unlink(name)
-    return True
+    with Inside(git.work_tree) as inside:
+        for end in ends[1:-1]:
+            _make_shared(inside, base.name(end - 1), base.name(end))
+    with ThreadPoolExecutor(workers) as pool:
+        running = []
+        for number, (start, end) in enumerate(pairwise(ends)):
+            os.mkdir(scratch.path(str(number)))
+            where = scratch.path(f"{number}/index")
+            with open(where, "xb") as file:
+                file.write(base.part(start, end))
+            running.append(
+                pool.submit(git.run, "checkout-index", "-q", "-u", "-a", environment={"GIT_INDEX_FILE": where})
+            )
+        for future in running:
+            future.result()
+    parts = [_content(scratch.name, f"{number}/index") for number in range(workers)]
+    return _joined(base, parts, ends)
 
 
-def _make_shared(root: bytes, before: bytes, after: bytes) -> None:
+def _make_shared(inside: Inside, before: bytes, after: bytes) -> None:
     """Makes the directories that two neighbours have in common, which two gits would both want to make."""
-    shared = root
+    shared: list[bytes] = []
     for one, other in zip(before.split(b"/")[:-1], after.split(b"/")[:-1], strict=False):
         if one != other:
             break
-        shared += b"/" + one
-        os.makedirs(shared, exist_ok=True)
+        shared.append(one)
+    if shared:
+        inside.make(os.fsdecode(b"/".join(shared)), mode=0o777)
 
 
-def _joined(base: _Index, own: list[str], ends: list[int]) -> bytes:
+def _joined(base: _Index, parts: list[bytes], ends: list[int]) -> bytes:
     """The index with each part as its own git has left it."""
     pieces = [base.content[:_HEADER]]
-    for place, (start, end) in zip(own, pairwise(ends), strict=True):
-        with open(place, "rb") as file:
-            content = file.read()
+    for content, (start, end) in zip(parts, pairwise(ends), strict=True):
         begin, size = base.places[start], base.places[end] - base.places[start]
         for entry in {start, end - 1} if end > start else ():
             at, stop = base.places[entry], base.places[entry + 1]
             # All but the times, which come first.
             if content[at - begin + _HEADER + _STAT : stop - begin + _HEADER] != base.content[at + _STAT : stop]:
-                raise OSError(f"{place}: git has changed entries that it was not asked for")
+                raise OSError("git has changed entries of its index that it was not asked for")
         pieces.append(content[_HEADER : _HEADER + size])
     digest = hashlib.new(base.algorithm).digest_size
     pieces.append(base.content[base.places[-1] : -digest])
@@ -151,26 +160,31 @@ def _with_checksum(content: bytes, algorithm: str) -> bytes:
 
 
 def _put(path: str, content: bytes) -> None:
-    """Replaces the index as git does, through its lock."""
+    """Makes an index as git does, through its lock."""
     descriptor = os.open(f"{path}.lock", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
-            os.fchmod(file.fileno(), os.stat(path).st_mode & 0o777)
         os.rename(f"{path}.lock", path)
     except BaseException:
         os.unlink(f"{path}.lock")
         raise
 
 
-def _read(path: str, algorithm: str) -> _Index | None:
+def _content(directory: str, name: str) -> bytes:
+    """What git in its jail has left there."""
+    with Inside(directory) as inside:
+        content = inside.read(name)
+    if content is None:
+        raise OSError(f"git has left no index at {directory}/{name}")
+    return content
+
+
+def _read(directory: str, name: str, algorithm: str) -> _Index | None:
     """An index; None when it is of another version, or empty."""
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-    except FileNotFoundError:
-        return None
-    if content[:8] != b"DIRC\0\0\0\2":
+    with Inside(directory) as inside:
+        content = inside.read(name)
+    if content is None or content[:8] != b"DIRC\0\0\0\2":
         return None
     return _Index(content, _places(content, _STAT + hashlib.new(algorithm).digest_size), algorithm)
 

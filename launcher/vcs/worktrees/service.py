@@ -228,7 +228,7 @@ class WorktreeService:
         return Present(swap.originals(self._state))
 
     def _part(self, root: str, git_dir: str, name: str) -> Part:
-        git = Git(git_dir, root)
+        git = Git(git_dir)
         text = files.head(git_dir)
         branch = text.removeprefix("ref: refs/heads/") if text.startswith("ref: refs/heads/") else None
         base = git.text("rev-parse", "--verify", "HEAD")

@@ -6,15 +6,16 @@ Users keep settings of their own in tracked files that way (git-update-index(1),
 
 import os
 
-from launcher.vcs.git import Git
+from launcher.vcs import patience
+from launcher.vcs.jailed_git import JailedGit
+from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.scratch import Scratch
-from launcher.vcs.worktrees import patience
 
 _SKIPPED = b"S"
 _GITLINK = b"160000"
 
 
-def changed(git: Git) -> list[bytes]:
+def changed(git: JailedGit) -> list[bytes]:
     """Such files that are there, and not as the index has them; paths relative to the work tree.
 
     Args:
@@ -24,19 +25,18 @@ def changed(git: Git) -> list[bytes]:
         Refusal: worktree-obstructed.
         GitFailed: git failed.
     """
-    assert git.work_tree is not None
-    root = os.fsencode(git.work_tree)
     entries = b""
-    for record in git.run("ls-files", "-v", "--stage", "-z").out.split(b"\0"):
-        mark, _, entry = record.partition(b" ")
-        told, _, path = entry.partition(b"\t")
-        if (mark == _SKIPPED or mark.islower()) and told[:6] != _GITLINK and os.path.lexists(root + b"/" + path):
-            entries += entry + b"\0"
+    with Inside(git.work_tree) as inside:
+        for record in git.run("ls-files", "-v", "--stage", "-z").out.split(b"\0"):
+            mark, _, entry = record.partition(b" ")
+            told, _, path = entry.partition(b"\t")
+            if (mark == _SKIPPED or mark.islower()) and told[:6] != _GITLINK and inside.exists(os.fsdecode(path)):
+                entries += entry + b"\0"
     if not entries:
         return []
     with Scratch() as scratch:
         own = {"GIT_INDEX_FILE": scratch.path("index")}
-        git.run("update-index", "-z", "--index-info", input=entries, environment=own)
+        git.repository.run("update-index", "-z", "--index-info", input=entries, environment=own)
         patience.run(git, "update-index", "-q", "--refresh", ok=(0, 1), environment=own)
         names = git.run("diff-files", "--name-only", "-z", environment=own).out.split(b"\0")
     return [name for name in names if name]

@@ -10,7 +10,8 @@ import stat
 from collections.abc import Iterable, Mapping
 
 from launcher.vcs import below
-from launcher.vcs.git import Completed, Git, GitFailed
+from launcher.vcs.git import Completed, GitFailed
+from launcher.vcs.jailed_git import JailedGit
 from policy.errors import Refusal
 from policy.pasted import quoted
 
@@ -20,7 +21,9 @@ SOON = 3.0
 _OPENED = frozenset({".gitattributes", ".gitignore", ".gitmodules"})
 
 
-def run(git: Git, *words: str, ok: Iterable[int] = (0,), environment: Mapping[str, str] | None = None) -> Completed:
+def run(
+    git: JailedGit, *words: str, ok: Iterable[int] = (0,), environment: Mapping[str, str] | None = None
+) -> Completed:
     """Runs a command that only reads, or may be repeated all the same.
 
     Args:
@@ -38,8 +41,10 @@ def run(git: Git, *words: str, ok: Iterable[int] = (0,), environment: Mapping[st
     except GitFailed as failure:
         if failure.reference != "git-timeout":
             raise
-    assert git.work_tree is not None
     check(git.work_tree)
+    index = (environment or {}).get("GIT_INDEX_FILE")
+    if index is not None and os.path.lexists(f"{index}.lock"):
+        os.unlink(f"{index}.lock")
     return git.run(*words, ok=ok, environment=environment)
 
 
