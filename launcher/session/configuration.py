@@ -7,10 +7,9 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.session import guarded_files, written
 from launcher.session.places import Places, places
 from launcher.session.trust import Trust
-from launcher.vcs import disk
+from launcher.vcs import disk, guarded_files, written
 from policy import config
 from policy.config import merge
 from policy.config.layer import Kind, Layer, parse, shipped
@@ -167,7 +166,7 @@ def _project(path: str, kind: Kind, root: str, own: Places, trust: Trust) -> Lay
 def _explicit(config_file: str, root: str, own: Places, trust: Trust) -> Layer:
     trail = disk.Names().walk(os.path.abspath(config_file))
     canonical = trail.canonical
-    trees = (root, *written.trees(own))
+    trees = (root, *written.trees(own.state))
     if any(disk.decided_in(tree, trail) for tree in trees):
         # It lies where agents write: naming it on the command line is no proof that anybody read it today. Nor does it
         # lie elsewhere because a link there leads out: to the private home, say, where they write as well.

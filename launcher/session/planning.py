@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.jail import probe, seccomp
-from launcher.session import cache, configuration, implied, messages, providers, repositories, state, written
+from launcher.session import cache, configuration, implied, messages, providers, repositories, state
 from launcher.session.machine import Machine
 from launcher.session.places import Places, made
 from launcher.session.private_home import make_private_home
 from launcher.session.programs import find_command
 from launcher.session.trust import Trust
-from launcher.vcs import checkout
+from launcher.vcs import checkout, written
 from launcher.vcs.quarantine import left_open
 from launcher.vcs.worktrees import files
 from launcher.vcs.worktrees.naming import worktree_id as worktree_id
@@ -86,7 +86,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     found = checkout.find(
         os.path.join(cwd, start) if start else cwd, machine, exact=start is not None, hint=checkout.WITH_OPTION
     )
-    recorded = written.trees(places)
+    recorded = written.trees(places.state)
     if start:
         _check_way(os.path.join(cwd, start), found.root, recorded, machine)
     here = machine.resolve(cwd) or cwd
@@ -158,8 +158,8 @@ def prepare(planned: Planned, places: Places) -> None:
 
     The Plan depends on both being there, so that they are made again.
     """
-    written.remember(places, planned.plan)
-    planned.machine.kind(written.path_of(places))
+    written.remember(places.state, planned.plan)
+    planned.machine.kind(written.path_of(places.state))
     home = state.home_of(places, planned.plan.worktree_id)
     make_private_home(home, planned.git_dir, planned.seeds)
     planned.machine.kind(home)

@@ -11,8 +11,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from launcher.session import guarded_files
 from launcher.session.places import made, unusable
+from launcher.vcs import guarded_files
 from policy.errors import Refusal
 
 _NAME = "trust.json"

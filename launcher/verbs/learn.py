@@ -4,9 +4,9 @@ import json
 import os
 
 from launcher import cli
-from launcher.session import messages, own_terminal, places, report_file, teach, written
+from launcher.session import messages, own_terminal, places, report_file, teach
 from launcher.session.machine import Machine
-from launcher.vcs import checkout, disk
+from launcher.vcs import checkout, disk, written
 from launcher.verbs import help_page
 from launcher.verbs import run as runs
 from policy import proposal
@@ -140,7 +140,7 @@ def _tell_written(path: str, options: cli.Parsed, command: list[str], lesson: te
 
 def _in_worktree(path: str, options: cli.Parsed) -> bool:
     """Whether a file lies where the command, or another one, can write, so that `--config` wants it trusted first."""
-    trees = (_root(options), *written.trees(places.places(os.environ)))
+    trees = (_root(options), *written.trees(places.places(os.environ).state))
     return any(disk.in_hands_of(tree, os.path.abspath(path)) for tree in trees)
 
 

@@ -1,7 +1,11 @@
 """Where an index names a submodule that is not populated, git outside finds nothing that a command has put there."""
 
+import os
 import shlex
 import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +23,72 @@ git config core.fsmonitor 'touch {ran}; false'
 git config user.name A; git config user.email a@example.invalid
 echo more >more; git add more 2>/dev/null; git commit -q -m 'agent: Planted.' 2>/dev/null
 """
+
+
+_OLD_LAYOUT = """
+set -e
+git init -q sub; cd sub
+git config user.name A; git config user.email a@example.invalid
+echo '* filter=planted' >.gitattributes; echo one >file
+git add . ; git commit -qm 'agent: Planted.'; echo two >file
+mkfifo flips; git config include.path ../flips
+cd ..; printf '[submodule "sub"]\\n\\tpath = sub\\n' >.gitmodules
+"""
+
+
+@contextmanager
+def answered(fifo: Path, harmless: str, evil: str) -> Iterator[list[str]]:
+    """Plays the agent who exchanges a file of configuration: git that lists it reads `harmless`, git at work `evil`.
+
+    Gives the command lines of those who have read.
+    """
+    readers: list[str] = []
+    over = threading.Event()
+
+    def serve() -> None:
+        while True:
+            with open(fifo, "w") as file:
+                if over.is_set():
+                    return
+                words = next(filter(None, map(_reading, os.listdir("/proc"))), "")
+                readers.append(words)
+                file.write(harmless if "--list" in words else evil)
+
+    def _reading(pid: str) -> str:
+        try:
+            opened = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+            words = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+        except OSError:
+            return ""
+        return words if str(fifo) in opened and "git" in words.partition(" ")[0] else ""
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield readers
+    finally:
+        over.set()
+        with open(fifo):
+            thread.join()
+
+
+def test_no_git_outside_obeys_a_submodule_that_an_agent_made(user_paddock: Paddock) -> None:
+    """Its git directory lies in the tree: adopting leaves it alone, and so does whatever looks at the worktree later.
+
+    Checking its configuration first would not do, for it can be another one when git reads it.
+    """
+    here, ran = user_paddock, user_paddock.place / "ran"
+    ended = here.run("--git", "private", "--", "sh", "-c", _OLD_LAYOUT)
+    assert ended.returncode == 0, ended.stderr
+    evil = f'[filter "planted"]\n\tclean = touch {ran}; cat\n'
+    with answered(here.worktree / "sub/flips", "", evil) as readers:
+        adopted = here.call("worktree", "adopt", ".")
+        status = here.call("worktree", "status", here.worktree.name)
+    assert not ran.exists()
+    assert readers == []
+    assert adopted.returncode == 0, adopted.stderr
+    assert "sub carries its git directory inside" in adopted.stderr
+    assert "sub" in status.stdout  # what lies there is told as work that could be lost
 
 
 @pytest.fixture

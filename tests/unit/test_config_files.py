@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.session import configuration, guarded_files
+from launcher.session import configuration
 from launcher.session.configuration import load, review, sources, write_example
 from launcher.session.trust import Trust
+from launcher.vcs import guarded_files
 from policy.config import flags
 from policy.errors import Refusal
 

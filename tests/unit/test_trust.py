@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.session import guarded_files
 from launcher.session.trust import Trust, digest
+from launcher.vcs import guarded_files
 from launcher.verbs import init as init_verb
 from launcher.verbs import trust as trust_verb
 from policy.errors import Refusal

@@ -1,4 +1,4 @@
-"""The record of trees that jails could write, and what links in them grant: nothing."""
+"""The record of trees that jails could write: links in them grant nothing, and no git directory in them is ours."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from launcher.session import places, written
+from launcher.session import places
+from launcher.vcs import written
 from policy import promises
 from policy.errors import Refusal
 from policy.toolchains import discover
@@ -18,8 +19,9 @@ LINKS = {"/srv/shared/cache": "-> /srv/data", "/srv/shared/near": "-> there", "/
 
 
 @pytest.fixture
-def where(tmp_path: Path) -> places.Places:
-    return places.places({"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path / "run")})
+def where(tmp_path: Path) -> str:
+    """A state directory."""
+    return places.made(places.places({"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path / "run")}).state)
 
 
 @pytest.mark.parametrize("option", ["read", "write"])
@@ -53,7 +55,7 @@ def test_a_programme_behind_such_a_link_is_not_granted(tmp_path: Path) -> None:
     assert not granted(closed, python)
 
 
-def test_what_is_granted_is_on_record(where: places.Places, tmp_path: Path) -> None:
+def test_what_is_granted_is_on_record(where: str, tmp_path: Path) -> None:
     """The worktree, and every directory outside of it that can be written; nothing twice, and not the jail's own."""
     shared = tmp_path / "shared"
     shared.mkdir()
@@ -67,7 +69,7 @@ def test_what_is_granted_is_on_record(where: places.Places, tmp_path: Path) -> N
     assert os.stat(written.path_of(where)).st_mode & 0o777 == 0o600
 
 
-def test_an_entry_that_was_cut_short_spoils_no_other(where: places.Places) -> None:
+def test_an_entry_that_was_cut_short_spoils_no_other(where: str) -> None:
     """After a power failure: what is whole counts, and what comes next is whole, too."""
     written.remember(where, plan().replace(grants=()))
     with open(written.path_of(where), "ab") as file:
@@ -76,7 +78,7 @@ def test_an_entry_that_was_cut_short_spoils_no_other(where: places.Places) -> No
     assert {ROOT, "/next"} <= set(written.trees(where))
 
 
-def test_a_record_of_somebody_else_is_not_believed(where: places.Places) -> None:
+def test_a_record_of_somebody_else_is_not_believed(where: str) -> None:
     """Nor taken for an empty one."""
     written.remember(where, plan().replace(grants=()))
     os.chmod(written.path_of(where), 0o644)
@@ -84,11 +86,83 @@ def test_a_record_of_somebody_else_is_not_believed(where: places.Places) -> None
         written.trees(where)
 
 
-def test_a_full_record_forgets_what_is_gone(
-    where: places.Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_record_forgets_what_is_gone(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Worktrees come and go by the thousand; those that are there stay."""
     monkeypatch.setattr(written, "MOST", 3)
     for name in ("/gone/1", str(tmp_path), "/gone/2", "/gone/3"):
         written.remember(where, plan().replace(grants=(), worktree=name))
     assert written.trees(where) == (str(tmp_path), "/gone/3")
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"HOME": "/h/u"}, {"HOME": "/h/u", "XDG_STATE_HOME": "/s/"}, {"HOME": "/h", "XDG_STATE_HOME": "rel"}, {}],
+)
+def test_the_record_is_looked_for_where_launches_keep_it(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever runs git finds it by the environment, as `places` does."""
+    for name in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert written.user_state() == places.places(environment).state
+
+
+@pytest.fixture
+def main(tmp_path: Path, where: str) -> Path:
+    """A main checkout in which a session with a private git directory has been, and a linked worktree in it."""
+    for name in (".git/modules/lib", ".git/worktrees/one", "sub/.git", "one"):
+        (tmp_path / "main" / name).mkdir(parents=True)
+    written.remember(where, _session(tmp_path / "main"))
+    return tmp_path / "main"
+
+
+def _session(root: Path, *grants: Path, git: str = "private") -> Any:  # noqa: ANN401  # a Plan
+    return plan().replace(worktree=str(root), git=git, grants=tuple((str(path), "rw", "--rw") for path in grants))
+
+
+@pytest.mark.parametrize("name", ["", "/modules/lib", "/worktrees/one"])
+def test_the_git_directory_of_a_checkout_stays_its_users(main: Path, where: str, name: str) -> None:
+    """Jails cover it, so what lies in it is no agent's, unless a session had it to write."""
+    assert written.agents_tree(f"{main}/.git{name}", where) == ""
+    written.refuse_agents_git_dir(f"{main}/.git{name}", where)
+    written.remember(where, _session(main, git="shared"))
+    assert written.agents_tree(f"{main}/.git{name}", where) == str(main)
+    with pytest.raises(Refusal, match="agents could write"):
+        written.refuse_agents_git_dir(f"{main}/.git{name}", where)
+
+
+def test_a_git_directory_elsewhere_in_a_tree_is_an_agents(main: Path, where: str) -> None:
+    """A nested repository, a submodule's in the old layout, and whatever a link in the tree leads to."""
+    assert written.agents_tree(f"{main}/sub/.git", where) == str(main)
+    (main / "link").symlink_to(main.parent)
+    assert written.agents_tree(f"{main}/link/elsewhere/.git", where) == str(main)
+    assert written.agents_tree(f"{main}/../elsewhere/.git", where) == ""
+
+
+@pytest.mark.parametrize("granted", ["", ".git", ".git/objects"])
+def test_a_grant_over_a_git_directory_makes_it_an_agents(tmp_path: Path, where: str, granted: str) -> None:
+    """Whether it lies in what was granted, or around it."""
+    (tmp_path / "other/.git/objects").mkdir(parents=True)
+    written.remember(where, _session(tmp_path / "one", tmp_path / "other" / granted))
+    assert written.agents_tree(f"{tmp_path}/other/.git", where) == str(tmp_path / "other" / granted)
+
+
+def test_a_worktree_inside_a_bare_repository_leaves_it_its_users(tmp_path: Path, where: str) -> None:
+    """People keep them so; it is none of the directories that git itself has there."""
+    written.remember(where, _session(tmp_path / "project.git/one"))
+    assert written.agents_tree(f"{tmp_path}/project.git", where) == ""
+
+
+def test_what_the_user_vouches_for_counts_until_the_next_session(main: Path, where: str) -> None:
+    """A session there could write it again; and the record says so only then."""
+    with open(written.path_of(where), "ab") as file:
+        file.write(b"+" + os.fsencode(main / "sub/.git") + b"\0")
+    assert written.agents_tree(f"{main}/sub/.git", where) == ""
+    assert written.agents_tree(f"{main}/other/.git", where) == str(main)
+    written.remember(where, _session(main))
+    assert written.agents_tree(f"{main}/sub/.git", where) == str(main)
+    before = os.stat(written.path_of(where)).st_size
+    written.remember(where, _session(main))
+    assert os.stat(written.path_of(where)).st_size == before

@@ -14,8 +14,9 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from launcher.bridges.files import frames
 from launcher.bridges.files.scope import Scope
-from launcher.session import messages, planning, written
+from launcher.session import messages, planning
 from launcher.session.places import places
+from launcher.vcs import written
 from policy.errors import Refusal
 
 
@@ -66,7 +67,7 @@ def main(text: str) -> int:
     try:
         own = places(os.environ)
         planned = planning.make(dict(task.options), task.worker, task.root, own)
-        written.remember(own, planned.plan)
+        written.remember(own.state, planned.plan)
     except Refusal as refusal:
         messages.say(str(refusal))
         return refusal.exit_code

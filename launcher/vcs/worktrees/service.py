@@ -24,6 +24,7 @@ from launcher.vcs.worktrees.request import Options, Say, Step, Unharvested, quie
 from launcher.vcs.worktrees.store import WorktreeRepository
 from launcher.vcs.worktrees.user_config import UserConfig
 from policy.errors import Refusal
+from policy.plan import beneath
 
 NOBODY = UserConfig()
 """A user without a git configuration."""
@@ -145,7 +146,15 @@ class WorktreeService:
             if private_lock.is_of_another(found.git_dir, record.directory_of(self._state, worktree_id)):
                 self._clear(found.root)
             parts = [self._part(found.root, found.git_dir, "")]
-            parts += [self._part(module.path, module.git_dir, module.name) for module in found.submodules]
+            for module in found.submodules:
+                if beneath(module.git_dir, found.root):
+                    self._warn(
+                        f"submodule {module.name} carries its git directory inside, where agents can write it: it is "
+                        "no part of the worktree; `git submodule absorbgitdirs` moves it to its usual place, if it is "
+                        "yours"
+                    )
+                else:
+                    parts.append(self._part(module.path, module.git_dir, module.name))
             worktree = Worktree(
                 ticket=ticket if ticket is not None else os.path.basename(found.root),
                 main=parts[0],

@@ -1,0 +1,221 @@
+"""Trees that jails of this user were given to write, now or in former sessions, and the git directories in them.
+
+What a link in one of them leads to may be the choice of an agent: a directory that was shared with one session, and in
+which another one is granted something by name. So such a link grants nothing (`policy.ingredients.asked_for`). A git
+directory in one of them is never given to git outside of a jail (`refuse_agents_git_dir`).
+
+The record is one file in the user's state directory, which no jail can reach: entries in the order of the sessions,
+each ended by a NUL. ``/TREE``: a tree whose own `.git` no session could write. ``*/TREE``: all of it was writable.
+``+/DIRECTORY``: the user vouches for a git directory again, whatever the entries above say.
+"""
+
+import fcntl
+import os
+import pwd
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from launcher.vcs import guarded_files
+from launcher.vcs.disk import Names
+from policy import promises
+from policy.errors import Refusal
+from policy.plan import Plan, beneath
+
+NAME = "written"
+MOST = 4000
+"""Paths from which on those are left out, at the next record, that are no directories any more."""
+_LARGEST = 32 << 20
+_ALL, _VOUCHED = "*", "+"
+_GIT_OWN = frozenset(
+    {"branches", "hooks", "info", "lfs", "logs", "modules", "objects", "refs", "rr-cache", "worktrees"}
+)
+"""Directories of a git directory that git obeys or believes. A bare repository may hold worktrees beside them."""
+
+_parsed: tuple[tuple[str, tuple[int, ...]], tuple[str, ...]] | None = None
+
+
+def path_of(state: str) -> str:
+    """Where the record is, in Paddock's state directory."""
+    return os.path.join(state, NAME)
+
+
+def user_state() -> str:
+    """Paddock's state directory by this process's environment, as `launcher.session.places` has it."""
+    base = os.environ.get("XDG_STATE_HOME", "")
+    if base.startswith("/"):
+        return os.path.normpath(f"{base}/paddock")
+    home = os.environ.get("HOME", "")
+    if not home.startswith("/"):
+        try:
+            home = pwd.getpwuid(os.geteuid()).pw_dir
+        except KeyError:
+            home = "/"
+    return os.path.normpath(f"{home}/.local/state/paddock")
+
+
+def trees(state: str) -> tuple[str, ...]:
+    """Canonical paths of all trees on record, oldest first.
+
+    Refusals: state-not-ours (the record could be somebody else's), and those of `guarded_files.read`.
+    """
+    return tuple(dict.fromkeys(each.lstrip(_ALL) for each in _entries(state) if not each.startswith(_VOUCHED)))
+
+
+def agents_tree(git_dir: str, state: str | None = None) -> str:
+    """The tree on record in which a git directory lies, or is led to by a link; "" when no agent could write it.
+
+    The `.git` of a worktree's own root counts as no agent's, unless a session had it to write: jails cover it.
+
+    Args:
+        git_dir: absolute.
+        state: Paddock's state directory; by default that of this process's environment.
+
+    Refusals: as `trees`.
+    """
+    entries = _entries(user_state() if state is None else state)
+    if not entries:
+        return ""
+    trail = Names().walk(os.path.abspath(git_dir))
+    found = ""
+    for entry in entries:
+        tree = entry.lstrip(_ALL + _VOUCHED)
+        if entry.startswith(_VOUCHED):
+            found = "" if found and beneath(trail.reached, tree) else found
+        elif any(beneath(link, tree) for link, _ in trail.links):
+            found = tree
+        elif beneath(trail.reached, tree):
+            found = found if not entry.startswith(_ALL) and beneath(trail.reached, f"{tree}/.git") else tree
+        elif beneath(tree, trail.reached) and tree[len(trail.reached) + 1 :].partition("/")[0] in _GIT_OWN:
+            found = tree
+    return found
+
+
+def refuse_agents_git_dir(git_dir: str, state: str | None = None) -> None:
+    """Refuses a git directory that an agent could write, which git outside of a jail must not touch (`agents_tree`).
+
+    Refusals: git-dir-written, and those of `trees`.
+    """
+    tree = agents_tree(git_dir, state)
+    if tree:
+        raise Refusal(
+            "git-dir-written",
+            f"agents could write the git directory {git_dir}",
+            context=f"commands in jails could write {tree}; git outside of a jail would obey what they left",
+            hint="clone it to a place of your own, or git submodule absorbgitdirs in the checkout around, "
+            "after a look at its config and hooks",
+        )
+
+
+def granted(plan: Plan) -> tuple[str, ...]:
+    """What a Plan lets its command write on the disk, as entries of the record."""
+    found = [f"{_ALL}{plan.worktree}" if plan.git == "shared" else plan.worktree]
+    for path, access, source in plan.grants:
+        own = source == promises.OWN_TMP or path.startswith("@") or beneath(path, "/dev")
+        if "w" in access and not own and not beneath(path, plan.worktree) and os.path.isdir(path):
+            found.append(f"{_ALL}{path}")
+    return tuple(found)
+
+
+def remember(state: str, plan: Plan) -> None:
+    """Puts what a Plan grants on record, before anything runs with it.
+
+    Args:
+        state: Paddock's state directory, which exists.
+        plan: of the session.
+
+    Refusals: state-unusable, and those of `trees`.
+    """
+    wanted = granted(plan)
+    if not _missing(wanted, _entries(state)):
+        return
+    with _locked(state) as path:
+        known = _entries(state)
+        added = _missing(wanted, known)
+        try:
+            if len(known) + len(added) > MOST:
+                kept = (*(each for each in known if os.path.isdir(each.lstrip(_ALL + _VOUCHED))), *added)
+                guarded_files.replace(path, _packed(kept), 0o600)
+            elif added:
+                _append(path, _packed(added))
+        except OSError as error:
+            raise _unusable(path, error) from None
+
+
+def _missing(wanted: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
+    """Those that are not on record, or only above an entry by which the user vouches for something in them."""
+    missing = []
+    for entry in wanted:
+        last = max((at for at, each in enumerate(known) if each == entry), default=-1)
+        tree = entry.lstrip(_ALL)
+        vouched = any(each.startswith(_VOUCHED) and beneath(each[1:], tree) for each in known[last + 1 :])
+        if last < 0 or vouched:
+            missing.append(entry)
+    return tuple(missing)
+
+
+def _entries(state: str) -> tuple[str, ...]:
+    global _parsed
+    path = path_of(state)
+    try:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    except OSError as error:
+        raise _unusable(path, error) from None
+    key = (path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+    if _parsed is not None and _parsed[0] == key:
+        return _parsed[1]
+    content = guarded_files.read(path, follow=False, limit=_LARGEST)
+    if content is None:
+        return ()
+    if content.owner != os.geteuid() or content.mode & 0o077:
+        raise Refusal(
+            "state-not-ours",
+            f"{path} is not a private file of this user",
+            context=f"owner {content.owner}, mode {content.mode:04o}; expected owner {os.geteuid()}, mode 0600",
+            hint="remove it; what agents left in directories that were shared with them is then the user's to check",
+        )
+    parts = map(os.fsdecode, content.data.split(b"\0"))
+    entries = [each for each in parts if each.lstrip(_ALL + _VOUCHED).startswith("/")]
+    # Of an entry that is there more than once the last one counts: what was vouched for between them may have changed.
+    last = {each: at for at, each in enumerate(entries)}
+    result = tuple(each for at, each in enumerate(entries) if last[each] == at)
+    _parsed = (key, result)
+    return result
+
+
+def _packed(paths: tuple[str, ...]) -> bytes:
+    return b"".join(os.fsencode(path) + b"\0" for path in paths)
+
+
+def _append(path: str, data: bytes) -> None:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o600)
+    with os.fdopen(descriptor, "wb", buffering=0) as file:
+        # A NUL in front, too: the last entry may have been cut short by a power failure.
+        file.write(b"\0" + data)
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _locked(state: str) -> Iterator[str]:
+    """The record's path, while no other launch changes it (flock(2))."""
+    path = path_of(state)
+    try:
+        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        raise _unusable(f"{path}.lock", error) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield path
+    finally:
+        os.close(lock)
+
+
+def _unusable(path: str, error: OSError) -> Refusal:
+    return Refusal(
+        "state-unusable",
+        f"cannot read or write {path}",
+        context=error.strerror or str(error),
+        hint="free some space or make it writable, or point XDG_STATE_HOME elsewhere",
+    )
