@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple, Self
 
-from launcher.vcs import checkout, hardening
+from launcher.vcs import checkout, hardening, written
 from launcher.vcs.disk import Present
 from policy.errors import Refusal
 from policy.pasted import joined
@@ -117,6 +117,7 @@ class Git:
         self._settings = tuple(settings)
         self._hold = tuple(hold)
         self._known: tuple[object, list[hardening.Setting]] | None = None
+        self._asked = False
 
     def variant(self, settings: Iterable[hardening.Setting], *, own_tree: str | None = None) -> Self:
         """Git on the same repository with `settings` above this one's, and perhaps another tree of our own."""
@@ -165,6 +166,7 @@ class Git:
 
         Raises:
             GitFailed: another exit status, no git, out of time, or too much output. No process is left.
+            Refusal: git-dir-written: a session could write the git directory.
         """
         pipe = subprocess.PIPE
         process = self.start(
@@ -229,6 +231,10 @@ class Git:
         foreign = set(environment or ()) - hardening.PASSED
         if foreign:
             raise ValueError(f"not to be passed to git: {sorted(foreign)}")
+        if not self._asked:
+            for directory in {self.git_dir, self.common_dir}:
+                written.refuse_agents_git_dir(directory)
+            self._asked = True
         program = shutil.which("git", path=SYSTEM_PATH)
         if program is None:
             raise GitFailed("git-missing", arguments, self.git_dir, f"there is no git in {SYSTEM_PATH}", status=None)

@@ -4,7 +4,7 @@ import os
 
 from pydantic import BaseModel, ConfigDict
 
-from launcher.vcs import checkout, large, patience, written
+from launcher.vcs import checkout, large, patience
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.harvest.outstanding import COMMITS
@@ -198,7 +198,6 @@ def _part(part: Part, worktree: Worktree, user: UserConfig) -> PartCondition:
     if os.path.realpath(place) != place or not os.path.isdir(place):
         return PartCondition(name=part.name, problem=f"{place} is gone, or was replaced")
     try:
-        written.refuse_agents_git_dir(git_dir)
         # The git directory is named, never found by the `.git` in the files: that one an agent may have replaced.
         return _examined(JailedGit(git_dir, place, settings=user.ignores), part, worktree)
     except GitFailed as failure:
