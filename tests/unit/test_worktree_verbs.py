@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from launcher.vcs import written
 from launcher.verbs import worktree, worktree_common
 from policy.errors import Refusal
 from tests.support import worktrees
@@ -118,6 +119,17 @@ def test_a_filter_of_the_users_own_runs_only_when_it_is_named(place: Place, caps
     parsed(capsys, "add", "two", "--filter", "up")
     assert (place.root / "app-one/file").read_text() == "app\n"
     assert (place.root / "app-two/file").read_text() == "APP\n"
+    # No jail holds it, so it may not write where a session could lead it elsewhere.
+    state = written.user_state()
+    record = Path(written.path_of(state))
+    record.write_bytes(os.fsencode(place.root) + b"\0")
+    record.chmod(0o600)
+    with pytest.raises(Refusal) as raised:
+        worktree.main(["add", "three", "--filter", "up"])
+    assert raised.value.reference == "worktree-filter"
+    parsed(capsys, "add", "four")
+    assert (place.root / "app-four/file").read_text() == "app\n"
+    assert not list(place.root.glob("*three*"))
 
 
 def test_mistakes_are_refused_like_everywhere(place: Place) -> None:

@@ -8,6 +8,7 @@ when they are complete. So nobody ever sees half a worktree, and what is removed
 import os
 
 from launcher.jail.remove import remove_tree
+from launcher.vcs import written
 from launcher.vcs.checkout import Checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
@@ -161,7 +162,12 @@ class Creation:
         files.write_pointer(place, git_dir)
         settings = (*options.settings(), *self._user.of_filters(options.filters))
         try:
-            if options.filters:  # programmes of the user's
+            if options.filters:  # programmes of the user's, which no jail of ours could run
+                tree = written.around(place, self._state)
+                if tree:
+                    raise Refusal("worktree-filter", f"no filter is run in {place}",
+                                  context=f"commands in jails can write {tree}, and could lead it elsewhere",
+                                  hint="make the worktree in another place, or without --filter")  # fmt: skip
                 git = Git(git_dir, own_tree=place, filters=options.filters, settings=settings, hold=(kept,))
                 git.run("read-tree", "-m", "-u", "HEAD", environment=IDENTITY)
             else:
