@@ -120,16 +120,17 @@ def test_a_filter_of_the_users_own_runs_only_when_it_is_named(place: Place, caps
     assert (place.root / "app-one/file").read_text() == "app\n"
     assert (place.root / "app-two/file").read_text() == "APP\n"
     # No jail holds it, so it may not write where a session could lead it elsewhere.
+    (place.root / "shared").mkdir()
     state = written.user_state()
     record = Path(written.path_of(state))
-    record.write_bytes(os.fsencode(place.root) + b"\0")
+    record.write_bytes(os.fsencode(place.root / "shared") + b"\0")
     record.chmod(0o600)
     with pytest.raises(Refusal) as raised:
-        worktree.main(["add", "three", "--filter", "up"])
+        worktree.main(["add", "three", "--filter", "up", "--path", "../shared/three"])
     assert raised.value.reference == "worktree-filter"
-    parsed(capsys, "add", "four")
-    assert (place.root / "app-four/file").read_text() == "app\n"
-    assert not list(place.root.glob("*three*"))
+    assert not list((place.root / "shared").iterdir())
+    parsed(capsys, "add", "three", "--path", "../shared/three")
+    assert (place.root / "shared/three/file").read_text() == "app\n"
 
 
 def test_mistakes_are_refused_like_everywhere(place: Place) -> None:
