@@ -41,8 +41,8 @@ class Patterns:
         self._begin = firsts - {first for first in firsts if "*" in first or "?" in first}
         for pattern, mode in (*patterns, *GIT_OWN):
             parts = tuple(part for part in pattern.split("/") if part)
-            if not parts:
-                continue
+            if not parts or pattern.startswith("/"):
+                continue  # of another tree that was granted
             if "*" in parts[0] or "?" in parts[0]:
                 self._wild.append((parts, mode))
             else:

@@ -214,11 +214,11 @@ def closed_logins(logins: Iterable[tuple[object, ...]], grants: Iterable[Grant])
 
 
 def handoff(root: str, rules: Rules, host: Host, exceptions: dict[str, str], git: Git) -> tuple[tuple[str, str], ...]:
-    """Existing hand-off files in the worktree: (canonical path, mode). Names are relative to the root."""
+    """Existing hand-off files: (canonical path, mode). Names are relative to the root, or absolute in other trees."""
     found: dict[str, str] = {}
     for mode, names in (("report", rules.handoff_report), ("protect", rules.handoff_protect)):
         for name in names:
-            path = f"{root}/{name.rstrip('/')}"
+            path = name if name.startswith("/") else f"{root}/{name.rstrip('/')}"
             if rules.git == "shared" and beneath(path, git.common_dir):
                 continue  # opened on purpose, and the user has been told what for
             if rules.git == "private" and beneath(path, f"{root}/.git"):

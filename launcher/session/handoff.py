@@ -34,7 +34,7 @@ _DIRECTORY, _LINK = 0o040000, 0o120000
 
 Stamp = tuple[int, ...]
 Change = tuple[str, str, str]
-"""("created" | "changed" | "removed", path relative to the worktree, "protect" | "report")."""
+"""("created" | "changed" | "removed", path relative to the worktree or absolute, "protect" | "report")."""
 
 
 class Watch:
@@ -140,9 +140,8 @@ class Watch:
         found: dict[str, tuple[str, Stamp]] = {}
         for pattern, mode in self._patterns:
             first, slash, rest = pattern.partition("/")
-            matching = (
-                [name for name in top if _fits(name, first)] if "*" in first else [first] if first in names else []
-            )
+            known = [first] if not first or first in names else []
+            matching = [name for name in top if _fits(name, first)] if "*" in first else known
             for name in matching:
                 path = name + slash + rest
                 if found.get(path, ("",))[0] != "protect":
@@ -156,14 +155,15 @@ class Watch:
         while pending:
             here = pending.pop()
             try:
-                entry = os.lstat(f"{self._root}/{here}")
+                place = here if here.startswith("/") else f"{self._root}/{here}"
+                entry = os.lstat(place)
                 if entry.st_mode & 0o170000 == _LINK:
-                    target = self._led_to(here)
+                    target = self._led_to(place)
                     if target and target not in followed:
                         followed.add(target)
                         pending.append(target)
                 elif entry.st_mode & 0o170000 == _DIRECTORY:
-                    below = sorted(os.listdir(f"{self._root}/{here}"))
+                    below = sorted(os.listdir(place))
                     looked += len(below)
                     if looked > MOST_ENTRIES:
                         found[here] = (mode, (entry.st_dev, entry.st_ino, entry.st_mtime_ns, looked))
@@ -179,7 +179,7 @@ class Watch:
 
     def _led_to(self, link: str) -> str:
         """What a link leads to, relative to the worktree, where it lies: that is what the tool will read."""
-        target = inputs.resolved(f"{self._root}/{link}")
+        target = inputs.resolved(link)
         inside = target is not None and target.startswith(f"{self._root}/")
         return target[len(self._root) + 1 :] if target is not None and inside else ""
 

@@ -6,11 +6,12 @@ Not on the launch path: a session comes here only when something is to be harves
 import os
 from collections.abc import Callable, Iterable, Mapping
 
+from launcher.session import obeyed, repositories
+from launcher.session.machine import Machine
 from launcher.vcs.harvest import refusals
 from launcher.vcs.harvest.harvest import harvest
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits
 from launcher.vcs.quarantine import record as records
-from launcher.vcs.quarantine import settings
 from policy.errors import Refusal, printable
 from policy.handoff import PROTECT, Patterns
 from policy.pasted import quoted
@@ -42,7 +43,7 @@ def take(
     Raises:
         Refusal: the work stays where it is, for the reason that it gives.
     """
-    known = Patterns((*patterns, *_hooks(directory)))
+    known = Patterns((*patterns, *_obeyed(directory)))
 
     def handoff(changes: tuple[FileChange, ...]) -> tuple[tuple[str, str, str], ...]:
         found = []
@@ -65,16 +66,16 @@ def take(
     return result
 
 
-def _hooks(directory: str) -> tuple[tuple[str, str], ...]:
-    """A directory in the worktree that the user's git looks for hooks in (core.hooksPath), as a pattern."""
+def _obeyed(directory: str) -> tuple[tuple[str, str], ...]:
+    """What of the worktree the user's git and shells obey now (`session.obeyed`)."""
     record = records.read(directory)
     if record is None:
         return ()
-    own = record.repositories[0]
-    place, _ = settings.hooks(settings.effective(own.git_dir), own.common_dir, record.worktree, record.worktree)
-    if not place:
-        return ()
-    return ((os.path.relpath(os.path.join(record.worktree, place), record.worktree), PROTECT),)
+    machine = Machine(os.environ)
+    places = [(each.path, each.git_dir, each.common_dir) for each in record.repositories]
+    return obeyed.patterns(
+        record.worktree, places, repositories.worktrees(record.worktree, places[0][2], machine), machine
+    )
 
 
 def told(result: HarvestResult, *, once: bool = False, place: str = "") -> list[str]:

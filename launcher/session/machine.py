@@ -9,7 +9,6 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from launcher.jail import syscalls
 from launcher.session import gitlinks, implied, inputs
 from launcher.session.places import places
 from launcher.vcs import disk
@@ -17,7 +16,6 @@ from launcher.vcs.quarantine import pointer, swap
 from policy.host import Trail
 
 _DISK = disk.Present()
-_LOOK = os.O_PATH | os.O_CLOEXEC
 
 
 class Machine:
@@ -123,7 +121,7 @@ class Machine:
         found = None
         if trail.canonical is not None:
             # Where a link has come into it meanwhile, it cannot be reached; the command must not follow that either.
-            with _opened(trail.canonical, directory=path.endswith("/")) as descriptor:
+            with disk.opened(trail.canonical, directory=path.endswith("/")) as descriptor:
                 name = None if descriptor is None else inputs.name_of(descriptor)
                 if descriptor is not None and name is not None:
                     status = os.fstat(descriptor)
@@ -139,7 +137,7 @@ class Machine:
     def _behind(self, path: str) -> Iterator[str | None]:
         """A name for what `path` leads to, None for nothing; which file that is, and its state, is recorded."""
         canonical = self.resolve(path)
-        with _opened(canonical) as descriptor:
+        with disk.opened(canonical) as descriptor:
             status = None if descriptor is None else os.fstat(descriptor)
             self._inputs.setdefault((inputs.CONTENT, path), None if status is None else inputs.content_of(status))
             yield None if descriptor is None else f"/proc/self/fd/{descriptor}"
@@ -147,7 +145,7 @@ class Machine:
     def _status(self, path: str) -> os.stat_result | None:
         """Of what `path` leads to; recorded is which entry it is, not its state."""
         self._ask(inputs.IDENTITY, path)
-        with _opened(self.resolve(path)) as descriptor:
+        with disk.opened(self.resolve(path)) as descriptor:
             return None if descriptor is None else os.fstat(descriptor)
 
     def listing(self, path: str) -> tuple[str, ...] | None:
@@ -204,7 +202,7 @@ class Machine:
     def executable(self, path: str) -> bool:
         """Whether the calling user may execute this regular file."""
         self._ask(inputs.IDENTITY, path)
-        with _opened(self.resolve(path)) as descriptor:
+        with disk.opened(self.resolve(path)) as descriptor:
             if descriptor is None or not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return False
             return os.access(f"/proc/self/fd/{descriptor}", os.X_OK, effective_ids=True)
@@ -229,25 +227,6 @@ class Machine:
         """Whether a user other than root and the caller may write `path`. True when it cannot be told."""
         found = self._status(path)
         return found is None or bool(found.st_mode & stat.S_IWOTH) or found.st_uid not in (0, self.uid)
-
-
-@contextmanager
-def _opened(canonical: str | None, *, directory: bool = False) -> Iterator[int | None]:
-    """A descriptor (O_PATH) of what a canonical path names; None when it has been lost, or a link has come into it."""
-    flags = _LOOK | (os.O_DIRECTORY if directory else 0)
-    try:
-        descriptor = (
-            None
-            if canonical is None
-            else syscalls.openat2(syscalls.AT_FDCWD, canonical, flags, 0, syscalls.RESOLVE_NO_SYMLINKS)
-        )
-    except (OSError, ValueError):
-        descriptor = None
-    try:
-        yield descriptor
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
 
 
 def _identity(found: tuple[os.stat_result, str | None] | None) -> object:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.jail import probe, seccomp
-from launcher.session import cache, configuration, implied, messages, providers, repositories, state
+from launcher.session import cache, configuration, implied, messages, obeyed, providers, repositories, state
 from launcher.session.machine import Machine
 from launcher.session.places import Places, made
 from launcher.session.private_home import make_private_home
@@ -21,7 +21,11 @@ from launcher.vcs.worktrees.store import WorktreeRepository
 from policy import derive, promises, toolchain_table, toolchains
 from policy.config import flags
 from policy.config import rules as config_rules
+from policy.config.layer import Kind
+from policy.config.rules import Rules
+from policy.config.settings import Settings
 from policy.errors import Refusal, printable
+from policy.handoff import PROTECT, REPORT
 from policy.launch import left_by
 from policy.pasted import quoted
 from policy.plan import Plan, beneath
@@ -100,15 +104,10 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     flags_layer = flags.layer(without_values(options), cwd=cwd, home=places.home)
     settings, _ = configuration.load(found.root, config_file, flags_layer, os.environ, trust=Trust(places.state))
     rules = config_rules.rules(settings, found.root, machine)
-    if obeyed := repositories.included(found, machine):
-        rules = replace(
-            rules,
-            handoff_protect=tuple(dict.fromkeys((*rules.handoff_protect, *obeyed))),
-            handoff_report=tuple(name for name in rules.handoff_report if name not in obeyed),
-            handoff_patterns=(*rules.handoff_patterns, *((name, "protect") for name in obeyed)),
-        )
+    checkouts = repositories.worktrees(found.root, found.common_dir, machine)
+    rules = _with_obeyed(rules, settings, found, checkouts, machine)
     program = find_command(command[0], cwd, directory, machine)
-    others = tuple(dict.fromkeys((*recorded, *repositories.worktrees(found, machine))))
+    others = tuple(dict.fromkeys((*recorded, *checkouts)))
     support = probe.probe()
     if derive.may_need_bubblewrap(rules.backend, support):
         trees = (found.root, found.common_dir, places.state, *others, *(path for path, _ in rules.write))
@@ -139,6 +138,27 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     allowed = tuple(entry.value for entry in settings.allow_domains)
     plan = plan.replace(warnings=(*plan.warnings, *providers.warnings(command, plan, provider, allowed)))
     return Planned(plan, context_for_tools(plan, context), support, machine, found.common_dir, tools.seeds)
+
+
+def _with_obeyed(
+    rules: Rules, settings: Settings, found: checkout.Checkout, checkouts: tuple[str, ...], machine: Machine
+) -> Rules:
+    """The rules with what the user's git and shells obey in the worktree; what he has only reported stays writable."""
+    common = [(sub.path, sub.git_dir, checkout.common_dir(sub.git_dir, machine)) for sub in found.submodules]
+    own = (found.root, found.git_dir, found.common_dir)
+    writable = tuple(filter(None, (machine.resolve(path) for path, _ in rules.write)))
+    names = dict(obeyed.patterns(found.root, (own, *common), checkouts, machine, writable))
+    trusted = (Kind.DEFAULT, Kind.SYSTEM, Kind.USER)
+    by_user = {entry.value for entry in settings.handoff_report if entry.source.kind in trusted}
+    protect = [name for name, mode in names.items() if mode == PROTECT and name not in by_user]
+    return replace(
+        rules,
+        handoff_protect=tuple(dict.fromkeys((*rules.handoff_protect, *protect))),
+        handoff_report=tuple(name for name in (*rules.handoff_report, *names) if name not in protect),
+        handoff_patterns=(
+            *rules.handoff_patterns, *((name, PROTECT if name in protect else REPORT) for name in names)
+        ),
+    )  # fmt: skip
 
 
 def _check_way(path: str, root: str, recorded: tuple[str, ...], machine: Machine) -> None:

@@ -26,8 +26,6 @@ _UNDER_WAY = (
 )
 _DEPTH = 5
 """So many repositories deep git follows alternates."""
-_MOST_INCLUDED = 100
-"""Configuration files that are read; git itself stops at includes of ten levels."""
 
 
 def described(found: Checkout, host: GitHost, *, created: bool = False) -> Git:
@@ -85,37 +83,11 @@ def described(found: Checkout, host: GitHost, *, created: bool = False) -> Git:
     )
 
 
-def included(found: Checkout, host: Host) -> tuple[str, ...]:
-    """Files in the worktree that its git's own configuration includes (git-config(1)): git outside obeys them.
-
-    Relative to the root; they need not exist. Conditions are taken for true.
-    """
-    names: dict[str, None] = {}
-    pending = [f"{found.common_dir}/config", f"{found.git_dir}/config.worktree"]
-    seen: set[str] = set()
-    while pending and len(seen) < _MOST_INCLUDED:
-        file = pending.pop(0)
-        if file in seen:
-            continue
-        seen.add(file)
-        for section, _, name, value in git_config.entries(host.read(file, 1 << 20) or b""):
-            if section not in ("include", "includeif") or name != "path" or not value:
-                continue
-            home = host.env("HOME") or "/"
-            path = os.path.normpath(
-                os.path.join(home, value[2:]) if value.startswith("~/") else os.path.join(os.path.dirname(file), value)
-            )
-            pending.append(path)
-            for place in (path, host.resolve(path) or path):
-                if beneath(place, found.root) and place != found.root and not beneath(place, f"{found.root}/.git"):
-                    names[place[len(found.root) + 1 :]] = None
-    return tuple(names)
-
-
-def worktrees(found: Checkout, host: Host) -> tuple[str, ...]:
-    """Roots of the repository's other checkouts, where its agents may have left what this one's can see."""
-    main = os.path.dirname(found.common_dir) if os.path.basename(found.common_dir) == ".git" else ""
-    return tuple(root for root in (main, *map(os.path.dirname, _others(found, host).values())) if root)
+def worktrees(root: str, common_dir: str, host: Host) -> tuple[str, ...]:
+    """Roots of a repository's other checkouts, where its agents may have left what the one at `root` can see."""
+    main = os.path.dirname(common_dir) if os.path.basename(common_dir) == ".git" else ""
+    others = map(os.path.dirname, _others(root, common_dir, host).values())
+    return tuple(each for each in (main, *others) if each)
 
 
 def _private(found: Checkout, git_dir: str, common_dir: str) -> str | None:
@@ -197,20 +169,18 @@ def _pointers(found: Checkout, host: Host) -> dict[str, str]:
     """Git directory -> `.git` file, of other worktrees of the repository that lie inside of this one."""
     return {
         where: path
-        for where, path in _others(found, host).items()
+        for where, path in (_others(found.root, found.common_dir, host) if found.kind != "submodule" else {}).items()
         if beneath(path, found.root) and host.resolve(path) == path
     }
 
 
-def _others(found: Checkout, host: Host) -> dict[str, str]:
-    """Git directory -> `.git` file as it is recorded, of other linked worktrees of the repository."""
-    if found.kind == "submodule":
-        return {}
+def _others(root: str, common_dir: str, host: Host) -> dict[str, str]:
+    """Git directory -> `.git` file as it is recorded, of other linked worktrees of a repository."""
     result = {}
-    for name in host.listing(f"{found.common_dir}/worktrees") or ():
-        content = host.read(f"{found.common_dir}/worktrees/{name}/gitdir", 8192)
-        where = f"{found.common_dir}/worktrees/{name}"
+    for name in host.listing(f"{common_dir}/worktrees") or ():
+        content = host.read(f"{common_dir}/worktrees/{name}/gitdir", 8192)
+        where = f"{common_dir}/worktrees/{name}"
         path = os.path.normpath(os.path.join(where, os.fsdecode((content or b"").rstrip(b"\n"))))
-        if content and path != f"{found.root}/.git":
+        if content and path != f"{root}/.git":
             result[where] = path
     return result

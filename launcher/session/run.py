@@ -334,9 +334,10 @@ class _Parts:
     def say(self, *, quiet: bool, strict: bool) -> None:
         """Tells the user what there is to know; of hand-off files only where no refusal will name them."""
         # What was put aside is named as a whole: who is sent to a file that is gone reads nothing.
+        root = f"{self._plan.worktree}/"
         there = () if strict else tuple(
             change for change in self.changes
-            if change[0] != "created" or os.path.lexists(f"{self._plan.worktree}/{change[1]}")
+            if change[0] != "created" or os.path.lexists(change[1] if change[1].startswith("/") else root + change[1])
         )  # fmt: skip
         for line in (*self.lines, *handoff.told(there)):
             messages.say(f"paddock: {printable(line)}")

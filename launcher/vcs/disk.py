@@ -2,9 +2,11 @@
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
+from launcher.jail import syscalls
 from policy.host import Trail
 from policy.plan import beneath
 
@@ -175,4 +177,43 @@ class Present:
         except OSError:
             return None
         finally:
+            os.close(descriptor)
+
+
+class Seen:
+    """Files as each was when it was first asked for: what is read is what `trail` was judged by, and no other."""
+
+    def __init__(self) -> None:
+        """Nothing has been looked at."""
+        self._names = Names()
+        self._trails: dict[str, Trail] = {}
+
+    def trail(self, path: str) -> Trail:
+        """Where `path` leads and how, from one walk."""
+        if path not in self._trails:
+            self._trails[path] = self._names.walk(path)
+        return self._trails[path]
+
+    def read(self, path: str, limit: int = 65536) -> bytes | None:
+        """As `Present.read`, of what the walk has found; None also where a link has come into the way meanwhile."""
+        with opened(self.trail(path).canonical) as descriptor:
+            return None if descriptor is None else Present().read(f"/proc/self/fd/{descriptor}", limit)
+
+
+@contextmanager
+def opened(canonical: str | None, *, directory: bool = False) -> Iterator[int | None]:
+    """A descriptor (O_PATH) of what a canonical path names; None when it has been lost, or a link has come into it."""
+    flags = os.O_PATH | os.O_CLOEXEC | (os.O_DIRECTORY if directory else 0)
+    try:
+        descriptor = (
+            None
+            if canonical is None
+            else syscalls.openat2(syscalls.AT_FDCWD, canonical, flags, 0, syscalls.RESOLVE_NO_SYMLINKS)
+        )
+    except (OSError, ValueError):
+        descriptor = None
+    try:
+        yield descriptor
+    finally:
+        if descriptor is not None:
             os.close(descriptor)

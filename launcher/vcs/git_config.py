@@ -1,51 +1,334 @@
-"""A git configuration file, read as text: for the few variables that say what kind of repository this is.
+"""Git's configuration files, read as text: nothing is executed, and every file that is read was judged before.
 
-Files that others are included from, and conditions, are git's business: what is asked here counts only in the file of
-the repository itself (git-config(1); Documentation/technical/repository-version).
+Configuration decides what is copied into jails and what runs outside of them, so none of it may be an agent's. A file
+whose name leads into a tree that an agent writes is not followed; what is followed is opened by the canonical path
+that was judged, through no link, so nobody can exchange it in between.
+
+Sources: git-config(1), and config.c of git for what that leaves open.
 """
 
 import os
+import re
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+from policy.host import Trail
+from policy.plan import beneath
+
+MOST_BYTES = 1 << 20
+_MOST_FILES = 100
+_DEEPEST = 10
+"""So many includes deep git follows."""
+
+SYSTEM = ("/etc/gitconfig", "/usr/local/etc/gitconfig")
+_SPACE = " \t\r\v\f"
+_ESCAPES = {"n": "\n", "t": "\t", "b": "\b", "\\": "\\", '"': '"'}
+
+
+class Files(Protocol):
+    """The part of `policy.host.Host` that reading needs; `launcher.vcs.disk.Seen` and `session.machine.Machine`."""
+
+    def trail(self, path: str) -> Trail:
+        """Where `path` leads and how, from one walk."""
+
+    def read(self, path: str, limit: int = 65536) -> bytes | None:
+        """Content of the regular file that the same walk found; None when it cannot be read."""
+
+
+class Entry(NamedTuple):
+    """One variable.
+
+    Attributes:
+        section, name: in small letters.
+        subsection: as it is written.
+        value: None is the short form of true.
+        file: where it was read, as that was named.
+        own: the file is no agent's; paths in one that is are nobody's but the agent's choice.
+    """
+
+    section: str
+    subsection: str
+    name: str
+    value: str | None
+    file: str
+    own: bool
+
+    @property
+    def key(self) -> str:
+        """As `git config --list` prints it."""
+        return f"{self.section}.{self.subsection}.{self.name}" if self.subsection else f"{self.section}.{self.name}"
+
+
+class Malformed(ValueError):
+    """Git could not read the file either."""
 
 
 def entries(content: bytes) -> list[tuple[str, str, str, str]]:
-    """All variables in order, as (section, subsection, name, value): section and name in small letters."""
+    """All variables of a file in order, as (section, subsection, name, value), up to where git could not read on."""
     found: list[tuple[str, str, str, str]] = []
-    section = subsection = ""
-    lines = iter(os.fsdecode(content).split("\n"))
-    for raw in lines:
-        line = raw.strip()
-        if line.startswith("["):
-            head, _, line = line[1:].partition("]")
-            section, space, quoted = head.partition(" ")
-            if not space:
-                section, _, subsection = section.partition(".")
-            else:
-                subsection = quoted.strip().strip('"').replace('\\"', '"').replace("\\\\", "\\")
-            section, line = section.lower(), line.strip()
-        if not line or line[0] in "#;":
-            continue
-        while line.endswith("\\") and not line.endswith("\\\\"):
-            line = line[:-1] + next(lines, "").strip()
-        name, equals, value = line.partition("=")
-        found.append((section, subsection, name.strip().lower(), _plain(value.strip()) if equals else "true"))
+    try:
+        for section, subsection, name, value in _Parser(content).variables():
+            found.append((section, subsection, name, "true" if value is None else value))
+    except Malformed:
+        pass
     return found
 
 
-def _plain(value: str) -> str:
-    """A value without quotes and without the comment behind it."""
+def decided_by(trees: Iterable[str], path: str) -> bool:
+    """Whether who writes one of these trees decides what is at a canonical path.
+
+    The root of a tree is an entry of the directory around it, and a `.git` there is kept from jails.
+    """
+    return any(path != tree and beneath(path, tree) and not beneath(path, f"{tree}/.git") for tree in trees)
+
+
+def led_by(trees: Iterable[str], trail: Trail) -> bool:
+    """The same of a walk: what it has reached lies in one of the trees, or a link there was crossed."""
+    trees = tuple(trees)
+    return decided_by(trees, trail.reached) or any(decided_by(trees, link) for link, _ in trail.links)
+
+
+def expanded(value: str, home: str, base: str) -> str:
+    """A path of the configuration, absolute (git-config(1), pathname).
+
+    Args:
+        value: as it is written.
+        home: for ``~/``.
+        base: what relative paths are relative to.
+    """
+    if value == "~" or value.startswith("~/"):
+        value = home + value[1:]
+    elif value.startswith("~"):
+        value = os.path.expanduser(value)
+    elif value.startswith("%(prefix)/"):
+        value = f"/usr/{value[10:]}"
+    return os.path.join(base, value)
+
+
+class Reader:
+    """Configuration as git would put it together from several files.
+
+    Args:
+        files: answers about the disk.
+        home: the user's.
+        trees: what agents write; () where it does not matter whose a file is.
+        holds: whether a condition of ``includeIf`` holds in the file of this name.
+        strict: raise `Malformed` for a file that git could not read.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        home: str,
+        *,
+        trees: tuple[str, ...] = (),
+        holds: Callable[[str, str], bool] = lambda condition, file: True,
+        strict: bool = False,
+    ) -> None:
+        self._files = files
+        self._home = home
+        self._trees = trees
+        self._holds = holds
+        self._strict = strict
+        self._read: dict[str, None] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all files that were looked for."""
+        return tuple(self._read)
+
+    def file(self, path: str, *, _depth: int = 0) -> list[Entry]:
+        """The variables of one file and of what it includes; none when it is not there.
+
+        A file that somebody else but an agent names is read also where an agent may have written it, unless a link of
+        the agent's leads to it. What such a file includes is left alone.
+        """
+        if _depth > _DEEPEST or len(self._read) > _MOST_FILES:
+            return []
+        self._read[path] = None
+        trail = self._files.trail(path)
+        own = not led_by(self._trees, trail)
+        if not own and (_depth or any(decided_by(self._trees, link) for link, _ in trail.links)):
+            return []
+        content = self._files.read(path, MOST_BYTES)
+        found: list[Entry] = []
+        try:
+            for section, subsection, name, value in _Parser(content or b"").variables():
+                found.append(Entry(section, subsection, name, value, path, own))
+                if own and value and name == "path" and self.included(found[-1]):
+                    found += self.file(expanded(value, self._home, os.path.dirname(path)), _depth=_depth + 1)
+        except Malformed as error:
+            if self._strict:
+                raise Malformed(f"{path}: {error}") from None
+        return found
+
+    def included(self, entry: Entry) -> bool:
+        """Whether a `path` is that of a file to include."""
+        if entry.section == "include":
+            return not entry.subsection
+        return entry.section == "includeif" and self._holds(entry.subsection, entry.file)
+
+
+def condition_holds(
+    condition: str, file: str, *, git_dir: str, home: str, branch: str | None, urls: Iterable[str]
+) -> bool:
+    """Whether a condition of ``includeIf`` holds (git-config(1), Conditional includes); an unknown one does not.
+
+    Args:
+        condition: kind and pattern.
+        file: the one that it stands in.
+        git_dir: canonical.
+        home: the user's.
+        branch: short name of the branch that is checked out.
+        urls: of all remotes.
+    """
+    kind, _, pattern = condition.partition(":")
+    if kind in ("gitdir", "gitdir/i"):
+        if pattern.startswith("./"):
+            pattern = os.path.join(os.path.dirname(file), pattern[2:])
+        elif pattern.startswith("~/"):
+            pattern = home + pattern[1:]
+        pattern = pattern if pattern.startswith("/") else f"**/{pattern}"
+        return _fits(pattern + "**" if pattern.endswith("/") else pattern, git_dir, fold=kind.endswith("/i"))
+    if kind == "onbranch" and branch is not None:
+        return _fits(pattern + "**" if pattern.endswith("/") else pattern, branch)
+    if kind == "hasconfig" and pattern.startswith("remote.*.url:"):
+        return any(_fits(pattern[13:], url) for url in urls)
+    return False
+
+
+def _fits(pattern: str, text: str, *, fold: bool = False) -> bool:
+    """Git's wildmatch with WM_PATHNAME."""
     result = ""
-    quoted = False
     at = 0
-    while at < len(value):
-        char = value[at]
-        if char == "\\" and at + 1 < len(value):
-            at += 1
-            result += {"n": "\n", "t": "\t", "b": "\b"}.get(value[at], value[at])
-        elif char == '"':
-            quoted = not quoted
-        elif char in "#;" and not quoted:
-            return result.rstrip()
+    while at < len(pattern):
+        char = pattern[at]
+        ahead = pattern.startswith("**", at) and (at == 0 or pattern[at - 1] == "/")
+        if ahead and pattern.startswith("**/", at):
+            result += "(?:.*/)?"
+            at += 3
+            continue
+        if ahead and at + 2 == len(pattern):
+            result += ".*"
+            at += 2
+            continue
+        end = pattern.find("]", at + 2) if char == "[" else -1
+        if char == "*":
+            result += "[^/]*"
+        elif char == "?":
+            result += "[^/]"
+        elif end != -1:
+            inner = pattern[at + 1 : end]
+            negated = inner[0] in "!^"
+            result += f"(?!/)[{'^' if negated else ''}{re.escape(inner[negated:]).replace(chr(92) + '-', '-')}]"
+            at = end
         else:
-            result += char
+            at += char == "\\" and at + 1 < len(pattern)
+            result += re.escape(pattern[at])
         at += 1
-    return result
+    try:
+        return re.fullmatch(result, text, re.DOTALL | (re.IGNORECASE if fold else 0)) is not None
+    except re.error:
+        return False
+
+
+class _Parser:
+    """A configuration file, character by character as git reads it."""
+
+    def __init__(self, content: bytes) -> None:
+        self._text = os.fsdecode(content.removeprefix(b"\xef\xbb\xbf")).replace("\r\n", "\n") + "\n"
+        self._at = 0
+
+    def variables(self) -> "Iterable[tuple[str, str, str, str | None]]":
+        """(section, subsection, name, value) in order."""
+        section = subsection = ""
+        while self._at < len(self._text):
+            char = self._next()
+            if char == "\n" or char in _SPACE:
+                continue
+            if char in "#;":
+                self._at = self._text.index("\n", self._at)
+            elif char == "[":
+                section, subsection = self._header()
+            elif char.isascii() and char.isalpha():
+                name, value = self._variable(char)
+                yield section, subsection, name, value
+            else:
+                raise self._bad()
+
+    def _next(self) -> str:
+        if self._at >= len(self._text):
+            raise self._bad()
+        self._at += 1
+        return self._text[self._at - 1]
+
+    def _bad(self) -> Malformed:
+        return Malformed(f"line {self._text.count(chr(10), 0, self._at) + 1}")
+
+    def _header(self) -> tuple[str, str]:
+        section = ""
+        while (char := self._next()) != "]":
+            if char == "\n":
+                raise self._bad()
+            if char in _SPACE:
+                return section.lower(), self._quoted()
+            if not _of_key(char) and char != ".":
+                raise self._bad()
+            section += char
+        head, _, tail = section.lower().partition(".")
+        return head, tail
+
+    def _quoted(self) -> str:
+        while (char := self._next()) in _SPACE:
+            continue
+        if char != '"':
+            raise self._bad()
+        found = ""
+        while (char := self._next()) != '"':
+            if char == "\\":
+                char = self._next()
+            if char == "\n":
+                raise self._bad()
+            found += char
+        if self._next() != "]":
+            raise self._bad()
+        return found
+
+    def _variable(self, first: str) -> tuple[str, str | None]:
+        name = first
+        while _of_key(char := self._next()):
+            name += char
+        while char in " \t":
+            char = self._next()
+        if char == "\n":
+            return name.lower(), None
+        if char != "=":
+            raise self._bad()
+        return name.lower(), self._value()
+
+    def _value(self) -> str:
+        found = space = ""
+        quoted = False
+        while (char := self._next()) != "\n" or quoted:
+            if char == "\n":
+                raise self._bad()
+            if char in _SPACE and not quoted:
+                space += char if found else ""
+                continue
+            if char in "#;" and not quoted:
+                self._at = self._text.index("\n", self._at)
+                continue
+            found, space = found + space, ""
+            if char == '"':
+                quoted = not quoted
+            elif char != "\\":
+                found += char
+            elif (char := self._next()) != "\n":
+                if char not in _ESCAPES:
+                    raise self._bad()
+                found += _ESCAPES[char]
+        return found
+
+
+def _of_key(char: str) -> bool:
+    return char.isascii() and (char.isalnum() or char == "-")
