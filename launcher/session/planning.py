@@ -181,7 +181,7 @@ def prepare(planned: Planned, places: Places) -> None:
     written.remember(places.state, planned.plan)
     planned.machine.kind(written.path_of(places.state))
     home = state.home_of(places, planned.plan.worktree_id)
-    make_private_home(home, planned.git_dir, planned.seeds)
+    make_private_home(home, planned.git_dir, planned.seeds, planned.plan.worktree)
     planned.machine.kind(home)
 
 

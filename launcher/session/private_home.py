@@ -5,24 +5,24 @@ link planted in it would turn a later write of ours into a write anywhere.
 """
 
 import os
-import shutil
-import subprocess
 
 from launcher.jail.remove import remove_tree
 from launcher.session.places import made, make_private, unusable
 from launcher.session.state import own_home
-from policy.plan import SYSTEM_PATH
+from launcher.vcs.quarantine import settings
+from policy.errors import Refusal
 
 MOST_BYTES = 1 << 20
 
 
-def make_private_home(home: str, common_dir: str, seeds: tuple[tuple[str, str], ...]) -> None:
+def make_private_home(home: str, git_dir: str, seeds: tuple[tuple[str, str], ...], worktree: str) -> None:
     """Makes `home` unless it is there.
 
     Args:
         home: where the private home belongs.
-        common_dir: the repository's common git directory; its own configuration may set another identity.
+        git_dir: of the repository, whose own configuration may set another identity.
         seeds: (path relative to the home, canonical source) of plain files to copy.
+        worktree: canonical root.
 
     Raises:
         Refusal: it cannot be written.
@@ -34,7 +34,7 @@ def make_private_home(home: str, common_dir: str, seeds: tuple[tuple[str, str], 
     fresh = f"{parent}/.new-{os.urandom(5).hex()}"
     try:
         make_private(fresh)
-        _write(f"{fresh}/.gitconfig", _git_identity(common_dir))
+        _write(f"{fresh}/.gitconfig", _git_identity(git_dir, worktree))
         for relative, source in seeds:
             _copy(source, f"{fresh}/{relative}")
         try:
@@ -67,47 +67,14 @@ def _copy(source: str, target: str) -> None:
         _write(target, content)
 
 
-def _git_identity(common_dir: str) -> bytes:
+def _git_identity(git_dir: str, worktree: str) -> bytes:
     """A git configuration with user.name and user.email, and nothing else of the user's.
 
     Aliases, credential helpers and hooks paths run programmes, and remotes carry tokens.
     """
-    lines = [b"[user]"]
-    for key in (b"name", b"email"):
-        value = _configured(b"user." + key, common_dir)
-        if value:
-            escaped = value.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
-            lines.append(b"\t" + key + b' = "' + escaped + b'"')
-    return b"\n".join(lines) + b"\n"
-
-
-def _configured(key: bytes, common_dir: str) -> bytes:
-    """The value of a key in the user's and the repository's configuration; empty when git cannot tell."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    environment |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", "PATH": SYSTEM_PATH}
-    git = shutil.which("git", path=SYSTEM_PATH)
-    if git is None:
-        return b""
     try:
-        answer = subprocess.run(
-            [
-                os.fsencode(git),
-                b"--git-dir=" + os.fsencode(common_dir),
-                b"config",
-                b"--includes",
-                b"--null",
-                b"--get",
-                key,
-            ],
-            env=environment,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=10,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return b""
-    value = answer.stdout.rstrip(b"\0")
-    return b"" if b"\n" in value or len(value) > 1000 else value
+        configured = settings.effective(git_dir, worktree)
+    except Refusal:
+        return b""  # git outside cannot tell either
+    found = [(key, configured.last(key)) for key in ("user.name", "user.email")]
+    return settings.text([(key, value) for key, value in found if value and "\n" not in value and len(value) <= 1000])

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from policy.host import Trail
-from policy.plan import beneath
 
 MOST_BYTES = 1 << 20
 _MOST_FILES = 100
@@ -74,20 +73,6 @@ def entries(content: bytes) -> list[tuple[str, str, str, str]]:
     return found
 
 
-def decided_by(trees: Iterable[str], path: str) -> bool:
-    """Whether who writes one of these trees decides what is at a canonical path.
-
-    The root of a tree is an entry of the directory around it, and a `.git` there is kept from jails.
-    """
-    return any(path != tree and beneath(path, tree) and not beneath(path, f"{tree}/.git") for tree in trees)
-
-
-def led_by(trees: Iterable[str], trail: Trail) -> bool:
-    """The same of a walk: what it has reached lies in one of the trees, or a link there was crossed."""
-    trees = tuple(trees)
-    return decided_by(trees, trail.reached) or any(decided_by(trees, link) for link, _ in trail.links)
-
-
 def expanded(value: str, home: str, base: str) -> str:
     """A path of the configuration, absolute (git-config(1), pathname).
 
@@ -111,7 +96,7 @@ class Reader:
     Args:
         files: answers about the disk.
         home: the user's.
-        trees: what agents write; () where it does not matter whose a file is.
+        agents: whether an agent decides what a walk has found; never, where it does not matter whose a file is.
         holds: whether a condition of ``includeIf`` holds in the file of this name.
         strict: raise `Malformed` for a file that git could not read.
     """
@@ -121,13 +106,13 @@ class Reader:
         files: Files,
         home: str,
         *,
-        trees: tuple[str, ...] = (),
+        agents: Callable[[Trail], bool] = lambda trail: False,
         holds: Callable[[str, str], bool] = lambda condition, file: True,
         strict: bool = False,
     ) -> None:
         self._files = files
         self._home = home
-        self._trees = trees
+        self._agents = agents
         self._holds = holds
         self._strict = strict
         self._read: dict[str, None] = {}
@@ -147,8 +132,8 @@ class Reader:
             return []
         self._read[path] = None
         trail = self._files.trail(path)
-        own = not led_by(self._trees, trail)
-        if not own and (_depth or any(decided_by(self._trees, link) for link, _ in trail.links)):
+        own = not self._agents(trail)
+        if not own and (_depth or any(self._agents(Trail(link, (), link, link)) for link, _ in trail.links)):
             return []
         content = self._files.read(path, MOST_BYTES)
         found: list[Entry] = []

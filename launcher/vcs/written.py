@@ -19,6 +19,7 @@ from launcher.vcs import guarded_files
 from launcher.vcs.disk import Names
 from policy import promises
 from policy.errors import Refusal
+from policy.host import Trail
 from policy.plan import Plan, beneath
 
 NAME = "written"
@@ -72,10 +73,12 @@ def agents_tree(git_dir: str, state: str | None = None) -> str:
 
     Refusals: as `trees`.
     """
+    return tree_of(Names().walk(os.path.abspath(git_dir)), state)
+
+
+def tree_of(trail: Trail, state: str | None = None) -> str:
+    """The same of what one walk found, where that is then opened by its canonical path."""
     entries = _entries(user_state() if state is None else state)
-    if not entries:
-        return ""
-    trail = Names().walk(os.path.abspath(git_dir))
     found = ""
     for entry in entries:
         tree = entry.lstrip(_ALL + _VOUCHED)

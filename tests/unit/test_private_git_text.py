@@ -1,9 +1,13 @@
 """What a private git directory is told by text: records, packed refs, settings without secrets."""
 
+import subprocess
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.vcs import git_config
 from launcher.vcs.quarantine import refs, settings
 from launcher.vcs.quarantine.record import MOUNTED, Record, Repository
 
@@ -63,3 +67,62 @@ def test_only_settings_of_behaviour_are_shown() -> None:
     assert "hush" not in text
     for line in ('name = "Q \\"x\\" \\\\"', '[branch "a.b"]', 'url = "https://h/x"', "\trequired\n", '[filter "lfs"]'):
         assert line in text
+
+
+_LINES = (
+    "[a]",
+    "[A.Sub]",
+    '[a "Su b"]',
+    '[a "x\\"]y"]',
+    "[a] k=v",
+    "k = v # c \\",
+    'k = " v;"w # x',
+    "K-1=a\\",
+    "b\\n\\t\\\\",
+    "  k",
+    "# [b]",
+    "k\t= x  y ;z",
+    "\ufeff[a]",
+    'k="',
+    "[a",
+    "1=2",
+    "k=\\q",
+    '[a"b"]',
+    "k = é",
+    "\r",
+    "k=v\r",
+)
+
+
+@given(st.lists(st.sampled_from(_LINES), max_size=6), st.sampled_from(["\n", "\r\n"]), st.booleans())
+def test_configuration_is_read_as_git_reads_it(lines: list[str], newline: str, ended: bool) -> None:
+    """Whatever a file holds: the same variables, or neither can read it."""
+    content = (newline.join(["[first]", *lines]) + newline * ended).encode()
+    path = Path("/dev/stdin")
+    told = subprocess.run(
+        ["git", "config", "-f", path, "--list", "-z"], input=content, capture_output=True, check=False
+    )
+    found = [(section, sub, name, value) for section, sub, name, value in git_config.entries(content)]
+    if told.returncode == 0:
+        git = [entry.partition("\n") for entry in told.stdout.decode().split("\0")[:-1]]
+        assert [(f"{a}.{b}.{c}" if b else f"{a}.{c}", value.replace("\t", " ")) for a, b, c, value in found] == [
+            (key, value.replace("\t", " ") if mark else "true") for key, mark, value in git
+        ]
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ("gitdir:/home/u/jobs/", True), ("gitdir:~/jobs/", True), ("gitdir:jobs/", True), ("gitdir:~/job", False),
+        ("gitdir:/home/u/*/x/.git", True), ("gitdir:/home/*/.git", False), ("gitdir:/home/**/.git", True),
+        ("gitdir/i:~/JOBS/**", True), ("gitdir:./jobs/x/.git", True), ("gitdir:~/j[n-p]bs/x/.git", True),
+        ("gitdir:~/j[!o]bs/", False), ("onbranch:topic/", True), ("onbranch:topic", False), ("onbranch:t*/a", True),
+        ("hasconfig:remote.*.url:https://host/**", True), ("hasconfig:remote.*.url:ssh:*", False), ("other:x", False),
+    ],
+)  # fmt: skip
+def test_conditions_of_includes(condition: str, holds: bool) -> None:
+    """As git-config(1) has them."""
+    assert holds == git_config.condition_holds(
+        condition, "/home/u/.gitconfig", git_dir="/home/u/jobs/x/.git", home="/home/u", branch="topic/a",
+        urls=["https://host/a/b"],
+    )  # fmt: skip

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from typing import NamedTuple
 
-from launcher.vcs import disk
+from launcher.vcs import disk, git_config
 from policy.errors import Refusal
 from policy.plan import SYSTEM_PATH, beneath
 
@@ -78,6 +78,11 @@ def prepare(git_dir: str, common_dir: str, worktree: str) -> AsUser:
             raise _in_worktree(origin.removeprefix("file:"), "git would obey that file of its configuration")
         key, _, value = entry.partition("\n")
         settings[key] = value
+        if key.startswith(("include.", "includeif.")) and key.endswith(".path"):
+            # Also what is not there, or not in force: another session may make it before git looks again.
+            base = os.path.dirname(os.path.join("/", origin.removeprefix("file:")))
+            if agents(place := git_config.expanded(value, os.path.expanduser("~"), base)):
+                raise _in_worktree(place, "git would obey that file of its configuration")
     for key in _NAMING:
         for word in _words(settings.get(key, "")):
             if agents(os.path.join("/", os.path.expanduser(word))):

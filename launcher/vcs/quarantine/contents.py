@@ -6,6 +6,7 @@ replaced through `inside` only.
 
 import hashlib
 import os
+import stat
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from launcher.vcs.quarantine.record import replace_file
 from policy.errors import Refusal
 
 MOST_HOOK_BYTES = 1 << 20
+_MOST_COPIED = 64 << 20
 MOST_HOOKS = 200
 MOST_FOLDED = 4 << 20
 """Bytes of a `packed-refs` that is written anew for one changed ref: some sixty thousand refs."""
@@ -153,13 +155,22 @@ def index(directory: Inside, source: Source) -> None:
 
 
 def watched(source: Source, effective: settings.Settings | None) -> list[str]:
-    """The files that `files` and `configure` read, for the record of what was seen."""
+    """The files that `files` and `configure` read, for the record of what was seen; and what says which part is shown.
+
+    A private git directory that an earlier Paddock made may hold a password.
+    """
     home = os.path.expanduser("~")
     base = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
-    found = [f"{source.common_dir}/config", f"{source.git_dir}/config.worktree", f"{home}/.gitconfig"]
+    found = [
+        settings.__file__,
+        f"{source.common_dir}/config",
+        f"{source.git_dir}/config.worktree",
+        f"{home}/.gitconfig",
+    ]
     found += [f"{base}/git/config", f"{source.git_dir}/info/sparse-checkout"]
     found += [f"{source.common_dir}/{name}" for name, _ in _COPIED]
     if effective is not None:
+        found += effective.files
         found += [os.path.join(source.path, path) for path, _, _ in _of_user(effective)]
         place = settings.hooks(effective, source.common_dir, source.path, source.worktree)[1]
         found += [place] if place else []
@@ -177,7 +188,7 @@ def configure(directory: Inside, source: Source, effective: settings.Settings) -
         if disk.in_hands_of(source.worktree, place):
             shown.append((f"core.{key.lower()}", place))  # git in the jail reads it itself, where the jail lets it
             continue
-        content = _content(place)
+        content = _user_file(place, source.worktree)
         if content is not None:
             directory.write(f"info/paddock-{name}", content)
             shown.append((f"core.{key.lower()}", f"{source.inside}/info/paddock-{name}"))
@@ -187,14 +198,14 @@ def configure(directory: Inside, source: Source, effective: settings.Settings) -
     if directory.read(INCLUDED) != content:
         directory.write(INCLUDED, content)
     if outside:
-        _hooks(directory, outside)
+        _hooks(directory, outside, source.worktree)
 
 
 def files(directory: Inside, source: Source) -> None:
     """Takes over ignored files, attributes, what is sparse and what is shallow."""
     sparse = (f"{source.git_dir}/info/sparse-checkout", "info/sparse-checkout")
     for path, name in (*((f"{source.common_dir}/{name}", target) for name, target in _COPIED), sparse):
-        content = _content(path)
+        content = _user_file(path, source.worktree)
         if content is not None and directory.read(name) != content:
             directory.write(name, content)
 
@@ -301,23 +312,23 @@ def _of_user(effective: settings.Settings) -> list[tuple[str, str, str]]:
     return [(effective.path(key) or f"{base}/git/{name}", name, variable) for key, name, variable in _USERS]
 
 
-def _hooks(directory: Inside, place: str) -> None:
+def _hooks(directory: Inside, place: str, worktree: str) -> None:
     """Copies the programmes in a hooks directory: in the jail they run on the agent's commits, as on the user's.
 
     What was copied before and is gone there goes here, too; hooks that the agent has made for itself stay.
     """
-    try:
-        names = sorted(os.listdir(place))
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        names = []
+    seen = disk.Seen()
+    with disk.opened(seen.trail(place).canonical) as descriptor:
+        try:
+            names = () if descriptor is None else sorted(os.listdir(f"/proc/self/fd/{descriptor}"))
+        except (NotADirectoryError, PermissionError):
+            names = ()
     copied = []
     for name in [name for name in names if not name.endswith(".sample")][:MOST_HOOKS]:
-        path = f"{place}/{name}"
-        if os.path.isfile(path) and os.access(path, os.X_OK) and os.path.getsize(path) <= MOST_HOOK_BYTES:
-            content = _content(path)
-            if content is not None:
-                directory.write(f"hooks/{name}", content, mode=0o700)
-                copied.append(name)
+        content = _user_file(f"{place}/{name}", worktree, MOST_HOOK_BYTES, executable=True, seen=seen)
+        if content is not None:
+            directory.write(f"hooks/{name}", content, mode=0o700)
+            copied.append(name)
     before = directory.read(COPIED_HOOKS) or b""  # the agent may have written it: so only what is in that directory
     for name in {os.fsdecode(name) for name in before.split(b"\0")[:MOST_HOOKS]}.difference(copied, ("", ".", "..")):
         if "/" not in name:
@@ -328,19 +339,35 @@ def _hooks(directory: Inside, place: str) -> None:
         directory.write(COPIED_HOOKS, noted)
 
 
-def _content(path: str) -> bytes | None:
-    """The content of a file of the user's, None when there is none."""
-    try:
-        with open(path, "rb", buffering=0) as file:
-            return file.readall()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+def _user_file(
+    path: str,
+    worktree: str,
+    limit: int = _MOST_COPIED,
+    *,
+    executable: bool = False,
+    seen: disk.Seen | None = None,
+) -> bytes | None:
+    """The content of a file of the user's; None when there is none, or when an agent decides what is there."""
+    seen = seen or disk.Seen()
+    trail = seen.trail(path)
+    if trail.canonical is None or settings.agents_choice(trail, worktree):
         return None
-    except OSError as error:
-        raise Refusal("git-file-unreadable", f"{path} cannot be read", context=error.strerror or "") from None
+    content = seen.read(path, limit)
+    if content is None:
+        with disk.opened(trail.canonical) as descriptor:
+            regular = descriptor is not None and stat.S_ISREG(os.fstat(descriptor).st_mode)
+        if regular and not executable:
+            raise Refusal("git-file-unreadable", f"{path} cannot be read", context=f"or it has more than {limit} bytes")
+    return content if not executable or os.access(trail.canonical, os.X_OK) else None
 
 
 def _bytes(path: str) -> bytes:
-    return _content(path) or b""
+    """The content of a file of ours."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.readall()
+    except FileNotFoundError:
+        return b""
 
 
 def _text(path: str) -> str:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from launcher.vcs.quarantine.swap import Docked
 
 _ATTEMPTS = 20
+_SHOWN = f"{os.path.dirname(__file__)}/settings.py"
+"""What is taken over from the user's configuration; another version of it takes over other things."""
 
 
 _NEEDED = (("HEAD", 0o100000), ("config", 0o100000), ("objects", 0o040000), ("refs", 0o040000))
@@ -163,7 +165,8 @@ def form_of(plan: Plan) -> str:
 
 def unchanged(record: Record) -> bool:
     """Whether the host's git directories are as they were when the private one was last renewed from them."""
-    return bool(record.seen) and all(stamp(path) == (path, seen) for path, seen in record.seen)
+    known = any(path == _SHOWN for path, _ in record.seen)
+    return known and all(stamp(path) == (path, seen) for path, seen in record.seen)
 
 
 def whole(directory: str, record: Record) -> bool:

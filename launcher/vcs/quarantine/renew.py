@@ -38,7 +38,7 @@ def renew(directory: str, plan: Plan, before: Record | None) -> tuple[str, ...]:
         before: the record that is there.
 
     Raises:
-        Refusal: state-unusable, git-head-unreadable, git-config-unreadable, git-missing, git-file-unreadable.
+        Refusal: state-unusable, git-head-unreadable, git-config-unreadable, git-file-unreadable.
     """
     mask = os.umask(0o077)
     try:
@@ -217,7 +217,7 @@ class _Renewal:
             item for item in self.seen.items()
             if not item[0].endswith(("/HEAD", "/packed-refs")) and not item[0].startswith(prefixes)
         ]  # fmt: skip
-        if not others or any(stamp(path) != (path, seen) for path, seen in others):
+        if settings.__file__ not in self.seen or any(stamp(path) != (path, seen) for path, seen in others):
             return False
         self.stamps.update((item[0], item) for item in others)
         return True
@@ -230,7 +230,7 @@ class _Renewal:
     def _settings(self, source: Source) -> settings.Settings:
         """The host's settings, with the stamps of all that is taken over beside them."""
         self._stamp(contents.watched(source, None))
-        effective = settings.effective(source.git_dir)
+        effective = settings.effective(source.git_dir, source.worktree)
         self._stamp(contents.watched(source, effective))
         return effective
 

@@ -1,15 +1,16 @@
 """The two things of the user's own git configuration that worktrees need: what he ignores, and filters he asks for.
 
-Everything else of it is left out, because it names programmes (`hardening`). Read as text; files that it includes are
-not followed.
+Everything else of it is left out, because it names programmes (`hardening`), and so is what an agent could write. Read
+as text; conditions of includes count as not met.
 """
 
+import os
 from typing import NamedTuple
 
-from launcher.vcs import git_config
-from launcher.vcs.disk import Present
+from launcher.vcs import git_config, written
+from launcher.vcs.disk import Seen
+from policy.host import Trail
 
-_MOST_BYTES = 1 << 20
 _FILTER_KEYS = ("clean", "smudge", "process", "required")
 
 
@@ -30,7 +31,7 @@ class UserConfig(NamedTuple):
 
 
 def read(home: str, config_home: str) -> UserConfig:
-    """The user's configuration.
+    """The user's configuration; nothing that an agent could write, or that a link of an agent's leads to.
 
     Args:
         home: his home directory.
@@ -38,12 +39,24 @@ def read(home: str, config_home: str) -> UserConfig:
     """
     excludes = f"{config_home}/git/ignore"  # git's own default
     filters: dict[tuple[str, str], str] = {}
+    files = Seen()
+
+    def agents(trail: Trail) -> bool:
+        return bool(written.tree_of(trail))
+
+    reader = git_config.Reader(files, home, agents=agents, holds=lambda condition, file: False)
     for path in (f"{config_home}/git/config", f"{home}/.gitconfig"):
-        for section, driver, name, value in git_config.entries(Present().read(path, _MOST_BYTES) or b""):
-            if (section, driver, name) == ("core", "", "excludesfile"):
-                excludes = f"{home}{value[1:]}" if value.startswith("~/") else value
-            elif section == "filter" and driver and name in _FILTER_KEYS:
-                filters[driver, name] = value
+        for entry in reader.file(path):
+            value = "true" if entry.value is None else entry.value
+            if not entry.own:
+                continue
+            if entry.key == "core.excludesfile":
+                excludes = git_config.expanded(value, home, "")
+            elif entry.section == "filter" and entry.subsection and entry.name in _FILTER_KEYS:
+                filters[entry.subsection, entry.name] = value
+    # What is ignored is removed with a worktree.
+    if not excludes.startswith("/") or agents(files.trail(excludes)):
+        excludes = os.devnull
     return UserConfig(
         (("core.excludesFile", excludes),),
         tuple((driver, (f"filter.{driver}.{name}", value)) for (driver, name), value in filters.items()),
