@@ -84,7 +84,9 @@ def run(
         target = report_file.Target(report, writable)
     for warning in plan.warnings:
         messages.say(f"paddock: warning: {printable(warning)}")
-    session = state.open_session(places, plan.worktree_id, name, mounts=promises.has_mounts(plan.backend))
+    session = state.open_session(
+        places, plan.worktree_id, name, mounts=promises.has_mounts(plan.backend), writes=state.writable(plan)
+    )
     told = observer if observer is not None else _nobody
     told("session", (session.name, session.directory, plan.worktree, plan.worktree_id, plan.backend, plan.net))
     facts: list[tuple[str, str, str]] = []

@@ -17,13 +17,21 @@ from launcher.jail.remove import remove_tree
 from launcher.lean import os
 from launcher.session import inputs
 from launcher.session.places import Places, made, make_private, unusable
+from policy import promises
 from policy.errors import Refusal, printable
+from policy.plan import Plan, beneath
 
 LEFT_OPEN = "left-open"
 """File in a session's directory that names places of submodules (`launcher.vcs.quarantine.left_open`)."""
 
 CGROUPS = "cgroups"
 """File in a session's directory that names the control groups it has made, for whoever cleans up after it."""
+
+WRITES = "writes"
+"""File in a session's directory: what its jail may write, each path ended by a NUL, its own worktree first."""
+
+HOLDS = "holds"
+"""Directory beside the sessions' of trees in which none may start for now (`launcher.vcs.quarantine.writers`)."""
 
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
@@ -85,9 +93,16 @@ class Session:
 
     def close(self) -> list[str]:
         """Removes the session's directory, and those of dead sessions. Returns what could not be removed."""
-        failures = _remove(self.directory)
+        parent, directory = os.path.dirname(self.directory), self.directory
+        try:
+            # Nobody takes it for a live session meanwhile: its record would be gone before its lock.
+            os.rename(directory, f"{parent}/.ended-{self.name}")
+            directory = f"{parent}/.ended-{self.name}"
+        except OSError:
+            pass  # a session of that name was killed while it did this
+        failures = _remove(directory)
         os.close(self._lock)
-        _sweep(os.path.dirname(self.directory))
+        _sweep(parent)
         return failures
 
 
@@ -104,14 +119,27 @@ def home_of(places: Places, worktree_id: str) -> str:
     return f"{places.state}/worktrees/{worktree_id}/home"
 
 
-def open_session(places: Places, worktree_id: str, name: str | None, *, mounts: bool = True) -> Session:
-    """Makes a session's directories.
+def writable(plan: Plan) -> tuple[str, ...]:
+    """What a Plan lets its command write on the disk, the session's own directories left out; the worktree first."""
+    found = [plan.worktree]
+    for path, access, source in plan.grants:
+        own = source == promises.OWN_TMP or path.startswith("@") or beneath(path, "/dev")
+        if "w" in access and not own and not beneath(path, plan.worktree):
+            found.append(path)
+    return tuple(found)
+
+
+def open_session(
+    places: Places, worktree_id: str, name: str | None, *, mounts: bool = True, writes: tuple[str, ...] = ()
+) -> Session:
+    """Makes a session's directories. Waits while another process works in a tree that it may write.
 
     Args:
         places: where state lives.
         worktree_id: names the private home.
         name: the session's name as the caller wants it, or None for a random one.
         mounts: its jail has mounts of its own, so that the temp directory can be at /tmp.
+        writes: from `writable`; where none are given, it counts as one that could write whatever there is.
 
     Refusals: session-name, session-in-use, state-not-ours, state-unusable.
     """
@@ -138,6 +166,8 @@ def open_session(places: Places, worktree_id: str, name: str | None, *, mounts: 
             from launcher.session import short_temp
 
             slots["tmp"] = short_temp.make(f"{fresh}/tmp") or slots["tmp"]
+        if writes:
+            _record(f"{fresh}/{WRITES}", writes)
         _take_name(fresh, final, wanted)
     except OSError as error:
         _abandon(fresh, lock)
@@ -145,7 +175,37 @@ def open_session(places: Places, worktree_id: str, name: str | None, *, mounts: 
     except Refusal:
         _abandon(fresh, lock)
         raise
-    return Session(places, wanted, final, slots, private, lock)
+    session = Session(places, wanted, final, slots, private, lock)
+    try:
+        _wait(places, writes)
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+def _wait(places: Places, writes: tuple[str, ...]) -> None:
+    """Waits for whoever works in a tree that the session may write. Its record is there: one finds the other."""
+    try:
+        holds = os.listdir(f"{places.state}/{HOLDS}")
+    except OSError:
+        return
+    if holds:
+        from launcher.session import messages
+        from launcher.vcs.quarantine import writers
+
+        writers.wait(places.state, holds, writes, lambda line: messages.say(f"paddock: {printable(line)}"))
+
+
+def _record(path: str, writes: tuple[str, ...]) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(fd, 0o600)  # whatever the umask
+        content = b"".join(os.fsencode(each) + b"\0" for each in writes)
+        while content:
+            content = content[os.write(fd, content) :]
+    finally:
+        os.close(fd)
 
 
 def live_sessions(places: Places) -> list[str]:

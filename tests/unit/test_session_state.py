@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.session import short_temp, state
+from launcher.session import messages, short_temp, state
 from launcher.session.places import Places, current_directory, made, places
+from launcher.vcs.quarantine import writers
 from policy.errors import Refusal
 
 
@@ -154,6 +155,75 @@ def test_slots_are_canonical_behind_a_linked_home(tmp_path: Path) -> None:
     session = state.open_session(places({"HOME": f"{tmp_path}/link"}), "tree", None)
     outside = {session.slots["home"], session.slots["run"], *session.private.values()}
     assert {os.path.realpath(path) for path in outside} == outside
+    session.close()
+
+
+# What sessions can write, and holds
+
+
+def test_a_live_session_is_found_by_what_it_can_write(where: Places) -> None:
+    """In its tree, below and above it, whatever the umask; by name; not when it has ended, nor beside it."""
+    before = os.umask(0o777)
+    try:
+        session = state.open_session(where, "tree", "one", writes=("/own/tree", "/granted"))
+    finally:
+        os.umask(before)
+    for root in ("/own/tree", "/own/tree/sub", "/own", "/", "/granted/x"):
+        assert [each.name for each in writers.live(where.state, root)] == ["one"], root
+    assert writers.live(where.state, "/own/tree", own=True) == [writers.Writer("one", "/own/tree")]
+    for root in ("/own/tree2", "/gran", "/other"):
+        assert writers.live(where.state, root) == []
+    assert writers.live(where.state, "/granted", own=True) == []
+    os.unlink(f"{session.directory}/{state.WRITES}")  # an older Paddock has started it
+    assert [each.name for each in writers.live(where.state, "/other", own=True)] == ["one"]
+    session.close()
+    assert writers.live(where.state, "/own/tree") == []
+
+
+def test_the_names_of_the_records_are_the_same() -> None:
+    """Two layers have them."""
+    assert (state.WRITES, state.HOLDS) == (writers.WRITES, writers.HOLDS)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_no_session_begins_in_a_tree_that_somebody_holds(
+    where: Places, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    """It says so and waits for the end; not one that is elsewhere, nor for a hold whose process was killed."""
+    waits, opened = threading.Event(), threading.Event()
+    monkeypatch.setattr(messages, "say", lambda line: waits.set())
+
+    def begin() -> None:
+        session = state.open_session(where, "id", None, writes=("/tree",))
+        opened.set()
+        session.close()
+
+    thread = threading.Thread(target=begin)
+    with writers.excluded(where.state, ["/tree"], own=own):
+        thread.start()
+        assert waits.wait(60)
+        waits.clear()
+        state.open_session(where, "id", "elsewhere", writes=("/elsewhere",)).close()
+        if own:
+            state.open_session(where, "id", "granted", writes=("/elsewhere", "/tree")).close()
+        assert not waits.is_set()
+        assert not opened.is_set()
+    assert opened.wait(60)
+    thread.join()
+    Path(where.state, state.HOLDS, "stale").write_bytes(b"all\0/tree\0")
+    state.open_session(where, "id", None, writes=("/tree",)).close()
+    with writers.excluded(where.state, ["/tree"]):
+        assert len(os.listdir(f"{where.state}/{state.HOLDS}")) == 1
+    assert os.listdir(f"{where.state}/{state.HOLDS}") == []
+
+
+def test_who_begins_first_is_seen(where: Places) -> None:
+    """A live session keeps everybody else out, who leaves no hold then."""
+    session = state.open_session(where, "id", "one", writes=("/tree",))
+    with pytest.raises(Refusal) as caught, writers.excluded(where.state, ["/elsewhere", "/tree/below"]):
+        pass
+    assert (caught.value.reference, "session one of /tree" in caught.value.context) == ("session-running", True)
+    assert os.listdir(f"{where.state}/{state.HOLDS}") == []
     session.close()
 
 

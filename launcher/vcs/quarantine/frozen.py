@@ -70,18 +70,34 @@ def sessions(directory: str) -> list[int] | None:
         None when somebody has it alone (it is being made, renewed or harvested) or cannot be named (another PID
         namespace).
     """
-    wanted = str(os.stat(f"{directory}/{lock.LOCK}").st_ino)
+    found = []
+    for kind, pid in _holders(os.stat(f"{directory}/{lock.LOCK}").st_ino):
+        if kind != "READ" or not pid.isdigit():
+            return None
+        if int(pid) != os.getpid():
+            found.append(int(pid))
+    return found
+
+
+def stands_still(inode: int) -> bool:
+    """Whether the session is frozen whose launcher holds the lock of its directory.
+
+    Args:
+        inode: of the session's directory.
+    """
+    pids = [pid for kind, pid in _holders(inode) if kind == "WRITE"]
+    return bool(pids) and all(pid.isdigit() and _frozen(int(pid)) for pid in pids)
+
+
+def _holders(inode: int) -> list[tuple[str, str]]:
+    """READ or WRITE, and the process id as the kernel tells it, for each flock(2) on a file."""
     found = []
     with open("/proc/locks", encoding="ascii") as file:
         for line in file:
             # 1: FLOCK  ADVISORY  READ 4711 fe:00:131 0 EOF; waiting ones have an arrow (proc_locks(5))
             words = line.split()
-            if words[1] != "FLOCK" or words[5].rpartition(":")[2] != wanted:
-                continue
-            if words[3] != "READ" or not words[4].isdigit():
-                return None
-            if int(words[4]) != os.getpid():
-                found.append(int(words[4]))
+            if words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(inode):
+                found.append((words[3], words[4]))
     return found
 
 
