@@ -57,9 +57,7 @@ def harvest(worktree: str, strict: bool) -> dict[str, Any]:
     where = record.directory_of(places.places(os.environ).state, worktree_id(worktree))
     if not os.path.isdir(where):
         return {}
-    settings, _ = configuration.load(worktree, None, None, os.environ)
-    patterns = [(entry.value, "protect") for entry in settings.handoff_protect]
-    patterns += [(entry.value, "report") for entry in settings.handoff_report]
+    patterns = configuration.handoff_patterns(worktree, os.environ)
     return harvesting.take(where, patterns, strict=strict).as_dict()
 
 
@@ -160,14 +158,15 @@ def merge(repository: str, children: list[str], into: str | None) -> dict[str, A
     Raises:
         Refusal: as `paddock merge` does; nothing has moved then.
     """
-    from launcher.session import places
+    from launcher.session import merging, places
     from launcher.vcs.merge import children as named
     from launcher.vcs.merge import left, target, work
-    from launcher.vcs.quarantine import record
-    from launcher.vcs.worktrees.naming import worktree_id
+    from launcher.vcs.quarantine import swap
     from launcher.vcs.worktrees.store import WorktreeRepository
 
-    state = places.made(places.places(os.environ).state)
+    where = places.places(os.environ)
+    state = places.made(where.state)
+    swap.originals(state)
     found = target.find(repository, into)
     known = WorktreeRepository(state).of(found.common_dir)
 
@@ -176,13 +175,10 @@ def merge(repository: str, children: list[str], into: str | None) -> dict[str, A
         return rows[0] if len(rows) == 1 else None
 
     sources = named.named(found, children, repository, root_of)
-    warnings = []
-    for source in sources:
-        root = source.place.worktree if source.place else None
-        if root is not None:
-            warnings += left.told(source, record.directory_of(state, worktree_id(root)))
-    settings = work.Settings(state, os.environ)
-    run = work.merge(lambda: target.find(repository, into), sources, settings, found.common_dir)
+    warnings = [line for source in sources for line in left.told(source, state)]
+    with merging.into(found, where, warnings.append) as follow:
+        settings = work.Settings(state, os.environ, follow=follow)
+        run = work.merge(lambda: target.find(repository, into), sources, settings, found.common_dir)
     return {"run": run.model_dump(mode="json"), "warnings": warnings}
 
 

@@ -11,12 +11,11 @@ from typing import Any
 from launcher.service.contexts import StoredRequestContexts
 from launcher.service.database import Database
 from launcher.service.ticket_models import of_ticket
-from launcher.session import configuration, places, planning, programs, providers
+from launcher.session import configuration, merging, places, planning, programs, providers
 from launcher.session.machine import Machine
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.harvest.outstanding import outstanding
-from launcher.vcs.merge.service import WorktreeMergeService
 from launcher.vcs.quarantine import record, swap
 from launcher.vcs.worktrees import user_config
 from launcher.vcs.worktrees.children import ChildWorktrees
@@ -65,9 +64,7 @@ class _Work:
         self.graph = InMemoryGraphRepository()
         for node in nodes:
             self.graph.save(Node.model_validate(node))
-        merges = WorktreeMergeService(
-            state, os.environ, private=lambda root: record.directory_of(state, worktree_id(root))
-        )
+        merges = merging.by_contexts(where, os.environ)
         self.contexts = StoredRequestContexts(Database(database))
         self.flow: Workflow = build_workflow(
             self.contexts, self.graph, self.children, merges, lambda request: ToolContext()

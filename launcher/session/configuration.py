@@ -16,6 +16,7 @@ from policy.config.layer import Kind, Layer, parse, shipped
 from policy.config.model import Base
 from policy.config.settings import Settings
 from policy.errors import Refusal
+from policy.handoff import PROTECT, REPORT
 from policy.pasted import quoted
 from policy.plan import beneath
 
@@ -83,6 +84,13 @@ def load(
         layers.append(flags_layer)
     paths = sources(project_root, config_file, environ)
     return merge.resolve(layers), tuple(system_file if path == SYSTEM_FILE else path for path in paths)
+
+
+def handoff_patterns(project_root: str, environ: Environ) -> list[tuple[str, str]]:
+    """The configuration's hand-off patterns with their modes, for a harvest that is no session's. Refuses as `load`."""
+    settings, _ = load(project_root, None, None, environ)
+    patterns = [(entry.value, PROTECT) for entry in settings.handoff_protect]
+    return [*patterns, *((entry.value, REPORT) for entry in settings.handoff_report)]
 
 
 def review(path: str, project_root: str, environ: Environ, *, system_file: str = SYSTEM_FILE) -> Review:

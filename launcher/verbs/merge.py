@@ -4,24 +4,17 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Annotated
 
 import typer
 
-from launcher.session import configuration, harvesting, places
-from launcher.session.planning import worktree_id
-from launcher.vcs.harvest.parts import HarvestResult
+from launcher.session import merging, places
 from launcher.vcs.journal import Run, State
-from launcher.vcs.merge import children, left, preview, sessions, target, work
+from launcher.vcs.merge import children, left, preview, target, work
 from launcher.vcs.merge.check import Check
 from launcher.vcs.merge.children import Order
-from launcher.vcs.merge.moves import Follow
 from launcher.vcs.merge.outcome import Source
 from launcher.vcs.quarantine import left_open, swap
-from launcher.vcs.quarantine import record as records
-from launcher.vcs.quarantine.record import directory_of
 from launcher.vcs.worktrees.store import WorktreeRepository
 from launcher.verbs import table, typer_verb
 from launcher.verbs.merge_said import WARNING, Said
@@ -87,7 +80,8 @@ def merge(
     when it was refused, or failed.
     """
     start = places.current_directory()
-    state = places.made(places.places(os.environ).state)
+    where = places.places(os.environ)
+    state = places.made(where.state)
     said = Said()
     swap.originals(state)  # docks what a session has left that was killed
     for line in left_open.sweep(state):
@@ -118,11 +112,14 @@ def merge(
         answer = preview.preview(found, sources, rewind=rewind or ())
         print(said.document(answer) if as_json else answer.pretty_print())
         return 0 if answer.clean else CONFLICT
-    with _agent_at_rest(found, state, said) as agent, Check(found, check, hidden=as_json) as gate:
+    with (
+        merging.into(found, where, said.say, files=not no_checkout) as follow,
+        Check(found, check, hidden=as_json) as gate,
+    ):
         settings = work.Settings(
             state,
             os.environ,
-            follow=Follow(files=not no_checkout, jailed=agent is not None, agent=agent),
+            follow=follow,
             gate=gate if check is not None else None,
             progress=_progress if sys.stderr.isatty() else None,
             rewind=frozenset(rewind or ()),
@@ -146,36 +143,9 @@ def _root_of(state: str) -> Callable[[str, str], str | None]:
     return lambda word, common_dir: root_of(word, known.of(common_dir))
 
 
-def _agent_at_rest(found: target.Target, state: str, said: Said) -> AbstractContextManager[str | None]:
-    """Keeps agents from working in a linked worktree that is merged into, and takes over what they have committed.
-
-    Yields the agent's private git directory. None where there is none, and in a main checkout: that is the user's.
-    """
-    if found.worktree is None or found.git_dir == found.common_dir:
-        return nullcontext()
-
-    def private(root: str) -> str:
-        return directory_of(state, worktree_id(root))
-
-    return sessions.at_rest(found.worktree, private, partial(_harvest, said))
-
-
-def _harvest(said: Said, directory: str) -> HarvestResult:
-    record = records.read(directory)
-    assert record is not None
-    settings, _ = configuration.load(record.worktree, None, None, os.environ)
-    patterns = [(entry.value, "protect") for entry in settings.handoff_protect]
-    patterns += [(entry.value, "report") for entry in settings.handoff_report]
-    result = harvesting.take(directory, patterns)
-    for line in harvesting.told(result, place=record.worktree):
-        said.say(line)
-    return result
-
-
 def _warn_of_sessions(source: Source, state: str, said: Said) -> None:
     """Tells when a child has more than its branch: a branch can be merged all the same."""
-    root = source.place.worktree if source.place else None
-    for line in left.told(source, directory_of(state, worktree_id(root)) if root is not None else None):
+    for line in left.told(source, state):
         said.say(line, WARNING)
 
 

@@ -85,12 +85,9 @@ def _harvest(
     if sign and no_sign:
         raise Refusal("usage", "--sign and --no-sign exclude each other", hint="paddock worktree harvest --help")
     where, git_dir, root, project = _place(directory)
-    settings, _ = configuration.load(project, None, None, os.environ)
-    patterns = [(entry.value, "protect") for entry in settings.handoff_protect]
-    patterns += [(entry.value, "report") for entry in settings.handoff_report]
     result = harvesting.take(
         where,
-        patterns,
+        configuration.handoff_patterns(project, os.environ),
         strict=strict,
         sign=True if sign else False if no_sign else None,
         limits=limits,

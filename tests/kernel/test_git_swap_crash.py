@@ -72,7 +72,7 @@ def test_swapping_and_docking_can_be_killed_anywhere(places: Places, tmp_path: P
         again,
         lambda: dock(directory),
         lambda: harvesting.take(directory, ()),
-        lambda: sessions.lacking(directory),
+        lambda: sessions.lacking(places.state, str(root)),
         lambda: WorktreeService(places.state).of_repository(root),
         lambda: planned(places, root / "src", "readonly"),
     )

@@ -248,6 +248,12 @@ def test_worktrees_and_merges_over_the_api(service: Served) -> None:
     merged = service.post("/v1/merges", {"repository": main, "children": ["H-1"]})
     assert (merged.status, merged.json["run"]["state"]) == (201, "done"), merged.raw
     assert ["a session is still working there" in each for each in merged.json["warnings"]] == [True]
+    into = service.post("/v1/merges", {"repository": main, "children": ["main"], "into": path})
+    assert (into.status, into.json["errorType"], "session late" in into.json["context"]) == (
+        422,
+        "session-running",
+        True,
+    )
     service.post("/v1/sessions/late/stop", {"term_seconds": 0, "wait": 60})
     assert (service.paddock.main / "h").exists()
     assert len(service.get(f"/v1/merges?repository={main}").json["runs"]) == 1

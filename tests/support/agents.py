@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from launcher.bridges.files.router import Router
 from launcher.bridges.files.sessions import Sessions
+from launcher.service import ticket_work
+from launcher.session import merging
+from launcher.session.places import places
 from launcher.vcs.merge.models import AgentMergeStatus, MergeDescriptor
-from launcher.vcs.merge.service import WorktreeMergeService
 from launcher.vcs.worktrees.children import ChildWorktrees
-from launcher.vcs.worktrees.service import WorktreeService
 from launcher.workflow.agent_types import AgentType
 from launcher.workflow.confinement import run_options
 from launcher.workflow.contexts.in_memory import InMemoryRequestContextRepository
@@ -142,7 +143,8 @@ class Scene:
         self.main = place / "app"
         self.submodules = submodules
         templates.grow(who, place, _SCRIPT, *submodules)
-        self.keeper = WorktreeService(str(place / "state"))
+        where = places(who.environment())
+        self.keeper = ticket_work.service(where)
         self.worktrees = ChildWorktrees(self.keeper)
         self.contexts = InMemoryRequestContextRepository()
         self.graph = InMemoryGraphRepository()
@@ -150,7 +152,7 @@ class Scene:
             self.contexts,
             self.graph,
             self.worktrees,
-            WorktreeMergeService(str(place / "state")),
+            merging.by_contexts(where, who.environment()),
             lambda _: ToolContext(),
         )
         self.told: dict[str, AgentRequest] = {}
@@ -199,14 +201,18 @@ class Scene:
         self.contexts.update(self.told[name].context_id, lambda before: before.evolve(worktree_context=place))
 
     def commit(self, name: str, path: str, content: str) -> None:
-        """The agent's work: one commit, and one in the submodule first when the file lies there."""
-        root = self.root(name)
+        """The agent's work, in its jail: one commit, and one in the submodule first when the file lies there."""
         head, _, rest = path.partition("/")
-        (root / path).write_text(f"{content}\n")
-        if head in self.submodules:
-            self._commit(root / head, rest)
-            path = head
-        self._commit(root, path)
+        inside, outside = (
+            (f"git -C {head} add {rest}; git -C {head} commit -q -m Work.;", head)
+            if head in self.submodules
+            else ("", path)
+        )
+        script = f'echo "$1" >{path}; {inside} git add {outside}; git commit -q -m Work.'
+        options = ["--quiet", "--git", "private", *run_options(self.worktree(name))]
+        words = [str(self.installed.paddock), "run", *options, "--", "sh", "-euc", script, "sh", content]
+        ended = self.who.run(words, cwd=self.root(name))
+        assert ended.returncode == 0, ended.stderr
 
     def delete(self, name: str) -> None:
         """The worktree is gone, without a word to anybody."""
@@ -331,10 +337,6 @@ class Scene:
             return "nothing new"
         first = [part.submodule_name for part in descriptor.submodule_merge_results if part.status == "merged"]
         return ", ".join(["merged", *(f"{name} first" for name in first)])
-
-    def _commit(self, root: Path, path: str) -> None:
-        for words in (("add", "--", path), ("commit", "-q", "-m", "Work.")):
-            self.who.run(["git", "-C", str(root), *words]).check_returncode()
 
     def _contents(self) -> dict[str, str]:
         """A digest of all files of each worktree, git's own excepted."""

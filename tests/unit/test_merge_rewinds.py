@@ -113,16 +113,16 @@ def test_a_trunk_merged_beside_submodules_takes_none_of_them_back(
 
 def test_a_submodules_commits_that_the_child_does_not_record_are_told(nested: Nested) -> None:
     """A merge of the child brings none of them; the command that is named does, and then there is nothing to tell."""
-    root, target = nested.main.root.parent / "one", nested.main.target()
+    root, target, state = nested.main.root.parent / "one", nested.main.target(), nested.main.settings().state
     nested.main.git("worktree", "add", "-q", "-b", "one", str(root), "main")
     nested.populate(root)
-    assert left.told(all_of(target)[0], None) == []
+    assert left.told(all_of(target)[0], state) == []
     (root / "lib/l").write_text(changed(1))
     nested.main.git("commit", "-q", "-a", "-m", "one", at=root / "lib")
-    (said,) = left.told(all_of(target)[0], None)
+    (said,) = left.told(all_of(target)[0], state)
     assert "submodule lib has 1 commit not merged, because one does not record them" in said
     command = said.partition("to record them: ")[2].removesuffix("; then merge again")
     subprocess.run(["sh", "-c", command], cwd=nested.main.root, env=ENVIRONMENT, check=True, capture_output=True)
-    assert left.told(all_of(target)[0], None) == []
+    assert left.told(all_of(target)[0], state) == []
     work.merge(nested.main.target, all_of(target), nested.main.settings(), target.common_dir)
     assert nested.read("lib/l") == changed(1)

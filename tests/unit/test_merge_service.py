@@ -12,6 +12,7 @@ from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation, MergeD
 from launcher.vcs.merge.protocol import MergeService
 from launcher.vcs.merge.service import WorktreeMergeService
 from launcher.vcs.quarantine import lock, record
+from launcher.vcs.worktrees.naming import worktree_id
 from policy.errors import Refusal
 from policy.worktree import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 from tests.support import templates
@@ -217,13 +218,12 @@ def test_dirty_trunks_are_an_answer_too(team: Team) -> None:
 
 def test_a_live_session_keeps_its_worktree(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     """While an agent works, neither phase touches its branch; when it has ended, its work is harvested first."""
-    directory = team.root / "private/one"
+    root, git_dir, state = str(team.root / "one"), str(team.root / "repo/.git"), str(team.root / "state")
+    directory = Path(record.directory_of(state, worktree_id(root)))
     directory.mkdir(parents=True)
-    root, git_dir = str(team.root / "one"), str(team.root / "repo/.git")
     repository = record.Repository("", root, git_dir, git_dir, "", None, None, "sha1", (f"{git_dir}/objects",))
     record.write(str(directory), record.Record(root, "linked", record.MOUNTED, (repository,)))
-    state = str(team.root / "state")
-    service = WorktreeMergeService(state, {}, private=lambda root: str(team.root / "private" / os.path.basename(root)))
+    service = WorktreeMergeService(state, {})
     team.write("repo", "m", changed(1))
     descriptor = lock.opened(str(directory))
     try:
@@ -246,9 +246,7 @@ def test_a_live_session_keeps_its_worktree(team: Team, monkeypatch: pytest.Monke
         team.write("one", "lib/l", changed(len(asked)))
         return HarvestResult(str(team.root / "one"), "harvested")
 
-    service = WorktreeMergeService(
-        state, {}, private=lambda root: str(team.root / "private" / os.path.basename(root)), harvest=harvested
-    )
+    service = WorktreeMergeService(state, {}, harvest=harvested)
     assert service.merge_trunk_to_child(team.trunk, team.context("one")).successful
     assert service.merge_children_to_trunk([team.status("one")], team.trunk).all_successful
     assert asked == [str(directory)] * 2

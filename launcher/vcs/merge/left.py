@@ -14,12 +14,12 @@ from policy.errors import Refusal
 from policy.pasted import quoted
 
 
-def told(source: Source, directory: str | None) -> list[str]:
+def told(source: Source, state: str) -> list[str]:
     """One sentence for everything that is not merged with a child.
 
     Args:
         source: the child.
-        directory: of its worktree's private git directory; None when it has no worktree.
+        state: Paddock's state directory.
 
     Raises:
         Refusal: git-record-damaged.
@@ -27,10 +27,12 @@ def told(source: Source, directory: str | None) -> list[str]:
     if source.place is None or source.place.worktree is None:
         return []
     head = f"{source.label} is merged as its branch is, and "
-    why = sessions.lacking(directory)
+    root = source.place.worktree
+    why = sessions.lacking(state, root)
     if why == sessions.WORKING:
         return [head + why]  # and what it makes of its submodules is not to be looked at
-    agents = _of_agents(head, why, source.place.worktree, directory) if why and directory is not None else []
+    directory = sessions.private_of(state, root) if why else None
+    agents = _of_agents(head, why, root, directory) if directory is not None else []
     try:
         return [*agents, *_of_submodules(source, source.place)]
     except Refusal as refusal:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import NamedTuple
 
 from launcher.vcs.git import Git
@@ -16,7 +16,7 @@ from launcher.vcs.merge.models import (
     MergeDirection,
     MergeResult,
 )
-from launcher.vcs.merge.moves import FILES, Follow, moves
+from launcher.vcs.merge.moves import Follow, moves
 from launcher.vcs.merge.outcome import Source
 from launcher.vcs.merge.place import Place
 from launcher.vcs.merge.target import Target, checked_out_at, refuse_when_busy
@@ -33,11 +33,14 @@ class _Known(NamedTuple):
 class WorktreeMergeService:
     """`protocol.MergeService` on this machine's git, and the single steps that the specification names.
 
+    No session may be at work in a worktree that a merge is about, on whichever side of it, and whatever git mode the
+    session has; and nothing is merged of an agent's whose commits are not all on its branch. Git in a jail moves files.
+
     Args:
-        state: directory of Paddock's own state, for journals.
+        state: directory of Paddock's own state, in which sessions have their records and agents their private git
+            directories.
         caller: the caller's environment, for author and committer; this process's when None.
-        private: finds private git directories of worktrees.
-        harvest: harvests one; None refuses to merge what is not harvested.
+        harvest: harvests a private git directory; None refuses to merge what is not harvested.
     """
 
     def __init__(
@@ -45,12 +48,10 @@ class WorktreeMergeService:
         state: str,
         caller: Mapping[str, str] | None = None,
         *,
-        private: sessions.Private = sessions.nobody_private,
         harvest: sessions.Harvest | None = None,
     ) -> None:
         self._state = state
         self._caller = dict(os.environ if caller is None else caller)
-        self._private = private
         self._harvest = harvest
 
     def merge_trunk_to_child(self, trunk: WorktreeSandboxContext, child: WorktreeSandboxContext) -> MergeDescriptor:
@@ -75,20 +76,25 @@ class WorktreeMergeService:
         descriptors: dict[str, MergeDescriptor] = {}
         with ExitStack() as stack:
             known: list[tuple[AgentMergeStatus, Source]] = []
-            held: set[str] = set()
+            held: dict[str, str | None] = {}
             problem: tuple[AgentMergeStatus, Refusal] | None = None
             try:
                 into = _at(trunk)
+                agent = self._at_rest(stack, held, into)
                 for status in with_worktree:
                     source = self._source(stack, held, status, into)
                     if any(source.label == other.label for _, other in known):
                         source = source._replace(label=f"{source.label} ({status.agent_result_id})")
                     known.append((status, source))
             except Refusal as refusal:
-                problem = (with_worktree[len(known)], refusal) if with_worktree else None
+                if with_worktree:
+                    problem = (with_worktree[len(known)], refusal)
+                    refusal.context = "\n".join(
+                        [refusal.context, *self._obstacles(with_worktree[len(known) + 1 :], held)]
+                    )
             if known:
                 try:
-                    run = self._merge(trunk, [source for _, source in known], MergeDirection.CHILD_TO_TRUNK)
+                    run = self._merge(trunk, [source for _, source in known], MergeDirection.CHILD_TO_TRUNK, agent)
                 except Refusal as refusal:
                     problem = (known[0][0], refusal)
                 else:
@@ -104,22 +110,30 @@ class WorktreeMergeService:
         self,
         source: WorktreeSandboxContext,
         target: WorktreeSandboxContext,
-        direction: MergeDirection = MergeDirection.CHILD_TO_TRUNK,
+        direction: MergeDirection | None = None,
     ) -> MergeDescriptor:
         """Merges what is checked out in one worktree into another of the same repository: submodules, then itself.
 
+        Args:
+            source: whose work is merged.
+            target: where to.
+            direction: which of them is the trunk; None where the worktrees themselves say so: one is the main
+                checkout, or was made from the other.
+
         Raises:
-            Refusal: a worktree is gone, busy, dirty where it matters, or in use by a session. Nothing has moved then.
+            Refusal: a worktree is gone, busy, dirty where it matters, or in use by a session; merge-direction. Nothing
+                has moved then.
         """
         swap.originals(self._state)  # docks what a session has left that was killed
         into, came_from = _at(target), _at(source)
         _refuse_strangers(came_from, into)
-        agent = into if direction is MergeDirection.TRUNK_TO_CHILD else came_from
-        with sessions.at_rest(agent.target.worktree or "", self._private, self._harvest) as private:
-            into, came_from = _at(target), _at(source)  # a harvest may have moved the agent's branch
-            down = direction is MergeDirection.TRUNK_TO_CHILD
-            follow = Follow(files=True, jailed=down, agent=private if down else None)
-            run = self._merge(target, [_as_source(came_from)], direction, follow)
+        direction = direction or _direction((source, came_from), (target, into))
+        with ExitStack() as stack:
+            held: dict[str, str | None] = {}
+            self._at_rest(stack, held, came_from)
+            agent = self._at_rest(stack, held, into)
+            # A harvest may have moved the agent's branch.
+            run = self._merge(target, [_as_source(_at(source))], direction, agent)
         if run.child_outcome is not None:
             return run.child_outcome
         assert run.outcome is not None
@@ -129,13 +143,18 @@ class WorktreeMergeService:
 
     merge_with_submodule_ordering = merge_submodules_first
 
-    def merge_worktrees(self, source: WorktreeSandboxContext, target: WorktreeSandboxContext) -> MergeResult:
-        """The main worktrees' result of `merge_submodules_first`.
+    def merge_worktrees(
+        self,
+        source: WorktreeSandboxContext,
+        target: WorktreeSandboxContext,
+        direction: MergeDirection | None = None,
+    ) -> MergeResult:
+        """The main worktrees' result of `merge_submodules_first`, in either phase.
 
         Raises:
             Refusal: as there; merge-failed when a submodule could not be merged, so that the rest was not tried.
         """
-        descriptor = self.merge_submodules_first(source, target)
+        descriptor = self.merge_submodules_first(source, target, direction)
         if descriptor.main_worktree_merge_result is None:
             raise Refusal(
                 "merge-failed",
@@ -149,11 +168,14 @@ class WorktreeMergeService:
         """Lets a worktree's branch record what is checked out in one of its submodules (MF-024).
 
         Raises:
-            Refusal: submodule-unknown; trunk-busy, trunk-dirty, trunk-locked, refs-moved. Nothing has moved then.
+            Refusal: submodule-unknown; session-running; trunk-busy, trunk-dirty, trunk-locked, refs-moved. Nothing has
+                moved then.
         """
         known = _at(worktree)
         journal = work.journal_of(self._state, known.place.common_dir)
-        with journal.lock() as lock:
+        with ExitStack() as stack:
+            agent = self._at_rest(stack, {}, known)
+            lock = stack.enter_context(journal.lock())
             work.refuse_when_unfinished(journal)
             target = _at(worktree).target
             refuse_when_busy(target)
@@ -177,7 +199,7 @@ class WorktreeMergeService:
                     return result
                 tree = engine.main.with_gitlinks(target.commit, {link.path: head})
                 new = engine.main.commit(tree, [target.commit], f"Update submodule {submodule_name}\n")
-                planned = moves(engine, target, new, (), FILES)
+                planned = moves(engine, target, new, (), _jailed(agent))
             run = Run(run_id=journal.new_id(), state=State.PREPARED, target=target.label, moves=planned.moves)
             carry_out.carry_out(journal, run, hold=(lock,))
         moved = {"no_op": False, "commit_id": new, "previous_commit_id": target.commit}
@@ -203,23 +225,69 @@ class WorktreeMergeService:
         target: WorktreeSandboxContext,
         sources: Sequence[Source],
         direction: MergeDirection,
-        follow: Follow = FILES,
+        agent: str | None,
     ) -> Run:
-        settings = work.Settings(self._state, self._caller, direction=direction, follow=follow)
+        settings = work.Settings(self._state, self._caller, direction=direction, follow=_jailed(agent))
         common_dir = _at(target).place.common_dir
         return work.merge(lambda: _at(target).target, sources, settings, common_dir)
 
-    def _source(self, stack: ExitStack, held: set[str], status: AgentMergeStatus, into: _Known) -> Source:
-        """A child as a source; its worktree is kept at rest, once, also where several agents have shared it."""
+    def _at_rest(self, stack: ExitStack, held: dict[str, str | None], known: _Known) -> str | None:
+        """Keeps a worktree at rest, once, also where several agents have shared it. Its private git directory."""
+        root = known.target.worktree or ""
+        if root not in held:
+            held[root] = stack.enter_context(sessions.at_rest(self._state, root, self._harvest))
+        return held[root]
+
+    def _source(self, stack: ExitStack, held: dict[str, str | None], status: AgentMergeStatus, into: _Known) -> Source:
+        """A child as a source; its worktree is kept at rest."""
         context = status.worktree_context
         assert context is not None
         known = _at(context)
         _refuse_strangers(known, into)
-        root = known.target.worktree or ""
-        if root != into.target.worktree and root not in held:
-            stack.enter_context(sessions.at_rest(root, self._private, self._harvest))
-            held.add(root)
+        self._at_rest(stack, held, known)
         return _as_source(_at(context))
+
+    def _obstacles(self, statuses: Sequence[AgentMergeStatus], held: Mapping[str, str | None]) -> list[str]:
+        """What would keep these children from being merged, were it their turn."""
+        found = []
+        for status in statuses:
+            assert status.worktree_context is not None
+            root = os.path.realpath(status.worktree_context.main_worktree_path)
+            try:
+                with nullcontext() if root in held else sessions.at_rest(self._state, root):
+                    continue
+            except Refusal as refusal:
+                if refusal.reference == "harvest-due" and self._harvest is not None:
+                    continue
+                found.append(f"{status.agent_result_id}: {refusal.message}; {refusal.context}")
+        return found
+
+
+def _jailed(agent: str | None) -> Follow:
+    return Follow(files=True, jailed=True, agent=agent)
+
+
+def _direction(
+    source: tuple[WorktreeSandboxContext, _Known], target: tuple[WorktreeSandboxContext, _Known]
+) -> MergeDirection:
+    """Which of two worktrees is the trunk.
+
+    Raises:
+        Refusal: merge-direction.
+    """
+    for (one, known), (other, _), direction in (
+        (source, target, MergeDirection.TRUNK_TO_CHILD),
+        (target, source, MergeDirection.CHILD_TO_TRUNK),
+    ):
+        if known.place.git_dir == known.place.common_dir or other.parent_worktree_id == one.worktree_id:
+            return direction
+    raise Refusal(
+        "merge-direction",
+        "which of the two worktrees is the trunk is not known",
+        context=f"neither {source[1].place.worktree} nor {target[1].place.worktree} is the main checkout, and neither "
+        "was made from the other",
+        hint="say it: direction=MergeDirection.TRUNK_TO_CHILD, or CHILD_TO_TRUNK",
+    )
 
 
 def _at(context: WorktreeSandboxContext) -> _Known:

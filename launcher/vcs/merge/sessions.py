@@ -7,13 +7,11 @@ from contextlib import ExitStack, contextmanager
 from launcher.vcs.harvest import ending
 from launcher.vcs.harvest.outstanding import outstanding
 from launcher.vcs.harvest.parts import HarvestResult
-from launcher.vcs.quarantine import frozen, lock, swap
+from launcher.vcs.quarantine import frozen, lock, swap, writers
 from launcher.vcs.quarantine import record as records
+from launcher.vcs.worktrees.naming import worktree_id
 from policy.errors import Refusal
 from policy.pasted import quoted
-
-Private = Callable[[str], str | None]
-"""Where the private git directory of a worktree (its canonical root) is kept; None when it can have none."""
 
 Harvest = Callable[[str], HarvestResult]
 """Harvests a private git directory, with the hand-off rules of its worktree."""
@@ -23,24 +21,35 @@ WORKING = "a session is still working there"
 """One answer of `lacking`."""
 
 
-def nobody_private(root: str) -> str | None:
-    """For installations without private git directories: there is none."""
-    del root
-    return None
-
-
-def lacking(directory: str | None) -> str:
-    """Why the branch of a worktree may lack some of an agent's work; "" when it does not.
+def private_of(state: str, root: str) -> str | None:
+    """The private git directory of a worktree; None when it has none.
 
     Args:
-        directory: of its private git directory, as `Private` gives it.
+        state: Paddock's state directory.
+        root: canonical root of the worktree.
 
     Raises:
         Refusal: git-record-damaged.
     """
-    if not _known(directory):
+    directory = records.directory_of(state, worktree_id(root))
+    return directory if os.path.isdir(directory) and records.read(directory) is not None else None
+
+
+def lacking(state: str, root: str) -> str:
+    """Why the branch of a worktree may lack some of an agent's work; "" when it does not.
+
+    Args:
+        state: Paddock's state directory.
+        root: canonical root of the worktree.
+
+    Raises:
+        Refusal: git-record-damaged.
+    """
+    if writers.live(state, root):
+        return WORKING
+    directory = private_of(state, root)
+    if directory is None:
         return ""
-    assert directory is not None
     descriptor = lock.opened(directory)
     try:
         if not lock.alone(descriptor, wait=False):
@@ -52,15 +61,16 @@ def lacking(directory: str | None) -> str:
 
 
 @contextmanager
-def at_rest(root: str, private: Private, harvest: Harvest | None = None) -> Iterator[str | None]:
+def at_rest(state: str, root: str, harvest: Harvest | None = None, *, own: bool = False) -> Iterator[str | None]:
     """Makes sure that no session is at work in a worktree, and that its branch has all of the agent's commits.
 
     Sessions have ended, and until the end none can start there; or they are frozen.
 
     Args:
+        state: Paddock's state directory.
         root: canonical root of the worktree.
-        private: see `Private`.
         harvest: for work that is not harvested; None refuses then, because hand-off rules may have held it back.
+        own: sessions that were granted it beside a worktree of their own do not count.
 
     Yields:
         its private git directory; None when it has none.
@@ -69,12 +79,8 @@ def at_rest(root: str, private: Private, harvest: Harvest | None = None) -> Iter
         Refusal: session-running; harvest-due; harvest-kept (the branch has been moved beside the agent); what
             `harvest` refuses.
     """
-    directory = private(root)
-    if not _known(directory):
-        yield None
-        return
-    assert directory is not None
-    if harvest is not None and ending.due(directory):
+    directory = private_of(state, root)
+    if directory is not None and harvest is not None and ending.due(directory):
         result = harvest(directory)
         if result.state == "kept":
             raise Refusal(
@@ -83,47 +89,40 @@ def at_rest(root: str, private: Private, harvest: Harvest | None = None) -> Iter
                 context="\n".join(result.notes),
                 hint=f"paddock worktree harvest {quoted(root)}, and see what it says",
             )
-    with frozen.held(directory) as rest:
-        if rest is frozen.Rest.NONE:
-            raise _running(root)
-        if rest is frozen.Rest.ENDED:
-            swap.dock(directory)  # a session that was killed could not
-        if harvest is None and outstanding(directory, kept=False):
-            raise Refusal(
-                "harvest-due",
-                f"an agent has left work in {root} that is not harvested",
-                context="its branch lacks commits that are still in the private git directory",
-                hint=f"paddock worktree harvest {quoted(root)}, and merge again",
-            )
+    with writers.excluded(state, [root], own=own), ExitStack() as stack:
+        if directory is not None:
+            rest = stack.enter_context(frozen.held(directory))
+            if rest is frozen.Rest.NONE:
+                raise writers.running(root)
+            if rest is frozen.Rest.ENDED:
+                swap.dock(directory)  # a session that was killed could not
+            if harvest is None and outstanding(directory, kept=False):
+                raise Refusal(
+                    "harvest-due",
+                    f"an agent has left work in {root} that is not harvested",
+                    context="its branch lacks commits that are still in the private git directory",
+                    hint=f"paddock worktree harvest {quoted(root)}, and merge again",
+                )
         yield directory
 
 
 @contextmanager
-def undisturbed(directories: Iterable[str]) -> Iterator[None]:
+def undisturbed(state: str, roots: Iterable[str], directories: Iterable[str]) -> Iterator[None]:
     """Keeps sessions from working in worktrees while a run that touches them is finished or taken back.
 
     Args:
-        directories: private git directories.
+        state: Paddock's state directory.
+        roots: of the worktrees, and of submodules in them.
+        directories: private git directories of agents whose worktrees have moved since.
 
     Raises:
         Refusal: session-running.
     """
-    with ExitStack() as stack:
-        for directory in directories:
+    known = list(roots)
+    private = [found for root in known if (found := private_of(state, root)) is not None]
+    with writers.excluded(state, known), ExitStack() as stack:
+        for directory in dict.fromkeys(map(os.path.realpath, (*private, *directories))):
             record = records.read(directory) if os.path.isdir(directory) else None
             if record is not None and stack.enter_context(frozen.held(directory)) is frozen.Rest.NONE:
-                raise _running(record.worktree)
+                raise writers.running(record.worktree)
         yield
-
-
-def _running(root: str) -> Refusal:
-    return Refusal(
-        "session-running",
-        f"a session is still working in {root}",
-        context="its branch and files are its own until it has ended, or is frozen",
-        hint="wait for its end, and merge again",
-    )
-
-
-def _known(directory: str | None) -> bool:
-    return directory is not None and os.path.isdir(directory) and records.read(directory) is not None

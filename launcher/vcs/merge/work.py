@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from launcher.vcs.git import Git
@@ -227,7 +228,7 @@ def resume(common_dir: str, state: str) -> Run | None:
         run = journal.unfinished()
         if run is None:
             return None
-        with sessions.undisturbed(_agents(run)):
+        with _undisturbed(state, run):
             return carry_out.resume(journal, run, hold=(lock,))
 
 
@@ -243,9 +244,10 @@ def roll_back(common_dir: str, state: str, run_id: str) -> Run:
         waiting = journal.unfinished()
         if waiting is not None and waiting.run_id != run_id:
             refuse_when_unfinished(journal)
-        with sessions.undisturbed(_agents(run)):
+        with _undisturbed(state, run):
             return carry_out.roll_back(journal, run, hold=(lock,))
 
 
-def _agents(run: Run) -> list[str]:
-    return list(dict.fromkeys(str(move.agent) for move in run.moves if move.agent is not None))
+def _undisturbed(state: str, run: Run) -> AbstractContextManager[None]:
+    roots = [str(move.work_tree) for move in run.moves if move.work_tree is not None]
+    return sessions.undisturbed(state, roots, [str(move.agent) for move in run.moves if move.agent is not None])

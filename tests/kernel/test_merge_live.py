@@ -1,0 +1,286 @@
+"""Merges beside live sessions of every git mode: by contexts, as a workflow does, and with the installed command."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.jail import processes
+from tests.support import features, paddock
+from tests.support.identity import Who
+from tests.support.install import Installed
+from tests.support.paddock import Paddock
+
+BACKENDS = {
+    "namespaces": ("landlock", {}),
+    "guard": ("landlock", {"PADDOCK_NO_USERNS": "1"}),
+    "bubblewrap": ("bubblewrap", {"PADDOCK_NO_LANDLOCK": "1"}),
+}
+NAMES = ("first", "second", "third")
+_AGENT = 'echo "$1" >"$1"; git add "$1"; git commit -q -m "$1"; echo committed; read go'
+_WAITING = "echo waiting; read go"
+_SERVICE = """
+import json, os, sys
+from pathlib import Path
+from launcher.session.places import places
+from launcher.vcs.journal import State
+from launcher.vcs.merge import work
+from launcher.vcs.merge.models import AgentMergeStatus, MergeDescriptor
+from launcher.vcs.merge.service import WorktreeMergeService
+from policy.errors import Refusal
+from policy.worktree import MainWorktreeContext, WorktreeSandboxContext
+
+def at(root):
+    return WorktreeSandboxContext(main_worktree=MainWorktreeContext(worktree_id=Path(root).name, worktree_path=root))
+
+merges = WorktreeMergeService(places(os.environ).state, os.environ)
+what, *rest = sys.argv[1:]
+try:
+    if what == "children":
+        waiting = [AgentMergeStatus(agent_result_id=Path(each).name, worktree_context=at(each)) for each in rest[1:]]
+        found = merges.merge_children_to_trunk(waiting, at(rest[0]))
+        said = {**found.model_dump(mode="json"), "all_successful": found.all_successful}
+    elif what == "rollback":
+        said = [each.run_id for each in merges.rollback_merges([MergeDescriptor.model_validate_json(rest[0])])]
+    elif what == "interrupt":
+        journal = work.journal_of(places(os.environ).state, rest[0])
+        with journal.lock():
+            journal.write(journal.read(rest[1]).model_copy(update={"state": State.COMMITTING}))
+        said = None
+    else:
+        said = getattr(merges, what)(at(rest[0]), at(rest[1])).model_dump(mode="json")
+except Refusal as refusal:
+    said = refusal.as_dict()
+print(json.dumps(said))
+"""
+
+
+class Team:
+    """A main checkout, and a worktree that Paddock has made for each agent.
+
+    Args:
+        ground: the main checkout.
+        env: chooses the backend.
+    """
+
+    def __init__(self, ground: Paddock, env: dict[str, str]) -> None:
+        self.ground = ground
+        self.env = env
+        for name in NAMES:
+            assert ground.call("worktree", "add", name, cwd=ground.main).returncode == 0
+        self.roots = {name: ground.place / f"main-{name}" for name in NAMES}
+
+    @contextmanager
+    def live(self, cwd: Path, *words: str | Path, script: str = _WAITING) -> Iterator["subprocess.Popen[bytes]"]:
+        """A session that has begun, and waits; at the end it is let go on, and ends."""
+        command = self.ground.words("run", "--quiet", *words, "--", "sh", "-euc", script, "sh", cwd.name)
+        process = self.ground.who.start(command, cwd=cwd)
+        with process:
+            try:
+                assert process.stdout is not None
+                if not process.stdout.readline():
+                    assert process.stderr is not None
+                    raise AssertionError(process.stderr.read())
+                yield process
+            finally:
+                process.communicate(b"go\n", timeout=60)
+
+    def service(self, *words: str | Path, env: dict[str, str] | None = None) -> Any:  # noqa: ANN401  # JSON
+        """What a process of the user's gets from the merge service."""
+        who, installed = self.ground.who, self.ground.installed
+        command = [installed.python, "-I", "-c", _SERVICE, *words]
+        ended = who.run(command, env={**self.env, **(env or {})}, cwd=self.ground.place)
+        assert ended.returncode == 0, ended.stderr
+        return json.loads(ended.stdout)
+
+    def commit(self, root: Path, name: str) -> None:
+        """A commit of the user's, outside of any jail."""
+        self.shell(f"echo {name} >{name}; git add {name}; git commit -q -m {name}", root)
+
+    def shell(self, line: str, cwd: Path | None = None) -> str:
+        """Standard output of a line of sh(1) as the user."""
+        ended = self.ground.who.run(["sh", "-euc", line], cwd=cwd or self.ground.main)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout.strip()
+
+    def everything(self) -> str:
+        """All branches, and all files of all worktrees."""
+        places = " ".join(map(str, (self.ground.main, *self.roots.values())))
+        return self.shell(f"git for-each-ref refs/heads; ls {places}; git status --porcelain")
+
+
+@pytest.fixture(params=BACKENDS)
+def team(request: pytest.FixtureRequest, who: Who, installed: Installed, public_dir: Path) -> Team:
+    """Agents on each backend, as root and as a user."""
+    feature, env = BACKENDS[request.param]
+    features.need(feature)
+    place = public_dir / "team"
+    place.mkdir()
+    made = paddock.make(who, installed, who.give(place))
+    return Team(Paddock(who, installed, made.place, made.worktree, made.main, env), env)
+
+
+def test_work_in_live_jails_is_not_reported_as_merged(team: Team) -> None:
+    """Three agents have committed and are still at work: nothing moves, and each is named; once ended, all arrives."""
+    main = team.ground.main
+    before = team.everything()
+    roots = list(team.roots.values())
+    with (
+        team.live(roots[0], "--git", "private", "--session", "a", script=_AGENT),
+        team.live(roots[1], "--git", "private", "--session", "b", script=_AGENT),
+        team.live(roots[2], "--git", "private", "--session", "c", script=_AGENT),
+    ):
+        found = team.service("children", main, *roots)
+        assert not found["all_successful"], found
+        assert found["merged"] == []
+        assert found["conflicted"]["agent_result_id"] == roots[0].name
+        why = found["conflicted"]["merge_descriptor"]["error_message"]
+        assert all(f"session {name}" in why for name in "abc"), why
+        assert team.shell("git for-each-ref refs/heads/main; ls") in before
+    found = team.service("children", main, *roots)
+    assert found["all_successful"], found
+    assert team.shell("ls") == "\n".join(sorted(root.name for root in roots))
+    assert team.shell("git status --porcelain") == ""
+
+
+def modes(team: Team, root: Path) -> dict[str, tuple[Path, tuple[str | Path, ...]]]:
+    """Ways to have a live session that can write a worktree: where it starts, and its options."""
+    other = team.roots["second"]
+    found: dict[str, tuple[Path, tuple[str | Path, ...]]] = {
+        "readonly": (root, ("--git", "readonly")),
+        "granted": (other, ("--git", "readonly", "--rw", root)),
+        "around": (other, ("--git", "readonly", "--rw", root.parent)),
+    }
+    if root != team.ground.main:
+        found["private"] = (root, ("--git", "private"))
+    return found
+
+
+@pytest.mark.parametrize("who", ["user"], indirect=True)
+def test_a_live_session_of_any_mode_keeps_both_sides(team: Team) -> None:
+    """From trunk to child, the specification's own phase-1 call, and back: refused by name, and nothing moves."""
+    main, child = team.ground.main, team.roots["first"]
+    team.commit(main, "t")
+    team.commit(child, "c")
+    before = team.everything()
+    for root in (child, main):
+        for mode, (cwd, words) in modes(team, root).items():
+            with team.live(cwd, "--session", mode, *words):
+                for call in ("merge_worktrees", "merge_submodules_first"):
+                    for pair in ((main, child), (child, main)):
+                        said = team.service(call, *pair)
+                        assert said.get("errorType") == "session-running", (root, mode, call, pair, said)
+                        assert f"session {mode}" in said["context"], said
+                down = team.service("merge_trunk_to_child", main, child)
+                assert not down["successful"], (root, mode, down)
+                up = team.service("children", main, child)
+                assert not up["all_successful"], (root, mode, up)
+                assert team.everything() == before, (root, mode)
+    # Beside a session that can write neither, it is as ever: a descriptor that says what it was, files by jailed git.
+    with team.live(team.roots["second"], "--git", "readonly"):
+        unjailed = {"PADDOCK_NO_USERNS": "1", "PADDOCK_NO_LANDLOCK": "1"}
+        assert team.service("merge_worktrees", main, child, env=unjailed)["errorType"] == "harvest-no-jail"
+        said = team.service("merge_submodules_first", main, child)
+        assert (said["successful"], said["merge_direction"]) == (True, "TRUNK_TO_CHILD"), said
+        assert (child / "t").exists()
+        said = team.service("merge_submodules_first", child, main)
+        assert (said["successful"], said["merge_direction"]) == (True, "CHILD_TO_TRUNK"), said
+        assert (main / "c").exists()
+        said = team.service("merge_worktrees", child, team.roots["third"])
+        assert said["errorType"] == "merge-direction", said
+
+
+@pytest.mark.parametrize("who", ["user"], indirect=True)
+def test_runs_are_finished_and_taken_back_beside_no_live_session(team: Team) -> None:
+    """Of any git mode; a frozen one is none."""
+    main, child = team.ground.main, team.roots["first"]
+    team.commit(main, "t")
+    done = team.service("merge_submodules_first", main, child)
+    before = team.everything()
+    for mode, (cwd, words) in modes(team, child).items():
+        with team.live(cwd, "--session", mode, *words):
+            assert team.service("rollback", json.dumps(done))["errorType"] == "session-running", mode
+            said = team.ground.refused("merge", "--rollback", done["run_id"], cwd=main)
+            assert (said.reference, f"session {mode}" in said.text) == ("session-running", True), said
+    team.service("interrupt", main / ".git", done["run_id"])
+    for mode, (cwd, words) in modes(team, child).items():
+        with team.live(cwd, "--session", mode, *words):
+            assert team.ground.refused("merge", "--resume", cwd=main).reference == "session-running", mode
+    assert team.everything() == before
+    cwd, words = modes(team, child)["readonly"]
+    with team.live(cwd, *words) as process, frozen(process):
+        assert settled(lambda: team.ground.call("merge", "--resume", cwd=main))
+        assert settled(lambda: team.ground.call("merge", "--rollback", done["run_id"], cwd=main))
+        assert not (child / "t").exists()
+
+
+@pytest.mark.parametrize("who", ["user"], indirect=True)
+def test_the_command_counts_sessions_of_every_mode(team: Team) -> None:
+    """Into an agent's own worktree it is refused; into one that is granted to others, git in a jail moves the files."""
+    main, child = team.ground.main, team.roots["first"]
+    team.commit(main, "t")
+    team.commit(child, "c")
+    before = team.everything()
+    ways = modes(team, child)
+    for mode in ("readonly", "private"):
+        cwd, words = ways[mode]
+        with team.live(cwd, "--session", mode, *words):
+            said = team.ground.refused("merge", "--into", child, "main", cwd=main)
+            assert (said.reference, f"session {mode}" in said.text) == ("session-running", True), said
+            assert team.everything() == before
+            merged = team.ground.call("merge", child, "--no-checkout", cwd=main)
+            assert "a session is still working there" in merged.stderr
+            team.shell("git update-ref refs/heads/main HEAD~1")
+    for root, words in ((child, ("--into", child, "main")), (main, (child,))):
+        for mode in ("granted", "around", "readonly") if root == main else ("granted", "around"):
+            before = team.everything()
+            cwd, options = modes(team, root)[mode]
+            with team.live(cwd, *options):
+                unjailed = {"PADDOCK_NO_USERNS": "1", "PADDOCK_NO_LANDLOCK": "1"}
+                said = team.ground.refused("merge", *words, cwd=main, env=unjailed)
+                assert said.reference == "harvest-no-jail", (root, mode)
+                ended = team.ground.call("merge", *words, cwd=main)
+                assert ended.returncode == 0, ended
+                assert (root / "t").exists()
+                assert team.shell("git status --porcelain", root) == ""
+            run = ended.stdout.rpartition("--rollback ")[2].strip()
+            assert team.ground.call("merge", "--rollback", run, cwd=main).returncode == 0
+            assert team.everything() == before
+
+
+@contextmanager
+def frozen(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """All that is in a session's jail is stopped."""
+    jailed = [pid for pid in processes.descendants(process.pid) if _filtered(pid)]
+    assert jailed
+    for pid in reversed(jailed):
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in jailed:
+            os.kill(pid, signal.SIGCONT)
+        process.send_signal(signal.SIGCONT)  # it has stopped with its command
+
+
+def _filtered(pid: int) -> bool:
+    try:
+        return "\nSeccomp:\t2\n" in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def settled(attempt: Callable[[], "subprocess.CompletedProcess[str]"]) -> bool:
+    """Whether it succeeds once a signal has arrived at every thread."""
+    deadline = time.monotonic() + 60
+    while "session-running" in (said := attempt()).stderr:
+        assert time.monotonic() < deadline
+    assert said.returncode == 0, said
+    return True
