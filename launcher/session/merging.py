@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 
-from launcher.session import configuration, harvesting, places, written
+from launcher.session import configuration, harvesting, places
 from launcher.session.places import Places
 from launcher.vcs.harvest.parts import HarvestResult
 from launcher.vcs.merge import sessions
@@ -12,7 +12,6 @@ from launcher.vcs.merge.moves import Follow
 from launcher.vcs.merge.service import WorktreeMergeService
 from launcher.vcs.merge.target import Target
 from launcher.vcs.quarantine import record as records
-from policy.plan import beneath
 
 
 def by_contexts(where: Places, caller: Mapping[str, str]) -> WorktreeMergeService:
@@ -30,8 +29,7 @@ def into(target: Target, where: Places, say: Callable[[str], None], *, files: bo
     """Prepares a merge into a branch: how the files of its worktree follow, with no agent at work on them.
 
     An agent in a linked worktree is to be at rest, and what it has committed is harvested first. A session that was
-    granted the worktree beside its own may go on, and so may any in a main checkout, which is the user's: git in a jail
-    moves the files there.
+    granted the worktree beside its own may go on, and so may any in a main checkout, which is the user's.
 
     Args:
         target: where the merge goes.
@@ -53,12 +51,4 @@ def into(target: Target, where: Places, say: Callable[[str], None], *, files: bo
 
     linked = target.worktree is not None and target.git_dir != target.common_dir
     with sessions.at_rest(where.state, target.worktree or "", harvest, own=True) if linked else nullcontext() as agent:
-        yield Follow(files=files, jailed=agent is not None or _could_be_written(target, where), agent=agent)
-
-
-def _could_be_written(target: Target, where: Places) -> bool:
-    """Whether commands in jails can write the files of a target, or once could."""
-    if target.worktree is None:
-        return False
-    root = target.worktree
-    return any(beneath(tree, root) or beneath(root, tree) for tree in written.trees(where))
+        yield Follow(files=files, jailed=agent is not None, agent=agent)

@@ -34,7 +34,7 @@ class WorktreeMergeService:
     """`protocol.MergeService` on this machine's git, and the single steps that the specification names.
 
     No session may be at work in a worktree that a merge is about, on whichever side of it, and whatever git mode the
-    session has; and nothing is merged of an agent's whose commits are not all on its branch. Git in a jail moves files.
+    session has; and nothing is merged of an agent's whose commits are not all on its branch.
 
     Args:
         state: directory of Paddock's own state, in which sessions have their records and agents their private git
@@ -199,7 +199,7 @@ class WorktreeMergeService:
                     return result
                 tree = engine.main.with_gitlinks(target.commit, {link.path: head})
                 new = engine.main.commit(tree, [target.commit], f"Update submodule {submodule_name}\n")
-                planned = moves(engine, target, new, (), _jailed(agent))
+                planned = moves(engine, target, new, (), Follow(files=True, jailed=agent is not None, agent=agent))
             run = Run(run_id=journal.new_id(), state=State.PREPARED, target=target.label, moves=planned.moves)
             carry_out.carry_out(journal, run, hold=(lock,))
         moved = {"no_op": False, "commit_id": new, "previous_commit_id": target.commit}
@@ -227,7 +227,12 @@ class WorktreeMergeService:
         direction: MergeDirection,
         agent: str | None,
     ) -> Run:
-        settings = work.Settings(self._state, self._caller, direction=direction, follow=_jailed(agent))
+        settings = work.Settings(
+            self._state,
+            self._caller,
+            direction=direction,
+            follow=Follow(files=True, jailed=agent is not None, agent=agent),
+        )
         common_dir = _at(target).place.common_dir
         return work.merge(lambda: _at(target).target, sources, settings, common_dir)
 
@@ -261,10 +266,6 @@ class WorktreeMergeService:
                     continue
                 found.append(f"{status.agent_result_id}: {refusal.message}; {refusal.context}")
         return found
-
-
-def _jailed(agent: str | None) -> Follow:
-    return Follow(files=True, jailed=True, agent=agent)
 
 
 def _direction(
