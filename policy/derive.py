@@ -22,6 +22,7 @@ from policy.ingredients import (
     WRITE,
     asked_for,
     borrowed,
+    check_git_grants,
     check_publish,
     closed_logins,
     devices,
@@ -78,6 +79,7 @@ def derive(
     unpopulated, left_open = private_git.unpopulated(git, mode, mounts=mounts)
     rules = replace(rules, git=mode, net=network_mode(rules, provider))
     check_publish(rules, mounts=mounts)
+    check_git_grants(rules, git, host)
     warnings = [*rules.warnings, *doubts]
 
     links: dict[str, str] = {}
@@ -228,6 +230,7 @@ def derive(
         sign=rules.sign and mode == "private",
         logins=closed_logins(provider.logins, grants),
         repositories=git.repositories if mode == "private" else (),
+        nested=git.nested if mode != "shared" else (),
         left_open=left_open,
         backend=backend,
         required=required,

@@ -225,7 +225,27 @@ def handoff(root: str, rules: Rules, host: Host, exceptions: dict[str, str], git
                 continue  # not in the jail, which has the private one there
             if host.kind(path) in ("file", "dir") and host.resolve(path) == path and path not in exceptions:
                 found[path] = mode
+    if rules.git != "shared":
+        found |= dict.fromkeys((path for path in git.obeyed if path not in exceptions), "protect")
     return tuple(sorted(found.items()))
+
+
+def check_git_grants(rules: Rules, git: Git, host: Host) -> None:
+    """Refuses grants of what git executes or obeys: no mount around them could keep that read-only.
+
+    Refusals: grant-opens-git.
+    """
+    for path, source in rules.write if rules.git != "shared" else ():
+        canonical = host.resolve(path)
+        above = next((each for each in git.obeyed if canonical is not None and beneath(canonical, each)), None)
+        if above is not None:
+            raise Refusal(
+                "grant-opens-git",
+                f"{path} is what git executes or obeys outside of the jail",
+                context=f"asked for by {source}; {above} belongs to a git directory",
+                hint="leave the grant out; or --git shared: the command may write git directories, hooks and "
+                "configuration included",
+            )
 
 
 def environment(rules: Rules, provider: Translation, toolchains: Toolchains) -> tuple[tuple[str, str], ...]:

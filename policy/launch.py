@@ -39,6 +39,8 @@ class Git(NamedTuple):
         absent: the same where no directory is.
         obstacles: why no private git directory can be made, as sentences.
         doubtful: the same, where a command may have brought it about.
+        nested: `.git` and git directories of other repositories, where the command may write.
+        obeyed: what git outside obeys of these; it exists.
         created: whether Paddock made the worktree; looked at only where a jail has no mounts.
     """
 
@@ -55,6 +57,8 @@ class Git(NamedTuple):
     obstacles: tuple[str, ...] = ()
     created: bool = False
     doubtful: tuple[str, ...] = ()
+    nested: tuple[str, ...] = ()
+    obeyed: tuple[str, ...] = ()
 
 
 class Command(NamedTuple):

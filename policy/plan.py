@@ -18,7 +18,7 @@ Grant
     grant comes from (``default``, a file name with its key, ``--rw`` ...), for `paddock explain`.
 """
 
-VERSION = 5
+VERSION = 6
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin"
 """Where programmes are looked for that Paddock itself runs, outside of every jail. Never the caller's PATH: it may lead
@@ -87,6 +87,7 @@ class Plan:
         "sign",  # bool: for git == "private", the user's git signs what is harvested
         "logins",  # tuple[tuple[object, ...], ...]: files copied between homes, as fields of policy.logins.Login
         "repositories",  # tuple[Repository, ...]: for git == "private", parents before nested ones
+        "nested",  # tuple[str, ...]: `.git` and git directories of other repositories in what can be written
         "left_open",  # tuple[Place, ...]: of submodules that are not populated, where the jail does not keep it so
         "backend",  # str: "landlock+namespaces", "landlock+guard", "bubblewrap"
         "required",  # tuple[str, ...]: ids of rows of policy.promises that must hold
@@ -126,6 +127,7 @@ class Plan:
     sign: bool
     logins: tuple[tuple[object, ...], ...]
     repositories: tuple[Repository, ...]
+    nested: tuple[str, ...]
     left_open: tuple[Place, ...]
     backend: str
     required: tuple[str, ...]

@@ -100,7 +100,7 @@ def decide(plan: Plan, path: str) -> Verdict:
         access = ""
     elif limits:
         access = access.replace("w", "")
-    return Verdict(path, access, tuple(rules), tuple(limits), _hint(path, access, limits), risk.of(path))
+    return Verdict(path, access, tuple(rules), tuple(limits), _hint(path, access, limits, plan.nested), risk.of(path))
 
 
 def _reaches(grant: Grant, path: str) -> bool:
@@ -110,7 +110,7 @@ def _reaches(grant: Grant, path: str) -> bool:
     return path == where if own else beneath(path, where)
 
 
-def _hint(path: str, access: str, limits: list[tuple[str, str, str]]) -> str:
+def _hint(path: str, access: str, limits: list[tuple[str, str, str]], nested: tuple[str, ...]) -> str:
     word = quoted(path)
     if "w" in access:
         return ""
@@ -118,6 +118,8 @@ def _hint(path: str, access: str, limits: list[tuple[str, str, str]]) -> str:
         where, kind, source = limits[0]
         if source == "paddock's own":
             return "nothing does: whoever can reach it can read or write the rules of every jail"
+        if source == HANDOFF and any(beneath(where, place) for place in nested):
+            return "--git shared opens it; git outside obeys it, so it is not the command's to write"
         if source == HANDOFF:
             return f"report = [{where.rpartition('/')[2]!r}] under [handoff]: then it is writable, and changes are told"
         if source == promises.UNPOPULATED:

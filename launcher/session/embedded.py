@@ -9,6 +9,7 @@ Not on the launch path: a walk over the worktree, at the end of sessions that la
 
 import os
 
+from launcher.session.nested import BARE, BORROWING
 from policy.handoff import PROTECT, Patterns
 
 MOST_ENTRIES = 500_000
@@ -27,8 +28,8 @@ _MOST_BELOW = 10_000
 
 
 def made_since(
-    root: str, known: frozenset[str], since: int, patterns: Patterns
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    root: str, known: frozenset[str], since: int, patterns: Patterns, compared: frozenset[str]
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Paths, relative to `root`, of what is newer than `since`.
 
     Args:
@@ -36,14 +37,16 @@ def made_since(
         known: roots of the worktree itself and of its submodules, whose own `.git` is none of these.
         since: nanoseconds since the epoch, by the file system's clock.
         patterns: of hand-off files.
+        compared: `.git` and bare repositories of which the caller knows what has changed.
 
     Returns:
         Git directories and pointers, and files that a pattern protects in whatever directory; both sorted. A bare
         repository is named by its directory, and so is a directory that cannot be looked into since then. The last one
-        is "..." when the tree is too large.
+        is "..." when the tree is too large. Then the paths of all repositories that nobody knows, old ones too.
     """
     repositories: list[str] = []
     files: list[str] = []
+    unknown: list[str] = []
     pending = [(root, _PLAIN)]
     seen = 0
     while pending:
@@ -55,8 +58,10 @@ def made_since(
                     seen += 1
                     names.add(entry.name)
                     if entry.name == ".git":
-                        if here not in known and _newer(entry.path, since):
-                            repositories.append(entry.path)
+                        if here not in known and entry.path not in compared:
+                            unknown.append(entry.path)
+                            if _newer(entry.path, since):
+                                repositories.append(entry.path)
                         continue
                     begun = kind == _BEGUN or (kind == _PLAIN and patterns.begins(entry.name))
                     if entry.is_dir(follow_symlinks=False):
@@ -72,13 +77,15 @@ def made_since(
             if _changed(here, since):
                 repositories.append(here)
             continue
-        # The commondir says where objects and refs are, so a git directory needs none of its own.
-        if "HEAD" in names and (names.issuperset(("objects", "refs")) or "commondir" in names) and _newer(here, since):
-            repositories.append(here)
+        if (names >= BARE or names >= BORROWING) and here not in compared:
+            unknown.append(here)
+            if _newer(here, since):
+                repositories.append(here)
         if seen > MOST_ENTRIES:
             repositories.append(f"{root}/...")
             break
-    return tuple(sorted(path[len(root) + 1 :] for path in repositories)), tuple(sorted(files))
+    made = sorted(path[len(root) + 1 :] for path in repositories)
+    return tuple(made), tuple(sorted(files)), tuple(sorted(unknown))
 
 
 def _changed(path: str, since: int) -> bool:

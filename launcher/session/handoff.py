@@ -6,13 +6,13 @@ end, in every mode. The comparison is by inode, size and times: the kernel sets 
 (ctime), and no unprivileged process can set it back, so nothing that was written goes unseen; what was rewritten alike
 is told too.
 
-Launch path: `os`, `launcher.session.inputs`, `launcher.session.unsearched`.
+Launch path: `os`, `launcher.session.inputs`, `launcher.session.nested`, `launcher.session.unsearched`.
 """
 
 import time
 
 from launcher.lean import os
-from launcher.session import inputs, places, unsearched
+from launcher.session import inputs, nested, places, unsearched
 from policy import promises
 from policy.errors import Refusal
 from policy.plan import Plan
@@ -40,7 +40,9 @@ Change = tuple[str, str, str]
 class Watch:
     """The hand-off files of a worktree as they were when it was made; `changes` says what is different now."""
 
-    __slots__ = ("_before", "_known", "_own", "_patterns", "_pointers", "_root", "_since", "_started", "searched")
+    __slots__ = (
+        "_before", "_known", "_nested", "_own", "_patterns", "_pointers", "_root", "_since", "_started", "searched",
+    )  # fmt: skip
 
     def __init__(self, plan: Plan, own: str) -> None:
         """Looks at the worktree of `plan`; what cannot be read counts as absent.
@@ -57,6 +59,7 @@ class Watch:
         self._since = time.time_ns() - _TICK
         self._started = time.monotonic()
         self._before = self._seen()
+        self._nested = nested.seen(plan.nested) if plan.nested else {}
         # Swapped on the disk they change by our own doing; what the command does to them is told when they are docked.
         swapped = plan.git == "private" and not promises.has_mounts(plan.backend)
         self._pointers = {} if swapped else self._pointing()
@@ -83,13 +86,26 @@ class Watch:
             for root, stamp in self._pointers.items()
             if pointing[root] != stamp
         )
+        if self._nested:
+            found += tuple(
+                (what, path.removeprefix(self._root + "/"), "protect") for what, path in nested.changes(self._nested)
+            )
         if thorough or time.monotonic() - self._started > LASTING:
             from launcher.session import embedded
             from policy.handoff import Patterns
 
             self.searched = True
             since = unsearched.taken(self._own, self._since)
-            made, deeper = embedded.made_since(self._root, self._known, since, Patterns(self._patterns))
+            made, deeper, unknown = embedded.made_since(
+                self._root, self._known, since, Patterns(self._patterns), frozenset(self._nested)
+            )
+            nested.note(self._own, unknown, self._since)
+            if since < self._since:  # an earlier session has made or changed those before this one began
+                made += tuple(
+                    path[len(self._root) + 1 :]
+                    for path in self._nested
+                    if path.startswith(f"{self._root}/") and nested.newer(path, since)
+                )
             found += tuple(("created", path, "protect") for path in made)
             found += tuple(
                 ("changed", path, "protect") for path in deeper if path not in after and not _below(path, found)

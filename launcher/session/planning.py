@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.jail import probe, seccomp
-from launcher.session import cache, configuration, implied, messages, obeyed, providers, repositories, state
+from launcher.session import cache, configuration, implied, messages, nested, obeyed, providers, repositories, state
 from launcher.session.machine import Machine
 from launcher.session.places import Places, made
 from launcher.session.private_home import make_private_home
@@ -26,7 +26,7 @@ from policy.config.rules import Rules
 from policy.config.settings import Settings
 from policy.errors import Refusal, printable
 from policy.handoff import PROTECT, REPORT
-from policy.launch import left_by
+from policy.launch import Git, left_by
 from policy.pasted import quoted
 from policy.plan import Plan, beneath
 from policy.worktree import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
@@ -123,9 +123,11 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     )
     chosen = providers.choose(settings, command, directory, places, machine)
     provider = providers.translated(chosen, settings, context, command, machine)
+    git = repositories.described(found, machine, created=not support.userns and _created(found, places, machine))
+    rules, git = _with_nested(rules, git, found, places, machine)
     plan = derive.derive(
         context,
-        repositories.described(found, machine, created=not support.userns and _created(found, places, machine)),
+        git,
         program,
         rules,
         support,
@@ -159,6 +161,22 @@ def _with_obeyed(
             *rules.handoff_patterns, *((name, PROTECT if name in protect else REPORT) for name in names)
         ),
     )  # fmt: skip
+
+
+def _with_nested(
+    rules: config_rules.Rules, git: Git, found: checkout.Checkout, places: Places, machine: Machine
+) -> tuple[config_rules.Rules, Git]:
+    """The rules and facts with what is known of other repositories where the command may write."""
+    if rules.git == "shared":
+        return rules, git
+    granted = filter(None, (machine.resolve(name) for name, _ in rules.write))
+    trees = dict.fromkeys((found.root, *(path for path in granted if not beneath(path, found.root))))
+    own = [f"{root}/.git" for root in (found.root, *(sub.path for sub in found.submodules))]
+    kept = os.path.dirname(state.home_of(places, worktree_id(found.root)))
+    machine.depends_on_content(f"{kept}/{nested.NOTE}")
+    by_sessions = nested.made(kept)
+    known, obeyed, warnings = nested.look(trees, (*own, *git.pointers, *git.inside), by_sessions, machine)
+    return replace(rules, warnings=(*rules.warnings, *warnings)), git._replace(nested=known, obeyed=obeyed)
 
 
 def _check_way(path: str, root: str, recorded: tuple[str, ...], machine: Machine) -> None:

@@ -27,9 +27,7 @@ MOST = 4000
 """Paths from which on those are left out, at the next record, that are no directories any more."""
 _LARGEST = 32 << 20
 _ALL, _VOUCHED = "*", "+"
-_GIT_OWN = frozenset(
-    {"branches", "hooks", "info", "lfs", "logs", "modules", "objects", "refs", "rr-cache", "worktrees"}
-)
+GIT_OWN = frozenset({"branches", "hooks", "info", "lfs", "logs", "modules", "objects", "refs", "rr-cache", "worktrees"})
 """Directories of a git directory that git obeys or believes. A bare repository may hold worktrees beside them."""
 
 _parsed: tuple[tuple[str, tuple[int, ...]], tuple[str, ...]] | None = None
@@ -88,7 +86,7 @@ def tree_of(trail: Trail, state: str | None = None) -> str:
             found = tree
         elif beneath(trail.reached, tree):
             found = found if not entry.startswith(_ALL) and beneath(trail.reached, f"{tree}/.git") else tree
-        elif beneath(tree, trail.reached) and tree[len(trail.reached) + 1 :].partition("/")[0] in _GIT_OWN:
+        elif beneath(tree, trail.reached) and tree[len(trail.reached) + 1 :].partition("/")[0] in GIT_OWN:
             found = tree
     return found
 

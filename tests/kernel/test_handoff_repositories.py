@@ -18,7 +18,12 @@ SPLIT = (
     "mkdir -p t td/objects td/refs; echo ref: refs/heads/x >t/HEAD; echo ../td >t/commondir; "
     f"printf '{MONITOR}' >td/config"
 )
-EXISTING = "git init -q own && echo exit >own/.git/hooks/pre-commit && git init -q --bare bare.git && git init -q m/s"
+EXISTING = (
+    "git config --global user.name A; git config --global user.email a@example.invalid; "
+    "git init -q own && echo '#!/bin/sh' >own/.git/hooks/pre-commit && git init -q --bare bare.git && git init -q m/s; "
+    "mkdir stores; git init -q --separate-git-dir $PWD/stores/pointed pointed; echo vendor >.gitignore; "
+    "git init -q vendor/v"
+)
 HIDDEN = (
     "o=$(echo x | git hash-object -w --stdin); for p in HEAD config objects/k refs/k; do "
     "GIT_INDEX_FILE=i git update-index --add --cacheinfo 100644,$o,tool/$p; done; "
@@ -42,20 +47,99 @@ def here(user: Who, installed: Installed, public_dir: Path) -> Paddock:
 @pytest.mark.parametrize(
     ("made", "named"),
     [
-        ("echo evil >own/.git/hooks/pre-commit", "own/.git"),
-        (f"printf '{MONITOR}' >>own/.git/config", "own/.git"),
-        ("echo '* filter=x' >own/.git/info/attributes", "own/.git"),
-        (f"mkdir -p own/.git/modules/a/b && printf '{MONITOR}' >own/.git/modules/a/b/config", "own/.git"),
-        (f"printf '{MONITOR}' >>bare.git/config", "bare.git"),
-        ("echo evil >bare.git/hooks/post-update", "bare.git"),
-        (SPLIT, "t"),
-        ("git init -q dd; chmod 311 dd", "dd"),
+        ("echo evil >own/.git/hooks/pre-commit", "changed own/.git/hooks/pre-commit"),
+        ("rm own/.git/hooks/pre-commit", "removed own/.git/hooks/pre-commit"),
+        (f"printf '{MONITOR}' >>own/.git/config", "changed own/.git/config"),
+        ("echo '* filter=x' >own/.git/info/attributes", "created own/.git/info/attributes"),
+        (f"mkdir -p own/.git/modules/a/b && printf '{MONITOR}' >own/.git/modules/a/b/config",
+         "created own/.git/modules/a/b/config"),
+        (f"printf '{MONITOR}' >>bare.git/config", "changed bare.git/config"),
+        ("echo evil >bare.git/hooks/post-update", "created bare.git/hooks/post-update"),
+        ("mv own/.git own/old && git init -q own", "changed own/.git"),
+        ("mv pointed/.git x && cp x pointed/.git", "changed pointed/.git"),
+        ("mv own other", "removed own/.git"),
+        (SPLIT, "created t"),
+        ("git init -q dd; chmod 311 dd", "created dd"),
     ],
-)
+)  # fmt: skip
 def test_what_git_would_obey_is_told(here: Paddock, made: str, named: str) -> None:
     """In repositories that were there before, in ones with their parts elsewhere, and behind closed doors."""
-    said = here.refused("run", "--git", "readonly", "--strict-handoff", "--", "sh", "-c", made)
-    assert (said.reference, f"created {named}\n" in said.text + "\n") == ("handoff-strict", True), said.text
+    # The guard, because nothing mounts it read-only there.
+    env = {"PADDOCK_NO_USERNS": "1"}
+    said = here.refused("run", "--git", "readonly", "--strict-handoff", "--", "sh", "-c", made, env=env)
+    assert (said.reference, f"{named}\n" in said.text + "\n") == ("handoff-strict", True), said.text
+
+
+PLANTED = (
+    "echo evil >own/.git/hooks/post-checkout", "mv own/.git/hooks own/.git/h", "rm -r own/.git/info",
+    f"printf '{MONITOR}' >>own/.git/config", "git -C own config core.fsmonitor evil",
+    "echo evil >bare.git/hooks/post-update", "mv m/s/.git m/s/x", "mv m m2", "mv own own2",
+    "rm pointed/.git", "echo evil >stores/pointed/hooks/post-checkout", "mv stores s",
+    "echo evil >vendor/v/.git/hooks/post-checkout",
+)  # fmt: skip
+COMMIT = "for at in own pointed; do echo x >$at/file; git -C $at add file && git -C $at commit -qm Jailed; done"
+
+
+@pytest.mark.parametrize("backend", ["landlock", "bubblewrap"])
+def test_nothing_is_planted_in_repositories_that_are_there(here: Paddock, backend: str) -> None:
+    """What git executes or obeys there is read-only and stays where it is; commits work, and git outside has them."""
+    need(backend)
+    tried = "; ".join(f"({each}) && echo done: {number}" for number, each in enumerate(PLANTED))
+    # A shell may go on where it cannot redirect a command that is built in.
+    script = f"exec 2>/dev/null; {tried}; {COMMIT} && echo committed"
+    ended = here.run("--git", "readonly", "--strict-handoff", "--backend", backend, "--", "sh", "-c", script)
+    assert (ended.returncode, ended.stdout) == (0, "committed\n"), ended.stderr
+    for name in ("own", "pointed"):
+        log = here.who.run(["git", "log", "--format=%s"], cwd=here.worktree / name)
+        assert log.stdout == "Jailed\n", log.stderr
+    said = here.call("why", "own/.git/hooks/post-checkout", "--git", "readonly", "--backend", backend)
+    assert "--git shared" in said.stdout, said.stdout + said.stderr
+
+
+def test_a_commit_in_such_a_repository_is_nothing_to_tell(here: Paddock) -> None:
+    """Where only a comparison at the end protects it."""
+    env = {"PADDOCK_NO_USERNS": "1"}
+    ended = here.run("--git", "readonly", "--strict-handoff", "--", "sh", "-c", COMMIT, env=env)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("granted", ["beside/repository", "beside", "beside/repository/.git"])
+@pytest.mark.parametrize("backend", ["namespaces", "guard", "bubblewrap"])
+def test_a_grant_over_a_git_directory_does_not_open_its_hooks(here: Paddock, granted: str, backend: str) -> None:
+    """They are read-only, or a change is told, unless the user said that git directories are the command's."""
+    need("bubblewrap" if backend == "bubblewrap" else "landlock")
+    other = here.place / "beside/repository"
+    assert here.who.run(["git", "init", "-q", str(other)], cwd=here.place).returncode == 0
+    env = {"namespaces": {}, "guard": {"PADDOCK_NO_USERNS": "1"}, "bubblewrap": {"PADDOCK_NO_LANDLOCK": "1"}}[backend]
+    plant = f"for f in hooks/post-checkout objects/x; do (echo x >{other}/.git/$f) && echo wrote $f; done; :"
+    words = ("--rw", here.place / granted, "--git", "readonly", "--strict-handoff", "--", "sh", "-c", plant)
+    ended = here.run(*words, env=env)
+    if backend == "guard":
+        assert ended.returncode == 125
+        assert f"created {other}/.git/hooks/post-checkout" in ended.stderr
+    else:
+        assert (ended.returncode, ended.stdout) == (0, "wrote objects/x\n"), ended.stderr
+    opened = here.run("--rw", here.place / granted, "--git", "shared", "--", "sh", "-c", plant, env=env)
+    assert opened.stdout == "wrote hooks/post-checkout\nwrote objects/x\n", opened.stderr
+
+
+@pytest.mark.parametrize("name", ["hooks", "config", "hooks/pre-commit.sample"])
+def test_hooks_and_configuration_are_not_granted_by_name(here: Paddock, name: str) -> None:
+    """Nothing could keep them read-only then; the refusal says what would open them."""
+    said = here.refused("run", "--rw", here.main / ".git" / name, "--git", "readonly", "--", "true")
+    assert said.reference == "grant-opens-git"
+    assert "--git shared" in said.text
+
+
+def test_a_repository_that_comes_later_is_protected_once_it_was_met(here: Paddock) -> None:
+    """The walk for a Plan is not made again for each launch; what a search at an end meets makes a new Plan."""
+    words = ("run", "--git", "readonly", "--report", str(here.place / "report"), "--", "sh", "-c")
+    plant = "echo evil >later/.git/hooks/post-checkout && echo planted; :"
+    assert here.call(*words, "[ ! -d later ] || (" + plant + ")").returncode == 0
+    assert here.who.run(["git", "init", "-q", "later"], cwd=here.worktree).returncode == 0
+    here.call(*words, "[ -d later ] || :")  # meets it
+    ended = here.call(*words, "[ ! -d later ] || (" + plant + ")")
+    assert ended.stdout == "", ended.stderr
 
 
 def test_protected_files_are_told_in_whatever_directory(here: Paddock) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.session import handoff, unsearched
+from launcher.session import handoff, nested, unsearched
+from launcher.session.machine import Machine
 from tests.support import derived
 
 LONG, SHORT = 0.0, 1e9
@@ -59,3 +60,30 @@ def test_where_it_cannot_be_left_to_anybody_that_is_told(tmp_path: Path, monkeyp
     os.unlink(own / unsearched.NAME)
     own.rmdir()
     assert ("created", "...", "protect") in watch.changes(thorough=False)
+
+
+def test_the_search_for_repositories_ends_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies less deep comes first, no link is followed, and a bound that is hit is told."""
+    tree, elsewhere = tmp_path / "tree", tmp_path / "elsewhere"
+    for place in (
+        tree / "a/.git",
+        tree / "b/c/d/.git",
+        tree / "bare/refs",
+        tree / "bare/objects",
+        elsewhere / "x/.git",
+    ):
+        place.mkdir(parents=True)
+    (tree / "bare/HEAD").touch()
+    (tree / "link").symlink_to(elsewhere)
+    mine = (f"{tree}/.git",)
+    places, _, warnings = nested.look([str(tree)], mine, {}, Machine({}))
+    assert (set(places), warnings) == ({f"{tree}/a/.git", f"{tree}/b/c/d/.git", f"{tree}/bare"}, ())
+    monkeypatch.setattr(nested, "MOST_ENTRIES", 9)
+    places, _, warnings = nested.look([str(tree)], mine, {}, Machine({}))
+    assert f"{tree}/a/.git" in places
+    assert f"{tree}/b/c/d/.git" not in places
+    assert "too large" in warnings[0]
+    monkeypatch.setattr(nested, "MOST_ENTRIES", 100)
+    monkeypatch.setattr(nested, "MOST_REPOSITORIES", 1)
+    places, _, warnings = nested.look([str(tree)], mine, {}, Machine({}))
+    assert (len(places), "more than 1 repositories" in warnings[0]) == (1, True)

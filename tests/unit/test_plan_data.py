@@ -46,6 +46,7 @@ FIELDS: dict[str, object] = {
     "limits": (("processes", 100),),
     "git": "readonly",
     "repositories": (("", "/srv/tree", "/srv/tree/.git", "/srv/tree/.git", "", "sha1", ("/srv/tree/.git/objects",)),),
+    "nested": ("/srv/tree/own/.git",),
     "left_open": (("/srv/tree", "/srv/tree/.git", "/srv/tree/library"),),
     "backend": "landlock+guard",
     "required": ("reads", "writes"),

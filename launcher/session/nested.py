@@ -1,0 +1,336 @@
+"""Repositories that lie inside the trees a command may write, and are neither the worktree's own nor its submodules.
+
+Git outside obeys what is in them: hooks, configuration, attributes. So that is read-only where a jail has mounts, and
+compared at the end everywhere; objects, refs and the index are the command's, and commits work. What is not there yet
+cannot be covered by a mount without being made, so its creation is only reported.
+
+A walk over the worktree takes longer than a launch, so it is made when a Plan is. The search at the end of sessions
+(`launcher.session.embedded`) notes those that no Plan knew, and every Plan of the worktree depends on that note.
+
+Launch path: `os`.
+"""
+
+from launcher.lean import os
+from policy.plan import beneath
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from policy.host import Host
+
+NOTE = "nested"
+"""File of a worktree's directory in Paddock's state: repositories that a search has met and the Plan did not know, each
+ended by a NUL. In front of those that a session made stands which file or directory that was, as ``DEVICE:INODE``."""
+MOST_ENTRIES = 200_000
+"""Entries of all trees together that are looked at when a Plan is made."""
+MOST_REPOSITORIES = 200
+"""Repositories that are protected; each takes some mounts."""
+
+BARE = frozenset({"HEAD", "objects", "refs"})
+BORROWING = frozenset({"HEAD", "commondir"})
+"""What makes a directory a git directory: where there is a commondir, objects and refs are there."""
+OBEYED = ("config", "config.worktree", "commondir", "gitdir", "hooks", "info", "objects/info/alternates")
+"""What of a git directory git executes, obeys, or is sent elsewhere by (gitrepository-layout(5))."""
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_STAMPS = 10_000
+_LARGEST_NOTE = 4 << 20
+_POINTER = "gitdir: "
+
+Stamp = tuple[int, ...]
+
+
+def existing(root: str, most: int) -> tuple[list[str], int]:
+    """Every `.git` and every bare repository in a tree, and how many entries were looked at: beyond `most` not all.
+
+    What lies less deep is looked at first. No link is followed, also when a session exchanges directories meanwhile.
+
+    Args:
+        root: canonical; its own `.git` counts.
+        most: entries that are looked at.
+    """
+    from launcher.jail import syscalls
+    from launcher.vcs.written import GIT_OWN
+
+    found: list[str] = []
+    seen = 0
+    try:
+        top = os.open(root, _DIRECTORY)
+    except OSError:
+        return [], 0
+    try:
+        level = [""]
+        while level and seen <= most:
+            deeper: list[str] = []
+            for here in level:
+                try:
+                    descriptor = syscalls.open_inside(top, here or ".", _DIRECTORY)
+                except OSError:
+                    continue
+                try:
+                    with os.scandir(descriptor) as entries:
+                        names = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+                except OSError:
+                    continue
+                finally:
+                    os.close(descriptor)
+                seen += len(names)
+                bare = names.keys() >= BARE or names.keys() >= BORROWING
+                prefix = f"{here}/" if here else ""
+                found += [f"{root}/{prefix}.git"] if ".git" in names else []
+                found += [f"{root}/{here}".rstrip("/")] if bare else []
+                deeper += [
+                    prefix + name
+                    for name, is_directory in names.items()
+                    if is_directory and name != ".git" and not (bare and name in GIT_OWN)
+                ]
+                if seen > most:
+                    break
+            level = deeper
+    finally:
+        os.close(top)
+    return found, seen
+
+
+def look(
+    trees: "Iterable[str]", own: "Iterable[str]", made: "Mapping[str, str]", host: "Host"
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """What there is in trees that a command may write.
+
+    Args:
+        trees: canonical, the worktree first; a file may be one.
+        own: `.git` of the worktree and its submodules, which are protected in other ways.
+        made: those that sessions made there, as `made` gives them; they are left out.
+        host: answers; what was asked becomes an input of the Plan.
+
+    Returns:
+        Git directories and pointers; what is to be protected of them (canonical); warnings.
+    """
+    roots, mine = tuple(trees), frozenset(own)
+    places: dict[str, None] = {}
+    obeyed: dict[str, None] = {}
+    warnings: list[str] = []
+    left = MOST_ENTRIES
+    for root in roots:
+        found, seen = existing(root, left) if host.kind(root) == "dir" else ([], 0)
+        if seen > left:
+            warnings.append(
+                f"{root} is too large to be searched for repositories: of what lies deeper than the first "
+                f"{MOST_ENTRIES} entries, hooks and configuration are not protected"
+            )
+        left = max(left - seen, 0)
+        above = _around(root, host)
+        for place in (*found, *([above] if above else ())):
+            if place in places or any(beneath(place, each) for each in mine) or made.get(place) == _mark(place):
+                continue
+            if len(places) >= MOST_REPOSITORIES:
+                warnings.append(f"{root} holds more than {MOST_REPOSITORIES} repositories: {place} and further ones "
+                                "are not protected")  # fmt: skip
+                break
+            places[place] = None
+            git_dir = _led_to(place, host)
+            if git_dir != place and host.kind(place) == "file":
+                obeyed[place] = None
+            if git_dir is None or any(beneath(git_dir, each) for each in mine):
+                continue
+            for directory in _of(git_dir, host):
+                if any(beneath(directory, tree) or beneath(tree, directory) for tree in roots):
+                    places[directory] = None
+                    obeyed.update(dict.fromkeys(_obeyed(directory, host)))
+    near = (path for path in obeyed if any(beneath(path, root) or beneath(root, path) for root in roots))
+    return tuple(places), tuple(near), tuple(warnings)
+
+
+def _around(root: str, host: "Host") -> str:
+    """The git directory of which a granted tree is one of git's own directories; "" when it is none."""
+    from launcher.vcs.written import GIT_OWN
+
+    here = root
+    while "/" in here[1:]:
+        here, _, name = here.rpartition("/")
+        if (
+            (name in GIT_OWN or name in OBEYED)
+            and host.kind(f"{here}/HEAD") is not None
+            and host.kind(f"{here}/objects") is not None
+        ):
+            return here
+    return ""
+
+
+def _led_to(place: str, host: "Host") -> str | None:
+    """The git directory of a `.git`: itself, or where the pointer or link leads."""
+    kind = host.kind(place)
+    if kind == "dir":
+        return place
+    if kind == "link":
+        return host.resolve(place)
+    text = os.fsdecode((host.read(place, 8192) or b"").rstrip(b"\n")) if kind == "file" else ""
+    target = text.removeprefix(_POINTER)
+    if target == text or not target:
+        return None
+    return host.resolve(target if target.startswith("/") else f"{place.rpartition('/')[0]}/{target}")
+
+
+def _of(git_dir: str, host: "Host") -> "Iterator[str]":
+    """A git directory, the one it shares configuration with, and those of submodules and worktrees in it."""
+    from launcher.vcs import checkout
+
+    for directory in dict.fromkeys((git_dir, host.resolve(checkout.common_dir(git_dir, host)) or git_dir)):
+        yield directory
+        yield from (inner for _, inner in checkout.module_dirs(f"{directory}/modules", "", host))
+        if host.kind(f"{directory}/worktrees") == "dir":
+            yield from (f"{directory}/worktrees/{name}" for name in host.listing(f"{directory}/worktrees") or ())
+
+
+def _obeyed(git_dir: str, host: "Host") -> "Iterator[str]":
+    """What is there to be protected. Of a link, what it leads to."""
+    for name in OBEYED:
+        path = f"{git_dir}/{name}"
+        if host.kind(path) in ("file", "dir"):
+            yield path
+        elif host.kind(path) == "link" and (target := host.resolve(path)) and host.kind(target) in ("file", "dir"):
+            yield target
+
+
+def note(directory: str, unknown: "Iterable[str]", started: int) -> None:
+    """Notes repositories that a search has met and the Plan did not know. Another note makes new Plans.
+
+    Args:
+        directory: of the worktree in Paddock's state.
+        unknown: `.git` and bare repositories.
+        started: when the session did, in nanoseconds since the epoch: what has its configuration since then, it made.
+    """
+    before = _noted(directory)
+    made = {place: mark for place, mark in _made(before).items() if _mark(place) == mark}
+    others = []
+    for place in unknown:
+        told = _stamp(place)
+        if told is not None and len(told) == 3:
+            told = _stamp(f"{place}/config")
+        if told is not None and len(told) > 3 and told[-1] >= started:
+            made[place] = _mark(place)
+        elif place not in made:
+            others.append(place)
+    kept = list(made.items())[-MOST_REPOSITORIES:]
+    entries = [*(f"{mark}{place}" for place, mark in kept), *others[:MOST_REPOSITORIES]]
+    data = b"".join(os.fsencode(entry) + b"\0" for entry in entries)
+    if data == before:
+        return
+    temporary = f"{directory}/{NOTE}.new"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        descriptor = os.open(temporary, flags, 0o600)
+        try:
+            os.write(descriptor, data)
+        finally:
+            os.close(descriptor)
+        os.rename(temporary, f"{directory}/{NOTE}")
+    except OSError:
+        return  # what was made has been told; the next session that looks notes it
+
+
+def made(directory: str) -> dict[str, str]:
+    """Repositories that sessions made in the worktree, each with a mark of which file it is.
+
+    They have been told, and a later session may clear them away: so they are no more protected than they were then.
+    """
+    return _made(_noted(directory))
+
+
+def _made(content: bytes) -> dict[str, str]:
+    found = {}
+    for entry in content.split(b"\0"):
+        mark, slash, place = os.fsdecode(entry).partition("/")
+        if mark and slash:
+            found[slash + place] = mark
+    return found
+
+
+def _noted(directory: str) -> bytes:
+    try:
+        descriptor = os.open(f"{directory}/{NOTE}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return b""
+    try:
+        content: bytes = os.read(descriptor, _LARGEST_NOTE)
+        return content
+    finally:
+        os.close(descriptor)
+
+
+def _mark(place: str) -> str:
+    """Which file or directory is there now."""
+    found = _stamp(place)
+    return "" if found is None else f"{found[1]}:{found[2]}"
+
+
+def seen(places: "Iterable[str]") -> dict[str, dict[str, Stamp]]:
+    """What there is to compare at the end: place -> `stamps`."""
+    return {place: stamps(place) for place in places}
+
+
+def changes(before: "Mapping[str, dict[str, Stamp]]") -> list[tuple[str, str]]:
+    """("created" | "changed" | "removed", absolute path) of what is different now from `seen`, each path once."""
+    found: dict[str, str] = {}
+    for place, known in before.items():
+        now = stamps(place)
+        for path in sorted({*known, *now}):
+            if known.get(path) != now.get(path):
+                found[path] = "created" if path not in known else "changed" if path in now else "removed"
+    return [(what, path) for path, what in found.items()]
+
+
+def newer(place: str, since: int) -> bool:
+    """Whether a file that git obeys there, or a pointer, changed after `since` (nanoseconds since the epoch)."""
+    return any(stamp[-1] >= since for stamp in stamps(place).values() if len(stamp) > 3)
+
+
+def stamps(place: str) -> dict[str, Stamp]:
+    """What git obeys in a git directory, and the directory or pointer itself: path -> what changes when it does."""
+    found: dict[str, Stamp] = {}
+    pending = [place]
+    while pending and len(found) < _MOST_STAMPS:
+        here = pending.pop()
+        own = _stamp(here)
+        if own is None:
+            continue
+        found[here] = own
+        if len(own) > 3:
+            continue
+        wanted = [f"{here}/{name}" for name in OBEYED]
+        for name in ("hooks", "info"):
+            wanted += [f"{here}/{name}/{entry}" for entry in _names(f"{here}/{name}")]
+        for path in wanted:
+            if (stamp := _stamp(path)) is not None:
+                found[path] = stamp
+        for name in ("modules", "worktrees"):
+            pending += [f"{here}/{name}/{entry}" for entry in _names(f"{here}/{name}")]
+        if here != place and _stamp(f"{here}/HEAD") is None:
+            pending += [f"{here}/{entry}" for entry in _names(here)]  # the name of a submodule may have slashes
+    return found
+
+
+def _stamp(path: str) -> Stamp | None:
+    """Three numbers for a directory, whose times change with each commit."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    own = (found.st_mode, found.st_dev, found.st_ino)
+    if found.st_mode & 0o170000 == 0o040000:
+        return own
+    return (*own, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        descriptor = os.open(directory, _DIRECTORY)
+    except OSError:
+        return []
+    try:
+        return sorted(os.listdir(descriptor))[:_MOST_STAMPS]
+    except OSError:
+        return []
+    finally:
+        os.close(descriptor)
