@@ -10,6 +10,7 @@ longer than a launch. Format: gitformat-index(5).
 Launch path of worktrees with submodules: `os`.
 """
 
+from launcher.jail import walk
 from launcher.lean import os
 from policy import promises
 from policy.plan import Place, Plan
@@ -21,6 +22,9 @@ _LONG_NAME = 0xFFF
 _EXTENDED = 0x4000
 _TYPE, _DIRECTORY = 0o170000, 0o040000
 _LONGEST_POINTER = 8192
+_LARGEST = 256 << 20
+_LONGEST_NAME = 4096  # PATH_MAX
+_DIGITS = 5
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,16 +63,47 @@ def made_in(places: "Iterable[Place]") -> list[Place]:
 
 
 def named(git_dir: str) -> list[str]:
-    """Paths of the gitlinks in the index of a trusted git directory, relative to the root of its files."""
+    """Paths of the gitlinks in the index of a git directory, relative to the root of its files.
+
+    An agent may have written it, where the git directory lies in a tree: nothing but a regular file is read, and git is
+    asked only where no agent could write.
+    """
+    content = _content(f"{git_dir}/index")
+    if content is None:
+        return _listed(git_dir)
+    if not content.startswith(b"DIRC"):
+        return []
+    if content[4:8] == b"\0\0\0\4":  # names are shortened there
+        found = next((links for digest in _DIGESTS if (links := _unshortened(content, digest)) is not None), {})
+    else:
+        found = _searched(content)
+    shared = _shared(git_dir, content)
+    if shared is None:
+        return list(found)
+    from launcher.session import packages
+
+    packages.enable()
+    from launcher.vcs import written
+
+    # A file that became a submodule is named in neither; else all that git would list are in one of the two.
+    return list({**found, **_searched(shared)}) if written.agents_tree(git_dir) else _listed(git_dir)
+
+
+def _content(path: str) -> bytes | None:
+    """What is in an index; nothing where there is none that git could read, None when it is too large to be read."""
     try:
-        with open(f"{git_dir}/index", "rb") as file:
-            content = file.read()
+        descriptor = walk.open_regular(path)
+        if descriptor is None:
+            return b""
+        try:
+            return walk.read_up_to(descriptor, _LARGEST)
+        finally:
+            os.close(descriptor)
     except OSError:
-        return []
-    if _MODE not in content and not _refers(content):
-        return []
-    if content[4:8] not in (b"\0\0\0\2", b"\0\0\0\3") or _refers(content):
-        return _listed(git_dir)  # names are shortened there, or in another file
+        return b""
+
+
+def _searched(content: bytes) -> dict[str, None]:
     found: dict[str, None] = {}
     at = content.find(_MODE)
     while at != -1:
@@ -81,22 +116,70 @@ def named(git_dir: str) -> list[str]:
             if end > start and min(end - start, _LONG_NAME) == flags & _LONG_NAME:
                 found[os.fsdecode(content[start:end])] = None
         at = content.find(_MODE, at + 1)
-    return list(found)
+    return found
 
 
-def _refers(content: bytes) -> bool:
-    """Whether an index is split: the extension ``link`` names the file that holds the rest."""
+def _unshortened(content: bytes, digest: int) -> dict[str, None] | None:
+    """Gitlinks of an index of version 4: each name says how much of the one before it is left out at its end.
+
+    None when this cannot be read, as with object names of another length.
+    """
+    if _MODE not in content:
+        return {}
+    found: dict[str, None] = {}
+    name = b""
+    at = 12
+    for _ in range(int.from_bytes(content[8:12], "big")):
+        flags_at = at + 40 + digest
+        mode = content[at + _BEFORE : at + _BEFORE + 4]
+        at = flags_at + (4 if int.from_bytes(content[flags_at : flags_at + 2], "big") & _EXTENDED else 2)
+        cut, at = _number(content, at)
+        end = content.find(b"\0", at)
+        if end < 0 or not 0 <= cut <= len(name) or end - at > _LONGEST_NAME or mode[:2] != b"\0\0":
+            return None
+        name = name[: len(name) - cut] + content[at:end]
+        if len(name) > _LONGEST_NAME:
+            return None
+        at = end + 1
+        if mode == _MODE:
+            found[os.fsdecode(name)] = None
+    whole = at == len(content) - digest or content[at : at + 4].isalpha()  # extensions are named by four letters
+    return found if whole else None
+
+
+def _number(content: bytes, at: int) -> tuple[int, int]:
+    """A number of variable length, as in packs (gitformat-pack(5)), and where it ends; -1 for none."""
+    value = -1
+    for _ in range(_DIGITS):
+        byte = content[at : at + 1]
+        if not byte:
+            return -1, at
+        value, at = (value + 1) << 7 | byte[0] & 0x7F, at + 1
+        if not byte[0] & 0x80:
+            return value, at
+    return -1, at
+
+
+def _shared(git_dir: str, content: bytes) -> bytes | None:
+    """The index that holds the rest of one that is split: the extension ``link`` names it. None when it is not."""
     at = content.rfind(b"link")
     size = int.from_bytes(content[at + 4 : at + 8], "big")
-    return at != -1 and _DIGESTS[0] <= size <= len(content) - at - 8 - _DIGESTS[0]
+    if at == -1 or not _DIGESTS[0] <= size <= len(content) - at - 8 - _DIGESTS[0]:
+        return None
+    for digest in _DIGESTS:
+        if other := _content(f"{git_dir}/sharedindex.{content[at + 8 : at + 8 + digest].hex()}"):
+            return other
+    return b""
 
 
 def _listed(git_dir: str) -> list[str]:
     from launcher.session import packages
 
     packages.enable()
+    from launcher.vcs import written
     from launcher.vcs.git import Git
 
+    written.refuse_agents_git_dir(git_dir)
     entries = Git(git_dir).run("ls-files", "--stage", "-z").out.split(b"\0")
     return [os.fsdecode(entry[entry.index(b"\t") + 1 :]) for entry in entries if entry.startswith(b"160000 ")]
 
@@ -107,8 +190,8 @@ def _led_to(root: str) -> str:
     try:
         if os.lstat(entry).st_mode & _TYPE == _DIRECTORY:
             return entry
-        with open(entry, "rb") as file:
-            target = os.fsdecode(file.read(_LONGEST_POINTER).removeprefix(b"gitdir: ").rstrip(b"\n"))
+        content = walk.read_regular(entry, _LONGEST_POINTER)
     except OSError:
         return ""
+    target = os.fsdecode((content or b"").removeprefix(b"gitdir: ").rstrip(b"\n"))
     return target if target.startswith("/") else f"{root}/{target}"

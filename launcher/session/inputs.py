@@ -5,6 +5,7 @@ An input is ``(kind, subject, answer)``; `unchanged` asks every question once mo
 
 import marshal
 
+from launcher.jail import walk
 from launcher.lean import os
 from launcher.session import gitlinks
 
@@ -39,12 +40,7 @@ def ask(kind: str, subject: str, environ: "os._Environ[str] | dict[str, str]") -
             entries = os.listdir("/".join(directory))
             return tuple(sorted(entry for entry in entries if entry in wanted or (endings and entry.endswith(endings))))
         if kind == POINTER:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-            descriptor = os.open(subject, flags)
-            try:
-                return os.read(descriptor, 8192) if os.fstat(descriptor).st_mode & 0o170000 == 0o100000 else None
-            finally:
-                os.close(descriptor)
+            return walk.read_regular(subject, 8192)
         if kind == TEXT:
             descriptor = os.open(subject, os.O_RDONLY | os.O_CLOEXEC)
             try:

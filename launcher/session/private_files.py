@@ -6,12 +6,12 @@ directory that is then open may be moved about by the agent, but only to where i
 """
 
 import os
-import stat
 from contextlib import suppress
 from typing import NamedTuple
 
+from launcher.jail import walk
+
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _REPLACED = 100
 """Times that a file may be replaced while it is opened. Who does it more often is not another session."""
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -98,13 +98,13 @@ def read(directory: int, name: str, limit: int, *, follow: bool = False) -> Cont
         Changing: it was replaced each time that it was looked at.
     """
     try:
-        descriptor = os.open(name, _READ & ~os.O_NOFOLLOW if follow else _READ, dir_fd=directory)
+        descriptor = _opened(directory, name, follow=follow)
         found = os.fstat(descriptor)
         for _ in range(_REPLACED):
             if found.st_nlink:
                 break
             os.close(descriptor)  # replaced between the two calls, as another session does it
-            descriptor = os.open(name, _READ & ~os.O_NOFOLLOW if follow else _READ, dir_fd=directory)
+            descriptor = _opened(directory, name, follow=follow)
             found = os.fstat(descriptor)
     except FileNotFoundError:
         return None
@@ -112,8 +112,6 @@ def read(directory: int, name: str, limit: int, *, follow: bool = False) -> Cont
         what = "it is a symbolic link" if error.errno == 40 else error.strerror or str(error)
         raise Unusable(what) from None
     try:
-        if not stat.S_ISREG(found.st_mode):
-            raise Unusable("it is no regular file")
         if not follow and found.st_uid != os.geteuid():
             raise Unusable(f"it belongs to user {found.st_uid}")
         if not found.st_nlink:
@@ -122,16 +120,21 @@ def read(directory: int, name: str, limit: int, *, follow: bool = False) -> Cont
             raise Unusable("it has several names (hard links)")
         if found.st_size > limit:
             raise Unusable(f"it is larger than {limit >> 10} KiB")
-        data = b""
-        while len(data) <= limit and (block := os.read(descriptor, limit + 1 - len(data))):
-            data += block
-        if len(data) > limit:
+        data = walk.read_up_to(descriptor, limit)
+        if data is None:
             raise Unusable(f"it is larger than {limit >> 10} KiB")
         return Content(data, _mark(os.fstat(descriptor)))
     except OSError as error:
         raise Unusable(error.strerror or str(error)) from None
     finally:
         os.close(descriptor)
+
+
+def _opened(directory: int, name: str, *, follow: bool) -> int:
+    descriptor = walk.open_regular(name, dir_fd=directory, follow=follow)
+    if descriptor is None:
+        raise Unusable("it is no regular file")
+    return descriptor
 
 
 def replace(directory: int, name: str, data: bytes, expected: Content | None, *, locked: bool) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
-from launcher.jail import syscalls
+from launcher.jail import syscalls, walk
 from policy.host import Trail
 from policy.plan import beneath
 
@@ -156,28 +156,14 @@ class Present:
     def read(self, path: str, limit: int = 65536) -> bytes | None:
         """Content of a regular file up to `limit` bytes; None when longer, not regular, or unreadable.
 
-        A FIFO or a terminal in its place neither blocks nor becomes ours.
+        Nothing else is opened, whatever lies there.
         """
         if path in self._originals:
             return self._originals[path]
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+            return walk.read_regular(path, limit, follow=True)
         except (OSError, ValueError):
             return None
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return None
-            content = b""
-            while len(content) <= limit:
-                block = os.read(descriptor, limit + 1 - len(content))
-                if not block:
-                    return content
-                content += block
-            return None
-        except OSError:
-            return None
-        finally:
-            os.close(descriptor)
 
 
 class Seen:

@@ -9,6 +9,7 @@ import stat
 from contextlib import suppress
 from typing import NamedTuple
 
+from launcher.jail import walk
 from launcher.lean import os
 from policy.errors import Refusal
 
@@ -34,25 +35,22 @@ def read(path: str, *, follow: bool, limit: int = CONFIG_LIMIT) -> Content | Non
 
     Refusals: config-symlink, config-not-a-file, config-too-large, config-unreadable.
     """
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
     try:
-        descriptor = os.open(path, flags)
+        descriptor = walk.open_regular(path, follow=follow)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
+    if descriptor is None:
+        raise Refusal("config-not-a-file", f"{path} is not a regular file")
     try:
         found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise Refusal("config-not-a-file", f"{path} is not a regular file")
-        data = b""
-        while len(data) <= limit and (block := os.read(descriptor, limit + 1 - len(data))):
-            data += block
+        data = walk.read_up_to(descriptor, limit)
     except OSError as error:
         raise _unreadable(path, error) from None
     finally:
         os.close(descriptor)
-    if len(data) > limit:
+    if data is None:
         raise Refusal("config-too-large", f"{path} is larger than {limit >> 10} KiB")
     return Content(data, found.st_uid, stat.S_IMODE(found.st_mode))
 

@@ -232,3 +232,19 @@ def test_a_submodule_that_is_added_as_a_repository_is_put_aside_before_it_is_tak
     ran.unlink(missing_ok=True)
     outside(here, "status")
     assert not ran.exists()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "endless"])
+@pytest.mark.parametrize("name", ["sub/.git/index", "sub/.git/HEAD", "sub/.git/config", ".gitmodules", "own/.git"])
+def test_what_an_agent_puts_for_a_file_stops_no_later_launch(user_paddock: Paddock, name: str, kind: str) -> None:
+    """A FIFO that nobody writes, and a file without end: neither waited for, nor read."""
+    here = user_paddock
+    make = f"mkfifo {name}" if kind == "fifo" else f"ln -s /dev/zero {name}"
+    plant = f"{_OLD_LAYOUT}\nmkdir own; rm -f {name}; {make}"
+    env = {"PADDOCK_NO_USERNS": "1"}
+    planted = here.run("--git", "readonly", "--", "sh", "-c", plant, env=env)
+    assert planted.returncode == 0, planted.stderr
+    for words in (("run", "--", "echo", "went on"), ("explain", "--", "echo", "went on"), ("worktree", "list")):
+        ended = here.call(*words)
+        assert "Traceback" not in ended.stderr
+        assert ended.returncode == 0, ended.stderr

@@ -1,11 +1,14 @@
 """Gitlinks found by their mode in an index are those that git lists."""
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from launcher.session import gitlinks, inputs
+from launcher.vcs import written
+from launcher.vcs.git import Git
 from launcher.vcs.quarantine import left_open
 
 ODD = ("plain", "with space", "ü", "new\nline", "deep/er/place", "x" * 200, "y" * 4095, "\udcff")
@@ -43,6 +46,27 @@ def test_names_that_look_like_entries_are_no_more_than_names(tmp_path: Path) -> 
     assert gitlinks.named(str(tmp_path)) == []
     (tmp_path / "index").write_bytes(b"DIRC\0\0\0\2" + b"\0\0\xe0\0" * 40)
     assert gitlinks.named(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize("version", ["3", "4", "split"])
+def test_no_index_of_an_agents_is_given_to_git(tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an agent could write, it is read here: with bounds, whole or damaged in whatever way."""
+    git(tmp_path, "init", "-q")
+    oid = "1" * 40
+    git(tmp_path, "update-index", "-z", "--index-info", stdin=f"160000 {oid}\tone\0".encode())
+    git(tmp_path, "update-index", *(["--split-index"] if version == "split" else ["--index-version", version]))
+    monkeypatch.setattr(written, "agents_tree", lambda git_dir: str(tmp_path))
+    monkeypatch.setattr(Git, "run", None)
+    index = tmp_path / ".git/index"
+    whole = index.read_bytes()
+    assert gitlinks.named(f"{tmp_path}/.git") == ["one"]
+    for at in range(len(whole)):
+        for content in (whole[:at], whole[:at] + b"\xff" + whole[at + 1 :]):
+            index.write_bytes(content)
+            assert len(gitlinks.named(f"{tmp_path}/.git")) < 3  # neither an error, nor without end
+    index.unlink()
+    os.mkfifo(index)
+    assert gitlinks.named(f"{tmp_path}/.git") == []
 
 
 def test_an_index_is_read_again_only_when_it_is_another_one(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ one descriptor without following a link, must be a regular file, is read up to a
 import errno
 import os
 
-from launcher.jail import syscalls
+from launcher.jail import syscalls, walk
 
 MOST_BYTES = 1 << 30
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -57,19 +57,15 @@ class Inside:
     def read(self, path: str, limit: int = MOST_BYTES) -> bytes | None:
         """Content of the regular file `path`; None when there is none, or it holds more than `limit` bytes."""
         try:
-            fd = syscalls.open_inside(self._fd, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+            fd = walk.reopened(syscalls.open_inside(self._fd, path, os.O_PATH))
         except OSError as error:
             if error.errno in _ABSENT:
                 return None
             raise
+        if fd is None:
+            return None
         try:
-            found = os.fstat(fd)
-            if found.st_mode & 0o170000 != 0o100000 or found.st_size > limit:
-                return None
-            content = b""
-            while len(content) <= limit and (block := os.read(fd, limit + 1 - len(content))):
-                content += block
-            return content if len(content) <= limit else None
+            return walk.read_up_to(fd, limit)
         finally:
             os.close(fd)
 

@@ -8,6 +8,7 @@ Launch path of jails without mounts: `os` and `errno`.
 
 import errno
 
+from launcher.jail import walk
 from launcher.lean import os
 
 NAME = ".git"
@@ -78,20 +79,10 @@ class Holder:
 
     def read(self) -> bytes | None:
         """Content of the entry when it is a regular file of a pointer's size, else None."""
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         try:
-            fd = os.open(NAME, flags, dir_fd=self._fd)
+            return walk.read_regular(NAME, MOST_BYTES, dir_fd=self._fd)
         except OSError:
-            return None  # absent, a link (ELOOP), a socket (ENXIO), or its mode was taken away: no pointer
-        try:
-            if os.fstat(fd).st_mode & _TYPE != _FILE:
-                return None
-            content = b""
-            while len(content) <= MOST_BYTES and (block := os.read(fd, MOST_BYTES + 1 - len(content))):
-                content += block
-            return content if len(content) <= MOST_BYTES else None
-        finally:
-            os.close(fd)
+            return None  # absent, a link (ELOOP), or its mode was taken away: no pointer
 
     def put(
         self,

@@ -286,10 +286,7 @@ def if_missing(worktree: Worktree, *, unharvested: bool = False) -> list[str]:
 
 def is_in_place(worktree: Worktree) -> bool:
     """Whether the files are where they belong, and name the git directory that is known of them."""
-    try:
-        text = Path(worktree.main.path, ".git").read_bytes()
-    except OSError:
-        return False
+    text = Present().read(os.path.join(worktree.main.path, ".git"), 8192) or b""
     return text.rstrip(b"\n") == b"gitdir: " + os.fsencode(worktree.main.git_dir)
 
 
