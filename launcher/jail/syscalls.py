@@ -292,6 +292,11 @@ def open_inside(directory: int, path: str, flags: int) -> int:
     return openat2(directory, path, flags | os.O_CLOEXEC, 0, resolve)
 
 
+def open_canonical(path: str, flags: int) -> int:
+    """`openat2` for a canonical path: a link, which an agent may have made since, is ELOOP. O_CLOEXEC is implied."""
+    return openat2(AT_FDCWD, path, flags | os.O_CLOEXEC, 0, RESOLVE_NO_SYMLINKS)
+
+
 def close_range(first: int, last: int, flags: int = 0) -> None:
     """close_range(2); both ends included."""
     _checked(_call_range(_NUMBERS["close_range"], first, last, flags))

@@ -19,7 +19,7 @@ def files(
     A directory that is gone, closed to this user, or too deep for a path of the kernel's (PATH_MAX) has nothing.
 
     Args:
-        top: a directory; nothing that leads to it is an agent's.
+        top: a directory, canonical; one to which a link leads has nothing.
         skip: which directories are not entered, by their names.
         at: directory below `top` to begin with, which need not be one.
 
@@ -27,7 +27,7 @@ def files(
         Path relative to `top` and `at`, and the entry, which can be asked until the next one is taken.
     """
     try:
-        root = os.open(top, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        root = syscalls.open_canonical(top, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return
     try:

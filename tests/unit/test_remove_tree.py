@@ -4,6 +4,8 @@ import os
 import resource
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -91,6 +93,63 @@ def test_few_descriptors_are_enough(tree: Path) -> None:
 def test_what_is_not_there_is_removed(tmp_path: Path) -> None:
     """It is the outcome that counts."""
     assert remove_tree(str(tmp_path / "nonexistent")) == []
+
+
+_EXCHANGES = r"""
+import ctypes, os, sys
+os.chdir(sys.argv[1])
+exchange = ctypes.CDLL(None).renameat2
+names = [name.encode() for name in os.listdir(".") if not name.endswith(".link")]
+print("ready", flush=True)
+while os.path.lexists(b"."):
+    for name in names:
+        for _ in range(2):
+            exchange(-100, name, -100, name + b".link", 2)
+"""
+
+
+def test_what_is_exchanged_for_a_link_meanwhile_leads_nowhere(tmp_path: Path) -> None:
+    """A session that is alive exchanges each directory for a link and back: what the links lead to is as it was."""
+    outside = tmp_path / "outside"
+    (outside / "inner").mkdir(parents=True)
+    (outside / "inner/file").write_text("x")
+    for directory in (outside, outside / "inner"):
+        directory.chmod(0o551)
+    before = [(each.stat().st_mode, each.stat().st_ctime_ns) for each in (outside, outside / "inner")]
+    tree = tmp_path / "tree"
+    for round_ in range(5):
+        for number in range(400):
+            (tree / f"{number}").mkdir(parents=True)
+            (tree / f"{number}/file").touch()
+            (tree / f"{number}.link").symlink_to(outside)
+        swapper = subprocess.Popen([sys.executable, "-c", _EXCHANGES, str(tree)], stdout=subprocess.PIPE)
+        try:
+            assert swapper.stdout is not None
+            assert swapper.stdout.readline() == b"ready\n"
+            remove_tree(str(tree))
+        finally:
+            swapper.kill()
+            swapper.communicate()
+        assert remove_tree(str(tree)) == [], f"alone again, in round {round_}"
+        assert not tree.exists()
+        assert [(each.stat().st_mode, each.stat().st_ctime_ns) for each in (outside, outside / "inner")] == before
+    assert (outside / "inner/file").read_text() == "x"
+
+
+def test_the_directory_around_the_tree_is_one_and_the_same(tmp_path: Path) -> None:
+    """Given as a descriptor, it may be exchanged for a link by name: the tree in it goes, and no other."""
+    for place in ("around", "other"):
+        (tmp_path / place / "tree/inner").mkdir(parents=True)
+        (tmp_path / place / "tree/inner/file").touch()
+    parent = os.open(tmp_path / "around", os.O_PATH)
+    try:
+        (tmp_path / "around").rename(tmp_path / "moved")
+        (tmp_path / "around").symlink_to("other")
+        assert remove_tree(str(tmp_path / "around/tree"), parent=parent) == []
+    finally:
+        os.close(parent)
+    assert list((tmp_path / "moved").iterdir()) == []
+    assert (tmp_path / "other/tree/inner/file").exists()
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ Where the agent's sessions have ended, the next one finds out for itself where i
 frozen one goes on where it stopped, so its branch and index are put right before it does.
 """
 
+import os
+
 from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.merge.files import Files
 from launcher.vcs.quarantine import contents, frozen
@@ -64,7 +66,7 @@ class AgentFiles(Files):
         else:
             return  # it was not granted, so the agent has no git for it
         branch = None if self._ref == "HEAD" else self._ref
-        with Inside(f"{self._agent}/{records.GIT}", repository.private) as inside:
+        with Inside(os.path.realpath(f"{self._agent}/{records.GIT}"), repository.private) as inside:
             busy = [name for name in _UNDER_WAY if inside.exists(name)]
             head = contents.agent_head(inside)
             if busy or head not in (Head(branch, old), Head(branch, new)):

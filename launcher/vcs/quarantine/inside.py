@@ -6,8 +6,11 @@ one descriptor without following a link, must be a regular file, is read up to a
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from launcher.jail import syscalls, walk
+from launcher.jail.remove import remove_tree
 
 MOST_BYTES = 1 << 30
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -28,14 +31,14 @@ class Inside:
         """Opens a directory.
 
         Args:
-            tree: a directory of ours; nothing that leads to it is the agent's.
-            inside: relative path below it, of which every part may be; "" for `tree` itself.
+            tree: canonical; a link that leads to it, which a session may have made meanwhile, is an error.
+            inside: relative path below it; "" for `tree` itself.
 
         Raises:
             OSError: there is no such directory.
         """
         self.path = f"{tree}/{inside}" if inside else tree
-        top = os.open(tree, _DIRECTORY)
+        top = syscalls.open_canonical(tree, _DIRECTORY)
         if not inside:
             self._fd = top
             return
@@ -192,9 +195,42 @@ class Inside:
         finally:
             os.close(source)
 
+    def create(self, path: str, content: bytes, *, mode: int = 0o666, time: int | None = None) -> None:
+        """Makes the file `path`, as open(2) does for the user. OSError where anything has that name."""
+        with self._holder(path) as directory:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with os.fdopen(os.open(os.path.basename(path), flags, mode, dir_fd=directory), "wb") as file:
+                file.write(content)
+                if time is not None:
+                    file.flush()
+                    os.utime(file.fileno(), ns=(time, time))
+
+    def create_directory(self, path: str) -> None:
+        """Makes the directory `path`, as mkdir(2) does for the user. OSError where anything has that name."""
+        with self._holder(path) as directory:
+            os.mkdir(os.path.basename(path), dir_fd=directory)
+
+    def remove_directory(self, path: str) -> None:
+        """Removes an empty directory (OSError)."""
+        with self._holder(path) as directory:
+            os.rmdir(os.path.basename(path), dir_fd=directory)
+
+    def remove_tree(self, name: str) -> list[str]:
+        """Removes `name` and all below it; see `launcher.jail.remove`."""
+        return remove_tree(f"{self.path}/{name}", parent=self._fd)
+
     def make(self, path: str, *, mode: int = 0o700) -> None:
         """Makes the directory `path` and those above it, where they are missing (OSError)."""
         os.close(self._above(f"{path}/.", mode)[0])
+
+    @contextmanager
+    def _holder(self, path: str) -> Iterator[int]:
+        """The directory that holds `path`, which is there."""
+        directory = syscalls.open_inside(self._fd, os.path.dirname(path) or ".", _DIRECTORY)
+        try:
+            yield directory
+        finally:
+            os.close(directory)
 
     def _above(self, path: str, mode: int = 0o700) -> tuple[int, str]:
         """The directory that holds `path`, made when it is missing: (descriptor for the caller to close, name)."""

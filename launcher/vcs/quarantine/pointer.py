@@ -3,12 +3,13 @@
 The directory that holds it is opened once, without links below the worktree's root. Everything then goes by that
 descriptor and the one name: what an agent has left there, a link, a FIFO, a directory, is never opened as such.
 
-Launch path of jails without mounts: `os` and `errno`.
+Launch path of jails without mounts: `os`, `errno` and the system calls.
 """
 
 import errno
 
-from launcher.jail import walk
+from launcher.jail import syscalls, walk
+from launcher.jail.remove import widen
 from launcher.lean import os
 
 NAME = ".git"
@@ -34,20 +35,20 @@ class Holder:
         """Opens the directory.
 
         Args:
-            root: canonical root of the worktree; nothing that leads to it is an agent's.
+            root: canonical root of the worktree; a link that leads to it, which another session has made, is an error.
             path: that of a repository in it: `root` itself, or below it.
 
         Raises:
             OSError: it is not there any more, or a link leads to it (NotADirectoryError).
         """
         self.path = path
-        self._fd = os.open(root, _ON_THE_WAY)
+        self._fd = syscalls.open_canonical(root, _ON_THE_WAY)
         try:
-            self._open_up()
+            widen(self._fd)
             for name in path[len(root) :].split("/"):
                 if name:
                     self._step(name, _ON_THE_WAY)
-                    self._open_up()
+                    widen(self._fd)
             self._step(".", _DIRECTORY)
         except BaseException:
             os.close(self._fd)
@@ -57,12 +58,6 @@ class Holder:
         inner = os.open(name, flags, dir_fd=self._fd)
         os.close(self._fd)
         self._fd = inner
-
-    def _open_up(self) -> None:
-        """Makes a directory of the user's usable again: whoever may write it can have taken the user's rights away."""
-        found = os.fstat(self._fd)
-        if found.st_mode & 0o700 != 0o700 and found.st_uid == os.geteuid():
-            os.chmod(f"/proc/self/fd/{self._fd}", found.st_mode & 0o7777 | 0o700)
 
     def __enter__(self) -> "Holder":
         return self

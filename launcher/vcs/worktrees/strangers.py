@@ -146,7 +146,7 @@ def docked(directory: str) -> tuple[str, ...]:
 
 def _is_repository(path: str) -> bool:
     try:
-        with Inside(path) as directory:
+        with Inside(os.path.realpath(os.path.dirname(path)), os.path.basename(path)) as directory:
             return directory.exists("HEAD") and directory.is_directory("objects")
     except OSError:
         return False  # a pointer, or another file
