@@ -169,6 +169,7 @@ def connect(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA synchronous=NORMAL")
+    connection.execute("PRAGMA temp_store=MEMORY")  # never where TMPDIR says
     connection.execute("PRAGMA foreign_keys=ON")
     return connection
 

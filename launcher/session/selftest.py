@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+from launcher.session import short_temp
 from launcher.session.attempts import command_lines
 from launcher.session.places import Places, made
 from policy import promises
@@ -162,10 +163,10 @@ def _private_files(home: Path) -> list[str]:
 
 
 def _short(path: Path, stack: ExitStack) -> str:
-    """A name under 108 bytes for a socket, by a link beside the temporary directories when it needs one."""
+    """A name under 108 bytes for a socket, by a link when it needs one; TMPDIR may lead where anybody writes."""
     if len(os.fsencode(path)) < 100:
         return str(path)
-    link = Path(tempfile.gettempdir()) / f"paddock-{os.urandom(6).hex()}"
+    link = Path(short_temp.BASE) / f"paddock-{os.urandom(6).hex()}"
     link.symlink_to(path)
     stack.callback(link.unlink)
     return str(link)

@@ -1,5 +1,9 @@
 """Directories for a moment's work, of which a SIGKILL leaves none for long: the next one that is made removes them.
 
+They lie in Paddock's own state directory, where no jail can write: what TMPDIR names may be a tree of an agent's, who
+would exchange for a link what Paddock writes there. A check of a merge is a session, which must not reach the state:
+its trees lie in a directory beside it. As no grant may hold the state directory, none holds that one either.
+
 tempfile(3)'s directories vanish with the object that made them, not with a process that was killed. Each of these is
 locked as long as it is in use, so what nobody holds is known to be left over.
 """
@@ -7,30 +11,65 @@ locked as long as it is in use, so what nobody holds is known to be left over.
 import fcntl
 import os
 import stat
-import tempfile
 import time
 from typing import Self
 
+from launcher.jail import syscalls
 from launcher.jail.remove import remove_tree
+from launcher.vcs import written
+from policy.errors import Refusal
+from policy.plan import beneath
 
 PREFIX = "paddock-work-"
 _YOUNG = 60
 """Seconds in which a directory without a lock may be one whose maker has not come to locking it."""
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+_NOBODY = 65534
+"""Whom the directories of other users belong to in a user namespace."""
 
 
 class Scratch:
-    """A private directory (mode 0700) below the system's temp directory. `close` removes it."""
+    """A private directory (mode 0700). `close` removes it.
 
-    def __init__(self) -> None:
+    Attributes:
+        name: its canonical path.
+    """
+
+    def __init__(self, *, for_session: bool = False) -> None:
         """Makes it, and removes what killed processes of the same user have left.
 
+        Args:
+            for_session: a session is to work in it, which must not reach Paddock's state.
+
         Raises:
-            OSError: none can be made.
+            Refusal: scratch-unsafe: somebody else could write where it would lie; state-unusable.
         """
-        _sweep(tempfile.gettempdir())
-        self.name = tempfile.mkdtemp(prefix=PREFIX)
-        self._lock = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._lock = self._parent = -1
+        state = written.user_state()
+        above = f"{state}-checks" if for_session else f"{state}/scratch"
+        try:
+            os.makedirs(above, 0o700, exist_ok=True)
+            above = os.path.realpath(above)
+            self._parent = syscalls.open_canonical(above, _DIRECTORY)
+            _refuse_others(above, self._parent, state)
+            _sweep(self._parent)
+            name = f"{PREFIX}{os.urandom(8).hex()}"
+            os.mkdir(name, 0o700, dir_fd=self._parent)
+            self._lock = os.open(name, _DIRECTORY | os.O_CLOEXEC, dir_fd=self._parent)
+            os.fchmod(self._lock, 0o700)  # whatever the umask
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        except OSError as error:
+            self.close()
+            raise Refusal(
+                "state-unusable",
+                f"cannot write {above}",
+                context=error.strerror or str(error),
+                hint="free some space or make it writable, or point XDG_STATE_HOME elsewhere",
+            ) from None
+        except Refusal:
+            self.close()
+            raise
+        self.name = f"{above}/{name}"
 
     def path(self, name: str) -> str:
         """A name in it."""
@@ -39,9 +78,11 @@ class Scratch:
     def close(self) -> None:
         """Removes it with all that is in it. Safe to call twice."""
         if self._lock != -1:
-            remove_tree(self.name)
+            remove_tree(self.name, parent=self._parent)
             os.close(self._lock)
-            self._lock = -1
+        if self._parent != -1:
+            os.close(self._parent)
+        self._lock = self._parent = -1
 
     def __enter__(self) -> Self:
         return self
@@ -53,14 +94,35 @@ class Scratch:
         self.close()
 
 
-def _sweep(parent: str) -> None:
+def _refuse_others(path: str, directory: int, state: str) -> None:
+    """Refuses a place that is not this user's alone, or that a session could write."""
+    own = os.fstat(directory)
+    why = "" if own.st_uid == os.geteuid() and not own.st_mode & 0o077 else "others may use it"
+    here = path
+    while here != "/" and not why:
+        here = os.path.dirname(here)
+        found = os.lstat(here)
+        if found.st_uid not in (0, os.geteuid(), _NOBODY):
+            why = f"{here} belongs to user {found.st_uid}"
+        elif found.st_mode & 0o002 and not found.st_mode & 0o1000:
+            why = f"everybody may write {here}"
+    why = why or next((f"jails could write {tree}" for tree in written.trees(state) if beneath(path, tree)), "")
+    if why:
+        raise Refusal(
+            "scratch-unsafe",
+            f"{path} is no place for files of Paddock's own",
+            context=why,
+            hint="point XDG_STATE_HOME at a directory of your own that no session can write",
+        )
+
+
+def _sweep(parent: int) -> None:
     """Removes this user's directories there that nobody holds any more."""
     for name in os.listdir(parent):
         if not name.startswith(PREFIX):
             continue
-        path = os.path.join(parent, name)
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = os.open(name, _DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
         except OSError:
             continue  # somebody else's, or gone
         try:
@@ -73,6 +135,6 @@ def _sweep(parent: str) -> None:
         except OSError:
             continue  # in use
         else:
-            remove_tree(path)
+            remove_tree(name, parent=parent)
         finally:
             os.close(descriptor)

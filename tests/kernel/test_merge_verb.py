@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import paddock
+from tests.support import exchanges, paddock
 from tests.support.identity import Who
 from tests.support.install import Installed
 from tests.support.paddock import Paddock
+from tests.support.programs.scene import SWITCHES
 
 _SCRIPT = """
 git config merge.conflictStyle merge
@@ -83,6 +84,25 @@ def test_a_failing_check_stops_like_a_conflict(ground: Paddock) -> None:
     assert "three" in (ground.main / "a").read_text()
     assert "seventeen" not in (ground.main / "a").read_text()
     assert "2 of 2 merged" in merge(ground, "--check", "grep seventeen a", "x", "y")
+
+
+@pytest.mark.parametrize("backend", list(SWITCHES))
+def test_the_trees_of_a_check_are_not_where_tmpdir_leads(ground: Paddock, backend: str) -> None:
+    """In a tree of an agent's, who exchanges whatever is made there for a link, the merge wrote through the link."""
+    root = ground.main.parent / "z"
+    (root / "tmp").mkdir()
+    ground.who.give(root / "tmp")
+    outside = exchanges.canary(ground.who, root.parent)
+    before = exchanges.seen(outside)
+    words = ("--git", "readonly", "--", *exchanges.WHATEVER_COMES, str(root / "tmp"), str(outside))
+    with exchanges.session(ground.who, ground.installed, backend, root, *words):
+        environment = {"TMPDIR": str(root / "tmp")}
+        for branch in ("x", "y"):
+            ended = ground.call("merge", "--check", "test -e a", branch, cwd=ground.main, env=environment)
+            assert (ended.returncode, exchanges.seen(outside)) == (0, before), ended
+        assert [path.name for path in (root / "tmp").iterdir()] == ["known.link"]
+    assert list((ground.who.home / ".local/state/paddock/scratch").iterdir()) == []
+    assert list((ground.who.home / ".local/state/paddock-checks").iterdir()) == []
 
 
 def test_everybody_can_be_merged_at_once(ground: Paddock) -> None:

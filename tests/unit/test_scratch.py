@@ -4,23 +4,26 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
+from launcher.session.places import places
+from launcher.vcs import written
 from launcher.vcs.scratch import PREFIX, Scratch
+from policy.errors import Refusal
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The temp directory of this test and its children."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
+    """Where this test and its children make them."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    place = Path(places(os.environ).state, "scratch")
+    place.mkdir(mode=0o700, parents=True)
+    return place
 
 
 def aged(path: Path) -> None:
@@ -90,3 +93,37 @@ def test_what_others_planted_is_left_alone(place: Path, tmp_path_factory: pytest
     Scratch().close()
     assert (victim / "file").exists()
     assert open_to_all.exists()
+
+
+def test_none_lies_where_tmpdir_leads(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tool such as direnv sets it to a directory in an agent's tree. One for a session is out of the state."""
+    (tmp_path / "tree").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tree"))
+    with Scratch() as scratch, Scratch(for_session=True) as beside:
+        assert Path(scratch.name).parent == place
+        state = Path(places(os.environ).state)
+        assert state not in Path(beside.name).parents
+        assert Path(beside.name).parent.parent == state.parent
+        assert list((tmp_path / "tree").iterdir()) == []
+
+
+@pytest.mark.parametrize("how", ["on-record", "open-to-all", "of-others", "closed"])
+def test_none_lies_where_somebody_else_could_write(place: Path, tmp_path: Path, how: str) -> None:
+    """A tree that was a session's, a directory of everybody's on the way, one that is not private."""
+    if how == "on-record":
+        record = Path(written.path_of(str(place.parent)))
+        record.write_bytes(os.fsencode(tmp_path.parent) + b"\0")
+        record.chmod(0o600)
+    elif how == "open-to-all":
+        tmp_path.chmod(0o777)
+    elif how == "of-others":
+        place.chmod(0o750)
+    else:
+        place.rmdir()
+        place.write_text("")
+    with pytest.raises(Refusal) as raised:
+        Scratch()
+    assert raised.value.reference == ("state-unusable" if how == "closed" else "scratch-unsafe")
+    if how == "open-to-all":
+        tmp_path.chmod(0o1777)
+        Scratch().close()

@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from types import TracebackType
 from typing import Self
 
@@ -37,8 +36,7 @@ class Check:
 
     def __enter__(self) -> Self:
         if self._command is not None:
-            # Not below our own state, which no jail may reach.
-            self._scratch = Scratch()
+            self._scratch = Scratch(for_session=True)
         return self
 
     def __exit__(
@@ -63,7 +61,7 @@ class Check:
         try:
             self._lay_out_submodules(Place(self._target.git_dir, self._target.common_dir, self._target.worktree),
                                      git, commit, root)  # fmt: skip
-            status, said = self._run(root)
+            status, said = self._run(root, f"{root}.said")
         finally:
             remove_tree(root)
             git.run("worktree", "prune")
@@ -72,10 +70,10 @@ class Check:
         lines = said.strip().splitlines()[-_SHOWN_LINES:]
         return "\n".join([f"the check failed with exit status {status} after merging {label}: {self._command}", *lines])
 
-    def _run(self, root: str) -> tuple[int, str]:
+    def _run(self, root: str, said: str) -> tuple[int, str]:
         words = [sys.executable, "-I", "-m", "launcher", "run", "--worktree", root, "--git", "readonly"]
         words += ["--", "sh", "-c", self._command or ""]
-        with tempfile.TemporaryFile() as output:
+        with open(said, "x+b") as output:  # in the scratch directory, of which the session has `root` alone
             ended = subprocess.run(
                 words,
                 cwd=root,

@@ -144,6 +144,7 @@ class WorktreeRepository:
             # WAL: readers never wait for a writer. FULL: what was said to be done survives a power failure.
             self._patiently(database, "PRAGMA journal_mode=WAL")
             database.execute("PRAGMA synchronous=FULL")
+            database.execute("PRAGMA temp_store=MEMORY")  # never where TMPDIR says
             (version,) = database.execute("PRAGMA user_version").fetchone()
             if version == 0:
                 database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version={_VERSION}; COMMIT;")
