@@ -10,6 +10,7 @@ from typing import NamedTuple
 from launcher.session.places import Places, places
 from launcher.session.trust import Trust
 from launcher.vcs import disk, guarded_files, written
+from launcher.vcs.quarantine.inside import Inside
 from policy import config
 from policy.config import merge
 from policy.config.layer import Kind, Layer, parse, shipped
@@ -125,10 +126,16 @@ def write_example(project_root: str, *, force: bool) -> str:
     """
     path = os.path.join(project_root, PROJECT_NAME)
     data = Path(config.__file__).with_name("template.toml").read_bytes()
-    umask = os.umask(0)
-    os.umask(umask)
+    name = f"{PROJECT_NAME}.{os.urandom(6).hex()}" if force else PROJECT_NAME
     try:
-        (guarded_files.replace if force else guarded_files.create)(path, data, 0o644 & ~umask)
+        with Inside(project_root) as root:
+            root.create(name, data, mode=0o644)
+            if force:
+                try:
+                    root.move(name, PROJECT_NAME)
+                except OSError:
+                    root.remove(name)
+                    raise
     except FileExistsError:
         raise Refusal(
             "init-exists",

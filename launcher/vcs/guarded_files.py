@@ -91,21 +91,6 @@ def replace(path: str, data: bytes, mode: int) -> None:
     _sync_directory(path)
 
 
-def create(path: str, data: bytes, mode: int) -> None:
-    """As `replace`, but only where there is nothing yet, not even a dangling link.
-
-    Raises:
-        FileExistsError: there is something; it is unchanged.
-        OSError: the directory cannot be written.
-    """
-    temporary = _written_beside(path, data, mode)
-    try:
-        os.link(temporary, path, follow_symlinks=False)  # the only portable rename that refuses to replace
-    finally:
-        os.unlink(temporary)
-    _sync_directory(path)
-
-
 def _written_beside(path: str, data: bytes, mode: int) -> str:
     temporary = f"{path}.{secrets.token_hex(8)}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -34,9 +34,9 @@ def _remove(
 ) -> int:
     """Removes a worktree with its submodules and its private home.
 
-    Refused while it holds uncommitted work, commits that were not harvested, or processes, and while its directory is
-    missing, because it may have been moved. A branch goes only when Paddock made it and all its commits are elsewhere
-    too. Files that git ignores go without a question, and are named.
+    Refused while it holds uncommitted work, commits that were not harvested, or processes, while a session may write
+    it, and while its directory is missing, because it may have been moved. A branch goes only when Paddock made it and
+    all its commits are elsewhere too. Files that git ignores go without a question, and are named.
     """
     known = service(quiet=as_json)
     done = known.remove(known.find(start(repository), name), force=force, keep_branch=keep_branch)

@@ -1,13 +1,17 @@
 """An agent in a worktree that Paddock made: it commits there and in the submodule, and nothing else is its own."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.support import repository
+import pytest
+
+from tests.support import exchanges, repository
 from tests.support.features import need
 from tests.support.identity import Who
 from tests.support.install import Installed
+from tests.support.programs.scene import SWITCHES
 from tests.support.repository import Repo
 
 _WORK = """
@@ -109,3 +113,74 @@ def test_work_in_a_submodules_place_is_not_removed_with_the_worktree(
     aside = [Path(one["git_dir"], one["ref"]) for one in gone["backups"][1:]]
     (found,) = [*aside, *(one for one in Path(gone["set_aside"]).glob("docked-*") if one.is_dir())]
     assert repo.git("--git-dir", str(found), "show", "HEAD:work") == "precious"
+
+
+@pytest.mark.parametrize("grant", ["readonly", "--rw"])
+@pytest.mark.parametrize("backend", list(SWITCHES))
+def test_a_removal_beside_a_live_session_changes_nothing_outside(
+    installed: Installed, repo: Repo, backend: str, grant: str
+) -> None:
+    """Refused; and forced, what a command exchanges for links meanwhile leads nowhere. In another worktree it may."""
+
+    def paddock(*words: str) -> "subprocess.CompletedProcess[str]":
+        return repo.who.run([str(installed.paddock), "worktree", *words], cwd=repo.main, timeout=120)
+
+    outside = exchanges.canary(repo.who, repo.main.parent)
+    made = [json.loads(paddock("add", name, "--no-submodules", "--json").stdout)["main"]["path"] for name in "ab"]
+    root, other = map(Path, made)
+    before = exchanges.seen(outside)
+    options = ["--git", "readonly"] if grant == "readonly" else ["--git", "readonly", "--rw", str(root)]
+    words = [*options, "--", *exchanges.DIRECTORIES, str(root), str(outside)]
+    where = root if grant == "readonly" else repo.one
+    with exchanges.session(repo.who, installed, backend, where, *words):
+        said = paddock("remove", "a")
+        assert (said.returncode, "[session-running]" in said.stderr) == (125, True), said.stderr
+        assert root.exists()
+        said = paddock("remove", "b")
+        assert said.returncode == 0, said.stderr
+        assert not other.exists()
+        said = paddock("remove", "a", "--force")
+        assert not root.exists(), said.stderr
+        assert exchanges.seen(outside) == before
+    paddock("repair")
+    assert paddock("list").stdout.count(str(root)) == 0
+    assert exchanges.seen(outside) == before
+    assert [path.name for path in root.parent.iterdir() if ".paddock-" in path.name] == []
+
+
+@pytest.mark.parametrize("backend", list(SWITCHES))
+def test_what_another_session_exchanges_around_worktrees_leads_nowhere(
+    installed: Installed, user: Who, public_dir: Path, backend: str
+) -> None:
+    """It may write the directory in which they are made, looked at and removed. Without files: git writes those."""
+    place = public_dir / "around"
+    place.mkdir()
+    repo = repository.make(user, user.give(place))
+    trees = repo.main.parent / "trees"
+    trees.mkdir()
+    user.give(trees)
+    outside = exchanges.canary(user, repo.main.parent)
+    before = exchanges.seen(outside)
+    empty = repo.git("commit-tree", "-m", "empty", repo.git("hash-object", "-t", "tree", "-w", "/dev/null"))
+
+    def paddock(*words: str) -> "subprocess.CompletedProcess[str]":
+        return user.run([str(installed.paddock), "worktree", *words], cwd=repo.main, timeout=120)
+
+    add = ("add", "--from", empty, "--path")
+    words = ("--git", "readonly", "--rw", str(trees), "--", *exchanges.WHATEVER_COMES, str(trees), str(outside))
+    with exchanges.session(user, installed, backend, repo.one, *words):
+        for number in range(8):
+            paddock(*add, str(trees / f"T{number}"), f"T{number}")
+            assert exchanges.seen(outside) == before
+        for verb in (
+            ("status",),
+            ("list",),
+            ("repair",),
+            *(("remove", "--force", f"T{number}") for number in range(8)),
+        ):
+            paddock(*verb)
+            assert exchanges.seen(outside) == before, verb
+    made = paddock(*add, str(trees / "alone"), "alone")
+    assert made.returncode == 0, made.stderr
+    assert paddock("remove", "alone").returncode == 0
+    assert exchanges.seen(outside) == before

@@ -11,6 +11,7 @@ import pytest
 
 from launcher.session.trust import Trust, digest
 from launcher.vcs import guarded_files
+from launcher.vcs.quarantine.inside import Inside
 from launcher.verbs import init as init_verb
 from launcher.verbs import trust as trust_verb
 from policy.errors import Refusal
@@ -165,11 +166,12 @@ def test_parallel_writers_lose_no_record(store: Trust) -> None:
 def test_a_file_is_created_only_where_nothing_is(tmp_path: Path) -> None:
     """And replaced only by the function that says so."""
     path = str(tmp_path / "f")
-    guarded_files.create(path, b"1", 0o640)
-    assert stat.S_IMODE(os.stat(path).st_mode) == 0o640
-    with pytest.raises(FileExistsError):
-        guarded_files.create(path, b"2", 0o640)
-    assert guarded_files.read(path, follow=False) == guarded_files.Content(b"1", os.geteuid(), 0o640)
+    with Inside(str(tmp_path)) as directory:
+        directory.create("f", b"1")
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o644
+        with pytest.raises(FileExistsError):
+            directory.create("f", b"2")
+    assert guarded_files.read(path, follow=False) == guarded_files.Content(b"1", os.geteuid(), 0o644)
     guarded_files.replace(path, b"3", 0o600)
     assert guarded_files.read(path, follow=False) == guarded_files.Content(b"3", os.geteuid(), 0o600)
     assert os.listdir(tmp_path) == ["f"]

@@ -1,4 +1,4 @@
-"""SIGKILL at every step of making and removing a worktree: the next command finishes or undoes it, nothing is lost."""
+"""SIGKILL, or an exchange for a link, at every step of making and removing a worktree: nothing is lost."""
 
 import os
 import signal
@@ -10,7 +10,8 @@ import pytest
 
 from launcher.vcs.worktrees.request import Options
 from launcher.vcs.worktrees.service import WorktreeService
-from tests.support import forked, install, worktrees
+from policy.errors import Refusal
+from tests.support import exchanges, forked, install, worktrees
 from tests.support.worktrees import Place, committed, git
 
 MOST_STEPS = 60
@@ -177,3 +178,47 @@ def test_a_failure_undoes_what_was_begun(tmp_path: Path) -> None:
     assert place.branches == {"main"}
     assert place.service.of_repository(place.app) == []
     assert not (place.app / ".git/worktrees").exists()
+
+
+@pytest.mark.parametrize("what", ["parent", "root"])
+@pytest.mark.parametrize("action", ["add", "remove"])
+def test_what_is_exchanged_for_a_link_at_any_step_leads_nowhere(tmp_path: Path, action: str, what: str) -> None:
+    """By a session that may write around the worktree: another directory of the same shape is as it was."""
+    seen = []
+    for number in range(1, 40):
+        (tmp_path / str(number)).mkdir()
+        place = worktrees.plain(tmp_path / str(number))
+        # Without files: a checkout is git's work.
+        empty = git("commit-tree", "-m", "empty", git("hash-object", "-t", "tree", "-w", "/dev/null", at=place.app),
+                    at=place.app)  # fmt: skip
+        trees, other = place.root / "trees", place.root / "other"
+        trees.mkdir()
+        (other / "T/below").mkdir(parents=True)
+        (other / "T/below/file").write_text("precious")
+        if action == "remove":
+            place.service.add(place.app, "T", Options(path=str(trees / "T"), start=empty))
+            (other / "T/.git").write_bytes((trees / "T/.git").read_bytes())
+        before = exchanges.seen(other)
+        left = number
+
+        def step(name: str) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                seen.append(name)
+                for path in [trees] if what == "parent" else [*trees.iterdir()]:  # noqa: B023
+                    path.rename(place.root / f"moved-{path.name}")  # noqa: B023
+                    path.symlink_to(other if what == "parent" else other / "T")  # noqa: B023
+
+        service = WorktreeService(place.state, step=step)
+        try:
+            if action == "add":
+                service.add(place.app, "T", Options(path=str(trees / "T"), start=empty))
+            else:
+                service.remove(place.service.find(place.app, "T"), force=True)
+        except Refusal:
+            assert left <= 0
+        assert exchanges.seen(other) == before, f"{action}, before step {number}: {seen[-1:]}"
+        if left > 0:
+            break
+    assert {"rename", "note" if action == "add" else "files"} <= set(seen)

@@ -4,6 +4,7 @@ import os
 
 from pydantic import BaseModel, ConfigDict
 
+from launcher.jail import syscalls
 from launcher.vcs import checkout, large, patience
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
@@ -295,7 +296,7 @@ def _large(git: Git, records: list[bytes], root: str) -> set[str]:
     if not pointers:
         return set()
     store = large.store(git)
-    tree = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    tree = syscalls.open_canonical(root, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         return {
             path

@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
+from launcher.jail import syscalls
 from policy.errors import Refusal
 
 LARGEST = 64 << 20
@@ -49,7 +50,7 @@ def copy(source: str, target: str, patterns: tuple[str, ...]) -> list[str]:
     """
     copied: list[str] = []
     try:
-        root = os.open(source, _DIRECTORY)
+        root = syscalls.open_canonical(source, _DIRECTORY)
         try:
             for pattern in patterns:
                 for relative in _matches(root, pattern.split("/"), ""):
@@ -108,7 +109,7 @@ def _copied(root: int, target: str, relative: str) -> bool:
 
 
 def _written(reading: int, target: str, directories: list[str], name: str, mode: int) -> bool:
-    root = os.open(target, _DIRECTORY)
+    root = syscalls.open_canonical(target, _DIRECTORY)
     try:
         writing_in = _descended(root, directories, make=True)
     except NotADirectoryError:

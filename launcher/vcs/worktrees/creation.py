@@ -7,7 +7,6 @@ when they are complete. So nobody ever sees half a worktree, and what is removed
 
 import os
 
-from launcher.jail.remove import remove_tree
 from launcher.vcs import written
 from launcher.vcs.checkout import Checkout
 from launcher.vcs.disk import Present
@@ -15,6 +14,7 @@ from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.quarantine import record as private
 from launcher.vcs.quarantine import swap_journal
+from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.scratch import Scratch
 from launcher.vcs.worktrees import copying, files, lock, module_stores, parallel
 from launcher.vcs.worktrees.models import Part, State, Worktree
@@ -70,8 +70,11 @@ class Creation:
                 self._undone(worktree, kept)
                 raise
         try:
-            self._populate(worktree, options, kept)
-            self.place(worktree)
+            try:
+                self._populate(worktree, options, kept)
+                self.place(worktree)
+            except OSError as error:
+                raise _unwritable(worktree, error) from None
         except BaseException:
             with lock.held(lock.of_repository(self._state, parent.common_dir)):
                 self._undone(worktree, kept)
@@ -103,10 +106,10 @@ class Creation:
                 self._step(f"metadata {part.name}")
                 files.make(part, worktree.worktree_id, zero)
             self._step("staging")
-            os.mkdir(worktree.staging)
+            with Inside(os.path.dirname(worktree.staging)) as around:
+                around.create_directory(worktree.staging.name)
         except OSError as error:
-            raise Refusal("worktree-unwritable", f"cannot make {error.filename or worktree.path}",
-                          context=error.strerror or str(error)) from None  # fmt: skip
+            raise _unwritable(worktree, error) from None
         self._step("sparse")
         self._sparse(worktree, parent, options, shared)
 
@@ -130,9 +133,9 @@ class Creation:
         above = Git(parent.git_dir)
         if above.run("config", "--type=bool", "--get", "core.sparseCheckout", ok=(0, 1)).out != b"true\n":
             return
-        os.makedirs(f"{git.git_dir}/info", exist_ok=True)
-        with open(f"{git.git_dir}/info/sparse-checkout", "xb") as file:
-            file.write(patterns)
+        with Inside(git.git_dir) as directory:
+            directory.make("info", mode=0o777)
+            directory.create("info/sparse-checkout", patterns)
         for key in ("core.sparseCheckout", "core.sparseCheckoutCone"):
             value = above.run("config", "--type=bool", "--get", key, ok=(0, 1)).out.decode("ascii").strip()
             if value:
@@ -145,20 +148,17 @@ class Creation:
             self._step(f"files {part.name}")
             self._say(f"checking out {part.base[:12]}" + (f" of submodule {part.name}" if part.name else ""))
             place = os.path.join(staging, os.path.relpath(part.path, worktree.path)) if part.name else staging
-            self._check_out(part, place, options, kept)
+            self._check_out(part, place, staging, options, kept)
         if options.copy and worktree.parent_path is not None:
             self._step("copies")
             for name in copying.copy(os.fspath(worktree.parent_path), staging, options.copy):
                 self._say(f"copied {name}")
 
-    def _check_out(self, part: Part, place: str, options: Options, kept: int) -> None:
+    def _check_out(self, part: Part, place: str, staging: str, options: Options, kept: int) -> None:
         git_dir = os.fspath(part.git_dir)
-        if part.name:
-            # A gitlink leaves an empty directory, unless a sparse checkout leaves it out; a link is never followed.
-            os.makedirs(place, exist_ok=True)
-            if os.path.realpath(place) != place or os.listdir(place):
-                raise Refusal("submodule-unavailable", f"submodule {part.name} has no empty directory of its own",
-                              context=f"{place} is something else in the commit around it")  # fmt: skip
+        if part.name and not _is_empty(staging, os.path.relpath(place, staging)):
+            raise Refusal("submodule-unavailable", f"submodule {part.name} has no empty directory of its own",
+                          context=f"{place} is something else in the commit around it")  # fmt: skip
         files.write_pointer(place, git_dir)
         settings = (*options.settings(), *self._user.of_filters(options.filters))
         try:
@@ -182,10 +182,11 @@ class Creation:
     def place(self, worktree: Worktree) -> None:
         """Gives a worktree whose files are complete its own name."""
         self._step("rename")
-        if os.path.lexists(worktree.path):
-            raise Refusal("worktree-exists", f"{worktree.path} was made by somebody else meanwhile",
-                          hint="look what it is; then once more")  # fmt: skip
-        os.rename(worktree.staging, worktree.path)
+        with Inside(os.path.dirname(worktree.path)) as around:
+            if around.exists(worktree.main.path.name):
+                raise Refusal("worktree-exists", f"{worktree.path} was made by somebody else meanwhile",
+                              hint="look what it is; then once more")  # fmt: skip
+            around.move(worktree.staging.name, worktree.main.path.name)
 
     def finish(self, worktree: Worktree) -> Worktree:
         """Says that a worktree which is in its place is ready. May be repeated."""
@@ -202,7 +203,7 @@ class Creation:
     def undo(self, worktree: Worktree) -> None:
         """Takes back what was begun; the repository's lock is held. Branches go only where nobody has moved them."""
         self._step("undo files")
-        failures = remove_tree(os.fspath(worktree.staging))
+        failures = remove_staging(worktree)
         for part in reversed(worktree.parts):
             self._step(f"undo metadata {part.name}")
             failures += files.discard(part, worktree.worktree_id)
@@ -217,3 +218,35 @@ class Creation:
         self._step("undo record")
         self._store.forget(worktree.worktree_id)
         lock.forget(lock.of_worktree(self._state, worktree.worktree_id))
+
+
+def _unwritable(worktree: Worktree, error: OSError) -> Refusal:
+    name = error.filename or worktree.path
+    return Refusal("worktree-unwritable", f"cannot make {name}", context=error.strerror or str(error))
+
+
+def _is_empty(staging: str, place: str) -> bool:
+    """Whether there is an empty directory: a gitlink leaves one; what a sparse checkout leaves out is made now."""
+    try:
+        with Inside(staging) as root:
+            if not root.exists(place):
+                root.make(place, mode=0o777)
+        with Inside(staging, place) as directory:
+            return not directory.names()
+    except OSError:
+        return False  # a link or a file is there, or on the way
+
+
+def remove_staging(worktree: Worktree) -> list[str]:
+    """Removes what is in the place beside a worktree, where another session may be writing (see `remove_tree`)."""
+    try:
+        with Inside(os.path.dirname(worktree.staging)) as around:
+            failures = around.remove_tree(worktree.staging.name)
+            if failures and not around.is_directory(worktree.staging.name):
+                around.remove(worktree.staging.name)  # a session has put a link there, or a file
+                return []
+            return failures
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        return [f"{worktree.staging}: {error.strerror}"]

@@ -5,10 +5,11 @@ Layout: gitrepository-layout(5), "worktrees". `git worktree add` writes the same
 
 import os
 import time
+from contextlib import suppress
 
-from launcher.jail.remove import remove_tree
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
+from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.quarantine.swap import BUSY
 from launcher.vcs.worktrees.models import Part, Worktree
 
@@ -38,16 +39,18 @@ def make(part: Part, owner: str, zero: str) -> None:
     Raises:
         OSError: it exists, or cannot be written.
     """
-    git_dir = os.fspath(part.git_dir)
-    os.makedirs(os.path.dirname(git_dir), exist_ok=True)
-    os.mkdir(git_dir)
-    # First: `git worktree prune` would take a directory that is not finished for one that is broken.
-    _write(f"{git_dir}/{LOCKED}", f"{BUSY}{owner}\n")
-    _write(f"{git_dir}/gitdir", f"{os.fspath(part.path)}/.git\n")
-    _write(f"{git_dir}/commondir", "../..\n")
-    _write(f"{git_dir}/HEAD", f"ref: {part.ref}\n" if part.ref else f"{part.base}\n")
-    os.mkdir(f"{git_dir}/logs")
-    _write(f"{git_dir}/logs/HEAD", f"{zero} {part.base} paddock <paddock@localhost> {int(time.time())} +0000\t\n")
+    with Inside(os.fspath(part.common_dir)) as common:
+        common.make("worktrees", mode=0o777)
+        common.create_directory(f"worktrees/{part.git_dir.name}")
+    log = f"{zero} {part.base} paddock <paddock@localhost> {int(time.time())} +0000\t\n"
+    with Inside(os.fspath(part.git_dir)) as git_dir:
+        # First: `git worktree prune` would take a directory that is not finished for one that is broken.
+        git_dir.create(LOCKED, f"{BUSY}{owner}\n".encode())
+        git_dir.create("gitdir", os.fsencode(f"{os.fspath(part.path)}/.git\n"))
+        git_dir.create("commondir", b"../..\n")
+        git_dir.create("HEAD", f"ref: {part.ref}\n".encode() if part.ref else f"{part.base}\n".encode())
+        git_dir.create_directory("logs")
+        git_dir.create("logs/HEAD", log.encode())
 
 
 def restore(part: Part, owner: str, head: str) -> None:
@@ -61,15 +64,15 @@ def restore(part: Part, owner: str, head: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    git_dir = os.fspath(part.git_dir)
-    os.makedirs(git_dir, exist_ok=True)
-    if not os.path.lexists(f"{git_dir}/{LOCKED}"):
-        _write(f"{git_dir}/{LOCKED}", f"{BUSY}{owner}\n")
-    for name, text in (("gitdir", f"{os.fspath(part.path)}/.git"), ("commondir", "../.."), ("HEAD", head)):
-        if not os.path.lexists(f"{git_dir}/{name}"):
-            _write(f"{git_dir}/{name}", f"{text}\n")
-            if name == "commondir":  # by its age a worktree is told from another one: `quarantine.lock.is_of_another`
-                os.utime(f"{git_dir}/{name}", (0, 0))
+    with Inside(os.fspath(part.common_dir)) as common:
+        common.make(f"worktrees/{part.git_dir.name}", mode=0o777)
+    with Inside(os.fspath(part.git_dir)) as git_dir:
+        if not git_dir.exists(LOCKED):
+            git_dir.create(LOCKED, f"{BUSY}{owner}\n".encode())
+        for name, text in (("gitdir", f"{os.fspath(part.path)}/.git"), ("commondir", "../.."), ("HEAD", head)):
+            if not git_dir.exists(name):
+                # By its age a worktree is told from another one: `quarantine.lock.is_of_another`.
+                git_dir.create(name, os.fsencode(f"{text}\n"), time=0 if name == "commondir" else None)
 
 
 def record(worktree: Worktree) -> None:
@@ -84,7 +87,8 @@ def record(worktree: Worktree) -> None:
 def unlock(part: Part) -> None:
     """Takes the lock of `make` away, if it is there."""
     if _locked_by(os.fspath(part.git_dir)) is not None:
-        os.unlink(f"{part.git_dir}/{LOCKED}")
+        with Inside(os.fspath(part.git_dir)) as git_dir:
+            git_dir.remove(LOCKED)
 
 
 def relock(part: Part, owner: str) -> None:
@@ -120,8 +124,9 @@ def repoint(git_dir: str, entry: str) -> None:
 
 
 def write_pointer(root: str, git_dir: str) -> None:
-    """Writes ``.git`` in a directory that has none."""
-    _write(f"{root}/.git", f"gitdir: {git_dir}\n")
+    """Writes ``.git`` in a directory that has none; `root` is canonical."""
+    with Inside(root) as directory:
+        directory.create(".git", os.fsencode(f"gitdir: {git_dir}\n"))
 
 
 def linked(common_dir: str) -> list[str]:
@@ -152,11 +157,13 @@ def discard(part: Part, owner: str) -> list[str]:
     git_dir = os.fspath(part.git_dir)
     if not os.path.isdir(git_dir) or not is_ours(part, owner):
         return []
-    failures = remove_tree(git_dir)
     try:
-        os.rmdir(os.path.dirname(git_dir))  # git keeps no empty `worktrees` either
-    except OSError:
-        pass
+        with Inside(os.path.dirname(git_dir)) as worktrees:
+            failures = worktrees.remove_tree(part.git_dir.name)
+        with Inside(os.fspath(part.git_dir.parent.parent)) as common, suppress(OSError):
+            common.remove_directory(part.git_dir.parent.name)  # git keeps no empty `worktrees` either
+    except OSError as error:
+        return [f"{git_dir}: {error.strerror}"]
     return failures
 
 
@@ -170,14 +177,9 @@ def _locked_by(git_dir: str) -> str | None:
     return text.removeprefix(BUSY) if text.startswith(BUSY) else None
 
 
-def _write(path: str, text: str) -> None:
-    """A new file; an existing one is an error: nothing of somebody else's is ever overwritten."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(os.fsencode(text))
-
-
 def _replace(path: str, text: str) -> None:
-    temporary = f"{path}.{os.urandom(5).hex()}"
-    _write(temporary, text)
-    os.replace(temporary, path)
+    directory, name = os.path.split(path)
+    temporary = f"{name}.{os.urandom(5).hex()}"
+    with Inside(directory) as holder:
+        holder.create(temporary, os.fsencode(text))
+        holder.move(temporary, name)

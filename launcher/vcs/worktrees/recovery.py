@@ -5,15 +5,17 @@ undone where they are not.
 """
 
 import os
+from pathlib import Path
 
 from pydantic import ValidationError
 
 from launcher.vcs.disk import Present
 from launcher.vcs.quarantine import left_open, record, swap
-from launcher.vcs.worktrees import files, lock, module_stores, pruned
+from launcher.vcs.quarantine.inside import Inside
+from launcher.vcs.worktrees import files, lock, module_stores, naming, pruned
 from launcher.vcs.worktrees.creation import Creation
-from launcher.vcs.worktrees.models import State, Worktree
-from launcher.vcs.worktrees.removal import Removal, if_missing, is_in_place, moved
+from launcher.vcs.worktrees.models import Part, State, Worktree
+from launcher.vcs.worktrees.removal import Removal, if_missing
 from launcher.vcs.worktrees.request import Step
 from launcher.vcs.worktrees.store import WorktreeRepository
 
@@ -85,13 +87,13 @@ class Recovery:
             if own is None:
                 return []  # somebody is at it
             if row.state is State.CREATING:
-                if is_in_place(row):
+                if _is_in_place(row):
                     self._creation.finish(row)
                     return [f"finished {row.path}"]
                 self._creation.undo(row)
                 return [f"undid {row.path}, which was only begun"]
             if row.state is State.REMOVING:
-                if is_in_place(row):
+                if _is_in_place(row):
                     self._removal.keep(row)
                     return [f"kept {row.path}, whose removal was only begun"]
                 aside = self._removal.resume(row)
@@ -141,7 +143,7 @@ class Recovery:
 
     def _rekeyed(self, row: Worktree, root: str) -> list[str]:
         """Moves everything that goes by the path: submodules' pointers, ids, private state, the record."""
-        now = moved(row, root).with_state(State.READY)
+        now = _moved(row, root).with_state(State.READY)
         for old, new in zip(row.submodules, now.submodules, strict=True):
             if os.path.isdir(new.git_dir) and not os.path.lexists(f"{old.path}/.git"):
                 files.repoint(os.fspath(new.git_dir), f"{new.path}/.git")
@@ -192,7 +194,7 @@ class Recovery:
                 continue
             root = os.path.dirname(entry)
             state = State.READY if os.path.lexists(entry) else State.MISSING
-            found.append((noted if root == noted.path else moved(noted, root)).with_state(state))
+            found.append((noted if root == noted.path else _moved(noted, root)).with_state(state))
         return found
 
 
@@ -216,3 +218,35 @@ def _follow_private(state: str, old: Worktree, new: Worktree) -> None:
         )  # fmt: skip
         record.write(source, record.Record(new.path, known.kind, known.form, repositories))
     os.rename(source, target)
+
+
+def _is_in_place(worktree: Worktree) -> bool:
+    """Whether the files are where they belong, and name the git directory that is known of them."""
+    try:
+        with Inside(worktree.path) as root:
+            text = root.read(".git", 8192)
+    except OSError:
+        return False
+    return text is not None and text.rstrip(b"\n") == b"gitdir: " + os.fsencode(worktree.main.git_dir)
+
+
+def _moved(worktree: Worktree, path: str) -> Worktree:
+    """`worktree` at another place, with the ids that belong to it."""
+    old = worktree.path
+
+    def there(part: Part) -> Part:
+        place = os.path.normpath(os.path.join(path, os.path.relpath(part.path, old)))
+        return part.model_copy(update={"path": Path(place), "worktree_id": naming.worktree_id(place)})
+
+    return worktree.model_copy(
+        update={
+            "main": there(worktree.main),
+            "submodules": tuple(map(there, worktree.submodules)),
+            "unpopulated": tuple(
+                left.model_copy(update={"path": place, "worktree_id": naming.worktree_id(os.fspath(place))})
+                for left in worktree.unpopulated
+                for place in (Path(path, left.path.relative_to(old)),)
+            ),
+            "staging": Path(naming.staging(path)),
+        }
+    )

@@ -1,19 +1,20 @@
 """Removing a worktree: never with work that nobody else has, unless told; then it is kept as a ref first."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 from launcher.jail.remove import remove_tree
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from launcher.vcs.quarantine import lock as private_lock
-from launcher.vcs.quarantine import record, swap
-from launcher.vcs.worktrees import backup, condition, earlier, files, lock, module_stores, naming, processes, strangers
+from launcher.vcs.quarantine import record, swap, writers
+from launcher.vcs.quarantine.inside import Inside
+from launcher.vcs.worktrees import backup, condition, earlier, files, lock, module_stores, processes, strangers
 from launcher.vcs.worktrees.condition import Condition
-from launcher.vcs.worktrees.creation import IDENTITY
+from launcher.vcs.worktrees.creation import IDENTITY, remove_staging
 from launcher.vcs.worktrees.models import Part, State, Worktree
 from launcher.vcs.worktrees.removed import Removed, kept_aside
 from launcher.vcs.worktrees.request import Say, Step, Unharvested
@@ -60,16 +61,19 @@ class Removal:
         Args:
             worktree: ready or missing.
             force: also with uncommitted or unharvested work, which is kept by a backup ref (set aside, if it was not
-                harvested), while processes are in it, when it is locked, and when its directory is missing.
+                harvested), while processes or sessions are at work in it (not those that share its private git
+                directory), when it is locked, and when its directory is missing.
             keep_branch: keep a branch that has no commits of its own, too.
 
-        Refusals: worktree-busy, worktree-in-use, worktree-locked, worktree-missing, worktree-dirty.
+        Refusals: worktree-busy, worktree-in-use, session-running, worktree-locked, worktree-missing, worktree-dirty.
         """
         with ExitStack() as held:
             own = held.enter_context(lock.tried(lock.of_worktree(self._state, worktree.worktree_id)))
             if own is None:
                 raise Refusal("worktree-busy", f"somebody is at work on {worktree.path}", hint="try again later")
             held.enter_context(_no_session(self._state, worktree))
+            if not force and (live := writers.live(self._state, worktree.path)):
+                raise _writing(worktree.path, [each.name for each in live])
             common_dir = os.fspath(worktree.main.common_dir)
             with lock.held(lock.of_repository(self._state, common_dir)):
                 self._step("mend")
@@ -102,8 +106,7 @@ class Removal:
                 if now.own_stores:
                     backups.append(self._keep_stores(worktree))
                 self._step("rename")
-                if os.path.lexists(worktree.path):
-                    os.rename(worktree.path, worktree.staging)
+                _staged(worktree)
                 deleted, kept = self.finish(leaving, keep_branch=keep_branch)
             refs = [(one.store, one.ref) for one in beside if os.path.isdir(one.store)]  # or moved, with `own_stores`
             stashed = [(one.store, one.ref) for one in now.stashes if os.path.isdir(one.store)]
@@ -164,17 +167,12 @@ class Removal:
         self._retire_stores(worktree)
         self._step("files")
         self._say(f"removing {worktree.path}")
-        failures += remove_tree(os.fspath(worktree.staging))
+        failures += remove_staging(worktree)
         self._step("home")
         failures += remove_tree(f"{self._state}/worktrees/{worktree.worktree_id}")
         failures += remove_tree(self._homes(worktree)[0])
         if failures:
-            raise Refusal(
-                "worktree-unremovable",
-                f"some of {worktree.path} cannot be removed",
-                context="\n".join([f"it is at {worktree.staging} now", *failures[:10]]),
-                hint="paddock worktree repair, when it can be",
-            )
+            raise _unremovable(worktree, failures)
         self._step("forget")
         self._store.forget(worktree.worktree_id)
         lock.forget(lock.of_worktree(self._state, worktree.worktree_id))
@@ -269,6 +267,37 @@ def _stores(worktree: Worktree) -> str:
     return f"{_kept(worktree)}/modules"
 
 
+def _staged(worktree: Worktree) -> None:
+    """Renames a worktree to the place where it vanishes, if it is there.
+
+    A session that lives writes there on; from then on no path that it knows leads to what is removed.
+    """
+    try:
+        with Inside(os.path.dirname(worktree.path)) as around:
+            around.move(worktree.main.path.name, worktree.staging.name)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            raise _unremovable(worktree, [f"{worktree.path}: {error.strerror}"]) from None
+
+
+def _unremovable(worktree: Worktree, failures: list[str]) -> Refusal:
+    return Refusal(
+        "worktree-unremovable",
+        f"some of {worktree.path} cannot be removed",
+        context="\n".join([f"it is at {worktree.staging} now", *failures[:10]]),
+        hint="paddock worktree repair, when it can be",
+    )
+
+
+def _writing(path: str, names: list[str]) -> Refusal:
+    return Refusal(
+        "session-running",
+        f"a session may be writing in {path}",
+        context=", ".join(names[:20]),
+        hint="wait for its end: paddock exec --list\nor --force: what it writes meanwhile is lost",
+    )
+
+
 def if_missing(worktree: Worktree, *, unharvested: bool = False) -> list[str]:
     """What to do about a worktree whose directory is missing: nobody knows whether it was moved or deleted.
 
@@ -282,34 +311,6 @@ def if_missing(worktree: Worktree, *, unharvested: bool = False) -> list[str]:
         "if it was moved: paddock worktree repair DIR, with its new directory",
         f"if it is gone for good: paddock worktree remove --force {name}",
     ]
-
-
-def is_in_place(worktree: Worktree) -> bool:
-    """Whether the files are where they belong, and name the git directory that is known of them."""
-    text = Present().read(os.path.join(worktree.main.path, ".git"), 8192) or b""
-    return text.rstrip(b"\n") == b"gitdir: " + os.fsencode(worktree.main.git_dir)
-
-
-def moved(worktree: Worktree, path: str) -> Worktree:
-    """`worktree` at another place, with the ids that belong to it."""
-    old = worktree.path
-
-    def there(part: Part) -> Part:
-        place = os.path.normpath(os.path.join(path, os.path.relpath(part.path, old)))
-        return part.model_copy(update={"path": Path(place), "worktree_id": naming.worktree_id(place)})
-
-    return worktree.model_copy(
-        update={
-            "main": there(worktree.main),
-            "submodules": tuple(map(there, worktree.submodules)),
-            "unpopulated": tuple(
-                left.model_copy(update={"path": place, "worktree_id": naming.worktree_id(os.fspath(place))})
-                for left in worktree.unpopulated
-                for place in (Path(path, left.path.relative_to(old)),)
-            ),
-            "staging": Path(naming.staging(path)),
-        }
-    )
 
 
 @contextmanager
