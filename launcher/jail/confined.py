@@ -1,4 +1,4 @@
-"""One command in a minimal jail: what runs in the helper process that `helper.start` starts.
+"""One command in a minimal jail: what runs in the helper process that `jailed_git.start` starts.
 
 The command reads bytes that an agent wrote, so it is held like an agent: it sees the system's programmes, what it is
 to read, and nothing else; it writes its standard output and the trees that are named for it, none for a harvest; it

@@ -6,7 +6,8 @@ how content is stored and compared, so nothing there, nor anything that it inclu
 
 import os
 
-from launcher.vcs.disk import Present
+from launcher.vcs import written
+from launcher.vcs.disk import Present, Seen
 from launcher.vcs.git import Git
 from launcher.vcs.hardening import Setting
 from launcher.vcs.scratch import Scratch
@@ -102,7 +103,8 @@ class Skeleton:
             file.write(f"{head}\n" if head else "ref: refs/heads/none\n")
 
     def _copied(self, source: str, name: str) -> bool:
-        content = Present().read(source, _MOST_BYTES)
+        seen = Seen()
+        content = None if written.tree_of(seen.trail(source)) else seen.read(source, _MOST_BYTES)
         if content is None:
             return False
         with open(f"{self.path}/{name}", "wb") as file:

@@ -91,13 +91,6 @@ def tree_of(trail: Trail, state: str | None = None) -> str:
     return found
 
 
-def around(path: str, state: str) -> str:
-    """The tree on record in which an absolute path lies, or is led to by a link; "" for none. Refusals: as `trees`."""
-    trail = Names().walk(path)
-    reached = (trail.reached, *(link for link, _ in trail.links))
-    return next((tree for tree in trees(state) if any(beneath(each, tree) for each in reached)), "")
-
-
 def refuse_agents_git_dir(git_dir: str, state: str | None = None) -> None:
     """Refuses a git directory that an agent could write, which git outside of a jail must not touch (`agents_tree`).
 

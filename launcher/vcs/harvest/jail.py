@@ -13,8 +13,8 @@ import threading
 from typing import IO, NamedTuple
 
 from launcher.jail import confined
-from launcher.jail.helper import start
 from launcher.vcs.harvest.trusted import KEPT
+from launcher.vcs.jailed_git import start
 from launcher.vcs.quarantine.settings import quoted
 from policy.errors import EXIT_REFUSED, Refusal
 from policy.plan import SYSTEM_PATH

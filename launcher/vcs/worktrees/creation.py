@@ -163,7 +163,7 @@ class Creation:
         settings = (*options.settings(), *self._user.of_filters(options.filters))
         try:
             if options.filters:  # programmes of the user's, which no jail of ours could run
-                tree = written.around(place, self._state)
+                tree = written.agents_tree(place, self._state)
                 if tree:
                     raise Refusal("worktree-filter", f"no filter is run in {place}",
                                   context=f"commands in jails can write {tree}, and could lead it elsewhere",
