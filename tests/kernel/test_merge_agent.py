@@ -143,7 +143,9 @@ def test_an_ended_agent_finds_the_trunk_merged(ground: Paddock) -> None:
     shell(ground, f"mkdir 'd r'; echo x >'d r/c'; git add .; {_TRUNK}", ground.main)
     before = shell(ground, "git for-each-ref; cat a", ground.worktree)
     assert refused(ground, {"PADDOCK_NO_USERNS": "1", "PADDOCK_NO_LANDLOCK": "1"}) == "harvest-no-jail"
-    shell(ground, "rm .gitattributes; mkfifo .gitattributes", ground.worktree)
+    shell(
+        ground, "rm .gitattributes; mkfifo .gitattributes; touch a", ground.worktree
+    )  # git compares it, and looks there
     assert refused(ground) == "worktree-obstructed"
     shell(ground, "rm .gitattributes; git restore .gitattributes", ground.worktree)
     shell(ground, "mkdir ../own; mkfifo ../own/.gitignore; ln -s ../own 'd r'", ground.worktree)
