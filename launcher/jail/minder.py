@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
         plan: Plan
         environment: dict[str, str]
+        proof: bytes  # what a client must know
 
         @property
         def descriptors(self) -> tuple[int, ...]:
@@ -57,23 +58,25 @@ _TIOCSCTTY = 0x540E
 _SIGNAL_BYTES = 2
 
 
-def run(connection: int, jail: "Jail", parent: int, *, uid: int, pid_namespace: bool) -> "NoReturn":
+def run(connection: int, jail: "Jail", *, uid: int, pid_namespace: bool) -> "NoReturn":
     """Serves one client, then ends this process.
 
     Args:
         connection: to the client, who may not have said anything yet.
         jail: what a further command needs.
-        parent: process id of the init.
         uid: the user's, as this process sees it.
         pid_namespace: the init is process 1 of one.
     """
     descriptors: list[int] = []
     try:
-        if not _is_outside(*local_sockets.peer(connection), parent, uid, pid_namespace=pid_namespace):
+        if not _is_outside(*local_sockets.peer(connection), uid, pid_namespace=pid_namespace):
             os._exit(0)
         processes.adopt_orphans()
         hygiene.close_inherited((connection, *jail.descriptors))
-        kind, payload = request.receive(connection, descriptors)
+        kind, payload = request.receive(connection, descriptors, len(jail.proof))
+        if kind and (kind != request.PROOF or payload != jail.proof):
+            raise Refusal("peer-refused", "this process may not use the session's control socket")
+        kind, payload = request.receive(connection, descriptors) if kind else (b"", b"")
         if kind == request.ABOUT:
             plan = jail.plan
             status.send_report(connection, (plan.worktree, plan.command, plan.backend, plan.net, plan.provider))
@@ -89,21 +92,20 @@ def run(connection: int, jail: "Jail", parent: int, *, uid: int, pid_namespace: 
         os._exit(0)
 
 
-def _is_outside(pid: int, peer: int, init_pid: int, uid: int, *, pid_namespace: bool) -> bool:
+def _is_outside(pid: int, peer: int, uid: int, *, pid_namespace: bool) -> bool:
     """Whether this user connected, from outside. The directory's mode says so already; this does not rely on it.
 
     From inside, where the socket cannot be reached either: in a PID namespace processes outside have no number, so
-    whoever has one is inside; without it a jailed connect(2) would be the guard's, which lives in the init. In a user
-    namespace every other user looks like 65534, so that user relies on the mode alone.
+    whoever has one is inside; without it a jailed connect(2) is the guard's, of this session or of another one. In a
+    user namespace every other user looks like 65534, so that user relies on the mode alone.
 
     Args:
         pid: of who connected, 0 without a number here.
         peer: that process's user id, as this process sees it.
-        init_pid: process id of the init, 0 when it has none here.
         uid: the user's, as this process sees it.
         pid_namespace: the init is process 1 of one.
     """
-    if pid != 0 and (pid_namespace or pid == init_pid):
+    if pid != 0 and (pid_namespace or processes.jailed(pid)):
         return False
     return peer == uid
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 else:
     import _signal
 
+GUARD = b"paddock-guard"
+"""The name of processes that make calls for a jail (proc_pid_comm(5)): nobody but themselves can change it."""
+
 _CLONE = {"x86_64": 56, "aarch64": 220}
 _GENERATIONS = 1000
 """Between a process and one that it comes of; process ids that are used again could make a circle meanwhile."""
@@ -118,12 +121,40 @@ def children(pid: int) -> list[int]:
 
 def parent(pid: int) -> int:
     """The parent's process id, 0 when the process is gone or not visible from here (proc_pid_stat(5))."""
+    return _name_and_parent(pid)[1]
+
+
+def _name_and_parent(pid: int) -> tuple[bytes, int]:
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             # The name in the second field may hold anything, even ") "; nothing behind it can.
-            return int(file.read().rpartition(b")")[2].split()[1])
+            head, _, tail = file.read().rpartition(b")")
     except OSError:
-        return 0
+        return b"", 0
+    return head.partition(b" (")[2], int(tail.split()[1])
+
+
+def jailed(pid: int) -> bool:
+    """Whether a process is in a jail of any session, or makes calls for one; True too for one that cannot be seen.
+
+    With namespaces a jail is a PID namespace below the caller's. Without, its connections are made by its guard, and
+    whatever lives in it lives below that: orphans are adopted.
+    """
+    try:
+        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
+            numbers = next(line.split()[1:] for line in file.read().splitlines() if line.startswith(b"NSpid:"))
+    except (OSError, StopIteration):
+        return True
+    if len(numbers) != 1:
+        return True
+    for _ in range(_GENERATIONS):
+        name, above = _name_and_parent(pid)
+        if name == GUARD:
+            return True
+        if above <= 0:
+            return False
+        pid = above
+    return True
 
 
 def is_below(pid: int, above: int) -> bool:

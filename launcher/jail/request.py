@@ -12,6 +12,7 @@ from launcher.jail import local_sockets
 from launcher.lean import os
 from policy.errors import Refusal
 
+PROOF = b"P"  # the first message: `Session.proof`
 ABOUT = b"A"  # what runs here; no fields. Answered by status.REPORT
 COMMAND = b"Q"  # run a command; fields: see `Command`. Its streams come along as descriptors
 GO = b"G"  # the terminal is as it shall be: start; no fields

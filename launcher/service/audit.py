@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from launcher.jail import landlock
+from launcher.jail.processes import jailed
 from launcher.ledger import audit_records as records
 from launcher.ledger.audit_stream import GREETING
 from launcher.service import peers
@@ -199,7 +200,7 @@ class Exchange:
         except OSError:  # it has ended already
             os.close(fd)
             return
-        if objection := self._objection(pidfd, fd):
+        if objection := self._objection(pid, pidfd, fd):
             os.close(fd)
             os.close(pidfd)
             log.warning("process %s cannot be given audit records: %s", pid, objection)
@@ -212,7 +213,7 @@ class Exchange:
         asyncio.get_running_loop().add_reader(pidfd, self._remove, pid)
         self._again()
 
-    def _objection(self, pidfd: int, fd: int) -> str:
+    def _objection(self, pid: int, pidfd: int, fd: int) -> str:
         if not stat.S_ISSOCK(os.fstat(fd).st_mode):
             return "it has sent no socket"
         with socket.socket(fileno=os.dup(fd)) as sent:
@@ -220,7 +221,9 @@ class Exchange:
                 return "it has sent another socket"
         if len(self._launchers) >= MOST_LAUNCHERS:
             return "too many have asked"
-        return "" if peers.depth_of(pidfd) == 1 else "it is in a PID namespace of its own"
+        if peers.depth_of(pidfd) != 1:
+            return "it is in a PID namespace of its own"
+        return "it makes connections for a jail" if jailed(pid) else ""
 
     def _remove(self, pid: int) -> None:
         launcher = self._launchers.pop(pid)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from launcher.jail.processes import jailed
 from launcher.service import rooms
 from launcher.service.jobs import refusal_of
 from launcher.session.places import SYSTEM_RUNTIME, Places
@@ -186,6 +187,9 @@ def _connect(connection: socket.socket, path: str) -> None:
     if answering.uid not in (os.geteuid(), 0):
         raise Refusal("service-stranger", f"{path} is answered by user {answering.uid}",
                       hint="only a service of this user or of root is asked")  # fmt: skip
+    if answering.uid == os.geteuid() and jailed(answering.pid):
+        raise Refusal("service-stranger", f"{path} is answered by process {answering.pid}, which is in a jail",
+                      hint="stop that session, and look at what lies there")  # fmt: skip
 
 
 class _Connection(http.client.HTTPConnection):

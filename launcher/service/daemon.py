@@ -77,6 +77,7 @@ async def serve(
     lock = own.lock()
     listener = database = None
     try:
+        own.record()
         wanted = settings.load(places)
         open_files = _raise_descriptors()
         listener = Listener(own, notify.listen_sockets() if sockets is None else sockets)

@@ -2,8 +2,8 @@
 
 The socket's directory has mode 0700, and no jail has it in its view or its grants (`Places.own`); this is for what gets
 a connection all the same: a descriptor that was handed over, a directory that was opened to others, a jail whose caller
-had another environment than the service. A jail of any session is known by its PID namespace: where there is none, the
-guard lets nobody connect to a socket outside of the grants.
+had another environment than the service. A jail of any session is known by its PID namespace; where there is none, by
+the name of its guard, which makes its connections.
 """
 
 import os
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-from launcher.jail.processes import parent
+from launcher.jail.processes import jailed, parent
 from policy.errors import Refusal
 
 _CREDENTIALS = struct.Struct("iII")
@@ -87,9 +87,11 @@ def check(peer: Peer, owner: int, launchers: Callable[[], set[int]]) -> None:
             f"process {peer.pid} is in a PID namespace of its own, as jails and containers are",
             "ask from outside of it",
         )
-    pid, jailed = peer.pid, launchers()
+    if jailed(peer.pid):
+        raise _refused(f"process {peer.pid} makes connections for a jail, lives in one, or has ended")
+    pid, sessions = peer.pid, launchers()
     for _ in range(_GENERATIONS):
-        if pid in jailed:
+        if pid in sessions:
             raise _refused(f"process {peer.pid} belongs to a session, and sessions do not rule over sessions")
         if pid <= 1:
             return

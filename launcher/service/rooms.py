@@ -5,7 +5,7 @@ import os
 import stat
 from pathlib import Path
 
-from launcher.session.places import Places, made, unusable
+from launcher.session.places import SOCKETS, Places, made, unusable
 from policy.errors import Refusal
 
 SOCKET = "control.sock"
@@ -30,6 +30,7 @@ class Rooms:
         self.database = f"{self.state}/service.db"
         self.logs = f"{self.state}/logs"
         self.socket = f"{self.runtime}/{SOCKET}"
+        self._places = places
 
     def make(self) -> None:
         """Makes them.
@@ -41,6 +42,28 @@ class Rooms:
             made(path)
             if stat.S_IMODE(os.stat(path).st_mode) != 0o700:
                 os.chmod(path, 0o700)
+
+    def record(self) -> None:
+        """Puts the runtime directory on record, so that no jail is granted it. The lock is held.
+
+        Raises:
+            Refusal: service-socket: a jail can write there, or could; and those of `launcher.vcs.guarded_files`.
+        """
+        from launcher.vcs import guarded_files, written
+
+        directory = os.path.realpath(self.runtime)
+        if tree := written.around(directory, self._places.state):
+            raise Refusal(
+                "service-socket",
+                f"the control socket cannot lie in {directory}",
+                context=f"commands in jails could write {tree}, so what lies there may be an agent's work",
+                hint="set XDG_RUNTIME_DIR to a directory that no session was granted",
+            )
+        path = f"{self._places.state}/{SOCKETS}"
+        content = guarded_files.read(path, follow=False)
+        known = content.data if content is not None else b""
+        if os.fsencode(directory) not in known.split(b"\0"):
+            guarded_files.replace(path, known + os.fsencode(directory) + b"\0", 0o600)
 
     def lock(self) -> int:
         """Takes the lock of the one instance; it is held as long as the descriptor is open.

@@ -61,7 +61,8 @@ class Jailed(Worker):
             status_fd: as `Worker.__call__` takes it.
             channel: of a proxy, which the command's process has to hand its sockets to.
         """
-        plan, self._argv, self.environment, self._filter, self._uid, self._gid, telling, proxy, self._code = data
+        plan, self._argv, self.environment, self._filter, self._uid, self._gid, telling, proxy, *further = data
+        self._code, self.proof = further
         found = Plan.from_data(plan)
         assert found is not None
         self.plan = found
@@ -94,7 +95,7 @@ def told(worker: Worker) -> "tuple[Any, ...]":
     telling = worker._telling is not None
     return (
         plan.to_data(), worker._argv, worker.environment, worker._filter, worker._uid, worker._gid, telling, proxy,
-        worker._code,
+        worker._code, worker.proof,
     )  # fmt: skip
 
 

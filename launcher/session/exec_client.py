@@ -10,7 +10,7 @@ import os
 import select
 import time
 
-from launcher.jail import init, local_sockets, request, status
+from launcher.jail import init, local_sockets, processes, request, status
 from launcher.session import state
 from launcher.session.exec_streams import Streams
 from launcher.session.places import Places, unusable
@@ -53,8 +53,15 @@ def connect(places: Places, name: str) -> _socket.socket:
             )
         connection.connect(state.control_address(directory))
         # Whoever listens (SO_PEERCRED says who called listen(2)) answers with what this process will believe.
-        if local_sockets.peer(connection.fileno())[1] != os.geteuid():
+        launcher, uid = local_sockets.peer(connection.fileno())
+        if uid != os.geteuid():
             raise Refusal("session-not-ours", f"the session {name} is answered by another user")
+        if processes.jailed(launcher):
+            raise Refusal("session-not-ours", f"the session {name} is answered from a jail")
+        try:
+            connection.sendall(request.message(request.PROOF, _proof(launcher)))
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # refused without having been read: the reason waits to be read
     except (FileNotFoundError, ConnectionRefusedError):
         connection.close()
         if name in state.live_sessions(places):
@@ -73,6 +80,20 @@ def connect(places: Places, name: str) -> _socket.socket:
     finally:
         os.close(directory)
     return connection
+
+
+def _proof(launcher: int) -> bytes:
+    """What shows the session that this process lives in no jail; see `Session.proof`."""
+    found = b""
+    for fd in os.listdir(f"/proc/{launcher}/fd"):
+        path = f"/proc/{launcher}/fd/{fd}"
+        try:
+            if os.readlink(path) == f"/memfd:{state.PROOF_NAME} (deleted)":
+                with open(path, "rb") as file:
+                    found = file.read(state.PROOF_BYTES)
+        except FileNotFoundError:
+            continue  # closed meanwhile
+    return found
 
 
 def _unknown(places: Places, name: str) -> Refusal:

@@ -9,6 +9,9 @@ from policy.errors import Refusal
 SYSTEM_RUNTIME = "/run/paddock"
 """Where the sockets of services lie that the system's manager runs for users."""
 
+SOCKETS = "service/sockets"
+"""In the state directory: where services of this user have listened; canonical directories, each ended by a NUL."""
+
 AUDIT_SOCKET = "audit.sock"
 """In a service's runtime directory: where launchers ask for audit records."""
 

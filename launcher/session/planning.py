@@ -9,11 +9,11 @@ from typing import NamedTuple
 from launcher.jail import probe, seccomp
 from launcher.session import cache, configuration, implied, messages, nested, obeyed, providers, repositories, state
 from launcher.session.machine import Machine
-from launcher.session.places import Places, made
+from launcher.session.places import SOCKETS, Places, made
 from launcher.session.private_home import make_private_home
 from launcher.session.programs import find_command
 from launcher.session.trust import Trust
-from launcher.vcs import checkout, written
+from launcher.vcs import checkout, guarded_files, written
 from launcher.vcs.quarantine import left_open
 from launcher.vcs.worktrees import files
 from launcher.vcs.worktrees.naming import worktree_id as worktree_id
@@ -125,6 +125,8 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     provider = providers.translated(chosen, settings, context, command, machine)
     git = repositories.described(found, machine, created=not support.userns and _created(found, places, machine))
     rules, git = _with_nested(rules, git, found, places, machine)
+    writable = (found.root, *(path for path, _ in rules.write))
+    granted = (*writable, *(path for path, _ in rules.read))
     plan = derive.derive(
         context,
         git,
@@ -134,7 +136,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         machine,
         toolchains=tools,
         provider=provider,
-        own=(*places.own(), *_kept_in((found.root, *(path for path, _ in rules.write)), places, machine)),
+        own=(*places.own(), *_sockets(granted, places, machine), *_kept_in(writable, places, machine)),
         written=others,
     )
     allowed = tuple(entry.value for entry in settings.allow_domains)
@@ -336,6 +338,27 @@ def _kept_in(writable: tuple[str, ...], places: Places, machine: Machine) -> lis
     trees = list(filter(None, map(machine.resolve, writable)))
     files = filter(None, map(machine.resolve, names))
     return [path for path in files if any(beneath(path, tree) for tree in trees)]
+
+
+def _sockets(granted: tuple[str, ...], places: Places, machine: Machine) -> tuple[str, ...]:
+    """Directories in what is granted where services of this user have listened, or somebody does under their name.
+
+    A service that begins later, or that another one's records name, refuses jails when they connect.
+    """
+    path = f"{places.state}/{SOCKETS}"
+    machine.depends_on_content(path)
+    content = guarded_files.read(path, follow=False)
+    found = {os.fsdecode(each) for each in content.data.split(b"\0") if each} if content is not None else set()
+    found |= {os.path.dirname(address) for address in _addresses() if address.endswith("/control.sock")}
+    trees = list(filter(None, map(machine.resolve, granted)))
+    return tuple(path for path in sorted(found) if any(beneath(path, tree) for tree in trees))
+
+
+def _addresses() -> list[str]:
+    """Paths of this machine's unix sockets, as they were bound; whoever bound one may have written anything."""
+    with open("/proc/net/unix", "rb") as file:
+        lines = [line.split(None, 7) for line in file.read().split(b"\n")]
+    return [os.fsdecode(fields[7]) for fields in lines if len(fields) == 8 and fields[7].startswith(b"/")]
 
 
 def _created(found: checkout.Checkout, places: Places, machine: Machine) -> bool:

@@ -235,7 +235,8 @@ class _Parts:
             worker.watch()
         if self.denials is not None and self.denials.fd != -1:
             worker.be_heard()
-        return worker.take_further(self._session.listen())
+        listener = self._session.listen()
+        return worker.take_further(listener, self._session.proof)
 
     def first_denial(self) -> "Denials":
         """What gathers the session's denials where only the guard tells of any, and now has: few sessions need it."""

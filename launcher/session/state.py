@@ -41,6 +41,9 @@ PRIVATE = (("/tmp", "tmp"), ("/var/tmp", "var-tmp"))
 CONTROL = "control"
 """Name of the control socket in a session's directory."""
 
+PROOF_NAME, PROOF_BYTES = "paddock-session", 32
+"""The memory file (memfd_create(2)) with what a client of the control socket must show: `Session.proof`."""
+
 _AF_UNIX = _SOCK_STREAM = 1
 _BACKLOG = 128
 
@@ -54,9 +57,12 @@ class Session:
         directory: its own, which no jail reaches.
         slots: the paths that the Plan's slots have inside the jail.
         private: directories that stand in for the machine's own: path inside -> path outside.
+        proof: what clients of the control socket must know; b"" before `listen`. They read it from a memory file that
+            this process holds, in /proc, where the kernel lets in nobody who lives in a jail (ptrace(2), access mode
+            PTRACE_MODE_READ). Process ids would not do: to the jail's init, whoever is outside has none.
     """
 
-    __slots__ = ("_lock", "directory", "name", "places", "private", "slots")
+    __slots__ = ("_lock", "_proof", "directory", "name", "places", "private", "proof", "slots")
 
     def __init__(
         self, places: Places, name: str, directory: str, slots: dict[str, str], private: dict[str, str], lock: int
@@ -66,7 +72,8 @@ class Session:
         self.directory = directory
         self.slots = slots
         self.private = private
-        self._lock = lock
+        self.proof = b""
+        self._lock, self._proof = lock, -1
 
     def listen(self) -> int:
         """The session's control socket, which takes further commands: for the jail's init, owned by the caller.
@@ -83,6 +90,8 @@ class Session:
             fd = syscalls.socket(_AF_UNIX, _SOCK_STREAM | os.O_CLOEXEC | os.O_NONBLOCK)
             syscalls.bind(fd, _AF_UNIX.to_bytes(2, "little") + os.fsencode(path) + b"\0")
             syscalls.listen(fd, _BACKLOG)
+            self._proof, self.proof = os.memfd_create(PROOF_NAME), os.urandom(PROOF_BYTES)
+            os.write(self._proof, self.proof)
         except OSError as error:
             if fd != -1:
                 os.close(fd)
@@ -101,7 +110,9 @@ class Session:
         except OSError:
             pass  # a session of that name was killed while it did this
         failures = _remove(directory)
-        os.close(self._lock)
+        for fd in (self._lock, self._proof):
+            if fd != -1:
+                os.close(fd)
         _sweep(parent)
         return failures
 

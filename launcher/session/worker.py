@@ -29,7 +29,7 @@ class Worker:
 
     __slots__ = (
         "_argv", "_bwrap", "_code", "_egress", "_filter", "_gid", "_held", "_limits", "_listener", "_operations",
-        "_status_fd", "_telling", "_uid", "_watch", "environment", "namespaces", "plan",
+        "_status_fd", "_telling", "_uid", "_watch", "environment", "namespaces", "plan", "proof",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +50,7 @@ class Worker:
         self._argv = argv
         self._filter = filter_program
         self._listener = -1
+        self.proof = b""
         self._code = (-1, 0)
         self._status_fd = -1
         self._held: tuple[str, ...] = ()
@@ -133,13 +134,14 @@ class Worker:
 
         self._watch = attach.WatchfulGuard if self.plan.backend == promises.GUARD else attach.Watch
 
-    def take_further(self, listener: int) -> int:
+    def take_further(self, listener: int, proof: bytes) -> int:
         """Makes the jail's init take further commands from `listener`, which is returned. To be called once.
 
         What serves them is not loaded now, when every launch would wait for it, and cannot be found later, when the
         view is the jail's: its directory is kept open.
         """
         directory = os.open(os.path.dirname(init.__file__), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.proof = proof
         self._listener, self._code = listener, (directory, os.fstat(directory).st_mtime_ns)
         return listener
 
@@ -149,7 +151,7 @@ class Worker:
         from launcher.jail import minder
 
         inside = promises.has_mounts(self.plan.backend)
-        minder.run(connection, self, parent, uid=self._uid, pid_namespace=inside)
+        minder.run(connection, self, uid=self._uid, pid_namespace=inside)
 
     def _bubblewrap(self) -> "Jail | None":
         """Into the namespaces that bubblewrap makes, in the backend that has it."""

@@ -189,3 +189,43 @@ def test_a_further_command_cannot_signal_the_first(session: Session) -> None:
     assert "not permitted" in ended.stderr
     assert session.run("true").returncode == 0
     assert session.process.poll() is None
+
+
+# Says who it is, if it finds out how, and asks what the session is.
+ORDER = """
+import glob, os, socket, sys
+client = socket.socket(socket.AF_UNIX)
+client.settimeout(30)
+try:
+    client.connect(sys.argv[1])
+    launcher = int.from_bytes(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder)
+    for path in glob.glob(f"/proc/{launcher}/fd/*"):
+        try:
+            if os.readlink(path).startswith("/memfd:paddock-session"):
+                proof = open(path, "rb").read()
+                client.sendall(b"P" + len(proof).to_bytes(4, "little") + proof)
+        except OSError:
+            pass
+    client.sendall(b"A" + bytes(4))
+    print({b"E": "refused", b"R": "answered"}.get(client.recv(65536)[:1], "hung up on"))
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize("of", ["PADDOCK_NO_USERNS", "", "PADDOCK_NO_LANDLOCK"])
+@pytest.mark.parametrize("by", ["PADDOCK_NO_USERNS", "", "PADDOCK_NO_LANDLOCK"])
+def test_no_other_session_gives_it_orders(paddock: Paddock, of: str, by: str) -> None:
+    """A session in another environment, with this one's directory in a grant, is refused. Outside, all is answered."""
+    other = {"XDG_STATE_HOME": str(paddock.who.home / "other"), **({by: "1"} if by else {})}
+    give = ("--quiet", "--net", "none", "--rw", paddock.state / "sessions")
+    with Session(paddock, {of: "1"} if of else {}) as session:
+        path = session.directory / "control"
+        moved = paddock.state / "sessions" / ".moved"
+        python = ("/usr/bin/python3", "-I", "-S", "-c", ORDER)
+        assert paddock.who.run([*python, path]).stdout == "answered\n"
+        path.rename(moved)
+        ended = paddock.run(*give, "--", *python, moved, env=other)
+        moved.rename(path)
+        assert ended.stdout in ("refused\n", "hung up on\n", "ConnectionResetError\n", "PermissionError\n"), ended
+        assert session.run("true").returncode == 0

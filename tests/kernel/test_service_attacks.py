@@ -98,13 +98,15 @@ def test_a_jailed_process_cannot_reach_it(service: Served, switch: str) -> None:
         assert "HTTP" not in ended.stdout
         assert ended.returncode == 125 or "no way" in ended.stdout, ended
     # A caller who does not know where the service listens cannot hide it.
-    elsewhere = {**env, "XDG_RUNTIME_DIR": ""}
+    elsewhere = {**env, "XDG_RUNTIME_DIR": "", "XDG_STATE_HOME": str(service.paddock.who.home / "elsewhere")}
     ended = service.paddock.call("run", "--ro", str(service.runtime), "--", *words, env=elsewhere)
     assert "no way" in ended.stdout or "peer-refused" in ended.stdout, ended
     assert ("peer-refused" in ended.stdout) is (not switch)
-    refused = service.paddock.call("run", "--rw", str(service.runtime), "--", *words, env=env)
-    assert refused.returncode == 125
-    assert "grant-covers-state" in refused.stderr
+    # One whose runtime directory is another one is told by the record of where services have listened.
+    for known in (env, {**env, "XDG_RUNTIME_DIR": ""}):
+        refused = service.paddock.call("run", "--rw", str(service.runtime), "--", *words, env=known)
+        assert refused.returncode == 125
+        assert "grant-covers-state" in refused.stderr
     name = f"inside{switch.lower().replace('_', '-')}"
     environment = service.paddock.who.environment(env)
     service.create(*words, name=name, environment=environment)
@@ -273,3 +275,112 @@ def test_what_is_asked_for_is_checked(service: Served) -> None:
     for path in ("/v1/sessions/..%2f..%2fetc", "/v1/nothing", "/v1/sessions/x/attach"):
         assert service.get(path).status in (404, 422), path
     assert service.call("PATCH", "/v1/sessions").status == 405
+
+
+def test_no_service_begins_where_an_agent_could_put_its_socket(
+    who: identity.Who, installed: Installed, public_dir: Path
+) -> None:
+    """In a directory that a session was granted, the service is refused; in another one it runs."""
+    made = paddock.make(who, installed, public_dir)
+    service = served.prepare(made)
+    assert made.run("--rw", service.runtime, "--", "true").returncode == 0
+    refused = paddock.said(service.cli("serve").stderr)
+    assert refused.reference == "service-socket"
+    assert str(service.runtime) in refused.text
+    service.env["XDG_RUNTIME_DIR"] = str(public_dir / "home")
+    service.runtime = public_dir / "home"
+    service.start()
+    assert service.end() == 0
+
+
+def test_no_client_speaks_to_a_jail(who: identity.Who, installed: Installed, public_dir: Path) -> None:
+    """An agent that listens where the service would is told nothing."""
+    made = paddock.make(who, installed, who.give(public_dir))
+    service = served.prepare(made)
+    code = """
+import os, socket, sys
+os.makedirs(os.path.dirname(sys.argv[1]), exist_ok=True)
+listening = socket.socket(socket.AF_UNIX)
+listening.bind(sys.argv[1])
+listening.listen()
+print("up", flush=True)
+connection = listening.accept()[0]
+print("told", connection.recv(4096))
+"""
+    words = (install.base_python(), "-I", "-S", "-c", code, service.address)
+    for switch in ({}, {"PADDOCK_NO_USERNS": "1"}, {"PADDOCK_NO_LANDLOCK": "1"}):
+        service.address.unlink(missing_ok=True)
+        with who.start(
+            made.words("run", "--quiet", "--rw", service.runtime, "--", *words), cwd=made.worktree,
+            env={**switch, "XDG_STATE_HOME": str(who.home / "other")},
+        ) as jailed:  # fmt: skip
+            assert jailed.stdout is not None
+            assert jailed.stdout.readline() == b"up\n"
+            assert paddock.said(service.cli("ps").stderr).reference == "service-stranger"
+            assert jailed.communicate(timeout=served.PATIENCE)[0] == b"told b''\n"
+
+
+ASK = """
+import json, os, socket, sys
+path, body, moved = sys.argv[1:]
+target = path if moved == "there" else os.path.join(os.path.dirname(os.path.dirname(path)), moved)
+if moved == "renamed":
+    os.rename(path, target)
+elif moved == "linked":
+    os.link(path, target)
+try:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(20)
+    connection.connect(target)
+    connection.sendall(b"POST /v1/sessions?wait=20 HTTP/1.1\\r\\nhost: x\\r\\ncontent-type: application/json\\r\\n"
+                       b"content-length: %d\\r\\n\\r\\n" % len(body) + body.encode())
+    print(connection.recv(4096).decode())
+except OSError as error:
+    print("no way:", error)
+"""
+
+
+@pytest.mark.parametrize("moved", ["there", "renamed", "linked"])
+@pytest.mark.parametrize("switch", ["", "PADDOCK_NO_USERNS", "PADDOCK_NO_LANDLOCK"])
+def test_a_jail_with_the_socket_in_a_grant_is_given_no_session(
+    who: identity.Who, installed: Installed, public_dir: Path, switch: str, moved: str
+) -> None:
+    """A jail that began before the service, in another environment, so that no look at the disk could foresee it.
+
+    The same request from outside makes the session.
+    """
+    scene = public_dir / "scene"
+    scene.mkdir()
+    made = paddock.make(who, installed, who.give(scene))
+    secret = public_dir / "elsewhere"
+    secret.mkdir()
+    who.give(secret)
+    service = served.prepare(made)
+    body = {
+        "command": ["touch", str(secret / "mark")],
+        "directory": str(made.worktree),
+        "options": ["--rw", str(secret)],
+        "environment": who.environment(service.env),
+        "name": "planted",
+    }
+    state = who.environment({"XDG_STATE_HOME": str(public_dir / "home/other")}) | ({switch: "1"} if switch else {})
+    python = (install.base_python(), "-I", "-S", "-c", "import sys; print('up', flush=True); input()\n" + ASK)
+    words = (*python, service.address, json.dumps(body), moved)
+    granted = ("--quiet", "--rw", service.runtime)
+    with who.start(made.words("run", *granted, "--", *words), cwd=made.worktree, env=state) as jailed:
+        assert jailed.stdout is not None
+        assert jailed.stdout.readline() == b"up\n"
+        service.start()
+        try:
+            said, complaint = jailed.communicate(b"\n", timeout=served.PATIENCE)
+            assert b"201 Created" not in said
+            assert b"no way" in said or b"peer-refused" in said, (said, complaint)
+            if moved == "renamed":
+                (service.runtime / moved).rename(service.address)
+            assert service.get("/v1/sessions/planted").status == 404
+            twin = who.run([install.base_python(), "-I", "-S", "-c", ASK, service.address, json.dumps(body), "there"])
+            assert "201 Created" in twin.stdout
+            service.over("planted")
+            assert (secret / "mark").exists()
+        finally:
+            service.end()

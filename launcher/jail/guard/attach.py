@@ -12,8 +12,8 @@ Launch path of the backend landlock+guard: see launcher/jail/syscalls.py.
 
 import _thread
 
-from launcher.jail import capabilities, filtering, hygiene, init, landlock, status, syscalls
-from launcher.lean import os
+from launcher.jail import capabilities, filtering, hygiene, init, landlock, processes, status, syscalls
+from launcher.lean import ctypes, os
 from policy.errors import EXIT_REFUSED, Refusal
 from policy.plan import Plan
 
@@ -98,7 +98,8 @@ class Guard:
     def serve(self, agent: int) -> None:
         """In the command's parent, right after the fork: starts the guard's threads and returns.
 
-        From here on this process has no capability: performing calls must not lend any to the jail.
+        From here on this process has no capability: performing calls must not lend any to the jail. And it has the
+        name by which control sockets know it (`processes.jailed`).
 
         Args:
             agent: process id of the command's process.
@@ -106,6 +107,8 @@ class Guard:
         for fd in self.descriptors:
             os.close(fd)
         capabilities.drop_all()
+        name = ctypes.create_string_buffer(processes.GUARD)
+        syscalls.prctl(syscalls.PR_SET_NAME, ctypes.addressof(name))
         _signal.signal(WAKE, _wake)
         _thread.start_new_thread(self._take_over, (agent,))
 
