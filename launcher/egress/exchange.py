@@ -7,7 +7,7 @@ from launcher.egress import hello, sockets
 from launcher.egress.bounds import Bounds
 from launcher.egress.gateway import Gateway
 from launcher.egress.loop import Timeout
-from launcher.egress.relay import Gate, Relay
+from launcher.egress.relay import Relay
 from policy.egress import Request, Verdict
 from policy.hosts import parse_host
 
@@ -101,11 +101,14 @@ class Exchange:
         except BaseException:
             server.close()
             raise
-        relay = Relay(self.client, server, self.done, gate=self._gate(wanted, operation))
+        relay = Relay(
+            self.client, server, self.done, gate=self._gate(wanted),
+            refused=lambda error: self._turned_away(wanted, operation, error),
+        )  # fmt: skip
         self.adopt(relay)
         relay.start(first)
 
-    def _gate(self, wanted: Request, operation: str) -> Gate | None:
+    def _gate(self, wanted: Request) -> hello.Handshake | None:
         """Holds a tunnel's TLS to the host that was allowed: one name in CONNECT and another one in the TLS handshake
         would reach whatever a shared front end serves. An address that was granted has no name to compare.
         """
@@ -113,24 +116,14 @@ class Exchange:
             return None
         name = wanted.host
 
-        def judge(data: bytes) -> bool | None:
-            try:
-                found = hello.read(data)
-                if found is None:
-                    if len(data) <= self.bounds.head_bytes:
-                        return None
-                    raise hello.Malformed("it is too long")
-                why = self._objection(found, name)
-            except hello.Malformed as error:
-                why = f"the TLS client hello is not well formed: {error}"
-            if not why:
-                return True
-            self.denied(wanted, operation, Verdict(False, "", why))
-            if data[:1] == b"\x16":
-                self._alert()
-            return False
+        return hello.Handshake(lambda found: self._objection(found, name), self.bounds.head_bytes)
 
-        return judge
+    def _turned_away(self, wanted: Request, operation: str, error: ValueError) -> None:
+        understood = isinstance(error, hello.Unwanted)
+        why = str(error) if understood else f"the TLS client hello is not well formed: {error}"
+        self.denied(wanted, operation, Verdict(False, "", why))
+        if not isinstance(error, hello.Unwanted) or error.speaks_tls:
+            self._alert()
 
     def _objection(self, found: hello.Hello | bool, name: str) -> str:
         """Why a tunnel to `name` may not begin like this; "" when it may."""

@@ -1,16 +1,31 @@
 """The first words of a TLS client: which server name it asks for (RFC 8446 section 4.1.2, RFC 6066 section 3).
 
-Strict: what a server could read in another way than this does is `Malformed`, never "no name".
+A server may ask for a second hello (HelloRetryRequest, RFC 8446 section 4.1.4), so a `Handshake` is followed until the
+server has taken one. Strict: what a server could read in another way than this does is `Malformed`, never "no name".
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
-_HANDSHAKE, _CLIENT_HELLO, _SERVER_NAME, _HOST_NAME = 22, 1, 0, 0
+_CHANGE_CIPHER_SPEC, _ALERT, _HANDSHAKE, _APPLICATION_DATA = 20, 21, 22, 23
+_HELLO_REQUEST, _CLIENT_HELLO, _SERVER_HELLO = 0, 1, 2
+_SERVER_NAME, _HOST_NAME = 0, 0
 _LONGEST_RECORD = 1 << 14
+_LONGEST_ENCRYPTED = _LONGEST_RECORD + 256
+_RETRY = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
+"""The random of a server hello that is a HelloRetryRequest (RFC 8446 section 4.1.3)."""
 
 
 class Malformed(ValueError):
     """Begins like TLS and is not."""
+
+
+class Unwanted(ValueError):
+    """A hello, or something else (`speaks_tls` is False), that the tunnel is not for."""
+
+    def __init__(self, why: str, *, speaks_tls: bool) -> None:
+        super().__init__(why)
+        self.speaks_tls = speaks_tls
 
 
 class Hello(NamedTuple):
@@ -66,13 +81,138 @@ def read(data: bytes) -> Hello | bool | None:
     if len(data) > 1 and data[1] != 3:
         return False  # no version of TLS begins like this
     try:
-        return _hello(_message(data))
+        return _hello(_message(data)[0])
     except _Short:
         return None
 
 
-def _message(data: bytes) -> bytes:
-    """The body of the first handshake message, put together from its records."""
+class Handshake:
+    """A tunnel's first bytes, of both sides: the client's are held until they were judged, the server's are looked at.
+
+    Attributes:
+        done: nothing that comes can name another server any more.
+        held: bytes of the client's that wait for more.
+    """
+
+    __slots__ = ("_answer", "_first", "_most", "_objection", "_pass", "_settled", "held")
+
+    def __init__(self, objection: Callable[[Hello | bool], str], most: int) -> None:
+        """Args: `objection` says why something may not go on, "" when it may; `most` bytes are held of each side."""
+        self._objection = objection
+        self._most = most
+        self._first: Hello | None = None
+        self._settled = False
+        self._answer = b""
+        self._pass = 0  # bytes to come of a record that cannot be a hello
+        self.held = b""
+
+    @property
+    def done(self) -> bool:
+        """See the class."""
+        return self._settled and not self.held
+
+    def client(self, data: bytes) -> bytes:
+        """Takes what the client says; returns what of that, and of what was held, may go on.
+
+        Raises:
+            Malformed: no TLS that a server should understand, or more than is held.
+            Unwanted: there is an objection.
+        """
+        self.held += data
+        judged = b""
+        try:
+            while self.held and not self._settled:
+                size = self._next()
+                judged += self.held[:size]
+                self.held = self.held[size:]
+        except _Short:
+            if len(self.held) > self._most:
+                raise Malformed("it is too long") from None
+            return judged
+        judged, self.held = judged + self.held, b""
+        return judged
+
+    def server(self, data: bytes | memoryview) -> None:
+        """Takes what the server says, all of which may go on.
+
+        Raises:
+            Malformed: more than is held before the client's hello was taken.
+        """
+        if self._first is None:
+            return  # it answers nothing yet
+        self._answer += data[: self._most + 1]
+        try:
+            self._settled = _answered(self._answer)
+        except _Short:
+            if len(self._answer) > self._most:
+                raise Malformed("the server's answer is too long") from None
+
+    def _next(self) -> int:
+        """How many of the held bytes may go on next; those of a hello once it was judged."""
+        if self._pass:
+            size = min(self._pass, len(self.held))
+            self._pass -= size
+            return size
+        if self._first is None:
+            found = read(self.held)
+            if found is None:
+                raise _Short
+            self._judge(found)
+            if not isinstance(found, Hello):
+                self._settled = True
+                return 0
+            self._first = found
+            return _message(self.held)[1]
+        if self.held[0] == _HANDSHAKE:
+            body, size = _message(self.held)
+            again = _hello(body)
+            self._judge(again)
+            if again != self._first:
+                raise Malformed("it names another server than the first one")
+            return size
+        if len(self.held) < 5:
+            raise _Short
+        # Early data, and what middleboxes want to see (RFC 8446 appendix D.4).
+        if self.held[0] not in (_CHANGE_CIPHER_SPEC, _ALERT, _APPLICATION_DATA) or self.held[1] != 3:
+            raise Malformed("what follows the client hello is no record")
+        self._pass = 5 + int.from_bytes(self.held[3:5], "big")
+        if self._pass > 5 + _LONGEST_ENCRYPTED:
+            raise Malformed("a record is too long")
+        return self._next()
+
+    def _judge(self, found: Hello | bool) -> None:
+        if why := self._objection(found):
+            raise Unwanted(why, speaks_tls=isinstance(found, Hello))
+
+
+def _answered(data: bytes) -> bool:
+    """Whether a server has taken a client hello, by its bytes so far: by a server hello, or by not speaking TLS."""
+    content = b""
+    at = 0
+    while at < len(data):
+        if data[at] not in (_CHANGE_CIPHER_SPEC, _ALERT, _HANDSHAKE):
+            return True
+        if len(data) < at + 5:
+            raise _Short
+        end = at + 5 + int.from_bytes(data[at + 3 : at + 5], "big")
+        if data[at] == _HANDSHAKE:
+            content += data[at + 5 : end]
+        at = end
+    while len(content) >= 4:
+        end = 4 + int.from_bytes(content[1:4], "big")
+        if content[0] == _SERVER_HELLO:
+            if len(content) < 38:
+                break
+            if content[6:38] != _RETRY:
+                return True
+        elif content[0] != _HELLO_REQUEST:
+            return True
+        content = content[end:]
+    raise _Short
+
+
+def _message(data: bytes) -> tuple[bytes, int]:
+    """The body of a client hello, put together from the records that `data` begins with, and where they end."""
     content = b""
     at = 0
     while True:
@@ -80,8 +220,10 @@ def _message(data: bytes) -> bytes:
             if content[0] != _CLIENT_HELLO:
                 raise Malformed("the first message is no client hello")
             end = 4 + int.from_bytes(content[1:4], "big")
-            if len(content) >= end:
-                return content[4:end]
+            if len(content) > end:
+                raise Malformed("something follows the client hello in its record")
+            if len(content) == end:
+                return content[4:end], at
         if len(data) < at + 5:
             raise _Short
         length = int.from_bytes(data[at + 3 : at + 5], "big")

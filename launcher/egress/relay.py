@@ -5,13 +5,11 @@ tunnels cost sockets and little else.
 import socket
 from collections.abc import Callable
 
+from launcher.egress.hello import Handshake
 from launcher.egress.loop import running
 
 _BUFFER = bytearray(256 << 10)
 _VIEW = memoryview(_BUFFER)
-
-Gate = Callable[[bytes], bool | None]
-"""Judges a client's first bytes: True lets them through and asks no more, False ends it, None needs more of them."""
 
 CLIENT, SERVER = 0, 1
 
@@ -24,7 +22,7 @@ class Relay:
     """
 
     __slots__ = (
-        "_discards", "_done", "_ended", "_ends", "_fds", "_finished", "_gate", "_held", "_loop", "_pending", "last",
+        "_discards", "_done", "_ended", "_ends", "_fds", "_finished", "_gate", "_loop", "_pending", "_refused", "last",
     )  # fmt: skip
 
     def __init__(
@@ -33,7 +31,8 @@ class Relay:
         server: socket.socket,
         done: "Callable[[Relay], None]",
         *,
-        gate: Gate | None = None,
+        gate: Handshake | None = None,
+        refused: Callable[[ValueError], None] = lambda error: None,
         one_way: bool = False,
     ) -> None:
         """Prepares; `start` begins.
@@ -42,7 +41,8 @@ class Relay:
             client: its bytes go to the server, unless `one_way`.
             server: its bytes go to the client.
             done: called once, when both sockets are closed.
-            gate: for the client's first bytes.
+            gate: judges a TLS handshake; until it is done.
+            refused: told what the gate has raised, before both sides are closed.
             one_way: nothing of the client's is passed on.
         """
         self._loop = running()
@@ -50,7 +50,7 @@ class Relay:
         self._fds = (client.fileno(), server.fileno())
         self._done = done
         self._gate = gate
-        self._held = b""
+        self._refused = refused
         self._pending = [b"", b""]
         self._ended = [False, False]
         self._finished = [one_way, False]
@@ -102,16 +102,20 @@ class Relay:
             self._take(side, _VIEW[:count])
 
     def _take(self, side: int, data: "bytes | memoryview") -> None:
-        if side == CLIENT and self._gate is not None:
-            self._held += data
-            verdict = self._gate(self._held)
-            if verdict is None:
-                return
-            if not verdict:
+        if self._gate is not None:
+            try:
+                if side == CLIENT:
+                    data = self._gate.client(bytes(data))
+                else:
+                    self._gate.server(data)
+            except ValueError as error:
+                self._refused(error)
                 self.close()
                 return
-            data, self._held, self._gate = self._held, b"", None
-        self._send(side, data)
+            if self._gate.done:
+                self._gate = None
+        if data:
+            self._send(side, data)
 
     def _send(self, side: int, data: "bytes | memoryview") -> None:
         target = self._ends[1 - side]
@@ -152,7 +156,7 @@ class Relay:
         self._ended[side] = True
         if side == CLIENT and self._discards:
             return
-        if side == CLIENT and self._held:
+        if side == CLIENT and self._gate is not None and self._gate.held:
             self.close()  # it ended in the middle of what the gate was to judge
         elif not self._pending[side]:
             self._finish(side)

@@ -194,6 +194,71 @@ def test_a_tunnel_is_held_to_its_servers_name(served: World, suite: Paddock) -> 
     assert len(fronted) == 2
 
 
+RETRY = """
+import base64, os, socket, ssl
+token, _, where = os.environ["HTTPS_PROXY"].removeprefix("http://").partition("@")
+host, _, port = where.partition(":")
+def shake(name, cut, early):
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = ssl.create_default_context(cafile="ca.pem").wrap_bio(incoming, outgoing, server_hostname="good.example")
+    with socket.create_connection((host, int(port)), timeout=20) as sock:
+        auth = base64.b64encode(token.encode()).decode()
+        sock.sendall(f"CONNECT good.example:8443 HTTP/1.0\\r\\nProxy-Authorization: Basic {auth}\\r\\n\\r\\n".encode())
+        assert b" 200 " in sock.recv(4096)
+        hellos = 0
+        while True:
+            try:
+                tls.do_handshake()
+                sock.sendall(outgoing.read())
+                tls.write(b"GET /retried HTTP/1.0\\r\\n\\r\\n")
+                sock.sendall(outgoing.read())
+                incoming.write(sock.recv(65536))
+                while True:
+                    try:
+                        return hellos, tls.read(12).decode()
+                    except ssl.SSLWantReadError:
+                        incoming.write(sock.recv(65536))
+            except ssl.SSLWantReadError:
+                said = outgoing.read()
+                if said[:1] == b"\\x16" or b"\\x16\\x03\\x03" in said[:12]:
+                    hellos += 1
+                if hellos == 2:
+                    said = early + said.replace(b"good.example", name)
+                    at = said.index(name)
+                    start = said.rindex(b"\\x16\\x03", 0, at)
+                    body = said[start + 5:]
+                    said = said[:start] + b"".join(
+                        b"\\x16\\x03\\x03" + len(p).to_bytes(2, "big") + p
+                        for p in (body[i : i + cut] for i in range(0, len(body), cut)))
+                    hellos += 1
+                sock.sendall(said)
+                data = sock.recv(65536)
+                if not data:
+                    return hellos, "end"
+                incoming.write(data)
+            except OSError as error:
+                return hellos, getattr(error, "reason", None) or str(error)
+early = b"\\x17\\x03\\x03\\x00\\x03abc"
+for name in (b"good.example", b"evil.example"):
+    for cut in (16384, 3):
+        print(*shake(name, cut, b""))
+print(*shake(b"evil.example", 16384, early))
+"""
+
+
+def test_the_second_hello_of_a_handshake_is_held_to_it_too(served: World, suite: Paddock) -> None:
+    """A server that asks again never hears of another name, whole or in pieces; with the same name it answers."""
+    (suite.worktree / "retry.py").write_text(RETRY)
+    before = len(served.seen())
+    ended = client(served, suite, '"$PYTHON" -I retry.py', "--allow-domain=good.example:8443")
+    denied = "TLSV1_ALERT_ACCESS_DENIED"
+    answers = [line.split(None, 1)[1] for line in ended.stdout.splitlines()]
+    assert answers == ["HTTP/1.1 200", "HTTP/1.1 200", denied, denied, denied], ended
+    names = [entry["what"] for entry in served.seen(before) if entry["kind"] == "sni" and entry["port"] == 8443]
+    assert set(names) == {"good.example"}
+    assert len(names) > 5  # each handshake's first one, and the second one of those that went through
+
+
 def test_a_name_can_be_required_of_every_tunnel(served: World, suite: Paddock) -> None:
     """network.server_name = "require" turns away clients that name none, and what is no TLS."""
     (suite.worktree / "handshake.py").write_text(HANDSHAKE)

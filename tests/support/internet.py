@@ -61,6 +61,8 @@ FLIPPING = "flip"
 """Of a name that begins like this, the first answer is a public address, every later one the loopback."""
 
 HTTP_PORTS, TLS_PORT, BANNER_PORT, OTHER_PORTS = (80, 3128, 8000), 443, 22, (53, 853, 5432)
+RETRY_PORT = 8443
+"""TLS, too, with a curve that no client guesses: each is asked for a second hello (HelloRetryRequest)."""
 BANNER = b"220 a server that speaks first\r\n"
 
 
@@ -184,17 +186,25 @@ def serve(book: Book, directory: Path) -> None:
     """Starts all TCP servers of one side, and a UDP ear."""
     handlers = [type(kind.__name__, (kind,), {"book": book, "www": directory / "www"}) for kind in (Pages, Banner, Ear)]
     pages, banner, ear = handlers
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(directory / "server.pem")
+    contexts = {port: ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) for port in (TLS_PORT, RETRY_PORT)}
+    for port, context in contexts.items():
+        context.load_cert_chain(directory / "server.pem")
+        context.sni_callback = functools.partial(_named, book, port)
+    contexts[RETRY_PORT].set_ecdh_curve("secp521r1")
     for port, handler in [
-        *((port, pages) for port in (*HTTP_PORTS, TLS_PORT)),
+        *((port, pages) for port in (*HTTP_PORTS, *contexts)),
         (BANNER_PORT, banner),
         *((port, ear) for port in OTHER_PORTS),
     ]:
         server = Server(("::", port), handler)
-        if port == TLS_PORT:
-            server.context = context
+        server.context = contexts.get(port)
         threading.Thread(target=functools.partial(server.serve_forever, 60), daemon=True).start()
+
+
+def _named(book: Book, port: int, tls: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+    """Notes which server a client hello names, each one of a handshake."""
+    del tls, context
+    book.note("sni", ("", port), what=name or "")
 
 
 def listen_udp(book: Book, port: int, *, resolver: bool) -> None:

@@ -1,113 +1,17 @@
-"""What the proxy reads from strangers: TLS client hellos, SOCKS5, HTTP heads, credentials, upstream proxies."""
+"""What the proxy reads from strangers: SOCKS5, HTTP heads, credentials, upstream proxies."""
 
 import base64
 import ipaddress
-import ssl
 
 import h11
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.egress import hello, http, socks, token, upstream
+from launcher.egress import http, socks, token, upstream
 from launcher.egress.upstream import Upstreams
 from policy.egress import Request
 from policy.errors import Refusal
-
-
-def client_hello(server_name: str | None) -> bytes:
-    """What the TLS library of this Python says first."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    tls = context.wrap_bio(incoming, outgoing, server_hostname=server_name)
-    with pytest.raises(ssl.SSLWantReadError):
-        tls.do_handshake()
-    return outgoing.read()
-
-
-@pytest.mark.parametrize("name", ["example.com", "a" * 63 + ".example", None])
-def test_the_server_name_of_a_real_hello_is_read(name: str | None) -> None:
-    """Complete, it is found; one byte short, more is asked for."""
-    data = client_hello(name)
-    assert hello.read(data) == hello.Hello(name)
-    assert hello.read(data + b"more") == hello.Hello(name)
-    for length in range(len(data)):
-        assert hello.read(data[:length]) is None
-
-
-def test_a_hello_in_many_records_is_put_together() -> None:
-    """A name cannot hide behind the border of two records."""
-    data = client_hello("example.com")
-    message = data[5:]
-    pieces = b"".join(
-        b"\x16\x03\x01" + len(part).to_bytes(2, "big") + part
-        for part in (message[at : at + 7] for at in range(0, len(message), 7))
-    )
-    assert hello.read(pieces) == hello.Hello("example.com")
-
-
-@pytest.mark.parametrize(
-    "data", [b"SSH-2.0-x\r\n", b"GET / HTTP/1.1\r\n", b"\x80\x2e\x01\x03\x01", b"\x16\x02", b"\x05"]
-)
-def test_what_is_not_tls_is_told_apart(data: bytes) -> None:
-    """Such tunnels carry no server name."""
-    assert hello.read(data) is False
-
-
-def test_two_server_names_are_no_hello() -> None:
-    """A second name, a second extension, or an alert in the middle could mean something else to a server."""
-    data = bytearray(client_hello("example.com"))
-    at = data.index(b"example.com")
-    twice = b"\x00\x00\x0bexample.com" * 2
-    extension = b"\x00\x00" + (len(twice) + 2).to_bytes(2, "big") + len(twice).to_bytes(2, "big") + twice
-    start = at - 9
-    assert data[start : start + 2] == b"\x00\x00"
-    body = bytes(data[5 + 4 : start]) + extension + bytes(data[at + 11 :])
-    for changed in (body, bytes(data[9 : at + 11]) + data[start : at + 11] + data[at + 11 :]):
-        with pytest.raises(hello.Malformed):
-            hello.read(_framed(_lengths(changed)))
-    with pytest.raises(hello.Malformed):
-        hello.read(bytes(data[:5]) + b"\x02" + bytes(data[6:]))
-    with pytest.raises(hello.Malformed):
-        hello.read(b"\x16\x03\x01\x00\x02\x01\x00" + b"\x15\x03\x01\x00\x02\x02\x00")
-
-
-def _lengths(body: bytes) -> bytes:
-    """`body` of a hello with the length of its extensions put right."""
-    at = 2 + 32
-    at += 1 + body[at]
-    at += 2 + int.from_bytes(body[at : at + 2], "big")
-    at += 1 + body[at]
-    return body[:at] + (len(body) - at - 2).to_bytes(2, "big") + body[at + 2 :]
-
-
-def _framed(body: bytes) -> bytes:
-    message = b"\x01" + len(body).to_bytes(3, "big") + body
-    return b"\x16\x03\x01" + len(message).to_bytes(2, "big") + message
-
-
-@given(st.binary(max_size=300), st.booleans())
-def test_no_bytes_break_the_reader_of_hellos(data: bytes, framed: bool) -> None:
-    """A hello, not TLS, incomplete or malformed: nothing else comes out."""
-    try:
-        hello.read(_framed(data) if framed else data)
-    except hello.Malformed:
-        return
-
-
-@given(st.integers(0, 400), st.binary(min_size=1, max_size=4))
-def test_no_change_of_a_real_hello_breaks_the_reader(at: int, change: bytes) -> None:
-    """Nor does it ever invent a name: one is found only if it stands there."""
-    data = bytearray(client_hello("example.com"))
-    data[at : at + len(change)] = change
-    try:
-        found = hello.read(bytes(data))
-    except hello.Malformed:
-        return
-    if isinstance(found, hello.Hello) and found.server_name is not None:
-        assert found.server_name.encode() in bytes(data)
 
 
 def test_socks_is_read_in_order() -> None:
