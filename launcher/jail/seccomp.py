@@ -90,7 +90,7 @@ MEDIATED: tuple[str, ...] = (
     *("chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat"),
     *("utime", "utimes", "futimesat", "utimensat"),
     *("setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr", "fremovexattr"),
-    "connect",
+    *("bind", "connect"),
 )
 # Let go by the guard, which looks at the numbers: without a PID namespace the groups of the caller's session have some.
 _LET_GO = "setpgid"

@@ -45,6 +45,7 @@ OLDER: dict[str, tuple[int, int | None]] = {
     "acct": (163, 89),
     "add_key": (248, 217),
     "adjtimex": (159, 171),
+    "bind": (49, 200),
     "bpf": (321, 280),
     "chmod": (90, None),
     "chown": (92, None),

@@ -35,6 +35,10 @@ def connect():
     with socket.socket(socket.AF_UNIX) as sock:
         sock.connect("s")
     server.accept()[0].close()
+def bind():
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind("t")
+    os.unlink("t")
 def refused():
     try:
         os.chmod("/etc/passwd", 0o644)
@@ -50,6 +54,7 @@ acts = {
     "utime": lambda: os.utime("file"),
     "setxattr": lambda: os.setxattr("file", "user.x", b"v"),
     "socket, connect, accept": connect,
+    "socket, bind, unlink": bind,
     "stat (not mediated)": lambda: os.stat("file"),
 }
 def measured(act):

@@ -32,6 +32,9 @@ Facts = tuple[tuple[str, str, str], ...]
 # so that these commands reach each other's abstract sockets.
 _confined = False
 
+names = b""
+"""Abstract addresses of the jail begin with this: the names of the machine's network namespace are not its to take."""
+
 
 class Guard:
     """The guard of one jail. To be made in the process that will be the command's parent, before it forks."""
@@ -39,7 +42,11 @@ class Guard:
     FACTS: Facts = (
         ("guard", "layer", "seccomp user notification, performed on behalf of the process"),
         ("metadata", "held", "the guard changes what is writable, and nothing else"),
-        ("unix-sockets", "held", "the guard connects to what is writable; abstract names: Landlock's scope"),
+        (
+            "unix-sockets",
+            "held",
+            "the guard connects to what is writable; abstract names: its own, and Landlock's scope",
+        ),
         ("terminals", "held", "/dev/pts is not granted; the guard opens the other side of new ones"),
     )
 
@@ -64,6 +71,7 @@ class Guard:
         self._addresses = addresses
         self._status_fd = status_fd
         self._ledger_fd = status_fd if ledger_fd is None else ledger_fd
+        self._makes = -1
         self._prepare()
         self._number, self._tell = os.pipe()
         self._wait, self._go = os.pipe()
@@ -75,6 +83,7 @@ class Guard:
         hygiene.no_new_privs()
         if not _confined:
             _confine()
+        self._makes = landlock.ruleset(self._plan.grants, network=self._plan.net == "open")
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -133,7 +142,7 @@ class Guard:
     def _start(self, fd: int) -> None:
         from launcher.jail.guard import serving
 
-        serving.start(fd, self._plan, self._addresses, self._ledger_fd, self._fault)
+        serving.start(fd, self._plan, self._addresses, self._ledger_fd, self._fault, makes=self._makes)
 
     def _fault(self, error: BaseException) -> None:
         """Ends this process, and with it the jail: the launcher sees to that. Nothing goes on without its guard."""
@@ -145,7 +154,7 @@ class Guard:
 
 
 def _confine() -> None:
-    global _confined
+    global _confined, names
     try:
         # Every domain, one without file system rights too, denies renames and links from one directory to
         # another unless it grants them (landlock(7), LANDLOCK_ACCESS_FS_REFER); this one must take nothing away.
@@ -161,6 +170,7 @@ def _confine() -> None:
     except OSError as error:
         raise Refusal("landlock-refused", "the guard cannot be confined", context=str(error)) from None
     _confined = True
+    names = b"paddock-" + os.urandom(8).hex().encode() + b"/"
 
 
 def _wake(signal: int, frame: object) -> None:

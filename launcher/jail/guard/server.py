@@ -59,7 +59,8 @@ _BY_NAME = (
     ("setpgid", groups.join),
 )
 _HANDLERS = {syscall_tables.number(name, syscalls.MACHINE): handler for name, handler in _BY_NAME}
-_NAMES = {syscall_tables.number(name, syscalls.MACHINE): name for name, _ in _BY_NAME}
+_NAMES = {syscall_tables.number(name, syscalls.MACHINE): name for name in (*(name for name, _ in _BY_NAME), "bind")}
+_BIND = syscall_tables.number("bind", syscalls.MACHINE)
 _CONNECT = syscall_tables.number("connect", syscalls.MACHINE)
 
 
@@ -75,6 +76,7 @@ class Server:
         *,
         look: "Callable[[Call], bool] | None" = None,
         guards: bool = True,
+        makes: int = -1,
     ) -> None:
         """Prepares; `start` begins.
 
@@ -85,13 +87,14 @@ class Server:
             refused: told what was refused (name of the system call, caller, what it was about), and must not block.
             look: looks at each call first; whether it may go on if nothing is performed for it.
             guards: performs the calls of `_BY_NAME`; False lets them go on too.
+            makes: see `serving.start`.
         """
         self._listener = listener
         self._rules = rules
         self._fault = fault
         self._refused = refused
         self._look = look
-        self._handlers = _HANDLERS if guards else {}
+        self._handlers = {**_HANDLERS, _BIND: sockets.Binder(makes).bind} if guards else {}
         self._lead = _thread.allocate_lock()
         # The rest is changed under this lock only, and read without it where an old answer does no harm.
         self._lock = _thread.allocate_lock()

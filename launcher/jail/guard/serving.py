@@ -30,6 +30,7 @@ def start(
     *,
     look: "Callable[[Call], bool] | None" = None,
     guards: bool = True,
+    makes: int = -1,
 ) -> None:
     """Serves a listener in threads of its own from now on.
 
@@ -41,12 +42,13 @@ def start(
         fault: told about an exception that should never come; it does not come back.
         look: looks at each call first, see `server.Server`.
         guards: whether calls are performed, see `server.Server`.
+        makes: a Landlock domain, in which sockets are bound (`landlock.ruleset`); without one they are not.
     """
 
     def refused(call: str, caller: server.Caller, why: Refused) -> None:
         _tell(ledger_fd, call, caller, why)
 
-    server.Server(Listener(fd), Rules(plan, addresses), fault, refused, look=look, guards=guards).start()
+    server.Server(Listener(fd), Rules(plan, addresses), fault, refused, look=look, guards=guards, makes=makes).start()
 
 
 def _tell(ledger_fd: int, call: str, caller: server.Caller, refused: Refused) -> None:

@@ -26,7 +26,10 @@ class Watch(attach.Guard):
 
     def _start(self, fd: int) -> None:
         look = observer.Observer(self._want).look
-        serving.start(fd, self._plan, self._addresses, self._ledger_fd, self._fault, look=look, guards=self.GUARDS)
+        serving.start(
+            fd, self._plan, self._addresses, self._ledger_fd, self._fault,
+            look=look, guards=self.GUARDS, makes=self._makes,
+        )  # fmt: skip
 
     def _want(self, want: observer.Want) -> None:
         # A launcher that does not read is waited for: nothing is lost, and what waits is the command.
