@@ -76,6 +76,7 @@ class Team:
         for name in NAMES:
             assert ground.call("worktree", "add", name, cwd=ground.main).returncode == 0
         self.roots = {name: ground.place / f"main-{name}" for name in NAMES}
+        self.shell("mkdir " + " ".join(f"{root}/below" for root in (ground.main, *self.roots.values())))
 
     @contextmanager
     def live(self, cwd: Path, *words: str | Path, script: str = _WAITING) -> Iterator["subprocess.Popen[bytes]"]:
@@ -130,8 +131,8 @@ def team(request: pytest.FixtureRequest, who: Who, installed: Installed, public_
 def test_work_in_live_jails_is_not_reported_as_merged(team: Team) -> None:
     """Three agents have committed and are still at work: nothing moves, and each is named; once ended, all arrives."""
     main = team.ground.main
-    before = team.everything()
     roots = list(team.roots.values())
+    trunk = team.shell("git rev-parse main; ls")
     with (
         team.live(roots[0], "--git", "private", "--session", "a", script=_AGENT),
         team.live(roots[1], "--git", "private", "--session", "b", script=_AGENT),
@@ -143,10 +144,10 @@ def test_work_in_live_jails_is_not_reported_as_merged(team: Team) -> None:
         assert found["conflicted"]["agent_result_id"] == roots[0].name
         why = found["conflicted"]["merge_descriptor"]["error_message"]
         assert all(f"session {name}" in why for name in "abc"), why
-        assert team.shell("git for-each-ref refs/heads/main; ls") in before
+        assert team.shell("git rev-parse main; ls") == trunk
     found = team.service("children", main, *roots)
     assert found["all_successful"], found
-    assert team.shell("ls") == "\n".join(sorted(root.name for root in roots))
+    assert team.shell("ls") == "\n".join(["below", *sorted(root.name for root in roots)])
     assert team.shell("git status --porcelain") == ""
 
 
@@ -155,10 +156,10 @@ def modes(team: Team, root: Path) -> dict[str, tuple[Path, tuple[str | Path, ...
     other = team.roots["second"]
     found: dict[str, tuple[Path, tuple[str | Path, ...]]] = {
         "readonly": (root, ("--git", "readonly")),
-        "granted": (other, ("--git", "readonly", "--rw", root)),
-        "around": (other, ("--git", "readonly", "--rw", root.parent)),
+        "below": (other, ("--git", "readonly", "--rw", root / "below")),
     }
-    if root != team.ground.main:
+    if root != team.ground.main:  # its .git is a directory, and who grants that has given up git outside of jails there
+        found["granted"] = (other, ("--git", "readonly", "--rw", root))
         found["private"] = (root, ("--git", "private"))
     return found
 
@@ -227,8 +228,8 @@ def test_the_command_counts_sessions_of_every_mode(team: Team) -> None:
     main, child = team.ground.main, team.roots["first"]
     team.commit(main, "t")
     team.commit(child, "c")
-    before = team.everything()
     ways = modes(team, child)
+    before = team.everything()
     for mode in ("readonly", "private"):
         cwd, words = ways[mode]
         with team.live(cwd, "--session", mode, *words):
@@ -239,7 +240,7 @@ def test_the_command_counts_sessions_of_every_mode(team: Team) -> None:
             assert "a session is still working there" in merged.stderr
             team.shell("git update-ref refs/heads/main HEAD~1")
     for root, words in ((child, ("--into", child, "main")), (main, (child,))):
-        for mode in ("granted", "around", "readonly") if root == main else ("granted", "around"):
+        for mode in ("readonly", "below") if root == main else ("granted", "below"):
             before = team.everything()
             cwd, options = modes(team, root)[mode]
             with team.live(cwd, *options):
