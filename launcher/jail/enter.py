@@ -65,6 +65,7 @@ def enter(
     facts += [(f"limit {name}", "held" if ok else "not held", f"{value} {note}".strip())
               for name, value, ok, note in limits]  # fmt: skip
     hygiene.close_inherited(keep)
+    hygiene.own_devices()
     _change_directory(plan.cwd)
     hygiene.no_new_privs()
     bounding_empty, locked = capabilities.drop_all()

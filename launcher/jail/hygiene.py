@@ -7,9 +7,11 @@ Launch path: see launcher/jail/syscalls.py.
 
 import errno
 import fcntl
+from _stat import S_ISCHR, S_ISFIFO, S_ISREG, S_ISSOCK
 
 from launcher.jail import syscalls
 from launcher.lean import os
+from policy import promises
 from policy.errors import Refusal
 from policy.plan import Plan
 
@@ -20,6 +22,10 @@ Fact = tuple[str, int, bool, str]
 """(name of the limit, value in force, enforced, remark)."""
 
 _LAST_FD = 0xFFFFFFFF
+_TCGETS = 0x5401  # asm-generic/ioctls.h
+
+_DEVICES = {0x103: "/dev/null", 0x105: "/dev/zero", 0x107: "/dev/full", 0x108: "/dev/random", 0x109: "/dev/urandom"}
+"""What every jail has in its own /dev, by device number (Documentation/admin-guide/devices.txt)."""
 
 # Names of `Plan.limits` and the resource that bounds them (asm-generic/resource.h).
 RESOURCES = {"cpu_time": 0, "file_size": 1, "memory": 2, "processes": 6, "open_files": 7}
@@ -44,6 +50,85 @@ def fill_standard_fds() -> int:
             return filled
         os.set_inheritable(fd, True)
         filled += 1
+
+
+def streams_to_carry(streams: tuple[int, ...] = (0, 1, 2)) -> tuple[int, ...]:
+    """Those standard streams that are files or FIFOs with a name, which must not reach a command themselves.
+
+    Whoever has a file open may change its mode, its times and, opened once more by /proc, all of its content. Pipes,
+    sockets and terminals can be handed on, and `own_devices` replaces the rest.
+
+    Raises:
+        Refusal: stream-unusable, for what is no stream of bytes, or another device.
+    """
+    found = []
+    pipes = 0
+    for fd in streams:
+        info = os.fstat(fd)
+        mode, path_only = info.st_mode, bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_PATH)
+        if S_ISFIFO(mode) and not path_only:
+            pipes = pipes or _pipes()
+            found += [fd] if info.st_dev != pipes else []
+        elif S_ISREG(mode) and not path_only:
+            found.append(fd)
+        elif path_only or not (S_ISSOCK(mode) or (S_ISCHR(mode) and _is_usual(fd, info.st_rdev))):
+            raise Refusal(
+                "stream-unusable",
+                f"standard {('input', 'output', 'error')[fd]} is a directory, a device or no file at all",
+                context="a command that has it open could reach more by it than its jail lets it",
+                hint="cat DEVICE | paddock ... reads a device, and paddock ... | cat >DEVICE writes one",
+            )
+    return tuple(found)
+
+
+def _pipes() -> int:
+    """The device number of pipes without a name."""
+    ends = os.pipe()
+    device = os.fstat(ends[0]).st_dev
+    for fd in ends:
+        os.close(fd)
+    return device
+
+
+def _is_usual(fd: int, number: int) -> bool:
+    """Whether a device is one of every jail's, or a terminal, even one that has hung up (EIO)."""
+    if number in _DEVICES:
+        return True
+    try:
+        fcntl.ioctl(fd, _TCGETS, bytes(64))
+    except OSError as error:
+        return error.errno == errno.EIO
+    return True
+
+
+def take_streams(streams: tuple[int, ...]) -> None:
+    """Makes these descriptors 0, 1 and 2, and closes them."""
+    for number, fd in enumerate(streams):
+        if fd != number:
+            os.dup2(fd, number, inheritable=True)
+    for fd in set(streams):
+        if fd > 2:
+            os.close(fd)
+
+
+def own_devices() -> None:
+    """Opens standard streams that are devices once more, by the jail's own /dev, whose modes and times are fixed.
+
+    A terminal that has hung up becomes /dev/null. To be called in the jail's view, before Landlock.
+
+    Raises:
+        Refusal: stream-unusable.
+    """
+    for fd in (0, 1, 2):
+        info = os.fstat(fd)
+        if not S_ISCHR(info.st_mode) or (info.st_rdev not in _DEVICES and os.isatty(fd)):
+            continue
+        path = _DEVICES.get(info.st_rdev, "/dev/null")
+        own = os.open(path, fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE | os.O_CLOEXEC)
+        if _DEVICES.get(os.fstat(own).st_rdev) != path:
+            raise Refusal("stream-unusable", f"{path} is not the device that it should be")
+        os.dup2(own, fd, inheritable=True)
+        os.close(own)
 
 
 def close_inherited(keep: tuple[int, ...] = ()) -> tuple[int, ...]:
@@ -220,6 +305,17 @@ def bound_pids_row(count: int) -> "tuple[tuple[str, str, str], ...]":
     why = bound_pids(count)
     detail = f"{count}: pid_max of the PID namespace" if not why else f"{count}: Linux exempts root; {why}"
     return (("limit processes", "not held" if why else "held", detail),)
+
+
+def needs_more_than_rlimits(plan: Plan) -> bool:
+    """Whether a limit of the plan takes more than rlimits. What the default configuration sets does not."""
+    for name, value in plan.limits:
+        if name in ("memory", "disk", "cpu_time"):
+            return True
+        if name == "processes" and value < FAR:
+            # An ordinary user's are counted per user namespace, for free.
+            return os.geteuid() == 0 or plan.backend != promises.NAMESPACES
+    return False
 
 
 def _rlimit(name: str, resource: int, value: int, remark: str, *, enforced: bool = True) -> Fact:

@@ -190,7 +190,8 @@ class _Minder:
             for signal in _signal.valid_signals() - {_signal.SIGKILL, _signal.SIGSTOP}:
                 _signal.signal(signal, _signal.SIG_DFL)
             _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
-            status.send(self._connection, status.STARTING)
+            size = dict(self._plan.limits).get("file_size", 0)
+            status.send(self._connection, status.STARTING, size.to_bytes(8, "little"))
             if guard is not None:
                 # Forked from a process that is not, and the guard has to fetch its listener.
                 syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)

@@ -15,7 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-STARTING = b"B"  # the jail is built; the command's process takes its last steps
+STARTING = b"B"  # the jail is built; the command's process takes its last steps. Of a further command:
+# payload: how large a file may become, eight bytes, 0 for no bound
 EXECUTING = b"G"  # the command is executed now; payload: nanoseconds of CLOCK_MONOTONIC, eight bytes
 STOPPED = b"S"  # the command has stopped; payload: the signal's number, one byte, and which stop it is, four bytes
 CONTINUED = b"C"  # the command runs again; no payload

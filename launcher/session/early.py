@@ -232,7 +232,7 @@ class Early:
         steps = tuple(tuple(getattr(operation, name) for name in layout.Operation.__slots__) for operation in left)
         about = marshal.dumps((*shared, steps, rows, mask, syscalls.prlimit64(0, _NOFILE)))
         proxy = worker._egress.handed_over if worker._egress is not None else ()
-        _send(self._agent, about, (status_fd, 0, 1, 2, *proxy))
+        _send(self._agent, about, (status_fd, *worker.streams, *proxy))
         _send(self._first, marshal.dumps(shared), (status_fd, worker._listener, worker._code[0]))
 
 

@@ -1,7 +1,7 @@
 """The client's side of `paddock exec`: one further command in a live session, followed to its end.
 
-Standard streams cross as descriptors, so the command reads and writes the caller's own pipes and files. The caller's
-terminal never does: see `exec_streams`. Signals that reach the client are passed on, and when the command stops, the
+Standard streams cross as descriptors, so the command reads and writes the caller's own pipes and sockets. Its files and
+its terminal never do: see `exec_streams`. Signals that reach the client are passed on, and when the command stops, the
 client stops.
 """
 
@@ -207,7 +207,7 @@ class _Client:
         self._streams.close()
 
     def _result(self) -> int:
-        self._streams.finish()
+        lost = self._streams.finish()
         if self._refusal is not None:
             raise self._refusal
         if self._status is None:
@@ -218,7 +218,11 @@ class _Client:
                 exit_code=_LOST if self._started else EXIT_REFUSED,
             )
         code = os.waitstatus_to_exitcode(self._status)
-        return code if code >= 0 else 128 - code
+        code = code if code >= 0 else 128 - code
+        if lost is not None:
+            lost.exit_code = code or EXIT_REFUSED
+            raise lost
+        return code
 
     def _on_signals(self) -> None:
         for signal, code, _ in init.read_signals(self._signals):
@@ -260,6 +264,7 @@ class _Client:
                 self._say(request.message(request.GO))
             elif kind == status.STARTING:
                 self._started = True
+                self._streams.limit(int.from_bytes(payload, "little"))
             elif kind == status.REFUSED:
                 self._refusal = self._refusal or status.refusal(payload)
             elif kind == status.EXITED:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from launcher.egress.start import Egress
+    from launcher.session.carrier import Carrier
     from launcher.session.denials import Denials
     from launcher.session.early import Early
     from launcher.session.learning import Wants
@@ -75,6 +76,7 @@ def run(
             not handed over (`strict`).
     """
     hygiene.fill_standard_fds()
+    to_carry = hygiene.streams_to_carry()
     plan = entry.plan
     target = None
     if report is not None:
@@ -108,12 +110,13 @@ def run(
             messages.say(f"paddock: session {session.name}, {plan.backend}, worktree {printable(plan.worktree)}")
         worker = parts.made(entry, arguments, given)
         listener = parts.listening(worker, wants, started)
+        ends = parts.carry(worker, to_carry) if to_carry else ()
         status_code = terminal.supervise(
             worker,
             namespaces=worker.namespaces,
             on_report=facts.extend,
             on_child=on_child,
-            handed_over=(listener, *(parts.egress.handed_over if parts.egress is not None else ())),
+            handed_over=(listener, *ends, *(parts.egress.handed_over if parts.egress is not None else ())),
             watch=parts.limits.watch if parts.limits is not None else None,
             denials=parts.denials,
             first_denial=parts.first_denial,
@@ -143,6 +146,9 @@ def run(
         messages.say(handoff.UNSEARCHED)
     if strict and (parts.refused is not None or parts.changes):
         raise parts.refused or handoff.refused(parts.changes)
+    if parts.lost is not None:
+        parts.lost.exit_code = status_code or parts.lost.exit_code
+        raise parts.lost
     return status_code
 
 
@@ -161,12 +167,13 @@ class _Parts:
         refused: why nothing was handed over, if so.
         searched: whether the whole worktree was looked at.
         lines: what is to be said at the end.
+        lost: what became of bytes on standard streams.
     """
 
     __slots__ = (
-        "_bound", "_emptied", "_failures", "_git", "_logins", "_nothing_to_harvest", "_places", "_plan", "_session",
-        "_started", "_thorough", "_watch", "changes", "denials", "egress", "harvested", "limits", "lines", "passed",
-        "refused", "searched",
+        "_bound", "_carrier", "_emptied", "_failures", "_git", "_logins", "_nothing_to_harvest", "_places", "_plan",
+        "_session", "_started", "_thorough", "_watch", "changes", "denials", "egress", "harvested", "limits", "lines",
+        "lost", "passed", "refused", "searched",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, session: state.Session, places: Places, *, thorough: bool) -> None:
@@ -182,6 +189,8 @@ class _Parts:
         self._failures: list[str] = []
         self._git: Lease | None = None
         self._logins: Logins | None = None
+        self._carrier: Carrier | None = None
+        self.lost: Refusal | None = None
         self.limits: Limits | None = None
         self.egress: Egress | None = None
         self.denials: Denials | None = None
@@ -215,7 +224,7 @@ class _Parts:
             self._note()
         session.slots["secret"] = os.urandom(24).hex()
         bound = plan.bind(session.slots)
-        if _costly(plan):
+        if hygiene.needs_more_than_rlimits(plan):
             from launcher.session import limits
 
             private = (*session.private.values(),) or (session.slots["tmp"],)
@@ -237,6 +246,14 @@ class _Parts:
             worker.be_heard()
         listener = self._session.listen()
         return worker.take_further(listener, self._session.proof)
+
+    def carry(self, worker: Worker, streams: tuple[int, ...]) -> tuple[int, ...]:
+        """Keeps the caller's files out of the jail. Returns the ends of pipes that are the jail's in their place."""
+        from launcher.session.carrier import Carrier
+
+        self._carrier = Carrier(streams, worker.plan.limits)
+        worker.streams = self._carrier.streams
+        return self._carrier.ends
 
     def first_denial(self) -> "Denials":
         """What gathers the session's denials where only the guard tells of any, and now has: few sessions need it."""
@@ -275,6 +292,8 @@ class _Parts:
             facts: of the jail; what the limits say of themselves is added.
             strict: harvest nothing when hand-off files have changed.
         """
+        if self._carrier is not None:
+            self.lost = self._carrier.finish(ended=True)
         if self.limits is not None:
             facts[:] = self.limits.facts(tuple(facts))
             self.lines += self.limits.told()
@@ -383,14 +402,3 @@ def _denials(
     return denials.Denials(
         places.state, session.name, session.directory, plan, audit, wants, started, handed_on=handed_on
     )
-
-
-def _costly(plan: Plan) -> bool:
-    """Whether a limit takes more than rlimits. What the default configuration sets does not."""
-    for name, value in plan.limits:
-        if name in ("memory", "disk", "cpu_time"):
-            return True
-        if name == "processes" and value < hygiene.FAR:
-            # An ordinary user's are counted per user namespace, for free.
-            return os.geteuid() == 0 or plan.backend != promises.NAMESPACES
-    return False

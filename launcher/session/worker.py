@@ -25,11 +25,15 @@ if TYPE_CHECKING:
 
 
 class Worker:
-    """The jail's view, then init, then commands, of which `enter` is the last step."""
+    """The jail's view, then init, then commands, of which `enter` is the last step.
+
+    Attributes:
+        streams: descriptors that are the command's standard input, output and error.
+    """
 
     __slots__ = (
         "_argv", "_bwrap", "_code", "_egress", "_filter", "_gid", "_held", "_limits", "_listener", "_operations",
-        "_status_fd", "_telling", "_uid", "_watch", "environment", "namespaces", "plan", "proof",
+        "_status_fd", "_telling", "_uid", "_watch", "environment", "namespaces", "plan", "proof", "streams",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +51,7 @@ class Worker:
         self._egress = egress
         self.plan = plan
         self.environment = environment
+        self.streams = (0, 1, 2)
         self._argv = argv
         self._filter = filter_program
         self._listener = -1
@@ -81,6 +86,7 @@ class Worker:
     def __call__(self, status_fd: int, launcher_pidfd: int) -> "NoReturn":
         """The child's whole life; see `terminal.supervise`."""
         self._status_fd = status_fd
+        hygiene.take_streams(self.streams)
         held = ["survival"]
         if self.namespaces:
             from launcher.jail.namespaces import enter as namespaces

@@ -19,7 +19,7 @@ EXAMPLES = (
     ("paddock exec --list", "the live sessions, with their worktrees and commands"),
     ("paddock exec review -- bash", "look around in the jail that `paddock run --session review` started"),
     ("paddock exec review --cwd src --env CI=1 -- make test", "another directory, one more variable"),
-    ("git diff | paddock exec review -- cat > copy", "pipes and files are the caller's own"),
+    ("git diff | paddock exec review -- cat > copy", "pipes are the caller's own, files stay outside"),
 )
 NOTES = """The command is held exactly as the session's first one: the same namespaces, mounts, Landlock rules, seccomp
 filter, limits and environment. Standard streams, signals, Ctrl-Z and the exit status pass through; when this

@@ -1,0 +1,356 @@
+"""Files, FIFOs and devices that the caller gives as standard streams: their bytes cross, they themselves do not.
+
+Attacked for real, through every stream and by every call that changes a file by its descriptor; what counts is what
+the file outside looks like afterwards.
+"""
+
+import json
+import os
+import shlex
+import signal
+import stat
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.install import base_python
+from tests.support.paddock import Paddock, said
+from tests.support.programs.scene import SWITCHES, Scene
+from tests.support.session import PATIENCE, Session
+
+# Acts on one descriptor; says which went through. What only the file shows is looked at from outside.
+ATTACK = """
+import ctypes, fcntl, json, os, sys
+done = []
+def act(name, call, *arguments):
+    try:
+        call(*arguments)
+    except (OSError, ValueError) as error:
+        return None
+    done.append(name)
+def rewrite(path):
+    fd = os.open(path, os.O_RDWR)
+    os.pwrite(fd, b"agent", 0)
+def overwrite(fd):
+    fcntl.fcntl(fd, fcntl.F_SETFL, 0)
+    os.pwrite(fd, b"agent", 0)
+def mapped(fd):
+    import mmap
+    mmap.mmap(fd, 4)[:4] = b"agen"
+for fd in (0, 1, 2):
+    path = f"/proc/self/fd/{fd}"
+    act(f"fchmod {fd}", os.fchmod, fd, 0o777)
+    act(f"chmod {fd}", os.chmod, path, 0o777)
+    act(f"fchown {fd}", os.fchown, fd, os.getuid(), os.getgid())
+    act(f"utime {fd}", os.utime, fd, (1, 1))
+    act(f"utime by path {fd}", os.utime, path, (1, 1))
+    act(f"setxattr {fd}", os.setxattr, fd, "user.agent", b"1")
+    act(f"setxattr by path {fd}", os.setxattr, path, "user.agent", b"1")
+    act(f"truncate {fd}", os.ftruncate, fd, 0)
+    act(f"truncate by path {fd}", os.truncate, path, 0)
+    act(f"open and truncate {fd}", os.open, path, os.O_WRONLY | os.O_TRUNC)
+    act(f"open and write {fd}", rewrite, path)
+    act(f"overwrite {fd}", overwrite, fd)
+    act(f"map {fd}", mapped, fd)
+    act(f"lock {fd}", fcntl.flock, fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    act(f"list {fd}", os.listdir, fd)
+    act(f"parent {fd}", lambda: os.stat("..", dir_fd=fd))
+with open(sys.argv[1], "w") as file:
+    json.dump(done, file)
+"""
+
+
+def look(path: Path) -> tuple[object, ...]:
+    """What a command could change of something without being given it."""
+    info = path.lstat()
+    return info.st_mode, info.st_uid, int(info.st_mtime) > 1, os.listxattr(path, follow_symlinks=False)
+
+
+def words(scene: Scene) -> list[str | Path]:
+    """The attack, which leaves its list in the worktree."""
+    return [base_python(), "-I", "-S", "-c", ATTACK, scene.area / "done"]
+
+
+@contextmanager
+def opened(path: Path, flags: int) -> Iterator[int]:
+    """A descriptor of the caller's."""
+    fd = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def shown(scene: Scene, *command: str) -> str:
+    """The line of sh(1) that runs a command in the jail."""
+    return shlex.join(scene.command(command, "--worktree", scene.repo.one))
+
+
+def through(scene: Scene) -> list[str]:
+    """What the attack says that it did to more than pipes: those have modes and owners of their own."""
+    done = json.loads((scene.area / "done").read_text())
+    own = ("fchmod", "chmod", "fchown", "utime", "utime by path", "open and", "lock")
+    return [name for name in done if not name.startswith(own)]
+
+
+def test_files_of_the_caller_are_out_of_reach(scene: Scene) -> None:
+    """No mode, time, attribute or byte of them changes but by what is written to the stream."""
+    paths = [scene.place / name for name in ("input", "output", "log")]
+    for path in paths:
+        path.write_text("of the caller\n")
+    scene.own(scene.place)
+    before = [look(path) for path in paths]
+    with (
+        opened(paths[0], os.O_RDONLY) as zero,
+        opened(paths[1], os.O_WRONLY | os.O_APPEND) as one,
+        opened(paths[2], os.O_RDWR | os.O_APPEND) as two,
+        scene.start(words(scene), stdin=zero, stdout=one, stderr=two) as process,
+    ):
+        assert process.wait(PATIENCE) == 0, paths[2].read_text()
+    assert [look(path) for path in paths] == before
+    assert [path.read_text() for path in paths[:2]] == ["of the caller\n"] * 2
+    first, *further = paths[2].read_text().splitlines()
+    assert first == "of the caller"
+    assert all(line.startswith("paddock: warning: ") for line in further)
+    assert through(scene) == []
+
+
+def test_fifos_of_the_caller_are_out_of_reach(scene: Scene) -> None:
+    """A FIFO with a name has a mode and times, and can be opened once more."""
+    fifo = scene.place / "fifo"
+    os.mkfifo(fifo)
+    scene.own(fifo)
+    before = look(fifo)
+    with (
+        opened(fifo, os.O_RDWR) as end,
+        scene.start(words(scene), stdin=end, stdout=end, stderr=subprocess.PIPE) as process,
+    ):
+        _, complaint = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, complaint
+        os.set_blocking(end, False)
+        with pytest.raises(BlockingIOError):
+            os.read(end, 10)
+    assert look(fifo) == before
+    assert through(scene) == []
+
+
+def test_devices_are_the_jails_own(scene: Scene) -> None:
+    """Mode and times of the machine's /dev/null stay what they are, for root, too, and the streams work."""
+    before = look(Path("/dev/null"))
+    check = f"{shlex.join(map(str, words(scene)))}; cat; echo x; printf %s done >{scene.area}/said"
+    try:
+        process = scene.start(
+            ["sh", "-c", check], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        assert process.wait(PATIENCE) == 0
+        after = look(Path("/dev/null"))
+    finally:
+        if os.geteuid() == 0:
+            os.chmod("/dev/null", 0o666)
+    assert after == before
+    done = json.loads((scene.area / "done").read_text())
+    assert not [name for name in done if name.startswith(("fchmod", "chmod", "fchown", "utime", "setxattr"))]
+    assert (scene.area / "said").read_text() == "done"
+
+
+def test_devices_of_every_jail_are_what_they_are(scene: Scene) -> None:
+    """/dev/full takes nothing, /dev/zero gives zeros."""
+    with opened(Path("/dev/full"), os.O_WRONLY) as full, opened(Path("/dev/zero"), os.O_RDONLY) as zero:
+        line = "head -c 3 | od -An -c >&2; cat script"
+        (scene.area / "script").write_text("x")
+        process = scene.start(["sh", "-c", line], stdin=zero, stdout=full, stderr=subprocess.PIPE)
+        complaint = process.communicate(timeout=PATIENCE)[1].decode()
+    assert process.returncode == 1
+    assert "\\0  \\0  \\0" in complaint
+    assert "No space left on device" in complaint
+
+
+@pytest.mark.parametrize("stream", ["stdin", "stdout"])
+def test_what_is_no_stream_is_refused(scene_of_user: Scene, stream: str) -> None:
+    """A directory would be a way out of the view, and by a pidfd processes are signalled."""
+    scene = scene_of_user
+    for fd in (os.open(scene.place, os.O_PATH), os.pidfd_open(os.getpid()), os.eventfd(1)):
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, stream: fd}
+        process = scene.start(words(scene), stderr=subprocess.PIPE, **streams)
+        directory = stat.S_ISDIR(os.fstat(fd).st_mode)
+        os.close(fd)
+        complaint = process.communicate(timeout=PATIENCE)[1].decode()
+        assert not (scene.area / "done").exists()
+        if directory:  # the interpreter itself will not start with one
+            assert process.returncode != 0
+        else:
+            assert (process.returncode, said(complaint).reference) == (125, "stream-unusable")
+
+
+# The allowed twins
+
+
+def run_script(scene: Scene, script: str, *options: str) -> "subprocess.CompletedProcess[str]":
+    """Runs a script of bash(1) in a directory of the caller's, outside of every jail."""
+    scene.own(scene.place)
+    return scene.who.run(["bash", *options, "-c", script], cwd=scene.place, env=scene.environment(), timeout=120)
+
+
+def output(path: Path) -> str:
+    """What is in a file, without what Paddock itself says."""
+    return "".join(line for line in path.read_text().splitlines(True) if not line.startswith("paddock: "))
+
+
+def test_bytes_cross_in_order(scene: Scene) -> None:
+    """A large file in, the same out; output and errors of one file stay in order; positions are the caller's."""
+    big = os.urandom(3_000_000)
+    (scene.place / "big").write_bytes(big)
+    count = shown(scene, "sh", "-c", "for i in 1 2 3 4 5 6; do echo $i; echo e$i >&2; done")
+    script = f"""
+    {shown(scene, "cat")} <big >copy
+    {{ echo before; {count}; echo after; }} >log 2>&1; echo first >>log
+    printf '1\\n2\\n3\\n' >three; {{ {shown(scene, "sh", "-c", "read line")}; cat; }} <three >rest
+    {{ {shown(scene, "true")}; wc -c; }} <big >unread
+    """
+    ended = run_script(scene, script, "-e")
+    assert ended.returncode == 0, ended.stderr
+    assert (scene.place / "copy").read_bytes() == big
+    lines = [f"{e}{i}" for i in range(1, 7) for e in ("", "e")]
+    assert output(scene.place / "log").split() == ["before", *lines, "after", "first"]
+    assert (scene.place / "rest").read_text() == "2\n3\n"
+    assert (scene.place / "unread").read_text().strip() == str(len(big))
+
+
+def test_fifos_carry_bytes_and_broken_pipes(scene_of_user: Scene) -> None:
+    """A FIFO is a stream like another; whoever writes into one whose reader has gone hears of it."""
+    scene = scene_of_user
+    script = f"""
+    mkfifo one two three
+    cat <two >copy & {shown(scene, "tr", "a", "b")} <one >two & echo aaa >one; wait
+    {{ yes; echo "${{PIPESTATUS[0]}} $?" >status; }} >three 2>&- & {shown(scene, "head", "-n1")} <three >head; wait
+    head -n1 <two >taken & {shown(scene, "yes")} >two; echo "${{PIPESTATUS[0]}}" >broken; wait
+    """
+    ended = run_script(scene, script)
+    assert (scene.place / "copy").read_text() == "bbb\n", ended.stderr
+    assert (scene.place / "head").read_text() == "y\n"
+    assert (scene.place / "status").read_text().split()[-1] in ("141", "1")
+    assert (scene.place / "taken").read_text() == "y\n"
+    assert (scene.place / "broken").read_text() == "141\n"
+
+
+@pytest.mark.parametrize("bound", ["ulimit -f 8", "true"])
+def test_a_file_that_takes_no_more_is_told(scene_of_user: Scene, bound: str) -> None:
+    """Whether the caller's limit or the session's: the command is ended by SIGPIPE, or its success is none."""
+    scene = scene_of_user
+    limit = ("--limit", "file_size=8192") if bound == "true" else ()
+    for command, status in ((("head", "-c", "9000", "/dev/zero"), 125), (("yes",), 141)):
+        line = shlex.join(scene.command(command, "--worktree", scene.repo.one, *limit))
+        ended = run_script(scene, f"{bound}; {line} >file 2>errors; echo $?; cat errors")
+        assert ended.stdout.splitlines()[0] == str(status), ended
+        assert "standard output did not take all that the command wrote [output-lost]" in ended.stdout
+        assert (scene.place / "file").stat().st_size == 8192
+
+
+def carriers(file: Path) -> list[int]:
+    """The processes that carry a file: they lead a session of their own and have it open."""
+    found = []
+    for pid in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()):
+        try:
+            links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+        except OSError:  # it has ended, or is another user's
+            continue
+        if str(file) in links and os.getsid(pid) == pid:
+            found.append(pid)
+    return found
+
+
+def test_what_was_written_survives_sigkill_of_the_launcher(scene: Scene) -> None:
+    """Nothing stays (that is looked at after every test), and what the command has said by then is in the file."""
+    for fifo in ("input", "errors"):
+        os.mkfifo(scene.place / fifo)
+    scene.own(scene.place)
+    with opened(scene.place / "input", os.O_RDWR) as zero, opened(scene.place / "errors", os.O_RDWR) as end:
+        target = os.open(scene.place / "file", os.O_WRONLY | os.O_CREAT, 0o666)
+        line = "echo said; echo said >&2; exec sleep 600"
+        with scene.start(["sh", "-c", line], stdin=zero, stdout=target, stderr=end) as process:
+            while b"said" not in os.read(end, 65536):
+                continue
+            process.kill()
+            process.wait(PATIENCE)
+        os.close(target)
+    assert (scene.place / "file").read_text() == "said\n"
+
+
+def test_a_carrier_that_is_killed_is_told(scene_of_user: Scene) -> None:
+    """The command loses its streams, and the status is no success."""
+    scene = scene_of_user
+    scene.own(scene.place)
+    with opened(scene.place / "file", os.O_RDWR | os.O_CREAT) as file:
+        process = scene.start(
+            ["sh", "-c", "echo ready >&2; cat; exit 0"], stdin=subprocess.PIPE, stdout=file, stderr=subprocess.PIPE
+        )
+        assert process.stderr is not None
+        while b"ready" not in process.stderr.readline():
+            continue
+        (carrier,) = carriers(scene.place / "file")
+        os.kill(carrier, signal.SIGKILL)
+        complaint = process.communicate(timeout=PATIENCE)[1].decode()
+    assert (process.returncode, said(complaint).reference) == (125, "output-lost")
+
+
+# Further commands
+
+
+@pytest.fixture
+def session(scene: Scene) -> Iterator[Session]:
+    """A session on each backend."""
+    env, options = SWITCHES[scene.backend]
+    paddock = Paddock(scene.who, scene.installed, scene.place, scene.repo.one, scene.repo.main, {})
+    with Session(paddock, env, options=options) as live:
+        yield live
+
+
+def test_files_of_a_further_commands_caller_are_out_of_reach(scene: Scene, session: Session) -> None:
+    """The same for `paddock exec`, and its bytes cross as well."""
+    paths = [scene.place / name for name in ("input", "output")]
+    for path in paths:
+        path.write_text("of the caller\n")
+    scene.own(scene.place)
+    before = [look(path) for path in paths]
+    line = shlex.join(session.words(*words(scene)))
+    ended = run_script(scene, f"{line} <input >>output 2>>output")
+    assert ended.returncode == 0, paths[1].read_text()
+    assert [look(path) for path in paths] == before
+    assert [path.read_text() for path in paths] == ["of the caller\n"] * 2
+    assert through(scene) == []
+    twin = shlex.join(session.words("sh", "-c", "cat; echo error >&2"))
+    assert run_script(scene, f"{twin} <input >>output 2>&1").returncode == 0
+    assert paths[1].read_text() == "of the caller\nof the caller\nerror\n"
+
+
+def test_what_a_further_command_leaves_goes_on_writing(scene: Scene, session: Session) -> None:
+    """The caller has its exit status at once, and the file what comes later, until the session ends."""
+    for fifo in (scene.area / "go", scene.place / "output"):
+        os.mkfifo(fifo)
+    scene.own(scene.area)
+    late = f"(read word <{scene.area}/go; echo $word) 2>/dev/null & echo now"
+    line = shlex.join(session.words("sh", "-c", late))
+    with subprocess.Popen(["cat", scene.place / "output"], stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        ended = run_script(scene, f"{line} >output")
+        assert (ended.returncode, reader.stdout.readline()) == (0, "now\n"), ended
+        (scene.area / "go").write_text("late\n")
+        assert reader.stdout.readline() == "late\n"
+        flood = shlex.join(session.words("sh", "-c", "yes 2>/dev/null &"))
+        assert run_script(scene, f"{flood} >/dev/full; {flood} >flood").returncode == 0
+        session.end()
+        assert reader.stdout.read() == ""
+
+
+def test_files_of_a_further_command_are_bounded_as_the_session_says(scene_of_user: Scene) -> None:
+    """What is written for it counts as if it wrote itself."""
+    scene = scene_of_user
+    env, options = SWITCHES[scene.backend]
+    paddock = Paddock(scene.who, scene.installed, scene.place, scene.repo.one, scene.repo.main, {})
+    with Session(paddock, env, options=(*options, "--limit", "file_size=8192")) as session:
+        ended = run_script(scene, f"{shlex.join(session.words('yes'))} >file; echo $?")
+    assert ended.stdout == "141\n", ended
+    assert (scene.place / "file").stat().st_size == 8192
