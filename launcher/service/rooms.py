@@ -52,7 +52,7 @@ class Rooms:
         from launcher.vcs import guarded_files, written
 
         directory = os.path.realpath(self.runtime)
-        if tree := written.around(directory, self._places.state):
+        if tree := written.agents_tree(directory, self._places.state):
             raise Refusal(
                 "service-socket",
                 f"the control socket cannot lie in {directory}",
