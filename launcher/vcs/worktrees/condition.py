@@ -250,7 +250,7 @@ def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
     head = found.out.decode("ascii").strip() or None
     # Without --ignore-submodules git would start itself in directories whose git directory an agent may have made.
     words = ("status", "--porcelain=v2", "-z", "--no-renames", "--ignore-submodules=all", "--untracked-files=normal",
-             "--ignored=traditional")  # fmt: skip
+             "--ignored=matching")  # fmt: skip
     records = patience.run(git, *words).out.split(b"\0")
     large_ones = _large(git, records, os.fspath(part.path))
     changed = [os.fsdecode(record.split(b" ", _PATH_AT[record[:2]])[-1]) for record in records
