@@ -21,7 +21,7 @@ from tests.support.paddock import Paddock
 _SCRIPT = """
 seq 20 >a; printf '*.x filter=user\\n' >.gitattributes; echo one >b.x; git add .; git commit -q -m 'main: Numbers.'
 git -C ../one reset -q --hard main; rm ../one/file
-git config filter.user.smudge 'touch SMUDGED; cat'
+git config filter.user.smudge 'tee smudged'
 """
 _TRUNK = "sed -i 's/^3$/three/' a; echo two >b.x; git commit -q -a -m 'main: Three.'; git rev-parse HEAD"
 _AGENT = """
