@@ -38,7 +38,8 @@ def migrate(quarantine: str, common: str, step: Callable[[str], None]) -> None:
 def _copy(source: str, directory: str, name: str, mode: int) -> None:
     # git's own name for a pack that is not finished: `git gc` removes it when it is left.
     temporary = f"{directory}/tmp_pack_{os.urandom(8).hex()}"
-    with open(source, "rb") as reader:
+    # What git in its jail has left there: a file, or it is refused (ELOOP).
+    with os.fdopen(os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as reader:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             size = os.fstat(reader.fileno()).st_size
