@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from launcher.session import cache, planning, run
 from launcher.session.learning import Wants
 from launcher.session.places import Places
+from launcher.vcs.quarantine.inside import Inside
 from policy import promises, proposal
 from policy.errors import Refusal
 from policy.plan import Plan, beneath
@@ -174,10 +175,12 @@ class Teacher:
             above.append(missing)
             missing = os.path.dirname(missing)
         for directory in reversed(above):
-            os.mkdir(directory)
-        self._made += reversed(above)
+            with Inside(os.path.dirname(directory)) as holder:
+                holder.create_directory(os.path.basename(directory))
+            self._made.append(directory)
         if line.prepare == "file":
-            os.close(os.open(line.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+            with Inside(os.path.dirname(line.path)) as holder:
+                holder.create(os.path.basename(line.path), b"")
             self._made.append(line.path)
 
     def _unmake(self, lines: list[Line]) -> None:
@@ -187,10 +190,13 @@ class Teacher:
             if any(beneath(keep, path) for keep in kept):
                 continue
             self._made.remove(path)
-            if os.path.isdir(path) and not os.listdir(path):
-                os.rmdir(path)
-            elif os.path.isfile(path) and not os.path.getsize(path):
-                os.unlink(path)
+            name = os.path.basename(path)
+            # The command could write there: a link on the way to it is its own, and what is not empty is in use.
+            with suppress(OSError), Inside(os.path.dirname(path)) as holder:
+                if holder.is_directory(name):
+                    holder.remove_directory(name)
+                elif holder.read(name, 0) == b"":
+                    holder.remove(name)
 
 
 @contextmanager

@@ -1,11 +1,14 @@
 """From what was missed to grants: few, narrow, and nothing that opens a secret."""
 
 import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.session.places import places
+from launcher.session.teach import Teacher
 from policy import promises
 from policy.plan import VERSION, Plan, beneath
 from policy.proposal import Line, Missed, Standing, propose, toml, widened
@@ -101,3 +104,22 @@ def test_every_wish_is_covered_by_some_line(wishes: list[Missed]) -> None:
     for key in ("read", "write"):
         expected = [line.path for line in lines if line.standing is Standing.PROPOSED and line.key == key]
         assert table.get(key, []) == expected
+
+
+def test_what_was_made_for_a_trial_is_not_removed_through_a_link(tmp_path: Path) -> None:
+    """The command could write there, and has put a link in the place of a directory: what it leads to stays."""
+    other = tmp_path / "other"
+    (other / "inner").mkdir(parents=True)
+    (other / "file").touch()
+    made = tmp_path / "made"
+    (made / "own").mkdir(parents=True)
+    (made / "empty").touch()
+    (made / "used").write_text("x")
+    (made / "way").symlink_to(other)
+    (made / "link").symlink_to(other / "inner")
+    teacher = Teacher({}, ["true"], str(tmp_path), places({"HOME": str(tmp_path)}), {})
+    names = ("way/inner", "way/file", "link", "own", "empty", "used")
+    teacher._made = [str(made / name) for name in names]
+    teacher._unmake([])
+    assert sorted(path.name for path in made.iterdir()) == ["link", "used", "way"]
+    assert sorted(path.name for path in other.iterdir()) == ["file", "inner"]
