@@ -266,6 +266,23 @@ def test_a_session_goes_on_from_signed_commits_of_submodules(planted: Planted) -
         assert _host(here, "rev-parse", "HEAD:library") == _host(here, "-C", "library", "rev-parse", "HEAD")
 
 
+def test_what_is_signed_never_lies_where_tmpdir_leads(here: Paddock, keys: Path) -> None:
+    """It is a file that git writes for the programme that signs: in the worktree, a session could exchange it."""
+    temporary = here.worktree / "tmp"
+    temporary.mkdir()
+    here.who.give(temporary)
+    program = keys / "signs"
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >>{keys}/asked\nexec ssh-keygen "$@"\n')
+    program.chmod(0o755)
+    _host(here, "config", "gpg.ssh.program", str(program))
+    work = "date >one; git add one; git commit -q -m one"
+    ended = here.run("--sign", "--", "sh", "-c", work, env={"TMPDIR": str(temporary)})
+    assert "Good" in here.who.run(["git", "verify-commit", "HEAD"], cwd=here.worktree).stderr, ended
+    asked = (keys / "asked").read_text().splitlines()
+    assert [word for word in asked if "signing_buffer" in word and str(here.worktree) not in word] != []
+    assert [word for word in asked if str(here.worktree) in word] == []
+
+
 def test_what_cannot_be_signed_as_it_is_is_not_taken(here: Paddock, keys: Path) -> None:
     """Without the key, with a programme or a setting out of the worktree: nothing moves, nothing there is executed."""
     before = _host(here, "rev-parse", "HEAD")

@@ -21,6 +21,9 @@ _NAMING = (
 )
 """Keys that may name a programme or a file to sign with."""
 
+_TEMPORARY = ("TMPDIR", "TMP", "TEMP")
+"""They may lead into a tree of an agent's, and git writes a file there that holds what is to be signed."""
+
 
 class AsUser(NamedTuple):
     """How the user's git is called on one repository.
@@ -59,7 +62,9 @@ def prepare(git_dir: str, common_dir: str, worktree: str) -> AsUser:
     path = ":".join(
         entry for entry in os.environ.get("PATH", os.defpath).split(":") if entry.startswith("/") and not agents(entry)
     )
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {"PATH": path}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("GIT_") and name not in _TEMPORARY
+    } | {"PATH": path}
     words = (git, f"--git-dir={git_dir}", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false")
     listed = subprocess.run(
         [*words, "config", "--list", "--includes", "--show-origin", "--null"],
