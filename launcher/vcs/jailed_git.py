@@ -21,8 +21,8 @@ from launcher.vcs import hardening
 from launcher.vcs.git import TIMEOUT, Completed, Git, GitFailed
 from launcher.vcs.quarantine.settings import quoted
 from launcher.vcs.skeleton import COPIED, Skeleton
-from policy.errors import EXIT_REFUSED
-from policy.plan import SYSTEM_PATH
+from policy.errors import EXIT_REFUSED, Refusal
+from policy.plan import SYSTEM_PATH, beneath
 
 _WITHOUT_FILES = frozenset(
     {"cat-file", "config", "count-objects", "diff-tree", "for-each-ref", "ls-files", "ls-tree",
@@ -107,6 +107,13 @@ class JailedGit(Git):
         program = shutil.which("git", path=SYSTEM_PATH)
         if program is None:
             raise GitFailed("git-missing", arguments, self.git_dir, f"there is no git in {SYSTEM_PATH}", status=None)
+        if beneath(self.work_tree, "/dev"):
+            raise Refusal(
+                "worktree-place",
+                f"no jail can show the files in {self.work_tree}",
+                context="a jail has a /dev of its own, and git works on files in a jail only",
+                hint="move the repository to another place",
+            )
         skeleton = self.skeleton()
         if arguments[0] == "status" or "HEAD" in arguments:
             skeleton.point(super().run("rev-parse", "--verify", "--quiet", "HEAD", ok=(0, 1)).out.decode().strip())

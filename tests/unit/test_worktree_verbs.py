@@ -129,6 +129,16 @@ def test_a_filter_of_the_users_own_runs_only_when_it_is_named(place: Place, caps
         worktree.main(["add", "three", "--filter", "up", "--path", "../shared/three"])
     assert raised.value.reference == "worktree-filter"
     assert not list((place.root / "shared").iterdir())
+    (place.root / "elsewhere").mkdir()
+    (place.root / "shared/link").symlink_to(place.root / "elsewhere")
+    (place.root / "mine").symlink_to(place.root / "elsewhere")
+    with pytest.raises(Refusal) as raised:
+        worktree.main(["add", "five", "--path", "../shared/link/five"])
+    assert raised.value.reference == "worktree-place"
+    assert raised.value.hint.endswith(f"--path {place.root}/elsewhere/five")
+    assert not list((place.root / "elsewhere").iterdir())
+    parsed(capsys, "add", "five", "--path", "../mine/five")  # a link of the user's own
+    (place.root / "shared/link").unlink()
     parsed(capsys, "add", "three", "--path", "../shared/three")
     assert (place.root / "shared/three/file").read_text() == "app\n"
 

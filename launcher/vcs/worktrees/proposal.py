@@ -4,12 +4,15 @@ import os
 import time
 from pathlib import Path
 
+from launcher.vcs import written
 from launcher.vcs.checkout import Checkout
+from launcher.vcs.disk import Names
 from launcher.vcs.git import Git
 from launcher.vcs.worktrees import files, modules, naming
 from launcher.vcs.worktrees.models import Part, State, Unpopulated, Worktree
 from launcher.vcs.worktrees.request import Options
-from policy.errors import Refusal
+from policy.errors import Refusal, printable
+from policy.pasted import quoted
 from policy.plan import beneath
 
 
@@ -91,9 +94,20 @@ def place(parent: Checkout, wanted: str | None, name: str) -> str:
     """
     path = os.path.abspath(wanted) if wanted is not None else naming.sibling(parent.root, parent.common_dir, name)
     above = os.path.dirname(path)
-    canonical = os.path.join(os.path.realpath(above), os.path.basename(path))
-    if not os.path.isdir(above):
+    trail = Names().walk(above)
+    if trail.canonical is None or not os.path.isdir(trail.canonical):
         raise Refusal("worktree-place", f"{above} is not a directory", hint="make it first, or name another --path")
+    for link, target in trail.links:
+        tree = written.agents_tree(os.path.dirname(link))
+        if tree:
+            itself = os.path.join(trail.canonical, os.path.basename(path))
+            raise Refusal(
+                "worktree-place",
+                f"{path} is reached through a link that a session could have set",
+                context=f"{printable(link)} leads to {printable(target)}, and commands in jails could write {tree}",
+                hint=f"name the place itself, if it is meant: --path {quoted(itself)}",
+            )
+    canonical = os.path.join(trail.canonical, os.path.basename(path))
     if os.path.lexists(canonical):
         raise Refusal(
             "worktree-exists",
