@@ -37,6 +37,9 @@ if TYPE_CHECKING:
         def descriptors(self) -> tuple[int, ...]:
             """What `enter`, which closes them, and the guard need."""
 
+        def separate(self) -> int:
+            """Keeps the next child apart from other commands. Returns this process's id as that child sees it."""
+
         def guard(self, plan: Plan, status_fd: int) -> "Guard | None":
             """The guard of one more command, in the backend that has one. In the command's parent."""
 
@@ -141,7 +144,7 @@ class _Minder:
                 return
         signals = init.open_signals()
         guard = self._jail.guard(self._plan, self._connection)
-        own = os.getpid()
+        own = self._jail.separate()
         self._command = os.fork()
         if self._command == 0:
             self._run_command(terminal, own, guard)

@@ -69,7 +69,7 @@ class Jailed(Worker):
         self._status_fd = status_fd
         self._telling = seccomp_log.telling if telling else None
         self._egress = start.Egress.of_inside(proxy, channel) if channel != -1 else None
-        self._limits = self._watch = None
+        self._limits = self._watch = self._bubblewrap = None
         self._bwrap, self._listener, self._held = "", -1, ()
         self._operations, self.namespaces = (), namespaces.flags(found)
 

@@ -32,8 +32,9 @@ class Worker:
     """
 
     __slots__ = (
-        "_argv", "_bwrap", "_code", "_egress", "_filter", "_gid", "_held", "_limits", "_listener", "_operations",
-        "_status_fd", "_telling", "_uid", "_watch", "environment", "namespaces", "plan", "proof", "streams",
+        "_argv", "_bubblewrap", "_bwrap", "_code", "_egress", "_filter", "_gid", "_held", "_limits", "_listener",
+        "_operations", "_status_fd", "_telling", "_uid", "_watch", "environment", "namespaces", "plan", "proof",
+        "streams",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +64,7 @@ class Worker:
         self._operations: tuple[Operation, ...] = ()
         self.namespaces = 0
         self._bwrap = ""
+        self._bubblewrap: Jail | None = None
         self._watch: type[Watch] | None = None
         self._telling: Callable[[bytes], bytes] | None = None
         if promises.has_mounts(plan.backend):
@@ -95,7 +97,7 @@ class Worker:
             facts = namespaces.enter(self.plan, self._operations, uid=self._uid, gid=self._gid)
             status.send_report(status_fd, facts)
             held += [name for name, state, _ in facts if state == "held"]
-        bubblewrap = self._bubblewrap()
+        bubblewrap = self._bubblewrap = self._bubblewrapped()
         if bubblewrap is not None:
             status.send_report(status_fd, bubblewrap.facts)
             held += [name for name, state, _ in bubblewrap.facts if state == "held"]
@@ -113,7 +115,7 @@ class Worker:
             launcher_pidfd,
             start,
             pid_namespace=pid_namespace,
-            attend=guard.serve if guard else None,
+            attend=guard.serve if guard else bubblewrap.on_command if bubblewrap else None,
             further=(self._listener, self._serve),
             end=bubblewrap.end if bubblewrap is not None else None,
         )
@@ -121,6 +123,8 @@ class Worker:
     def start(self, guard: "Guard | None" = None) -> "NoReturn":
         """Turns the command's process into the command."""
         status_fd = self._status_fd
+        if self._bubblewrap is not None:
+            self._bubblewrap.join_user()
 
         def report(facts: enter.Facts) -> None:
             status.send_report(status_fd, facts)
@@ -153,13 +157,15 @@ class Worker:
 
     def _serve(self, connection: int, parent: int) -> "NoReturn":
         """Serves a client of the control socket, in a process of its own; see `init.run_init`."""
+        if self._bubblewrap is not None:
+            self._bubblewrap.join_user()
         _load(*self._code)
         from launcher.jail import minder
 
         inside = promises.has_mounts(self.plan.backend)
         minder.run(connection, self, uid=self._uid, pid_namespace=inside)
 
-    def _bubblewrap(self) -> "Jail | None":
+    def _bubblewrapped(self) -> "Jail | None":
         """Into the namespaces that bubblewrap makes, in the backend that has it."""
         if self.plan.backend != promises.BUBBLEWRAP:
             return None
@@ -199,6 +205,15 @@ class Worker:
             return None
         return Guard(plan, status_fd, addresses, self._status_fd)
 
+    def separate(self) -> int:
+        """Keeps the next child, a further command, apart from the others. Returns this process's id as it sees it."""
+        if self.plan.backend != promises.BUBBLEWRAP:
+            return os.getpid()  # each has a Landlock domain of its own
+        from launcher.jail.bubblewrap import process
+
+        process.separate(self._filter, self.plan.limits, last=True)
+        return 0
+
     def enter(
         self,
         plan: Plan,
@@ -213,6 +228,10 @@ class Worker:
         """Turns this process into a jailed command: the session's first one, or a further one; see `enter.enter`."""
         if self._limits is not None:
             self._limits.enter()
+        if plan.backend == promises.BUBBLEWRAP:
+            from launcher.jail.bubblewrap import process
+
+            process.own_proc()
         enter.enter(
             plan,
             argv,

@@ -26,7 +26,8 @@ filter, limits and environment. Standard streams, signals, Ctrl-Z and the exit s
 process ends, so does the command. At a terminal it gets one of its own; where its output goes elsewhere (| less), the
 keys do not reach it. What the command leaves in the background lives as long as the session. The
 session ends with its first command, and every further command with it (status 137). Commands of one session
-see each other, and cannot signal or trace each other."""
+cannot trace each other, nor, with bubblewrap or from Linux 6.12 on, signal each other; with bubblewrap they do not
+even see each other."""
 
 TERMINAL_VARIABLES = ("TERM", "COLORTERM")
 """They describe the terminal in front of the caller, which may be another one than the session was started at."""

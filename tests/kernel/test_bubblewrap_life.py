@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from launcher.jail import processes
 from tests.support import paddock as paddocks
 from tests.support.console import CTRL_C, CTRL_D, CTRL_Z, SHELL, Console
 from tests.support.features import need
 from tests.support.identity import Who
 from tests.support.install import Installed
 from tests.support.paddock import Paddock
+from tests.support.session import Session
 from tests.support.wrapped import BACKEND, PATIENCE, below, content, run
 
 
@@ -268,3 +270,30 @@ def test_further_commands_run_in_the_same_jail(user_paddock: Paddock) -> None:
         finally:
             process.stdin.close()
             process.wait(PATIENCE)
+
+
+def test_of_further_commands_nothing_stays_but_what_they_left(user_paddock: Paddock) -> None:
+    """What keeps a command's processes together ends with the last of them; a daemon of one lives on."""
+    with Session(user_paddock, options=BACKEND) as session:
+        before = set(below(session.process.pid))
+        assert session.run("sh", "-c", "sleep 600 >/dev/null 2>&1 & echo done").stdout == "done\n"
+        assert session.run("true").returncode == 0
+        (daemon,) = [pid for pid in below(session.process.pid) if content(pid, "cmdline").startswith(b"sleep\0")]
+        first = processes.parent(daemon)
+        for pid in set(below(session.process.pid)) - before - {daemon, first}:
+            assert ended(pid), content(pid, "cmdline")
+        assert content(daemon, "cmdline") != b""
+        os.kill(daemon, signal.SIGKILL)
+        assert ended(first)
+
+
+def ended(pid: int) -> bool:
+    """Whether a process ends, or has done so."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([pidfd], [], [], PATIENCE)[0])
+    finally:
+        os.close(pidfd)

@@ -1,16 +1,22 @@
 """Nothing inside reaches the control socket, and no client can stop the init."""
 
+import json
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
 from launcher.jail import init, request
 from tests.support import paddock as paddocks
+from tests.support.install import base_python
 from tests.support.paddock import Paddock
+from tests.support.programs.scene import SWITCHES, Scene
 from tests.support.session import PATIENCE, Session
+from tests.support.wrapped import below, content
 
 
 @pytest.fixture
@@ -229,3 +235,97 @@ def test_no_other_session_gives_it_orders(paddock: Paddock, of: str, by: str) ->
         moved.rename(path)
         assert ended.stdout in ("refused\n", "hung up on\n", "ConnectionResetError\n", "PermissionError\n"), ended
         assert session.run("true").returncode == 0
+
+
+# Becomes what the first line of its input says. A victim lives until its input ends. The other one tries itself on
+# every process that can be named: those of /proc, and every number that one of the commands has.
+PART = """
+import ctypes, json, os, signal, sys
+print("ready", flush=True)
+part, *words = sys.stdin.readline().split()
+if part == "victim":
+    sys.stdin.read()
+    print("whole", flush=True)
+    sys.exit()
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+done = []
+def act(name, call, *arguments):
+    try:
+        if call(*arguments) != -1:
+            done.append(name)
+    except OSError:
+        pass
+word = ctypes.create_string_buffer(8)
+vector = (ctypes.c_size_t * 2)(ctypes.addressof(word), 8)
+targets = {int(name) for name in words}
+for pid in sorted(targets | {int(name) for name in os.listdir("/proc") if name.isdigit()}):
+    if pid in (1, os.getpid()):
+        continue
+    act(f"seize {pid}", libc.ptrace, 0x4206, pid, None, None)
+    act(f"memory {pid}", libc.process_vm_readv, pid, vector, 1, vector, 1, 0)
+    act(f"mem {pid}", lambda: open(f"/proc/{pid}/mem", "r+b", 0).close())
+    for name in ("environ", "maps"):  # those of the kernel's own threads can be opened, and are empty
+        act(f"{name} {pid}", lambda: 0 if open(f"/proc/{pid}/{name}", "rb", 0).read(1) else -1)
+    for fd in (0, 1, 2):
+        act(f"truncate {fd} {pid}", lambda: open(f"/proc/{pid}/fd/{fd}", "r+b", 0).truncate(0))
+    if pid in targets:
+        act(f"signal {pid}", os.kill, pid, signal.SIGKILL)
+        act(f"signal thread {pid}", libc.syscall, 200 if os.uname().machine == "x86_64" else 130, pid, 9)
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        continue
+    act(f"descriptor {pid}", libc.syscall, 438, pidfd, 1, 0)
+    if pid in targets:
+        act(f"signal by pidfd {pid}", signal.pidfd_send_signal, pidfd, signal.SIGKILL)
+print(json.dumps(done), flush=True)
+"""
+
+
+@pytest.mark.parametrize("order", ["first on further", "further on first", "further on further"])
+def test_commands_of_a_session_cannot_touch_each_other(scene: Scene, order: str) -> None:
+    """None is signalled, traced, read or written by another one, whichever of them came first."""
+    env, options = SWITCHES[scene.backend]
+    paddock = Paddock(scene.who, scene.installed, scene.place, scene.repo.one, scene.repo.main)
+    command = (base_python(), "-I", "-S", "-c", PART)
+    with ExitStack() as stack:
+        session = stack.enter_context(Session(paddock, env, command, options))
+        further = [stack.enter_context(session.start(*command)) for _ in range(order.count("further"))]
+        for process in further:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+        attacking, attacked = {
+            "first on further": (session.process, further[0]),
+            "further on first": (further[0], session.process),
+            "further on further": (further[0], further[-1]),
+        }[order]
+        seen = [number for pid in below(session.process.pid) for number in numbers(pid)]
+        say(attacked, "victim")
+        say(attacking, "hostile", *map(str, seen))
+        assert attacking.stdout is not None
+        done = json.loads(attacking.stdout.readline())
+        assert attacked.stdin is not None
+        assert attacked.stdout is not None
+        attacked.stdin.close()
+        assert attacked.stdout.read() == b"whole\n"
+        for process in further:
+            assert process.stdin is not None
+            process.stdin.close()
+    assert done == []
+
+
+def say(process: "subprocess.Popen[bytes]", *words: str) -> None:
+    """Writes a line to a process."""
+    assert process.stdin is not None
+    process.stdin.write(" ".join(words).encode() + b"\n")
+    process.stdin.flush()
+
+
+def numbers(pid: int) -> list[int]:
+    """The process ids of a command of `PART`, in each of its namespaces but those in which it is the first."""
+    if b"\0-c\0" not in content(pid, "cmdline") or b"paddock" in content(pid, "cmdline"):
+        return []
+    lines = content(pid, "status").decode().splitlines()
+    (line,) = [line for line in lines if line.startswith("NSpid:")]
+    return [number for number in map(int, line.split()[1:]) if number != 1]

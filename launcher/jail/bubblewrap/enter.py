@@ -22,10 +22,6 @@ from launcher.lean import os
 from policy.errors import Refusal
 from policy.plan import Plan
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 Facts = tuple[tuple[str, str, str], ...]
 """(row of policy.promises or name of a layer, "held" | "not held" | "layer", detail)."""
 
@@ -38,13 +34,17 @@ class Jail:
     Attributes:
         facts: for the ledger.
         end: ends all its processes and waits for them.
+        on_command: to be called with the process id of the next child, which is the command's, when it has been made.
+        join_user: to be called by every child, first of all.
     """
 
-    __slots__ = ("end", "facts")
+    __slots__ = ("end", "facts", "join_user", "on_command")
 
-    def __init__(self, facts: Facts, end: "Callable[[], None]") -> None:
+    def __init__(self, facts: Facts, running: Bubblewrap) -> None:
         self.facts = facts
-        self.end = end
+        self.end = running.end
+        self.on_command = running.separated
+        self.join_user = running.join_user
 
 
 class _Seen:
@@ -102,10 +102,11 @@ def enter(plan: Plan, operations: tuple[Operation, ...], *, path: str, filter_pr
             if operation.kind not in (layout.LINK, layout.PRIVATE):
                 _compare(operation, found[operation.path], running.mounts)
         _check_own()
+        running.separate_first(plan.limits)
     except BaseException:
         running.end()
         raise
-    return Jail(_facts(plan, kept, path, skipped), running.end)
+    return Jail(_facts(plan, kept, path, skipped), running)
 
 
 def _look(path: str) -> _Seen:
@@ -162,7 +163,7 @@ def _facts(plan: Plan, operations: tuple[Operation, ...], path: str, skipped: li
         ("writes", "held", "what is not writable is on read-only mounts"),
         ("handoff", "held", f"{protected} path{'' if protected == 1 else 's'} read-only, parents pinned"),
         ("metadata", "held", "what is not writable is on read-only mounts"),
-        ("signals", "held", "PID namespace; the own process group by the system call filter"),
+        ("signals", "held", "PID namespace, another for each command; the own process group by the system call filter"),
         ("visibility", "held", "/proc of the jail's own PID namespace"),
         ("survival", "held", "PID namespace that ends with the launcher"),
         ("shared-memory", "held", "private /dev/shm, IPC namespace"),

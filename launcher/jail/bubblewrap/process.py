@@ -3,7 +3,7 @@
 Launch path: see launcher/jail/syscalls.py.
 """
 
-from launcher.jail import hygiene, syscalls
+from launcher.jail import capabilities, filtering, hygiene, syscalls
 from launcher.jail.bubblewrap import keeper
 from launcher.lean import os
 from policy.errors import Refusal
@@ -18,7 +18,12 @@ else:
 _NAMESPACES = ("mnt", "net", "ipc", "uts", "cgroup", "pid")
 _NS_GET_USERNS = 0xB701  # ioctl_ns(2)
 _SAID_AT_MOST = 65536
+_LAST_FD = 0xFFFFFFFF
 _MS_NOATIME, _MS_NODIRATIME, _MS_RELATIME, _ST_RELATIME = 0x400, 0x800, 0x200000, 0x1000  # statvfs(3), mount(2)
+
+
+Limits = tuple[tuple[str, int], ...]
+"""As `Plan.limits`."""
 
 
 class Bubblewrap:
@@ -28,7 +33,7 @@ class Bubblewrap:
     the first process of its PID namespace, everything else with the keeper.
     """
 
-    __slots__ = ("_listening", "_pidfds", "_releasing", "mounts", "pid")
+    __slots__ = ("_filter", "_listening", "_pidfds", "_pids", "_releasing", "_user", "mounts", "pid")
 
     def __init__(self, path: str, arguments: list[str], filter_program: bytes) -> None:
         """Starts it and waits until the keeper runs.
@@ -41,6 +46,7 @@ class Bubblewrap:
         Raises:
             Refusal: bubblewrap-failed, with what it said.
         """
+        self._filter = filter_program
         self._listening, saying = os.pipe()
         waiting, self._releasing = os.pipe()
         asking, telling = os.pipe()
@@ -64,7 +70,7 @@ class Bubblewrap:
         with open(f"/proc/{self.pid}/mountinfo", "rb") as file:
             self.mounts = _mount_points(file.read())
 
-    def limit(self, limits: tuple[tuple[str, int], ...]) -> None:
+    def limit(self, limits: Limits) -> None:
         """Gives the keeper the command's limits, or a debugger in the jail could use it as a way around them."""
         for name, value in limits:
             if name in hygiene.RESOURCES:
@@ -74,7 +80,8 @@ class Bubblewrap:
     def join(self, to_lock: tuple[str, ...] = ()) -> None:
         """Moves this process, single-threaded, into the keeper's namespaces; children are in its PID namespace too.
 
-        This process itself stays out of sight there. It has every capability inside, and none of them outside.
+        This process itself stays out of sight there. It has every capability inside, and none of them outside. It is in
+        the user namespace that the others belong to; `join_user` takes a child to the keeper's.
 
         Args:
             to_lock: mount points inside that are to be made read-only.
@@ -85,7 +92,8 @@ class Bubblewrap:
         try:
             # Not the network when it is shared: that is no namespace of bubblewrap's, and joined already.
             fds = [self._namespace(name) for name in _NAMESPACES if _is_new(self.pid, name)]
-            inner = self._namespace("user")
+            self._user = self._namespace("user")
+            self._pids = self._namespace("pid")
             # The mounts belong to another user namespace than the keeper is in at last, where ids were mapped to 0.
             outer = syscalls.ioctl(fds[0], _NS_GET_USERNS)
             self._release()
@@ -94,9 +102,10 @@ class Bubblewrap:
                 syscalls.setns(fd)
             for path in to_lock:
                 _lock(path)
-            if not os.path.samestat(os.fstat(inner), os.fstat(outer)):
-                syscalls.setns(inner, syscalls.CLONE_NEWUSER)
-            for fd in (*fds, inner, outer):
+            if os.path.samestat(os.fstat(self._user), os.fstat(outer)):
+                os.close(self._user)
+                self._user = -1
+            for fd in (*fds, outer):
                 os.close(fd)
         except OSError as error:
             raise Refusal(
@@ -105,6 +114,56 @@ class Bubblewrap:
                 context=error.strerror or str(error),
                 hint="a bwrap that is installed set-uid root, or a container's filter, keeps them closed",
             ) from None
+
+    def join_user(self) -> None:
+        """Moves a child of the process that called `join` into the user namespace in which the user has its own id."""
+        if self._user != -1:
+            syscalls.setns(self._user, syscalls.CLONE_NEWUSER)
+            os.close(self._user)
+            self._user = -1
+
+    def separate_first(self, limits: Limits) -> None:
+        """Has this process's next child made as `separate` does it; `separated` is to be called then.
+
+        Such a namespace is made by a process that is in the jail's itself, which this one is not.
+
+        Args:
+            limits: the child's.
+
+        Raises:
+            Refusal: bubblewrap-closed.
+        """
+        asking, telling = os.pipe()
+        helper = os.fork()
+        if helper == 0:
+            try:
+                self.join_user()
+                separate(self._filter, limits, last=False)
+                os.write(telling, str(os.getpid()).encode())
+                while True:
+                    _signal.pause()
+            finally:
+                os._exit(1)
+        os.close(telling)
+        number = os.read(asking, 16)  # as the jail's /proc has it
+        os.close(asking)
+        try:
+            if number:
+                own = os.open(b"/proc/%s/ns/pid_for_children" % number, os.O_RDONLY | os.O_CLOEXEC)
+                syscalls.setns(own, syscalls.CLONE_NEWPID)
+                os.close(own)
+        except OSError as error:
+            raise _not_separate(error) from None
+        finally:
+            os.kill(helper, _signal.SIGKILL)
+            os.waitpid(helper, 0)
+        if not number:
+            raise _not_separate(None)
+
+    def separated(self, command: int) -> None:
+        """The child has been made, as process `command`: further ones are beside it, in the jail's PID namespace."""
+        del command
+        syscalls.setns(self._pids, syscalls.CLONE_NEWPID)
 
     def _namespace(self, name: str) -> int:
         return os.open(f"/proc/{self.pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
@@ -129,6 +188,84 @@ class Bubblewrap:
                 os.waitpid(-1, 0)
             except ChildProcessError:
                 return
+
+
+def separate(filter_program: bytes, limits: Limits, *, last: bool) -> None:
+    """Gives the children that this process has from now on a PID namespace of their own, inside the jail's.
+
+    Without Landlock nothing else keeps the commands of one session from signalling and tracing each other.
+
+    Args:
+        filter_program: from `seccomp.program`, for the namespace's first process.
+        limits: the command's, for that process too.
+        last: the namespace ends with the last process in it, once this one has ended. Else it ends with the jail.
+
+    Raises:
+        Refusal: bubblewrap-closed.
+    """
+    waiting, ready = os.pipe()
+    try:
+        syscalls.unshare(syscalls.CLONE_NEWPID)
+        if os.fork() == 0:
+            _be_first(filter_program, limits, ready, last=last)
+    except OSError as error:
+        raise _not_separate(error) from None
+    os.close(ready)
+    said = os.read(waiting, 1)
+    if not said or os.read(waiting, 1):  # the end comes when it has closed everything
+        raise _not_separate(None)
+    os.close(waiting)
+
+
+def _be_first(filter_program: bytes, limits: Limits, ready: int, *, last: bool) -> "NoReturn":
+    """The first process of a command's PID namespace, which reaps what others leave (pid_namespaces(7)).
+
+    Like the keeper it may do nothing that the command may not, cannot be traced, and has nothing open.
+    """
+    # Nothing may escape from here: this is a copy of the launcher, with all that it has on its stack.
+    try:
+        os.setsid()
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+        if last:
+            syscalls.prctl(syscalls.PR_SET_PDEATHSIG, _signal.SIGTERM)
+        hygiene.rlimits(tuple(limit for limit in limits if limit[0] in hygiene.RESOURCES), kernel_uid=0)
+        hygiene.no_new_privs()
+        capabilities.drop_all()
+        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
+        filtering.install(filter_program)
+        os.write(ready, b"x")
+        syscalls.close_range(0, _LAST_FD)
+        # From inside this process has a number: the signal is the parent's end then, and from nobody else.
+        while _signal.sigwaitinfo({_signal.SIGTERM}).si_pid != 0:
+            continue
+        while True:
+            os.waitpid(-1, 0)
+    finally:
+        os._exit(0)
+
+
+def own_proc() -> None:
+    """Shows this process its own PID namespace in /proc, and nobody else's; read-only, as the jail's.
+
+    Raises:
+        Refusal: bubblewrap-closed.
+    """
+    try:
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        flags = syscalls.MS_RDONLY | syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+        syscalls.mount("proc", "/proc", "proc", flags)
+    except OSError as error:
+        raise _not_separate(error) from None
+
+
+def _not_separate(error: OSError | None) -> Refusal:
+    return Refusal(
+        "bubblewrap-closed",
+        "the command cannot be kept apart from others of its session",
+        context=f"a PID namespace of its own, with /proc: {error.strerror if error else 'its first process has died'}",
+        hint="paddock doctor shows what this machine allows",
+    )
 
 
 def _lock(path: str) -> None:

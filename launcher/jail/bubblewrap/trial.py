@@ -6,7 +6,7 @@ Launch path: see launcher/jail/syscalls.py.
 from _stat import S_ISREG
 
 from launcher.jail.bubblewrap import arguments
-from launcher.jail.bubblewrap.process import Bubblewrap
+from launcher.jail.bubblewrap.process import Bubblewrap, own_proc
 from launcher.jail.namespaces import layout
 from launcher.lean import os
 from policy.errors import Refusal
@@ -65,6 +65,19 @@ def why_not(path: str) -> str:
     return said.decode() or "the process that tried it died"
 
 
+def _shows_proc(running: Bubblewrap) -> str:
+    """Why a command would not have its own /proc, "" when it would."""
+    child = os.fork()
+    if child == 0:
+        try:
+            running.join_user()
+            own_proc()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return "" if os.waitpid(child, 0)[1] == 0 else "it lets nobody mount /proc in a PID namespace inside of its own"
+
+
 def _tried(path: str) -> str:
     plan = Plan(**(dict.fromkeys(Plan.FIELDS, ()) | {"net": "none"}))
     words = arguments.argv(plan, layout.prepare(plan), uid=os.geteuid(), gid=os.getegid())
@@ -72,6 +85,9 @@ def _tried(path: str) -> str:
         running = Bubblewrap(path, words, _ALLOW_EVERYTHING)
         try:
             running.join()
+            running.separate_first(())
+            if why := _shows_proc(running):
+                return why
         finally:
             running.end()
     except Refusal as refusal:
