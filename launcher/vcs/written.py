@@ -193,6 +193,7 @@ def _append(path: str, data: bytes) -> None:
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o600)
     with os.fdopen(descriptor, "wb", buffering=0) as file:
+        os.fchmod(descriptor, 0o600)  # whatever the umask is
         # A NUL in front, too: the last entry may have been cut short by a power failure.
         file.write(b"\0" + data)
         os.fsync(file.fileno())

@@ -11,9 +11,9 @@ from tests.support.paddock import Paddock
 
 _FILES = 400
 _SCRIPT = f"""
-mkdir d; for n in $(seq {_FILES}); do printf 'old\\n' >d/$n; done; git add .; git commit -q -m 'main: Files.'
+mkdir -p top/d; for n in $(seq {_FILES}); do printf 'old\\n' >top/d/$n; done; git add .; git commit -q -m 'main: Files.'
 git -C ../one reset -q --hard main; rm -f ../one/file
-cd ../one; for n in $(seq {_FILES}); do printf 'new\\n' >d/$n; done; git commit -q -a -m 'one: All files.'
+cd ../one; for n in $(seq {_FILES}); do printf 'new\\n' >top/d/$n; done; git commit -q -a -m 'one: All files.'
 mkdir ../outside; printf 'mine\\n' >../outside/{_FILES}; ln -s ../outside ../link
 """
 # Waits for the first file that is merged, and exchanges its directory for a link from then on.
@@ -55,7 +55,7 @@ def _outside(ground: Paddock) -> dict[str, str]:
 _WAYS = {
     # where the session is, its options, where the merge goes
     "readonly": ("main", ("--git", "readonly"), ()),
-    "rw": ("one", ("--git", "readonly", "--rw", "../main"), ()),
+    "rw": ("one", ("--git", "readonly", "--rw", "../main/top"), ()),
     "into": ("two", ("--git", "readonly"), ("--into", "two")),
 }
 _BACKENDS = {
@@ -71,7 +71,8 @@ def test_merged_files_stay_in_the_checkout(ground: Paddock, way: str, backend: s
     """Nothing arrives behind the link, nor is anything of the user's there replaced; without the attack all merges."""
     where, options, into = _WAYS[way]
     ground.who.run(["git", "worktree", "add", "-q", "-b", "two", "../two", "main"], cwd=ground.main)
-    tree = ground.place / ("two" if way == "into" else "main")
+    checkout = ground.place / ("two" if way == "into" else "main")
+    tree = checkout / "top"
     env = _BACKENDS[backend]
     words = ground.words("run", *options, "--", "sh", "-c", 'cd "$1" && exec /usr/bin/python3 -c "$2" "$3" "$4"', "sh",
                          tree, _ATTACK, tree / "link", ground.place / "outside")  # fmt: skip
@@ -95,7 +96,7 @@ def test_merged_files_stay_in_the_checkout(ground: Paddock, way: str, backend: s
     assert _outside(ground) == before
     # The allowed twin: the same merge, when nobody is at work there, and what was left half-way is thrown away.
     ground.call("merge", "--resume", cwd=ground.main)
-    assert ground.who.run(["sh", "-euc", "rm -rf link; git reset -q --hard"], cwd=tree).returncode == 0
+    assert ground.who.run(["sh", "-euc", "rm -rf top/link; git reset -q --hard"], cwd=checkout).returncode == 0
     ended = ground.call("merge", *into, "one", cwd=ground.main)
     assert ended.returncode == 0, ended
     assert (tree / f"d/{_FILES}").read_text() == "new\n", ended
