@@ -30,7 +30,8 @@ MOST_REPOSITORIES = 200
 BARE = frozenset({"HEAD", "objects", "refs"})
 BORROWING = frozenset({"HEAD", "commondir"})
 """What makes a directory a git directory: where there is a commondir, objects and refs are there."""
-OBEYED = ("config", "config.worktree", "commondir", "gitdir", "hooks", "info", "objects/info/alternates")
+OBEYED = ("config", "config.worktree", "commondir", "gitdir", "hooks", "info", "objects/info/alternates",
+          "rebase-merge/git-rebase-todo")  # fmt: skip
 """What of a git directory git executes, obeys, or is sent elsewhere by (gitrepository-layout(5))."""
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -139,6 +139,14 @@ class _Found:
                 self._entry(entry, path)
         for name in _VARIABLES:
             self._command(host.env(name) or "", path)
+        if template := host.env("GIT_TEMPLATE_DIR"):
+            self._entry(git_config.Entry("init", "", "templatedir", template, "", True), path)
+        count = host.env("GIT_CONFIG_COUNT") or ""
+        for number in range(min(int(count) if count.isdecimal() else 0, _MOST_LISTED)):
+            key, value = host.env(f"GIT_CONFIG_KEY_{number}") or "", host.env(f"GIT_CONFIG_VALUE_{number}")
+            section, _, rest = key.partition(".")
+            subsection, _, name = rest.rpartition(".")
+            self._entry(git_config.Entry(section.lower(), subsection, name.lower(), value, "", True), path)
         for file in (f"{self._config}/git/ignore", f"{self._config}/git/attributes", "/etc/gitattributes"):
             self._place(file)
         for file in ("hooks", "info"):
@@ -175,7 +183,7 @@ class _Found:
         for at, word in enumerate(words):
             # Behind an expansion, as of "$(git rev-parse --show-toplevel)/script", a path only looks absolute.
             for name in (word, word.lstrip("/")) if _EXPANSION.search(value) else (word,):
-                if _PATH.fullmatch(name) or (at and _SCRIPT.fullmatch(name)):
+                if _PATH.fullmatch(name) or _QUOTED.fullmatch(name) or (at and _SCRIPT.fullmatch(name)):
                     self._place(git_config.expanded(name, self._home, path))
                 for place in [git_config.expanded(name, self._home, base) for base in bases]:
                     if (at or "/" in name) and self._kind(place) in ("file", "link"):
@@ -218,6 +226,7 @@ class _Found:
 _EXPANSION = re.compile(r"[$`]|%\(")
 _PATH = re.compile(r"(?!s/)[\w.~+@/-]*/[\w.+@-]+")
 _SCRIPT = re.compile(r"(?!-)[\w.-]*\w\.[A-Za-z]\w{0,4}")
+_QUOTED = re.compile(r"(?=.* )[^\n;|&<>$`]{0,255}/[^\n;|&<>$`]{1,255}")  # a name with a blank in it
 _BREAKS = re.compile(r"[\s;|&()<>{}\"'`=,$!]+")
 
 

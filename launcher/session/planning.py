@@ -125,6 +125,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     provider = providers.translated(chosen, settings, context, command, machine)
     git = repositories.described(found, machine, created=not support.userns and _created(found, places, machine))
     rules, git = _with_nested(rules, git, found, places, machine)
+    _check_own_places(places, (found.root, *recorded, *(path for path, _ in rules.write)), machine)
     writable = (found.root, *(path for path, _ in rules.write))
     granted = (*writable, *(path for path, _ in rules.read))
     plan = derive.derive(
@@ -179,6 +180,24 @@ def _with_nested(
     by_sessions = nested.made(kept)
     known, obeyed, warnings = nested.look(trees, (*own, *git.pointers, *git.inside), by_sessions, machine)
     return replace(rules, warnings=(*rules.warnings, *warnings)), git._replace(nested=known, obeyed=obeyed)
+
+
+def _check_own_places(places: Places, trees: tuple[str, ...], machine: Machine) -> None:
+    """Refuses to believe configuration and state that are reached through a link which a session can set.
+
+    Refusals: grant-covers-state.
+    """
+    canonical = [tree for tree in map(machine.resolve, trees) if tree is not None]
+    for path in (*places.own(), f"{places.config}/config.toml"):
+        for link, target in machine.trail(path).links:
+            tree = next((tree for tree in canonical if beneath(link, tree)), None)
+            if tree is not None:
+                raise Refusal(
+                    "grant-covers-state",
+                    f"Paddock's own {path} is reached through a link that commands in jails can set",
+                    context=f"{printable(link)} leads to {printable(target)}, and {tree} is granted, or was",
+                    hint="replace the link that leads there by a directory, or by a link to the place itself",
+                )
 
 
 def _check_way(path: str, root: str, recorded: tuple[str, ...], machine: Machine) -> None:

@@ -316,3 +316,31 @@ def test_a_pinned_abi(user_paddock: Paddock, backend: dict[str, str], abi: str) 
         assert user_paddock.run("--", "cat", "file", env=env).stdout == "content\n"
         denied = user_paddock.run("--", "cat", str(user_paddock.main / ".git/../x"), env=env)
         assert denied.returncode == 1
+
+
+@pytest.mark.parametrize("where", ["config", "file", "state"])
+def test_a_link_that_a_session_can_set_leads_to_nothing_of_ours(user_paddock: Paddock, where: str) -> None:
+    """A dotfiles repository may hold what leads to Paddock's own directories: the next command would obey an agent."""
+    here = user_paddock
+    private = here.who.home / "private"
+    (private / "paddock").mkdir(parents=True)
+    (private / "paddock/config.toml").write_text("schema = 1\n")
+    here.who.give(private)
+    link = here.worktree / "link"
+    own = {"config": here.who.home / ".config/paddock", "file": here.who.home / ".config/paddock/config.toml"}
+    env = {}
+    if where == "state":
+        link.symlink_to(private)
+        env = {"XDG_STATE_HOME": str(link)}
+    else:
+        link.symlink_to(private / "paddock" if where == "config" else private / "paddock/config.toml")
+        own[where].parent.mkdir(parents=True, exist_ok=True)
+        own[where].symlink_to(link)
+    said = here.refused("run", "--", "true", env=env)
+    assert said.reference == "grant-covers-state"
+    assert str(link) in said.text
+    if where != "state":  # the allowed twin: a link of the user's that no session can set
+        own[where].unlink()
+        own[where].symlink_to(private / "paddock" if where == "config" else private / "paddock/config.toml")
+        here.who.give(here.who.home)
+    assert here.run("--", "true").returncode == 0

@@ -123,6 +123,16 @@ def test_a_grant_over_a_git_directory_does_not_open_its_hooks(here: Paddock, gra
     assert opened.stdout == "wrote hooks/post-checkout\nwrote objects/x\n", opened.stderr
 
 
+def test_a_rebase_that_a_session_has_begun_in_such_a_repository_is_told(here: Paddock) -> None:
+    """`git rebase --continue` outside would execute what its list of commands says."""
+    ended = here.who.run(["sh", "-euc", "git init -q own; git -C own commit -q --allow-empty -m x"], cwd=here.worktree)
+    assert ended.returncode == 0, ended.stderr
+    plant = "mkdir own/.git/rebase-merge; echo 'exec touch x' >own/.git/rebase-merge/git-rebase-todo; sleep 0.5"
+    said = here.run("--strict-handoff", "--", "sh", "-c", plant).stderr
+    assert "created own/.git/rebase-merge/git-rebase-todo" in said, said
+    assert "handoff-strict" in said
+
+
 @pytest.mark.parametrize("name", ["hooks", "config", "hooks/pre-commit.sample"])
 def test_hooks_and_configuration_are_not_granted_by_name(here: Paddock, name: str) -> None:
     """Nothing could keep them read-only then; the refusal says what would open them."""

@@ -115,6 +115,21 @@ def test_a_hook_that_the_agent_rewrote_does_not_run(here: Paddock, backend: str)
         assert (here.place / "ran").exists()
 
 
+def test_blanks_in_names_and_the_environments_configuration(here: Paddock, backend: str) -> None:
+    """A quoted name is one word, and what GIT_CONFIG_COUNT and GIT_TEMPLATE_DIR name counts like a file's own."""
+    _git(here, "config", "filter.c.clean", '"sub/c c.sh" %f')
+    env, words = SWITCHES[backend]
+    mode = ("--git", "readonly") if backend == promises.GUARD else ()
+    named = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.hooksPath", "GIT_CONFIG_VALUE_0": "hk",
+             "GIT_TEMPLATE_DIR": str(here.worktree / "tmpl")}  # fmt: skip
+    made = 'mkdir sub hk tmpl; echo x >"sub/c c.sh"; echo x >hk/pre-commit; echo x >tmpl/config; echo x >plain'
+    ended = here.run(*words, *mode, "--strict-handoff", "--", "sh", "-c", made, env={**env, **named})
+    assert "handoff-strict" in ended.stderr
+    for name in ("sub/c c.sh", "hk/pre-commit", "tmpl/config"):
+        assert f"created {name}" in ended.stderr, ended.stderr
+    assert "plain" not in ended.stderr
+
+
 def test_what_is_committed_is_told_by_the_harvest(here: Paddock) -> None:
     """A script that a filter names, in a commit: neither a session nor `worktree harvest` takes it when strict."""
     need("userns")
