@@ -100,32 +100,35 @@ class Inside:
         found = self._status(path)
         return None if found is None else found.st_size
 
-    def _status(self, path: str) -> os.stat_result | None:
-        try:
-            fd = syscalls.open_inside(self._fd, path, os.O_PATH | os.O_NOFOLLOW)
-        except OSError as error:
-            if error.errno in _ABSENT:
-                return None
-            raise
-        try:
-            return os.fstat(fd)
-        finally:
-            os.close(fd)
-
     def link(self, path: str) -> str | None:
         """The text of the symbolic link `path`; None when there is none."""
-        try:
-            fd = syscalls.open_inside(self._fd, path, os.O_PATH | os.O_NOFOLLOW)
-        except OSError as error:
-            if error.errno in _ABSENT:
-                return None
-            raise
+        fd = self._entry(path)
+        if fd is None:
+            return None
         try:
             return os.readlink("", dir_fd=fd)
         except FileNotFoundError:  # readlink(2) of what is no link
             return None
         finally:
             os.close(fd)
+
+    def _status(self, path: str) -> os.stat_result | None:
+        fd = self._entry(path)
+        if fd is None:
+            return None
+        try:
+            return os.fstat(fd)
+        finally:
+            os.close(fd)
+
+    def _entry(self, path: str) -> int | None:
+        """An O_PATH descriptor of what has that name, a link itself, for the caller to close."""
+        try:
+            return syscalls.open_inside(self._fd, path, os.O_PATH | os.O_NOFOLLOW)
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return None
+            raise
 
     def write(self, path: str, content: bytes, *, mode: int = 0o600, time: int | None = None) -> None:
         """Replaces the file `path`, making the directories above it. What stands in the way is renamed.
