@@ -1,7 +1,7 @@
 """Programmes that start another one which their arguments name: `env`, `npx`, `node`, `uvx` and their like.
 
 What a command line really starts decides which provider it is, so a Plan for one of them depends on that word too.
-On the launch path for them only (`launcher.verbs.run.RUNNERS`): no imports.
+On the launch path for them only (`launcher.session.cache.RUNNERS`): no imports.
 """
 
 _JAVASCRIPT = (".js", ".mjs", ".cjs")

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,6 +44,12 @@ def pytest_configure(config: pytest.Config) -> None:
         features.parse_required(features.REQUIRED_TEXT)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Names what failed at once: a run that is cut off has no summary."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        print(f"\nFAILED {report.nodeid} ({report.when}, {report.duration:.0f} s)", file=sys.__stderr__, flush=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

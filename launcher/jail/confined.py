@@ -39,6 +39,9 @@ SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/
 _FILES = ("/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/passwd")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 
+_MOST_DESCRIPTORS = 32
+"""In one request to `serve`."""
+
 _HOLDS = ("reads", "writes", "environment", "fds", "privileges", "signals", "network", "kernel-surface")
 
 
@@ -50,13 +53,58 @@ def main(descriptor: int, parent: int) -> int:
     """
     try:
         processes.tie_to_parent(parent)
-        with os.fdopen(descriptor, "rb") as file:
-            spec: Spec = marshal.loads(file.read())
-        return _run(spec)
+        return _run(_spec(descriptor))
     except Refusal as refusal:
         parts = (refusal.reference, refusal.message, refusal.context, refusal.hint)
         os.write(2, b"\n\0" + "\0".join(parts).encode("utf-8", "surrogateescape"))
         return EXIT_REFUSED
+
+
+def serve(descriptor: int, parent: int) -> int:
+    """Runs a command for each request on a socket, as `main` does, in a process forked from this one.
+
+    Python and the jail's modules are started once for many commands. Each command's process is a child of `parent`
+    (CLONE_PARENT), which waits for it. A request is one byte with descriptors: where the process answers with its id,
+    the spec, standard input, output and error, and what it holds open.
+    """
+    import _socket
+
+    from launcher.jail import bpf, probe, syscall_tables  # noqa: F401  # before the first fork
+
+    processes.tie_to_parent(parent)
+    size = _socket.CMSG_SPACE(_MOST_DESCRIPTORS * 4)
+    requests = _socket.socket(fileno=descriptor)
+    while True:
+        data, ancillary, _, _ = requests.recvmsg(1, size)
+        if not data:
+            return 0
+        given = [number for *_, found in ancillary for number in memoryview(found).cast("i")]
+        if processes.fork(syscalls.CLONE_PARENT) == 0:
+            try:
+                requests.close()
+                os._exit(_forked(given, parent))
+            finally:
+                os._exit(EXIT_REFUSED)
+        for number in given:
+            os.close(number)
+
+
+def _forked(given: list[int], parent: int) -> int:
+    """The process of one command of `serve`."""
+    answer, spec, *standard = given[:5]
+    os.setsid()  # a group of its own, by which it can be ended
+    for number, source in enumerate(standard):
+        os.dup2(source, number)
+        os.close(source)
+    os.write(answer, b"%d" % os.getpid())
+    os.close(answer)
+    return main(spec, parent)
+
+
+def _spec(descriptor: int) -> Spec:
+    with os.fdopen(descriptor, "rb") as file:
+        found: Spec = marshal.loads(file.read())
+    return found
 
 
 def refusal_in(said: str) -> Refusal | None:

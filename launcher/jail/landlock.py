@@ -322,11 +322,9 @@ def _refused(step: str, error: OSError) -> Refusal:
         hint = "start Paddock outside of the other sandboxes, or grant directories instead of their many entries"
     elif error.errno == errno.EPERM and step == "landlock_restrict_self":
         reason = "no_new_privs is not set"
-    elif error.errno in (errno.EMFILE, errno.ENFILE):
-        reason = "too many open files"
     elif error.errno == errno.ENOMEM:
         reason = "the kernel has no memory for the rules"
     else:
-        reason = error.strerror or str(error)
+        reason, hint = syscalls.explained(error, "")
     where = f" for {error.filename}" if error.filename else ""
     return Refusal("landlock-refused", f"the kernel refused {step}{where}", context=reason, hint=hint)

@@ -30,7 +30,7 @@ def fork(namespaces: int = 0) -> int:
     One fork instead of unshare(2) and two: 0.5 ms less, and no idle process that waits in between.
 
     Args:
-        namespaces: CLONE_NEW* flags, 0 for none.
+        namespaces: CLONE_NEW* flags, 0 for none; or CLONE_PARENT, for a child of the caller's parent.
 
     Returns:
         0 in the child, the child's process id (as the caller sees it) in the parent.

@@ -25,6 +25,7 @@ AT_NO_AUTOMOUNT = 0x800
 
 CLONE_NEWTIME = 0x00000080
 CLONE_FS = 0x00000200
+CLONE_PARENT = 0x00008000
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
 CLONE_NEWUTS = 0x04000000
@@ -326,6 +327,22 @@ def prlimit64(pid: int, resource: int, limits: tuple[int, int] | None = None) ->
     address = None if new is None else ctypes.addressof(new)
     _checked(_call_limit(_NUMBERS["prlimit64"], pid, resource, address, ctypes.addressof(old)))
     return old[0], old[1]
+
+
+def explained(error: OSError, hint: str) -> tuple[str, str]:
+    """The context and the hint of a Refusal for `error`: where no descriptor is left, the limit and how to raise it.
+
+    Args:
+        error: of a system call.
+        hint: for every other error.
+    """
+    context = error.strerror or str(error)
+    if error.errno != errno.EMFILE:
+        return context, hint
+    soft, hard = prlimit64(0, 7)  # RLIMIT_NOFILE
+    context = f"{context}: this process may have {soft} (RLIMIT_NOFILE), and to make a jail takes some hundred"
+    raised = "ulimit -n 1024 before it is started" if hard >= 1024 else f"only root can raise the hard limit of {hard}"
+    return context, f"{raised}; in a unit of systemd, LimitNOFILE=65536"
 
 
 def signalfd4(signals: tuple[int, ...], flags: int = 0, fd: int = -1) -> int:

@@ -8,15 +8,17 @@ import pwd
 import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from launcher.jail.processes import jailed
 from launcher.service import rooms
 from launcher.service.jobs import refusal_of
 from launcher.session.places import SYSTEM_RUNTIME, Places
+from launcher.session.state import NAME_RULE, valid_name
 from policy.errors import Refusal
 
 _TIMEOUT = 330.0
+_MANAGER_SECONDS = 2.0
 
 
 class Client:
@@ -50,7 +52,7 @@ class Client:
             "service-absent",
             "no Paddock service answers",
             context="\n".join(tried),
-            hint="paddock serve starts one here; paddock service install lets systemd do it",
+            hint=_failed_unit() or "paddock serve starts one here; paddock service install lets systemd do it",
         )
 
     def call(
@@ -89,6 +91,17 @@ class Client:
             for line in response:
                 yield json.loads(line)
 
+    def events(self, query: Mapping[str, object]) -> Iterator[dict[str, Any]]:
+        """Events of the service, as they come.
+
+        Raises:
+            Refusal: see `call`.
+        """
+        with contextlib.closing(self._request("GET", "/v1/events", None, query, None)) as response:
+            for line in response:
+                if line.startswith(b"data: "):
+                    yield json.loads(line[6:])
+
     def _request(
         self,
         method: str,
@@ -97,7 +110,11 @@ class Client:
         query: Mapping[str, object] | None,
         headers: Mapping[str, str] | None,
     ) -> http.client.HTTPResponse:
-        words = {name: value for name, value in (query or {}).items() if value not in (None, [], False)}
+        words = {
+            name: value
+            for name, value in (query or {}).items()
+            if value is not None and value is not False and value != []
+        }
         target = path + ("?" + urlencode(words, doseq=True) if words else "")
         connection = _Connection(self.connect())
         content = None if body is None else json.dumps(body).encode()
@@ -148,18 +165,71 @@ class Client:
         return connection, rest
 
 
+def _failed_unit() -> str:
+    """What to do about a unit of ours that systemd has given up (it crashed again and again); "" without one."""
+    from launcher.service.units.manager import Manager
+    from launcher.service.units.templates import Scope
+
+    for scope, name in ((Scope.USER, "paddock"), (Scope.SYSTEM, f"paddock@{_user()}")):
+        manager = Manager(scope, os.environ, _MANAGER_SECONDS)
+        if manager.runs() and (failed := manager.failed(f"{name}.service", f"{name}.socket")):
+            user = " --user" if scope is Scope.USER else ""
+            return (
+                f"its unit has failed: systemctl{user} reset-failed {' '.join(failed)}"
+                f" && systemctl{user} start {name}.socket; journalctl{user} -u {name}.service says why"
+            )
+    return ""
+
+
 def session_path(name: str, what: str = "") -> str:
-    """The route of a session."""
-    return f"/v1/sessions/{quote(name, safe='')}" + (f"/{what}" if what else "")
+    """The route of a session.
+
+    Raises:
+        Refusal: usage.
+    """
+    return _route(f"/v1/sessions/{session_name(name)}", what)
+
+
+def run_path(name: str, what: str = "") -> str:
+    """The route of a ticket run.
+
+    Raises:
+        Refusal: usage.
+    """
+    return _route(f"/v1/ticket-runs/{_named(name, 'ticket run', 'paddock tickets list lists them')}", what)
+
+
+def session_name(name: str) -> str:
+    """A session's name as a caller has written it.
+
+    Raises:
+        Refusal: usage.
+    """
+    return _named(name, "session", "paddock ps --all lists them")
+
+
+def _named(name: str, what: str, hint: str) -> str:
+    # An empty name, or one with a slash, would make another route of the path that it is put into.
+    if not valid_name(name):
+        raise Refusal("usage", f"{name!r} cannot be the name of a {what}",
+                      context=f"a name has {NAME_RULE}", hint=hint)  # fmt: skip
+    return name
+
+
+def _route(path: str, what: str) -> str:
+    return f"{path}/{what}" if what else path
 
 
 def candidates(places: Places) -> tuple[str, ...]:
     """Where a service of this user may listen: his own, then one that the system's manager runs for him."""
+    return (f"{places.runtime}/{rooms.SOCKET}", f"{SYSTEM_RUNTIME}/{_user()}/{rooms.SOCKET}")
+
+
+def _user() -> str:
     try:
-        user = pwd.getpwuid(os.geteuid()).pw_name
+        return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
-        user = str(os.geteuid())
-    return (f"{places.runtime}/{rooms.SOCKET}", f"{SYSTEM_RUNTIME}/{user}/{rooms.SOCKET}")
+        return str(os.geteuid())
 
 
 def _connect(connection: socket.socket, path: str) -> None:

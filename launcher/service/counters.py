@@ -1,6 +1,8 @@
 """What the service counts since its start, for its metrics."""
 
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 from launcher.service.models import Outcome
 
@@ -30,7 +32,7 @@ class Histogram:
         lines += [
             f'{name}_bucket{{le="{bound:g}"}} {count}' for bound, count in zip(_BUCKETS, self._counts, strict=True)
         ]
-        return [*lines, f'{name}_bucket{{le="+Inf"}} {self.number}', f"{name}_sum {self.sum:.6f}",
+        return [*lines, f'{name}_bucket{{le="+Inf"}} {self.number}', f"{name}_sum {self.sum!r}",
                 f"{name}_count {self.number}"]  # fmt: skip
 
 
@@ -42,13 +44,55 @@ class Counters:
         self.created = 0
         self.denials = 0
         self.ended: Counter[str] = Counter()
+        self.harvests: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
         self.spawn = Histogram()
         self.ahead = 0
 
-    def count(self, outcome: Outcome, spawn_seconds: float | None, *, ahead: bool) -> None:
+    def spawned(self, seconds: float, *, ahead: bool) -> None:
+        """One command was executed."""
+        self.spawn.add(seconds)
+        self.ahead += ahead
+
+    def count(self, outcome: Outcome) -> None:
         """One attempt has ended."""
         self.ended[str(outcome.reason)] += 1
         self.denials += outcome.denials
-        if spawn_seconds is not None:
-            self.spawn.add(spawn_seconds)
-        self.ahead += ahead
+        harvest = harvest_of(outcome)
+        if harvest is not None:
+            self.harvested(harvest)
+        if outcome.refusal is not None and outcome.refusal is not harvest:
+            self.refused(outcome.refusal)
+
+    def harvested(self, harvest: Mapping[str, Any]) -> None:
+        """A harvest has come to its end.
+
+        Args:
+            harvest: its result, or the Refusal of it.
+        """
+        self.harvests[result_of(harvest)] += 1
+        if "errorType" in harvest:
+            self.refused(harvest)
+
+    def refused(self, refusal: Mapping[str, Any]) -> None:
+        """A request, a session or a harvest was refused.
+
+        Args:
+            refusal: `Refusal.as_dict`.
+        """
+        self.refusals[str(refusal["errorType"])] += 1
+
+
+def harvest_of(outcome: Outcome) -> dict[str, Any] | None:
+    """What became of the commits of an attempt; None when there was nothing to harvest.
+
+    A strict hand-off that is refused is the refusal of the whole session.
+    """
+    if outcome.refusal is not None and outcome.refusal.get("errorType") == "handoff-strict":
+        return outcome.refusal
+    return outcome.harvest
+
+
+def result_of(harvest: Mapping[str, Any]) -> str:
+    """A harvest's result in one word."""
+    return "refused" if "errorType" in harvest else str(harvest.get("state") or "nothing")

@@ -10,21 +10,22 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psutil
 import uvicorn
 
 from launcher.jail.processes import parent
-from launcher.service import collecting, idling, notify, peers, recovery, settings
+from launcher.service import collecting, notify, peers, recovery, settings
 from launcher.service.admission import Parse
 from launcher.service.api import app as application
-from launcher.service.api import stream
 from launcher.service.api.context import Context
 from launcher.service.api.follow import Followers
 from launcher.service.api.protocol import MOST_HEADERS, ControlProtocol, Door
 from launcher.service.audit import Exchange as Audit
 from launcher.service.contexts import StoredRequestContexts
-from launcher.service.database import Database
+from launcher.service.database import LOOP_PATIENCE, Database
 from launcher.service.groups import Groups
 from launcher.service.jobs import Jobs
 from launcher.service.listening import Listener
@@ -35,6 +36,7 @@ from launcher.service.samples import Sampler
 from launcher.service.store import SessionStore
 from launcher.service.supervisor import Supervisor
 from launcher.service.tickets import TicketRuns
+from launcher.service.watching import Watch
 from launcher.session.places import Places
 from policy.errors import Refusal
 
@@ -42,6 +44,7 @@ log = logging.getLogger("paddock.service")
 
 _KEEP_ALIVE = 75
 _MOST_DESCRIPTORS = 65_536
+_LEAST_DESCRIPTORS = 1_024
 _STATUS_SECONDS = 5.0
 
 
@@ -53,11 +56,23 @@ class Server(uvicorn.Server):
         """Leaves signals alone."""
         yield
 
+    async def listen_also(self, listening: socket.socket) -> None:
+        """Serves what comes in over another socket, too."""
+        state = self.lifespan.state
+
+        def protocol() -> asyncio.Protocol:
+            made: asyncio.Protocol = ControlProtocol(self.config, self.server_state, state)
+            return made
+
+        self.servers.append(await asyncio.get_running_loop().create_server(protocol, sock=listening))
+
 
 async def serve(
     places: Places, version: str, parse: Parse, *, sockets: list[socket.socket] | None = None, audit: int = -1
 ) -> int:
-    """Runs the service until it is asked to end (SIGTERM, SIGINT); SIGHUP reads the settings again.
+    """Runs the service until it is asked to end (SIGTERM, SIGINT), and its sessions with it, but for SIGUSR1 before.
+
+    SIGHUP reads the settings again.
 
     Args:
         places: of the user whom it serves.
@@ -81,9 +96,9 @@ async def serve(
         wanted = settings.load(places)
         open_files = _raise_descriptors()
         listener = Listener(own, notify.listen_sockets() if sockets is None else sockets)
-        database = Database(own.database)
+        database = Database(own.database, patience=LOOP_PATIENCE)
         service = Service(places, own, wanted, database, open_files, parse)
-        await service.run(listener.socket, version, Audit(audit, parent, os.geteuid()) if audit != -1 else None)
+        await service.run(listener, version, Audit(audit, parent, os.geteuid()) if audit != -1 else None)
     finally:
         if database is not None:
             database.close()
@@ -101,47 +116,54 @@ class Service:
     ) -> None:
         """Args: where; its rooms, settings and record; the soft limit of descriptors that sessions get; see `serve`."""
         self._places = places
-        self._runtime = own.runtime
+        self._own = own
         label = hashlib.sha256(os.fsencode(places.state)).hexdigest()[:12]
         self.groups = Groups(label)
         self.store = SessionStore(database)
         self.supervisor = Supervisor(
-            self.store, wanted, self.groups, Registration(StoredRequestContexts(database)),
-            log_directory=own.logs, environment=os.environ, open_files=opened, parse=parse,
+            self.store, wanted, self.groups, Registration(StoredRequestContexts(database), database.later),
+            own=own, environment=os.environ, open_files=opened, parse=parse,
             declared=collecting.declared_credentials(places),
         )  # fmt: skip
         self.sampler = Sampler()
         self.jobs = Jobs()
         self.tickets = TicketRuns(database, self.supervisor, self.jobs)
         self.collector = collecting.Collector(self.supervisor, places, self.jobs, self.tickets)
+        self.supervisor.harvest = self.collector.wake
         self.context = Context(
             self.supervisor, self.sampler, places, self.jobs, self.tickets, Followers(), time.time(),
-            list(database.notes),
+            psutil.Process().create_time(), list(database.notes), self.collector,
         )  # fmt: skip
+        self.conditions = database.conditions
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if soft < _LEAST_DESCRIPTORS:
+            what = f"the service may have {soft} open files (RLIMIT_NOFILE): {max(0, soft - 30) // 8} sessions or so"
+            hint = "ulimit -n 65536 before it is started; in a unit of systemd, LimitNOFILE=65536"
+            self.conditions.raise_("descriptors-few", what, hint)
+        self.watch = Watch(self.supervisor, self.sampler, {"state": places.state, "runtime": own.runtime})
+        self._doorkeepers = ThreadPoolExecutor(2, "peers")  # so many at most read /proc for who connects
+        self.recovery = recovery.Recovery(self.supervisor, own, self.groups, places)
         self._ending = asyncio.Event()
+        self._keeps = False
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def run(self, listening: socket.socket, version: str, audit: Audit | None) -> None:
+    async def run(self, listener: Listener, version: str, audit: Audit | None) -> None:
         """Serves until the end is asked for, and ends everything in order."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ending.set)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
-        found = recovery.recover(self.store, self.groups, self._places)
-        found.merging = self.tickets.recover()
-        for name in found.lost:
-            self.supervisor.registration.ended(name)
-        if found.lost:
-            self.context.notes.append(
-                f"{len(found.lost)} session{'' if len(found.lost) == 1 else 's'} lost when the service was killed"
-            )
+        loop.add_signal_handler(signal.SIGUSR1, self._keep)
+        self.recovery.run()
+        merging = self.tickets.recover()
         server = self._server(version)
         self.supervisor.start()
-        serving = loop.create_task(server.serve([listening]), name="api")
+        serving = loop.create_task(server.serve([listener.socket]), name="api")
         self._tasks = [
             loop.create_task(self._sample(), name="samples"),
-            loop.create_task(self.collector.run(found), name="collector"),
-            loop.create_task(self._tell(), name="status"),
+            loop.create_task(self.collector.run(merging), name="collector"),
+            loop.create_task(self._tell(server, listener), name="status"),
+            loop.create_task(self.watch.run(), name="watch"),
         ]
         if audit is not None:
             self._tasks.append(loop.create_task(self._hear(audit), name="audit"))
@@ -155,23 +177,34 @@ class Service:
         finally:
             notify.stopping()
             log.info("the service ends: %d session%s live", live := len(self.supervisor.live), "" if live == 1 else "s")
-            self.supervisor.closing = Reason.SERVICE_STOPPED
-            # At the same time: runs tell what became of their agents, which are the supervisor's to end.
-            await asyncio.gather(self.tickets.close(), self.supervisor.close(Reason.SERVICE_STOPPED))
+            if self._keeps:
+                await self.tickets.close()
+                await self.supervisor.leave()
+            else:
+                self.supervisor.closing = Reason.SERVICE_STOPPED
+                # At the same time: runs tell what became of their agents, which are the supervisor's to end.
+                await asyncio.gather(self.tickets.close(), self.supervisor.close(Reason.SERVICE_STOPPED))
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self.jobs.close()
+            self.supervisor.events.close()
             server.should_exit = True
             await serving
             ending.cancel()
             if audit is not None:
                 audit.close()
             self.groups.close()
+            self._doorkeepers.shutdown(wait=False, cancel_futures=True)
+
+    def _keep(self) -> None:
+        """Sessions are to go on without this service (SIGUSR1): it is to be restarted."""
+        self._keeps = True
 
     def _server(self, version: str) -> Server:
         app = application.build(self.context, version)
-        door = Door(self._admit, self._upgrade, lambda: self.supervisor.settings.request_seconds)
+        door = Door(self._admit, self._upgrade, lambda: self.supervisor.settings.request_seconds,
+                    lambda refusal: self.supervisor.counters.refused(refusal.as_dict()))  # fmt: skip
         bounded = application.Bounded(app, lambda: self.supervisor.settings.request_bytes)
         config = uvicorn.Config(
             door.application(bounded),
@@ -188,21 +221,22 @@ class Service:
         )
         return Server(config)
 
-    def _admit(self, connection: Any, number: int) -> peers.Peer:  # noqa: ANN401  # asyncio's view of a socket
-        peer = peers.of(connection)
-        peers.check(peer, peers.owner(), self.supervisor.launchers)
-        if number > self.supervisor.settings.most_connections:
+    async def _admit(self, connection: Any, number: int) -> peers.Peer:  # noqa: ANN401  # asyncio's view of a socket
+        if number + self.supervisor.attached > self.supervisor.settings.most_connections:
             raise Refusal("connections-exhausted", "the service has as many connections as it may",
                           context=f"{self.supervisor.settings.most_connections} at the same time")  # fmt: skip
+        peer, launchers = peers.of(connection), self.supervisor.launchers()
+        await asyncio.get_running_loop().run_in_executor(
+            self._doorkeepers, peers.check, peer, peers.owner(), lambda: launchers
+        )
         return peer
 
-    def _upgrade(self, peer: peers.Peer, path: str, query: str, transport: asyncio.Transport) -> asyncio.Protocol:
-        del peer, transport
+    async def _upgrade(self, path: str, query: str, ahead: bytes, connection: int) -> None:
         before, _, rest = path.partition("/v1/sessions/")
         name, slash, what = rest.partition("/")
         if before or not slash or what != "attach":
             raise Refusal("route-unknown", f"there is no stream {path}", hint="/v1/sessions/NAME/attach")
-        return stream.attach(self.supervisor, name, query)
+        await self.supervisor.attach(name, query, ahead, connection)
 
     def reload(self) -> None:
         """Reads the settings again. Wrong ones change nothing."""
@@ -210,17 +244,24 @@ class Service:
         try:
             self.supervisor.reload(settings.load(self._places))
             log.info("settings were read again")
+            self.conditions.clear("settings-wrong")
         except Refusal as refusal:
             log.error("settings stay as they were: %s (%s)", refusal.message, refusal.context)
+            self.conditions.raise_("settings-wrong", f"settings stay as they were: {refusal.message}",
+                                   f"{refusal.context or refusal.hint or 'mend the file'}; then reload the service"
+                                   " (SIGHUP)")  # fmt: skip
         notify.ready(self.status())
 
     def status(self) -> str:
         """One line for the service manager."""
         live = len(self.supervisor.live)
-        return f"{live} session{'' if live == 1 else 's'} live, {len(self.supervisor.pool)} helpers ready"
+        degraded = ", ".join(self.conditions.names())
+        return f"{live} session{'' if live == 1 else 's'} live, {len(self.supervisor.pool)} helpers ready" + (
+            f"; degraded: {degraded}" if degraded else ""
+        )
 
-    async def _tell(self) -> None:
-        """Keeps the manager informed, and its watchdog quiet, and ends idle agents.
+    async def _tell(self, server: Server, listener: Listener) -> None:
+        """Keeps the manager informed, and its watchdog quiet, and writes down what could not be before.
 
         From this loop, so that a stuck one is noticed.
         """
@@ -229,7 +270,14 @@ class Service:
         told = ""
         while True:
             notify.ping()
-            idling.end_idle(self.supervisor, time.monotonic())
+            self.supervisor.write_again()
+            self.recovery.again()
+            try:
+                if (renewed := listener.renewed(self._own)) is not None:
+                    await server.listen_also(renewed)
+                    log.warning("the control socket was gone, and has been made again: %s", self._own.socket)
+            except (OSError, Refusal) as error:
+                log.error("the control socket is gone, and cannot be made again: %s", error)
             if (line := self.status()) != told:
                 notify.status(line)
                 told = line
@@ -238,15 +286,16 @@ class Service:
     async def _hear(self, audit: Audit) -> None:
         """Hands the kernel's audit on to sessions' launchers, once it is known that it is heard."""
         try:
-            heard = await audit.serve(self._runtime)
+            heard = await audit.serve(self._own.runtime)
         except Refusal as refusal:
             log.error("%s (%s)", refusal.message, refusal.context)
             heard = False
         if heard:
             log.info("the kernel's audit is heard, and handed on to sessions")
         else:
-            self.context.notes.append("the kernel's audit is not heard: ledgers lack what Landlock alone refuses")
-            log.warning("the kernel's audit is not heard: it is switched off, or this is another PID namespace")
+            self.conditions.raise_("audit-unheard", "the kernel's audit is not heard, so ledgers lack what Landlock"
+                                   " alone refuses", "boot with audit=1, and run the service in the machine's first"
+                                   " PID namespace")  # fmt: skip
 
     async def _sample(self) -> None:
         """Looks at what sessions use, on a thread: it reads some hundred files."""

@@ -5,6 +5,7 @@ They hold processes together; limits are the business of `launcher.session.limit
 so that no session waits for the kernel's grace period (10 to 15 ms).
 """
 
+import contextlib
 import errno
 import itertools
 import logging
@@ -32,17 +33,22 @@ class Groups:
         self.top = f"{own}/{PREFIX}{label}" if own else ""
         self.why = "" if own else "no control group (version 2) that this user may write"
         self._numbers = itertools.count(1)
+        self._discarded: set[str] = set()
         self._life = f"{time.time_ns():x}"  # not the process id, which may come again
 
-    def sweep(self) -> int:
-        """Ends what is in groups of an earlier life of this instance, and removes them. Returns how many there were."""
+    def sweep(self, keep: frozenset[str] | set[str] = frozenset()) -> int:
+        """Ends what is in groups of an earlier life of this instance, and removes them. Returns how many there were.
+
+        Args:
+            keep: those of sessions that go on.
+        """
         if not self.top:
             return 0
         found = 0
         try:
             for name in os.listdir(self.top):
                 path = f"{self.top}/{name}"
-                if os.path.isdir(path) and not name.startswith(f"{self._life}-"):
+                if os.path.isdir(path) and not name.startswith(f"{self._life}-") and path not in keep:
                     self.kill(path)
                     self.remove(path)
                     found += 1
@@ -72,10 +78,6 @@ class Groups:
             except OSError as error:
                 self._give_up(error)
 
-    def freeze(self, path: str, *, frozen: bool) -> None:
-        """Stops everything in a group, or lets it go on."""
-        _try_write(path, "cgroup.freeze", str(int(frozen)))
-
     def kill(self, path: str) -> None:
         """Ends everything in a group (Linux 5.14)."""
         _try_write(path, "cgroup.kill", "1")
@@ -85,6 +87,8 @@ class Groups:
         deadline = time.monotonic() + _PATIENCE
         while path:
             try:
+                with contextlib.suppress(FileNotFoundError):
+                    os.rmdir(f"{path}/run")
                 os.rmdir(path)
             except FileNotFoundError:
                 return True
@@ -97,21 +101,33 @@ class Groups:
             return True
         return True
 
+    def discard(self, path: str) -> None:
+        """Removes an ended session's group, or tries again later: the kernel may need a moment for it."""
+        self._discarded.update([path] if path else [])
+        for each in tuple(self._discarded):
+            try:
+                with contextlib.suppress(FileNotFoundError):
+                    os.rmdir(f"{each}/run")
+                os.rmdir(each)
+            except FileNotFoundError:
+                pass
+            except OSError:
+                continue
+            self._discarded.discard(each)
+
     def close(self) -> None:
         """Removes the directory of all groups, when it is empty."""
-        self.remove(self.top)
+        deadline = time.monotonic() + _PATIENCE
+        while self._discarded and time.monotonic() < deadline:
+            self.discard("")
+            time.sleep(0.002)
+        with contextlib.suppress(OSError):
+            if self.top:
+                os.rmdir(self.top)
 
     def _give_up(self, error: OSError) -> None:
         log.warning("no control groups for sessions: %s", error)
         self.top, self.why = "", error.strerror or str(error)
-
-
-def processes(path: str) -> list[int]:
-    """Process ids in a group; [] when there is none."""
-    try:
-        return [int(line) for line in Path(path, "cgroup.procs").read_text().split()] if path else []
-    except OSError:
-        return []
 
 
 def _own() -> str:

@@ -3,18 +3,26 @@
 import json
 import os
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from launcher.jail import init, processes
 from policy.errors import Refusal
 
 if TYPE_CHECKING:
+    from launcher.vcs.harvest.parts import HarvestResult
     from launcher.vcs.worktrees.models import Worktree
+
+_OUT = 100
+"""The descriptor that answers go to."""
+
+_writing = threading.Lock()
 
 
 def main(parent: str, name: str) -> NoReturn:
-    """Carries out the job `name` and ends this process.
+    """Carries out the job `name` and ends this process. Each line of its output is a step, the last one the answer.
 
     Args:
         parent: process id of the service, whose end is this process's, too.
@@ -24,7 +32,7 @@ def main(parent: str, name: str) -> NoReturn:
     arguments = json.load(sys.stdin)
     answer: dict[str, Any]
     # What libraries print is no part of the answer.
-    out = os.dup(1)
+    os.dup2(1, _OUT, inheritable=False)
     os.dup2(2, 1)
     try:
         answer = {"result": TABLE[name](**arguments)}
@@ -35,9 +43,18 @@ def main(parent: str, name: str) -> NoReturn:
 
         traceback.print_exc()
         answer = {"refusal": init.failure(f"{name} could not go on", error).as_dict()}
-    with os.fdopen(out, "w", encoding="utf-8") as stream:
-        json.dump(answer, stream)
+    _write(answer)
     os._exit(0)
+
+
+def _say(step: dict[str, Any]) -> None:
+    """Tells the service of a step of this job (`launcher.service.jobs.Jobs.run`)."""
+    _write({"step": step})
+
+
+def _write(line: dict[str, Any]) -> None:
+    with _writing, open(_OUT, "w", encoding="utf-8", closefd=False) as stream:
+        stream.write(json.dumps(line) + "\n")
 
 
 def harvest(worktree: str, strict: bool) -> dict[str, Any]:
@@ -50,37 +67,113 @@ def harvest(worktree: str, strict: bool) -> dict[str, Any]:
     Raises:
         Refusal: as `paddock worktree harvest` does.
     """
-    from launcher.session import configuration, harvesting, places
+    from launcher.session import places
+    from launcher.vcs.harvest import refusals
     from launcher.vcs.quarantine import record
     from launcher.vcs.worktrees.naming import worktree_id
 
     where = record.directory_of(places.places(os.environ).state, worktree_id(worktree))
     if not os.path.isdir(where):
         return {}
+    return _taken(where, worktree, strict=strict or refusals.is_strict(where)).as_dict()
+
+
+def harvest_waiting(later: Sequence[str] = ()) -> dict[str, Any]:
+    """Takes over what waits in any private git directory in which no session lives, whoever left it there.
+
+    Args:
+        later: directories that are not to be tried now.
+
+    Returns:
+        ``worktrees``, one for each: ``worktree``, ``directory``, ``strict``, ``state`` (of the harvest, or
+        ``refused``, ``busy``, ``later``), ``refusal`` (None without one) and ``lines``, what people are told of it. A
+        refusal is one directory's own.
+    """
+    from launcher.session import harvesting, places
+    from launcher.vcs.harvest.outstanding import unharvested
+
+    found = []
+    for each in unharvested(places.places(os.environ).state):
+        answer: dict[str, Any] = {"state": "refused", "refusal": None, "lines": []}
+        about = {"worktree": each.worktree, "directory": each.directory, "strict": each.strict}
+        if each.busy or each.directory in later:
+            found.append({**about, **answer, "state": "busy" if each.busy else "later"})
+            continue
+        try:
+            if each.damage is not None:
+                raise each.damage
+            if each.held:
+                hint = "look at them, then: paddock worktree harvest"
+                raise Refusal("handoff-strict", "a strict session has left it to you", context=each.refusal, hint=hint)
+            result = _taken(each.directory, each.worktree, strict=each.strict)
+            answer.update(state=result.state, lines=harvesting.told(result, place=each.worktree))
+        except Refusal as refusal:
+            answer["refusal"] = refusal.as_dict()
+        except Exception as error:
+            import traceback
+
+            traceback.print_exc()
+            answer["refusal"] = init.failure(f"{each.directory} could not be harvested", error).as_dict()
+        found.append({**about, **answer})
+    return {"worktrees": found}
+
+
+def _taken(directory: str, worktree: str, *, strict: bool) -> "HarvestResult":
+    """A harvest of a private git directory, by the hand-off patterns of its worktree."""
+    from launcher.session import configuration, harvesting
+    from launcher.vcs.quarantine import record
+    from launcher.vcs.worktrees import pruned
+
     patterns = configuration.handoff_patterns(worktree, os.environ)
-    return harvesting.take(where, patterns, strict=strict).as_dict()
+    known = record.read(directory)
+    with pruned.stand_in(directory, known) if known is not None else nullcontext():
+        return harvesting.take(directory, patterns, strict=strict)
 
 
-def collect(roots: dict[str, str]) -> dict[str, Any]:
-    """See `launcher.service.orphans.remove`."""
+def collect(roots: dict[str, str], bounds: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Removes what nothing needs any more: see `launcher.service.orphans` and `launcher.vcs.worktrees.retention`.
+
+    Args:
+        roots: roots of worktrees by their ids, as sessions have noted them.
+        bounds: fields of `retention.Bounds`; the others have their defaults.
+
+    Returns:
+        ``removed``: ids of worktrees; ``pruned``: refs and journals (`retention.Unneeded`), those with ``lost`` to be
+        said aloud; ``notes``: what could not be looked at; ``kept``: how many refs stay.
+    """
     from launcher.service import orphans
     from launcher.session import places
+    from launcher.vcs.worktrees import retention
 
-    return {"removed": orphans.remove(places.places(os.environ).state, roots)}
+    state = places.places(os.environ).state
+    removed = orphans.remove(state, roots)
+    try:
+        done = retention.prune(state, bounds=retention.Bounds(**(bounds or {})))
+    except Refusal as refusal:
+        done = retention.Pruned((), (f"{refusal.message}: {refusal.context}",))
+    return {"removed": removed, "pruned": [each.as_dict() for each in done.removed], "notes": list(done.notes),
+            "kept": done.kept}  # fmt: skip
 
 
 def prepare_tickets(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSON has them
     """See `launcher.service.ticket_work.prepare`."""
     from launcher.service import ticket_work
 
-    return ticket_work.prepare(**arguments)
+    return ticket_work.prepare(**arguments, say=_say)
+
+
+def plan_tickets(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSON has them
+    """See `launcher.service.ticket_work.plan`."""
+    from launcher.service import ticket_work
+
+    return ticket_work.plan(**arguments, say=_say)
 
 
 def merge_tickets(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSON has them
     """See `launcher.service.ticket_work.merge`."""
     from launcher.service import ticket_work
 
-    return ticket_work.merge(**arguments)
+    return ticket_work.merge(**arguments, say=_say)
 
 
 def end_tickets(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSON has them
@@ -211,8 +304,10 @@ def resume_merge(common_dir: str) -> dict[str, Any]:
 
 TABLE: dict[str, Callable[..., dict[str, Any]]] = {
     "harvest": harvest,
+    "harvest.waiting": harvest_waiting,
     "collect": collect,
     "tickets.prepare": prepare_tickets,
+    "tickets.plan": plan_tickets,
     "tickets.merge": merge_tickets,
     "tickets.end": end_tickets,
     "repository": repository,

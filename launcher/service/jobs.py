@@ -6,11 +6,12 @@ and merges have journals for that.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +35,17 @@ class Jobs:
         self._running: set[asyncio.subprocess.Process] = set()
 
     async def run(
-        self, name: str, arguments: Mapping[str, Any], environment: Mapping[str, str] | None = None
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        step: Callable[[dict[str, Any]], None] = lambda step: None,
     ) -> dict[str, Any]:
         """Runs one job to its end.
 
         Args:
             name: of a function in `launcher.service.job`.
             arguments: its keywords, as JSON knows them.
-            environment: of its process; the service's own when None.
+            step: told each step of which the job tells.
 
         Returns:
             What it gives back.
@@ -53,26 +57,24 @@ class Jobs:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-I", "-c", _BOOT, _ROOT, str(os.getpid()), name,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd="/", limit=MOST_ANSWER,
-                env=None if environment is None else dict(environment), start_new_session=True,
+                start_new_session=True,
             )  # fmt: skip
             self._running.add(process)
             try:
-                answer, _ = await process.communicate(json.dumps(arguments).encode())
-            except asyncio.CancelledError:
+                answer = await _answer(process, json.dumps(arguments).encode(), step)
+            except BaseException:
                 if process.returncode is None:
                     process.terminate()
                     await process.wait()
                 raise
             finally:
                 self._running.discard(process)
-        try:
-            content = json.loads(answer)
-        except ValueError:
+        if answer is None:
             raise Refusal("job-lost", f"the work on {name} ended without an answer",
-                          context=f"status {process.returncode}; the log may say more") from None  # fmt: skip
-        if "refusal" in content:
-            raise refusal_of(content["refusal"])
-        result: dict[str, Any] = content["result"]
+                          context=f"status {process.returncode}; the log may say more")  # fmt: skip
+        if "refusal" in answer:
+            raise refusal_of(answer["refusal"])
+        result: dict[str, Any] = answer["result"]
         return result
 
     async def close(self) -> None:
@@ -82,6 +84,29 @@ class Jobs:
                 process.terminate()
         for process in tuple(self._running):
             await process.wait()
+
+
+async def _answer(
+    process: asyncio.subprocess.Process, arguments: bytes, step: Callable[[dict[str, Any]], None]
+) -> dict[str, Any] | None:
+    """The last line of a job that has ended; None when it is no answer."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    answer: dict[str, Any] | None = None
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        process.stdin.write(arguments)
+        await process.stdin.drain()
+    process.stdin.close()
+    async for line in process.stdout:
+        if not line.endswith(b"\n"):
+            break  # it was killed
+        content: dict[str, Any] = json.loads(line)
+        if "step" in content:
+            step(content["step"])
+        else:
+            answer = content
+    await process.wait()
+    return answer
 
 
 def refusal_of(data: Mapping[str, Any]) -> Refusal:

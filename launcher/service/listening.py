@@ -52,6 +52,21 @@ class Listener:
         self._made = (own.socket, os.lstat(own.socket).st_ino)
         return made
 
+    def renewed(self, own: Rooms) -> socket.socket | None:
+        """Another socket in the place of the one that this service has made and that is gone; None while it is there.
+
+        A runtime directory goes with everything in it when its user logs out, and is made anew at the next login.
+
+        Raises:
+            Refusal: the directory cannot be made, or must not be used; see `Rooms`.
+        """
+        if self._made is None or os.path.lexists(own.socket):
+            return None
+        own.make()
+        own.record()
+        self.socket = self._listening(own)
+        return self.socket
+
     def close(self) -> None:
         """Stops listening."""
         self.socket.close()

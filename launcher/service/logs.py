@@ -4,6 +4,7 @@
 and so on. Bytes that are no UTF-8 are kept as surrogate escapes (``\\udcff``).
 """
 
+import errno
 import json
 import os
 import time
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from launcher.jail.remove import remove_tree
-from launcher.service.redaction import Redactor
+from launcher.service.shim.redaction import Redactor
 from launcher.session.places import made
 
 NAME = "log.jsonl"
@@ -38,6 +39,7 @@ class LogWriter:
         self._fd = -1
         self._size = 0
         self._partial: dict[str, bytes] = {}
+        self._torn = False
         self.lost = ""
 
     def write(self, stream: str, data: bytes) -> None:
@@ -53,18 +55,17 @@ class LogWriter:
             rest = rest[MOST_LINE:]
         if rest:
             self._partial[stream] = rest
-        for line in lines:
-            self._line(stream, line)
+        self._lines(stream, lines)
 
     def flush(self) -> None:
         """Writes lines that will not become whole any more."""
         for stream, line in self._partial.items():
-            self._line(stream, line)
+            self._lines(stream, [line])
         self._partial = {}
 
     def note(self, text: str) -> None:
         """Writes a line of the service's own."""
-        self._line("paddock", text.encode(errors="surrogateescape"))
+        self._lines("paddock", [text.encode(errors="surrogateescape")])
 
     def close(self) -> None:
         """Writes what is left and closes the file."""
@@ -73,14 +74,26 @@ class LogWriter:
             os.close(self._fd)
             self._fd = -1
 
-    def _line(self, stream: str, line: bytes) -> None:
-        text = self._redact(line).decode(errors="surrogateescape")
-        content = json.dumps({"time": round(time.time(), 3), "stream": stream, "text": text}) + "\n"
+    def _lines(self, stream: str, lines: list[bytes]) -> None:
+        """Writes whole lines, many at a time: a command may print without end."""
+        begin = f'{{"time": {round(time.time(), 3)}, "stream": "{stream}", "text": '
+        content = b"".join(
+            f"{begin}{json.dumps(self._redact(line).decode(errors='surrogateescape'))}}}\n".encode() for line in lines
+        )
         try:
-            self._open()
-            self._size += os.write(self._fd, content.encode())
-            if self._size >= self._most:
-                self._rotate()
+            while content:
+                self._open()
+                # Behind what a full disk has cut off, a line of its own begins.
+                content, self._torn = (b"\n" if self._torn else b"") + content, False
+                whole = content.rfind(b"\n", 0, max(1, self._most - self._size)) + 1 or content.find(b"\n") + 1
+                written = os.write(self._fd, content[:whole])
+                self._size += written
+                self._torn = written < whole
+                content = content[written:]
+                if self._torn:
+                    raise OSError(errno.ENOSPC, "the disk is full")
+                if self._size >= self._most:
+                    self._rotate()
         except OSError as error:  # a session does not end because its log cannot be written; `show` tells
             self.lost = self.lost or f"{error.strerror}: the log is not complete"
 
@@ -104,24 +117,29 @@ class LogWriter:
                 os.replace(older, f"{path}.{number}")
 
 
-def read(directory: str, tail: int | None = None) -> Iterator[dict[str, Any]]:
+def read(directory: str, tail: int | None = None, until: tuple[int, int] | None = None) -> Iterator[dict[str, Any]]:
     """The lines of a log, the oldest first; none when there is no log.
 
     Args:
         directory: of the session's log.
         tail: only so many of the last ones.
+        until: no more than there was when the file with this inode had this size.
     """
     lines: list[str] = []
     for path in parts(directory):
         try:
-            with open(path, encoding="utf-8") as file:
-                lines += file
+            with open(path, "rb") as file:
+                last = until is not None and os.fstat(file.fileno()).st_ino == until[0]
+                content = file.read(until[1] if last and until is not None else -1)
         except FileNotFoundError:
             continue  # rotated away meanwhile
+        lines += content.decode(errors="replace").splitlines(keepends=True)
+        if last:
+            break
     for line in lines if tail is None else lines[max(0, len(lines) - tail) :]:
-        content = decoded(line)
-        if content is not None:
-            yield content
+        found = decoded(line)
+        if found is not None:
+            yield found
 
 
 def parts(directory: str) -> list[str]:
@@ -156,6 +174,25 @@ class Tail:
         """Begins at the present end."""
         self._path = f"{directory}/{NAME}"
         self._inode, self._at = self._stat()
+        self._at = self._line_before(self._at)
+
+    def _line_before(self, at: int) -> int:
+        """The end of the last whole line: its writer may be in the middle of another one."""
+        try:
+            with open(self._path, "rb") as file:
+                while at > 0:
+                    begin = max(0, at - MOST_LINE)
+                    file.seek(begin)
+                    if (found := file.read(at - begin).rfind(b"\n")) != -1:
+                        return begin + found + 1
+                    at = begin
+        except FileNotFoundError:
+            return 0
+        return 0
+
+    def before(self, directory: str, tail: int | None = None) -> Iterator[dict[str, Any]]:
+        """What the log held when this began; see `read`."""
+        return read(directory, tail, until=(self._inode, self._at))
 
     def _stat(self) -> tuple[int, int]:
         try:
@@ -184,11 +221,12 @@ class Tail:
                     return []
                 file.seek(self._at)
                 for line in file:
-                    content = decoded(line.decode())
-                    if content is None:
+                    if not line.endswith(b"\n"):
                         break
                     self._at += len(line)
-                    found.append(content)
+                    content = decoded(line.decode(errors="replace"))
+                    if content is not None:  # else a full disk has cut it off
+                        found.append(content)
         except FileNotFoundError:
             return found
         return found

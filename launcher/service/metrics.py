@@ -1,19 +1,55 @@
 """Metrics in Prometheus' text format (prometheus.io/docs/instrumenting/exposition_formats)."""
 
-import os
+import platform
 from collections.abc import Iterable, Mapping
 
 from launcher.service.models import Usage
 from launcher.service.supervisor import Supervisor
+from policy.errors import Refusal
 
 Sample = tuple[Mapping[str, str], float]
 
 
-def render(supervisor: Supervisor, usage: Mapping[str, Usage], *, uptime: float) -> str:
-    """All metrics of the service."""
-    counts = supervisor.store.counts()
+def render(
+    supervisor: Supervisor,
+    usage: Mapping[str, Usage],
+    *,
+    version: str,
+    started: float,
+    uptime: float,
+    descriptors: int,
+    disk: Mapping[str, int],
+    logs: int,
+    ticket_runs: Mapping[str, int],
+    tickets: Mapping[str, int],
+) -> str:
+    """All metrics of the service.
+
+    Args:
+        supervisor: of its sessions.
+        usage: of each session.
+        version: of Paddock.
+        started: when its process was started, in seconds since the epoch.
+        uptime: seconds for which it has answered.
+        descriptors: how many it has open.
+        disk: bytes that are free where its directories lie, by what they are for.
+        logs: bytes of all sessions' logs.
+        ticket_runs: how many there are of each state.
+        tickets: the same of their tickets.
+    """
+    try:
+        counts = supervisor.store.counts()
+    except Refusal:  # the database is away; all else can be told
+        counts = {}
     counters = supervisor.counters
-    lines = _metric("paddock_sessions", "gauge", "sessions that are remembered, by state",
+    conditions = supervisor.store.database.conditions
+    built = {"version": version, "python": platform.python_version(), "kernel": platform.release()}
+    lines = _metric("paddock_build_info", "gauge", "what runs here", [(built, 1)])
+    lines += _metric("process_start_time_seconds", "gauge", "when the service's process was started, since the epoch",
+                     [({}, started)])  # fmt: skip
+    lines += _metric("paddock_degraded", "gauge", "conditions of GET /v1/health, by id",
+                     [({"id": name}, conditions.number(name)) for name in conditions.names()])  # fmt: skip
+    lines += _metric("paddock_sessions", "gauge", "sessions that are remembered, by state",
                     [({"state": str(state)}, number) for state, number in counts.items()])  # fmt: skip
     lines += _metric("paddock_sessions_created_total", "counter", "sessions that were accepted",
                      [({}, counters.created)])  # fmt: skip
@@ -22,6 +58,18 @@ def render(supervisor: Supervisor, usage: Mapping[str, Usage], *, uptime: float)
     lines += _metric(
         "paddock_denials_total", "counter", "denials in sessions that have ended", [({}, counters.denials)]
     )
+    for name, text, label, counted in (
+        ("harvests", "harvests of ended sessions and of the service's own, by result", "result", counters.harvests),
+        ("refusals", "refused requests, sessions and harvests, by id", "id", counters.refusals),
+    ):
+        numbers = [({label: each}, number) for each, number in sorted(counted.items())]
+        lines += _metric(f"paddock_{name}_total", "counter", text, numbers)
+    for name, text, states in (("ticket_runs", "ticket runs", ticket_runs), ("tickets", "tickets", tickets)):
+        numbers = [({"state": state}, number) for state, number in sorted(states.items())]
+        lines += _metric(f"paddock_{name}", "gauge", f"{text} that are remembered, by state", numbers)
+    lines += _metric("paddock_disk_free_bytes", "gauge", "room where the service's directories lie",
+                     [({"directory": name}, free) for name, free in sorted(disk.items())])  # fmt: skip
+    lines += _metric("paddock_logs_bytes", "gauge", "logs of all sessions", [({}, logs)])
     lines += counters.spawn.lines("paddock_spawn_seconds", "from the hand-over to a helper to the command's execution")
     lines += _metric("paddock_jails_ahead_total", "counter", "commands executed in a jail that was made ahead",
                      [({}, counters.ahead)])  # fmt: skip
@@ -34,7 +82,7 @@ def render(supervisor: Supervisor, usage: Mapping[str, Usage], *, uptime: float)
         samples = [({"session": session}, getattr(found, attribute)) for session, found in sorted(usage.items())]
         lines += _metric(f"paddock_session_{name}", "gauge", text, samples)
     lines += _metric("paddock_descriptors", "gauge", "open descriptors of the service",
-                     [({}, len(os.listdir("/proc/self/fd")) - 1)])  # fmt: skip
+                     [({}, descriptors)])  # fmt: skip
     lines += _metric("paddock_uptime_seconds", "gauge", "since the service was ready", [({}, uptime)])
     return "\n".join(lines) + "\n"
 
@@ -43,7 +91,7 @@ def _metric(name: str, kind: str, text: str, samples: Iterable[Sample]) -> list[
     lines = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
     for labels, value in samples:
         shown = ",".join(f'{label}="{_escaped(content)}"' for label, content in labels.items())
-        lines.append(f"{name}{{{shown}}} {value:g}" if shown else f"{name} {value:g}")
+        lines.append(f"{name}{{{shown}}} {value!r}" if shown else f"{name} {value!r}")
     return lines
 
 

@@ -1,5 +1,7 @@
 """What goes over the control API. The OpenAPI document, the store's JSON and `--json` are made of it."""
 
+import inspect
+import re
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -20,7 +22,7 @@ def _no_nul(text: str) -> str:
 
 def _session_name(text: str) -> str:
     if not state.valid_name(text):
-        raise ValueError("1 to 64 letters, digits, dots, dashes and underscores; not a dot or dash in front")
+        raise ValueError(state.NAME_RULE)
     return text
 
 
@@ -42,10 +44,30 @@ Directory = Annotated[str, Field(min_length=1, max_length=4_096), AfterValidator
 Variable = Annotated[str, Field(min_length=1, max_length=1_024), AfterValidator(_no_nul), AfterValidator(_variable)]
 
 
+_ATTRIBUTE = re.compile(r"^ *(\w+): (.+?)(?=^ *\w+: |\Z)", re.DOTALL | re.MULTILINE)
+
+
+def documented(schema: dict[str, Any], model: type[BaseModel]) -> None:
+    """Puts what docstrings say of a model and its attributes into its JSON schema, for the OpenAPI document."""
+    said: dict[str, str] = {}
+    for each in reversed(model.__mro__):
+        said.update(_ATTRIBUTE.findall((inspect.getdoc(each) or "").partition("Attributes:")[2]))
+    schema["description"] = " ".join((inspect.getdoc(model) or "").partition("Attributes:")[0].split())
+    for name, field in schema.get("properties", {}).items():
+        if name in said:
+            field.setdefault("description", " ".join(said[name].split()))
+
+
 class Frozen(BaseModel):
     """Immutable, strict about names."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=documented)
+
+
+class Told(BaseModel):
+    """What another part of Paddock answers; it may have more attributes than are named here."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", json_schema_extra=documented)
 
 
 class Input(StrEnum):
@@ -68,9 +90,11 @@ class RestartPolicy(StrEnum):
 
 
 class Restart(Frozen):
-    """Attributes:
-    policy: when.
-    most: how often at most.
+    """Whether a session is started again.
+
+    Attributes:
+        policy: when.
+        most: how often at most.
     """
 
     policy: RestartPolicy = RestartPolicy.NEVER
@@ -187,7 +211,15 @@ class Usage(Frozen):
 
 
 class Transition(Frozen):
-    """One move of a session from state to state."""
+    """One move of a session from state to state.
+
+    Attributes:
+        time: when, in seconds since the epoch.
+        before: the state that it left.
+        after: the state that it came to.
+        attempt: the number of the attempt.
+        why: what made it move.
+    """
 
     time: float
     before: SessionState
@@ -197,7 +229,16 @@ class Transition(Frozen):
 
 
 class Process(Frozen):
-    """One process of a session."""
+    """One process of a session.
+
+    Attributes:
+        pid: its process id, as the service sees it.
+        parent: its parent's.
+        name: of what it executes.
+        status: what it does: running, sleeping ...
+        memory: bytes of its resident memory.
+        cpu_seconds: processor time.
+    """
 
     pid: int
     parent: int
@@ -273,11 +314,75 @@ class SessionDetails(Session):
     log_note: str = ""
 
 
-class Error(BaseModel):
-    """The one shape of every refusal (`policy.errors.Refusal`)."""
+class Condition(Frozen):
+    """Something that is wrong with the service.
+
+    Attributes:
+        id: stable identifier, in kebab-case.
+        subject: what it concerns, where there can be several: a worktree, a directory.
+        what: is wrong.
+        since: when that was found, in seconds since the epoch.
+        hint: what to do.
+    """
+
+    id: str
+    subject: str = ""
+    what: str
+    since: float
+    hint: str
+
+
+class EventKind(StrEnum):
+    """What an event is about."""
+
+    SERVICE = "service"
+    """The service begins or ends."""
+    SESSION = "session"
+    """A session has moved to another state; `data` has the state, and how it ended."""
+    DENIALS = "denials"
+    """A session has ended that was refused something; `data` has how often."""
+    HARVEST = "harvest"
+    """Commits of a worktree were taken over, or were refused; `data` has the result."""
+    TICKET = "ticket"
+    """A step of a ticket run."""
+    CONDITION = "condition"
+    """Something is wrong with the service, or is mended: `data` is a reason of `GET /v1/health`, and `raised`."""
+    MISSED = "missed"
+    """Events after the one that the client names are not kept any more: ask for the present state instead."""
+
+
+class Event(Frozen):
+    """Something that has happened.
+
+    Attributes:
+        id: grows from event to event, with gaps, over restarts of the service, too.
+        time: when, in seconds since the epoch.
+        kind: what it is about.
+        session: whose it is; "" for none.
+        data: what there is to say, by its kind.
+    """
+
+    id: int
+    time: float
+    kind: EventKind
+    session: str = ""
+    data: dict[str, Any]
+
+
+class Error(Told):
+    """The one shape of every refusal (`policy.errors.Refusal`).
+
+    Attributes:
+        error: always true.
+        errorType: stable identifier, in kebab-case.
+        message: what is refused.
+        context: where and why.
+        hint: what to do next.
+        exitCode: the status that the command line ends with.
+    """
 
     error: bool = True
-    errorType: str = Field(description="stable identifier, kebab-case")
+    errorType: str
     message: str
     context: str
     hint: str

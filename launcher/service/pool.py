@@ -1,24 +1,26 @@
-"""Warm helpers, kept ready: started ahead of need, handed out once.
-
-Must be used from the service's main thread: a helper ends with the *thread* that started it (prctl(2),
-PR_SET_PDEATHSIG).
-"""
+"""Shims of sessions, seen from the service: warm ones, kept ready and handed out once, and those of live sessions."""
 
 import asyncio
+import contextlib
 import logging
 import marshal
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher.service import helper
+from launcher.service import packets, peers, rooms
 from launcher.service.groups import Groups
+from launcher.service.shim.process import SOCKET
 from launcher.session import early
 from launcher.session.early import Recipe
+from policy.errors import Refusal
 
 log = logging.getLogger("paddock.service")
 
@@ -28,143 +30,183 @@ _BOOT = (
     "from launcher import start; sys.meta_path.insert(0, start.CompiledModules); start.load_bundle(); "
     "from launcher.verbs.run import supervised; "  # with it comes all that a plain launch needs
     "from launcher.session import private_git; "  # most sessions need it
-    "from launcher.service.helper import main; main(int(sys.argv[3]), int(sys.argv[4]), supervised)"
+    "from launcher.service.shim.process import main; main(int(sys.argv[3]), supervised)"
 )
 _EMPTY = {"LC_ALL": "C.UTF-8"}
+_ANSWER_SECONDS = 10.0
 
 
-class Helper:
-    """One helper, from its start to its end. Owns `channel` and `pidfd`.
+class Shim:
+    """A connection to one shim (`launcher.service.shim`). Owns `channel`.
 
     Attributes:
-        pid: its process id; it leads a session (setsid(2)) of that number from the launch on.
-        started: when, in clock ticks since boot (proc_pid_stat(5)): tells it from a later process of the same number.
+        pid: its process id.
         group: its control group, "" without one.
+        channel: the connection.
     """
 
-    def __init__(self, groups: Groups) -> None:
-        """Starts the process; it does nothing yet."""
-        self.group = groups.make()
+    def __init__(self, pid: int, group: str, channel: socket.socket, process: "subprocess.Popen[bytes] | None") -> None:
+        """Args: see the class; the process, when this service has started it."""
+        self.pid = pid
+        self.group = group
+        self.channel = channel
+        self._process = process
+        self._numbers = 0
+        self._answers: dict[int, asyncio.Future[None]] = {}
+        channel.setblocking(False)
+
+    @classmethod
+    def start(cls, groups: Groups) -> "Shim":
+        """Starts one; it waits for its launch.
+
+        Raises:
+            OSError: there are no processes or descriptors left.
+        """
+        group = groups.make()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            self._process = _start(theirs.fileno())
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _BOOT, _ROOT, sys.prefix, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=None, env=_EMPTY, cwd="/",
+                pass_fds=(theirs.fileno(),),
+            )  # fmt: skip
+            groups.enter(group, process.pid)
+            made = cls(process.pid, group, ours, process)
+            packets.send(ours, {"op": "begin", "group": group})
         except OSError:
             ours.close()
-            groups.remove(self.group)
+            groups.remove(group)
             raise
         finally:
             theirs.close()
-        self.pid = self._process.pid
-        self.pidfd = os.pidfd_open(self.pid)
-        self.started = start_time(self.pid)
-        self.channel = ours
-        ours.setblocking(False)
-        groups.enter(self.group, self.pid)
+        return made
 
-    def launch(self, launch: dict[str, Any], streams: tuple[int, int, int]) -> None:
-        """Hands over the one launch.
+    @classmethod
+    def join(cls, directory: str) -> "Shim":
+        """Connects to the shim of a session that an earlier service has started.
 
         Args:
-            launch: words, environment, directory, umask, open_files, terminal; see `launcher.service.helper`.
-            streams: what becomes its standard input, output and error; they stay the caller's here.
+            directory: the session's, below the runtime directory.
 
         Raises:
-            OSError: the helper has ended.
+            OSError: nobody answers there.
+            Refusal: whoever answers is no shim of this user's.
         """
-        memory = os.memfd_create("launch", os.MFD_CLOEXEC)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            content = memoryview(marshal.dumps(launch))
-            while content:
-                content = content[os.write(memory, content) :]
-            os.lseek(memory, 0, os.SEEK_SET)
-            socket.send_fds(self.channel, [helper.LAUNCH], [memory, *streams])
+            connection.connect(rooms.short(fd, SOCKET))
+            peer = peers.of(connection)
+            peers.check(peer, peers.owner(), set)
+        except BaseException:
+            connection.close()
+            raise
         finally:
-            os.close(memory)
+            os.close(fd)
+        return cls(peer.pid, "", connection, None)
 
-    def prepare(self, recipe: Recipe) -> None:
-        """Has it make a jail ahead. One that takes no message, or has ended, will be found so when it is needed."""
+    def send(self, op: str, *descriptors: int, **content: Any) -> bool:  # noqa: ANN401  # as JSON has it
+        """Sends a message; False when the shim is gone, or does not read."""
         try:
-            self.channel.send(helper.PREPARE + marshal.dumps(recipe))
+            packets.send(self.channel, {"op": op, **content}, descriptors)
         except OSError as error:
-            log.info("helper %s makes no jail ahead: %s", self.pid, error)
+            log.info("shim %d: %s: %s", self.pid, op, error)
+            return False
+        return True
 
-    def messages(self) -> list[tuple[bytes, Any]]:
-        """What it has said since the last call: (letter, data)."""
-        found: list[tuple[bytes, Any]] = []
+    async def ask(self, op: str, **content: Any) -> None:  # noqa: ANN401  # as JSON has it
+        """Sends a message and waits for its answer.
+
+        Raises:
+            Refusal: the shim's; session-not-running when it is gone.
+        """
+        self._numbers += 1
+        answer = self._answers[self._numbers] = asyncio.get_running_loop().create_future()
+        try:
+            if self.send(op, number=self._numbers, **content):
+                await asyncio.wait_for(answer, _ANSWER_SECONDS)
+                return
+        except TimeoutError:
+            pass
+        finally:
+            del self._answers[self._numbers]
+        raise Refusal("session-not-running", "the session's own process does not answer", hint="paddock ps --all")
+
+    def messages(self) -> tuple[list[dict[str, Any]], bool]:
+        """What has come since the last call, answers left out; and whether more can come."""
+        found: list[dict[str, Any]] = []
         while True:
             try:
-                packet = self.channel.recv(1 << 18)
-            except (BlockingIOError, ConnectionResetError):
-                return found
-            if not packet:
-                return found
-            found.append((packet[:1], marshal.loads(packet[1:])))
+                content, descriptors = packets.receive(self.channel)
+            except BlockingIOError:
+                return found, True
+            except (OSError, ValueError) as error:
+                log.error("shim %d: %s", self.pid, error)
+                return found, False
+            for fd in descriptors:
+                os.close(fd)
+            if content is None:
+                return found, False
+            if content.get("event") == "answer":
+                self._answered(content)
+            else:
+                found.append(content)
 
-    def ended(self) -> int | None:
-        """Its exit status, negative for a signal; None while it runs."""
-        return self._process.poll()
+    def _answered(self, content: dict[str, Any]) -> None:
+        from launcher.service.jobs import refusal_of
 
-    def send_signal(self, number: int) -> None:
-        """Signals the process, unless it has ended."""
-        if self._process.poll() is None:
-            os.kill(self.pid, number)
+        answer = self._answers.get(content["to"])
+        if answer is not None and not answer.done():
+            if content["refusal"]:
+                answer.set_exception(refusal_of(content["refusal"]))
+            else:
+                answer.set_result(None)
 
-    def signal_group(self, number: int) -> None:
-        """Signals its process group, which it leads from the launch on; before that, it alone."""
-        if self._process.poll() is None:
-            try:
-                os.killpg(self.pid, number)
-            except ProcessLookupError:
-                os.kill(self.pid, number)
-
-    def kill_now(self) -> None:
-        """Sends it SIGKILL, and so to all that lives by it."""
-        self._process.kill()
+    def ended(self) -> bool:
+        """Whether the process has ended; reaps it where it is this service's child."""
+        if self._process is not None:
+            return self._process.poll() is not None
+        try:
+            pidfd = os.pidfd_open(self.pid)
+        except OSError:
+            return True
+        try:
+            # Readable once it has ended, also where nobody has reaped it yet (pidfd_open(2)).
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            return bool(poll.poll(0))
+        finally:
+            os.close(pidfd)
 
     def kill(self) -> None:
-        """Ends it now, and all that lives by it; waits for its end."""
-        self._process.kill()
-        self._process.wait()
+        """Ends it now, and all that lives by it; waits for its end where it is this service's child."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Lets go of the descriptors. A helper that was never used ends by that."""
+        """Lets go of the connection. A shim that was never used ends by that."""
         self.channel.close()
-        os.close(self.pidfd)
-
-
-def _start(theirs: int) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _BOOT, _ROOT, sys.prefix, str(os.getpid()), str(theirs)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=None,
-        env=_EMPTY,
-        cwd="/",
-        pass_fds=(theirs,),
-    )
-
-
-def start_time(pid: int) -> int:
-    """When a process was started, in clock ticks since boot (proc_pid_stat(5)); 0 when there is none."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return 0
 
 
 class Pool:
-    """Keeps `size` helpers ready.
+    """Keeps `size` shims ready, each with a launcher that is warm.
 
     Args:
         size: how many.
         groups: makes the control group of each.
+        trouble: told why none can be started, and "" when one could be.
     """
 
-    def __init__(self, size: int, groups: Groups) -> None:
+    def __init__(self, size: int, groups: Groups, trouble: Callable[[str], None] = lambda why: None) -> None:
         """Starts none yet; see `fill`."""
         self.size = size
         self._groups = groups
-        self._ready: deque[Helper] = deque()
+        self._trouble = trouble
+        self._ready: deque[Shim] = deque()
         self._recipe: Recipe | None = None
         self._filling: asyncio.Task[None] | None = None
 
@@ -180,40 +222,44 @@ class Pool:
     async def _fill(self) -> None:
         while len(self._ready) < self.size:
             try:
-                one = Helper(self._groups)
+                one = Shim.start(self._groups)
             except OSError as error:
                 log.warning("no helper can be started: %s", error)
+                self._trouble(error.strerror or str(error))
                 return
+            self._trouble("")
             if self._recipe is not None:
-                one.prepare(self._recipe)
+                self._prepare(one)
             self._ready.append(one)
             await asyncio.sleep(0)
 
     def learn(self, recipe: Recipe) -> None:
-        """Has helpers make, from now on, jails ahead that serve a session like this one, too."""
+        """Has launchers make, from now on, jails ahead that serve a session like this one, too."""
         known, self._recipe = self._recipe, early.common(self._recipe, recipe)
         if self._recipe != known:
             for one in self._ready:
-                one.prepare(self._recipe)
+                self._prepare(one)
 
-    def take(self) -> Helper:
-        """A helper that is ready, or a new one. The next one is not started before `fill`: it would delay this one.
+    def _prepare(self, one: Shim) -> None:
+        one.send("prepare", recipe=marshal.dumps(self._recipe).hex())
+
+    def take(self) -> Shim:
+        """A shim that is ready, or a new one. The next one is not started before `fill`: it would delay this one.
 
         Raises:
             OSError: none can be started.
         """
-        found: Helper | None = None
-        while self._ready and found is None:
+        while self._ready:
             found = self._ready.popleft()
-            if found.ended() is not None:
-                self.drop(found)
-                found = None
-        return found if found is not None else Helper(self._groups)
+            if not found.ended():
+                return found
+            self.drop(found)
+        return Shim.start(self._groups)
 
-    def drop(self, one: Helper) -> None:
-        """Takes back what has ended: descriptors and control group."""
+    def drop(self, one: Shim) -> None:
+        """Takes back what has ended: connection and control group."""
         one.close()
-        self._groups.remove(one.group)
+        self._groups.discard(one.group)
 
     def close(self) -> None:
         """Ends those that are ready."""

@@ -1,102 +1,128 @@
-"""What a service finds of its earlier life: sessions that died with it, what they held, work not handed over.
+"""What a service finds of its earlier life: sessions that go on, that ended meanwhile, and that are lost.
 
-A service that was killed has taken its sessions with it (their helpers are tied to it, and jails to them), but nothing
-could tidy up: rows still say that sessions live, their directories and control groups are there, commits wait in
-private git directories, a merge may be half done. All of that is put right before the first request is served, except
-harvests and merges, which take their time: those are done by `launcher.service.jobs` while the service runs.
+Sessions belong to their shims, so a service that was killed, restarted or upgraded has taken none with it. A shim is
+found by its directory below the runtime directory: one that answers is adopted, one that is over has left its end
+there, and what is neither was killed, or died with the machine. All of that is put right before the first request is
+served, except harvests and merges, which take their time (`collecting`).
 """
 
-import json
 import logging
-import os
-import select
-import signal
+import sqlite3
 import time
 
+from launcher.jail.remove import remove_tree
 from launcher.service.groups import Groups
-from launcher.service.models import Outcome, Reason
-from launcher.service.pool import start_time
+from launcher.service.pool import Shim
+from launcher.service.rooms import Rooms
 from launcher.service.states import SessionState
-from launcher.service.store import SessionStore
+from launcher.service.store import session_of
+from launcher.service.supervisor import Live, Supervisor
 from launcher.session import state
 from launcher.session.places import Places
+from policy.errors import Refusal
 
 log = logging.getLogger("paddock.service")
 
-_PATIENCE = 10.0
+_YOUNG_SECONDS = 3.0
+"""Within which a shim that was told to begin is sure to listen."""
+_WHY = "its processes were killed while there was no service"
 
 
-class Found:
-    """What was found.
+class Recovery:
+    """Accounts for every session of the earlier life: `run` before the first request, `again` for what had to wait.
 
     Attributes:
-        lost: names of sessions that died with the service.
-        worktrees: roots of the worktrees they worked in, and whether their hand-off was to be strict.
-        groups: how many control groups were left.
-        merging: git directories of repositories in which a merge was under way.
+        adopted: names of sessions that go on.
+        over: names of sessions that came to their end while there was no service.
+        lost: names of sessions whose processes were killed.
+        later: sessions that could not be asked yet, and why.
     """
 
-    def __init__(self) -> None:
-        """Nothing yet."""
+    def __init__(self, supervisor: Supervisor, own: Rooms, groups: Groups, places: Places) -> None:
+        """Args: of this life, adopts sessions; the service's directories; of this life; of this user."""
+        self._supervisor = supervisor
+        self._own = own
+        self._groups = groups
+        self._places = places
+        self.adopted: list[str] = []
+        self.over: list[str] = []
         self.lost: list[str] = []
-        self.worktrees: dict[str, bool] = {}
-        self.groups = 0
-        self.merging: list[str] = []
+        self.later: dict[str, str] = {}
 
+    def run(self) -> None:
+        """Accounts for all."""
+        store = self._supervisor.store
+        for name in self._own.known_sessions():
+            self._take_over(name)
+        known = {*self._supervisor.live, *self.later}
+        for row in store.listed(live=True, limit=1_000_000):
+            if row["name"] not in known:
+                self._take_over(row["name"])
+        waiting = [row for row in store.listed(live=True, limit=1_000_000) if row["name"] in self.later]
+        keep = {live.shim.group for live in self._supervisor.live.values() if live.shim is not None}
+        self._groups.sweep(keep | {row["cgroup"] for row in waiting})
+        state.sweep(self._places)
+        if self.adopted or self.over:
+            log.info("sessions of an earlier service: %d go on, %d are over", len(self.adopted), len(self.over))
+        if self.lost:
+            log.warning("%d sessions were lost since an earlier service ended", len(self.lost))
 
-def recover(store: SessionStore, groups: Groups, places: Places) -> Found:
-    """Accounts for every session of the earlier life.
+    def again(self) -> None:
+        """Asks those that could not be asked before. To be called now and then."""
+        for name in list(self.later):
+            del self.later[name]
+            self._take_over(name)
 
-    Args:
-        store: of sessions.
-        groups: of this life.
-        places: of this user.
-    """
-    found = Found()
-    rows = store.listed(live=True, limit=1_000_000)
-    booted = _booted()
-    for row in rows:
-        if row["created"] > booted:  # else the number and the time are those of a process before
-            _end_launcher(row["process"], row["process_started"])
-    found.groups = groups.sweep()
-    for row in rows:
-        outcome = Outcome(reason=Reason.LOST)
-        why = "the service had been killed, and the session with it"
-        store.move(
-            row["name"], SessionState.LOST, why, ended=time.time(), process=None, outcome=outcome.model_dump_json()
-        )
-        found.lost.append(row["name"])
-        if row["worktree"]:
-            strict = "--strict-handoff" in json.loads(row["request"])["options"]
-            found.worktrees[row["worktree"]] = found.worktrees.get(row["worktree"], False) or strict
-    state.sweep(places)
-    if rows:
-        log.warning("%d sessions were lost with an earlier life of the service", len(rows))
-    return found
+    def _take_over(self, name: str) -> None:
+        try:
+            if not self._find(name):
+                self._lose(self._supervisor.store.required(name))
+        except (OSError, Refusal) as error:
+            why = error.message if isinstance(error, Refusal) else error.strerror or str(error)
+            log.warning("session %s cannot be asked now: %s", name, why)
+            self.later[name] = why
 
+    def _find(self, name: str) -> bool:
+        """Adopts a session, or takes its end over; False when nobody answers for it any more.
 
-def _end_launcher(pid: int | None, started: int | None) -> None:
-    """Makes sure that a session's launcher has ended. The kernel ends it with the service; this waits for that."""
-    if not pid or start_time(pid) != started:
-        return
-    try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        if start_time(pid) == started:
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            poll = select.poll()
-            poll.register(pidfd, select.POLLIN)
-            if not poll.poll(_PATIENCE * 1_000):
-                log.error("process %d of an earlier life does not end", pid)
-    except ProcessLookupError:
-        return
-    finally:
-        os.close(pidfd)
+        Raises:
+            OSError: it cannot be asked now.
+            Refusal: it cannot be asked, or the database does not take it.
+        """
+        store, directory = self._supervisor.store, f"{self._own.sessions}/{name}"
+        record = self._own.of_session(name)
+        if store.row(name) is None and record is not None:  # the database was damaged, and has begun anew
+            store.restore(name, record["request"], record["client_uid"], record["created"])
+        row = store.row(name)
+        if row is None or SessionState(row["state"]).final:
+            remove_tree(directory)
+            return True
+        live = Live(name, directory, session_of(row).model_dump(mode="json"))
+        live.moves = row["moves"]
+        if (end := self._own.end(name)) is not None:
+            self._supervisor.live[name] = live
+            self._supervisor.heard(live, end["about"], end["moves"])
+            self.over.append(name)
+            return True
+        try:
+            shim = Shim.join(directory)
+        except ConnectionRefusedError:
+            return False
+        except FileNotFoundError as error:
+            if time.time() - row["created"] < _YOUNG_SECONDS:
+                raise OSError(error.errno, "it is just beginning") from None
+            if name in state.live_sessions(self._places):
+                raise OSError(error.errno, "its directory is gone, so it is about to end by itself") from None
+            return False
+        shim.group = row["cgroup"]
+        self._supervisor.adopt(live, shim)
+        self.adopted.append(name)
+        return True
 
-
-def _booted() -> float:
-    """When the machine was started, in seconds since the epoch (proc_stat(5)): nothing older can still run."""
-    with open("/proc/stat", encoding="ascii") as file:
-        return next((float(line.split()[1]) for line in file if line.startswith("btime ")), 0.0)
+    def _lose(self, row: sqlite3.Row) -> None:
+        name = row["name"]
+        if row["cgroup"]:
+            self._groups.kill(row["cgroup"])
+        live = Live(name, f"{self._own.sessions}/{name}", session_of(row).model_dump(mode="json"))
+        self._supervisor.lose(live, _WHY)
+        self.lost.append(name)

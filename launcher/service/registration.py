@@ -7,7 +7,7 @@ under the id that their label ``session-id`` names.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from launcher.service.models import SessionRequest
 from launcher.session import planning
@@ -32,11 +32,13 @@ class Registration:
 
     Args:
         contexts: the repository.
+        later: makes a write as soon as the repository takes it, in turn (`Database.later`).
     """
 
-    def __init__(self, contexts: RequestContextRepository) -> None:
+    def __init__(self, contexts: RequestContextRepository, later: Callable[[Callable[[], object]], None]) -> None:
         """See the class."""
         self._contexts = contexts
+        self._later = later
 
     def of(self, name: str) -> RequestContext | None:
         """The context of a session; None when it is over, or unknown."""
@@ -49,10 +51,8 @@ class Registration:
             request: with its name.
         """
         labels = {"session": request.name or "", **({"bridge": request.bridge} if request.bridge else {})}
-        try:
-            self._contexts.update(key_of(request.name or ""), lambda before: before.with_metadata(**labels))
-        except Refusal as refusal:
-            log.error("session %s is not registered: %s", request.name, refusal.message)
+        key = key_of(request.name or "")
+        self._later(lambda: self._contexts.update(key, lambda before: before.with_metadata(**labels)))
 
     async def placed(self, name: str, worktree: str, options: Mapping[str, str | list[str] | bool]) -> None:
         """A session's command runs.
@@ -64,16 +64,14 @@ class Registration:
         """
         try:
             context = await asyncio.to_thread(_boundaries, worktree, options)
-            self._contexts.update(key_of(name), lambda before: before.evolve(worktree_context=context))
         except (Refusal, OSError, ValueError) as error:  # the worktree has been removed meanwhile, say
             log.warning("session %s is registered without its worktree: %s", name, error)
+            return
+        self._later(lambda: self._contexts.update(key_of(name), lambda before: before.evolve(worktree_context=context)))
 
     def ended(self, name: str) -> None:
         """A session is over: nothing may act for it any more."""
-        try:
-            self._contexts.clear(key_of(name))
-        except Refusal as refusal:
-            log.error("the context of session %s does not expire: %s", name, refusal.message)
+        self._later(lambda: self._contexts.clear(key_of(name)))
 
 
 def _boundaries(worktree: str, options: Mapping[str, str | list[str] | bool]) -> WorktreeSandboxContext:

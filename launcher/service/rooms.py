@@ -1,10 +1,15 @@
 """Where the service keeps things: its runtime directory with the socket, its lock, its database, its logs."""
 
 import fcntl
+import json
 import os
 import stat
+import time
 from pathlib import Path
+from typing import Any
 
+from launcher.jail.remove import remove_tree
+from launcher.service.shim.process import END, RECORD
 from launcher.session.places import SOCKETS, Places, made, unusable
 from policy.errors import Refusal
 
@@ -20,6 +25,7 @@ class Rooms:
         state: survives; below Paddock's state directory. The lock is here: whoever holds it owns the record.
         database: the file.
         logs: directory of the sessions' logs.
+        sessions: directory of the shims' own directories, by the sessions' names.
         socket: path of the control socket.
     """
 
@@ -30,6 +36,7 @@ class Rooms:
         self.database = f"{self.state}/service.db"
         self.logs = f"{self.state}/logs"
         self.socket = f"{self.runtime}/{SOCKET}"
+        self.sessions = f"{self.runtime}/sessions"
         self._places = places
 
     def make(self) -> None:
@@ -38,7 +45,7 @@ class Rooms:
         Raises:
             Refusal: state-not-ours, state-unusable.
         """
-        for path in (self.runtime, self.state, self.logs):
+        for path in (self.runtime, self.state, self.logs, self.sessions):
             made(path)
             if stat.S_IMODE(os.stat(path).st_mode) != 0o700:
                 os.chmod(path, 0o700)
@@ -65,6 +72,43 @@ class Rooms:
         if os.fsencode(directory) not in known.split(b"\0"):
             guarded_files.replace(path, known + os.fsencode(directory) + b"\0", 0o600)
 
+    def session(self, name: str, request: str, client_uid: int) -> str:
+        """The directory for a new session's shim, with its record (`launcher.service.shim.process`).
+
+        Raises:
+            Refusal: state-unusable.
+        """
+        path = f"{self.sessions}/{name}"
+        fresh = f"{self.sessions}/.{name}"
+        content = json.dumps({"request": request, "client_uid": client_uid, "created": time.time()})
+        try:
+            for each in (path, fresh):
+                if os.path.lexists(each):  # of one whose shim is gone: its name would not be free else
+                    remove_tree(each)
+            os.mkdir(fresh, 0o700)
+            Path(fresh, RECORD).write_text(content)
+            os.rename(fresh, path)
+        except OSError as error:
+            remove_tree(fresh)
+            raise unusable(path, error) from None
+        return path
+
+    def end(self, name: str) -> dict[str, Any] | None:
+        """What a session's shim has left at its end; None when there is nothing of the kind."""
+        return _content(f"{self.sessions}/{name}/{END}")
+
+    def of_session(self, name: str) -> dict[str, Any] | None:
+        """The record in the directory of a session's shim; None without one."""
+        return _content(f"{self.sessions}/{name}/{RECORD}")
+
+    def known_sessions(self) -> list[str]:
+        """Names of the sessions whose shims have directories. What a service has left that was killed is removed."""
+        names = sorted(os.listdir(self.sessions))
+        for name in names:
+            if name.startswith("."):
+                remove_tree(f"{self.sessions}/{name}")
+        return [name for name in names if not name.startswith(".")]
+
     def lock(self) -> int:
         """Takes the lock of the one instance; it is held as long as the descriptor is open.
 
@@ -90,6 +134,14 @@ class Rooms:
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         return fd
+
+
+def _content(path: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def short(directory: int, name: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from launcher.service.models import documented
 from launcher.session.places import Places
 from policy.errors import Refusal
 
@@ -31,6 +32,7 @@ class Settings(BaseModel):
         keep_seconds: how long they are remembered at most.
         log_bytes: size at which a session's log is rotated.
         log_files: how many rotated files are kept beside the present one.
+        most_log_bytes: size of all logs together; those of the sessions that ended first are removed first.
         replay_bytes: output kept in memory for clients that attach later.
         stdin_seconds: patience between closing standard input and SIGTERM.
         term_seconds: patience between SIGTERM and the kill.
@@ -42,12 +44,19 @@ class Settings(BaseModel):
         most_connections: to the control socket at the same time.
         request_bytes: size of a request's body.
         request_seconds: within which a request must have arrived.
+        harvest_seconds: time between two attempts to take over commits that wait.
+        least_free_bytes: room on the disk of its state below which the service says that it is degraded.
         collect_seconds: time between two collections of what is gone.
         most_tickets: in one ticket run.
         most_ticket_runs: at the same time.
+        merge_days: for which merges can be taken back, and backups are kept.
+        most_merges: that can be taken back, of each repository; and backups of each worktree.
+        lost_days: for which work is kept that no branch has any more.
+        most_ticket_records: ended ticket runs that are remembered, for `keep_seconds` at most.
+        most_contexts: agents' request contexts that are remembered, for `keep_seconds` at most.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, json_schema_extra=documented)
 
     helpers: int = Field(4, ge=0, le=64)
     most_starting: int = Field(8, ge=1, le=256)
@@ -57,6 +66,7 @@ class Settings(BaseModel):
     keep_seconds: float = Field(30 * 86_400.0, gt=0)
     log_bytes: int = Field(8 << 20, ge=4_096, le=1 << 40)
     log_files: int = Field(2, ge=0, le=100)
+    most_log_bytes: int = Field(2 << 30, ge=0, le=1 << 50)
     replay_bytes: int = Field(256 << 10, ge=0, le=64 << 20)
     stdin_seconds: float = Field(1.0, ge=0, le=3_600)
     term_seconds: float = Field(10.0, ge=0, le=3_600)
@@ -68,9 +78,16 @@ class Settings(BaseModel):
     most_connections: int = Field(512, ge=8, le=100_000)
     request_bytes: int = Field(4 << 20, ge=4_096, le=1 << 30)
     request_seconds: float = Field(15.0, gt=0, le=3_600)
+    harvest_seconds: float = Field(60.0, gt=0)
+    least_free_bytes: int = Field(256 << 20, ge=0, le=1 << 60)
     collect_seconds: float = Field(3_600.0, gt=0)
     most_tickets: int = Field(200, ge=1, le=10_000)
     most_ticket_runs: int = Field(8, ge=1, le=1_000)
+    merge_days: float = Field(30.0, ge=0, le=36_500)
+    most_merges: int = Field(100, ge=0, le=1_000_000)
+    lost_days: float = Field(90.0, ge=0, le=36_500)
+    most_ticket_records: int = Field(500, ge=0, le=1_000_000)
+    most_contexts: int = Field(20_000, ge=0, le=10_000_000)
 
 
 def load(places: Places, system: Path = SYSTEM) -> Settings:

@@ -21,7 +21,9 @@ class SessionState(StrEnum):
     FAILED = "failed"
     """It could not be started, or its command ended otherwise."""
     LOST = "lost"
-    """The service was killed while it lived, and it with the service."""
+    """Its own processes were killed, and nobody saw how it ended."""
+    UNHARVESTED = "unharvested"
+    """It is over, and its commits wait in its private git directory: the harvest was refused, and is tried again."""
 
     @property
     def final(self) -> bool:
@@ -29,7 +31,7 @@ class SessionState(StrEnum):
         return self in FINAL
 
 
-FINAL = frozenset({SessionState.ENDED, SessionState.FAILED, SessionState.LOST})
+FINAL = frozenset({SessionState.ENDED, SessionState.FAILED, SessionState.LOST, SessionState.UNHARVESTED})
 
 _C, _S, _R, _T = SessionState.CREATED, SessionState.STARTING, SessionState.RUNNING, SessionState.STOPPING
 
@@ -40,6 +42,7 @@ TRANSITIONS: dict[SessionState, frozenset[SessionState]] = {
     _R: frozenset({_T, _C, *FINAL}),
     _T: FINAL,
     **dict.fromkeys(FINAL, frozenset()),
+    SessionState.UNHARVESTED: frozenset({SessionState.ENDED, SessionState.FAILED, SessionState.LOST}),
 }
 """Where each state may lead."""
 

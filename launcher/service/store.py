@@ -5,15 +5,15 @@ import sqlite3
 import time
 from typing import Any
 
-from launcher.service.database import Database
+from launcher.service.database import UNUSABLE, Database
 from launcher.service.models import Outcome, Session, SessionRequest, Transition
 from launcher.service.states import FINAL, SessionState, check
 from policy.errors import Refusal
 
 _FINAL = ", ".join(f"'{state}'" for state in sorted(FINAL))
 _COLUMNS = frozenset({
-    "started", "ended", "process", "process_started", "cgroup", "worktree", "worktree_id", "backend", "network",
-    "spawn_seconds", "outcome",
+    "started", "ended", "process", "cgroup", "worktree", "worktree_id", "backend", "network", "spawn_seconds",
+    "outcome", "moves",
 })  # fmt: skip
 
 
@@ -24,11 +24,17 @@ class SessionStore:
         """Args: open."""
         self.database = database
 
-    def create(self, request: SessionRequest, client_uid: int) -> None:
-        """Remembers a new session; `request.name` is set.
+    def create(self, request: SessionRequest, client_uid: int, key: str | None = None, digest: str = "") -> None:
+        """Remembers a new session, and the idempotency key of its request: both or neither.
+
+        Args:
+            request: its name is set.
+            client_uid: who wants it.
+            key: of idempotency; None without one.
+            digest: of the request, for `remembered`.
 
         Raises:
-            Refusal: session-exists.
+            Refusal: session-exists; those of `Database.transaction`.
         """
         assert request.name is not None
         try:
@@ -36,15 +42,39 @@ class SessionStore:
                 connection.execute(
                     "INSERT INTO session (name, state, attempt, request, client_uid, created)"
                     " VALUES (?, ?, 0, ?, ?, ?)",
-                    (request.name, SessionState.CREATED, _kept(request), client_uid, time.time()),
+                    (request.name, SessionState.CREATED, kept(request), client_uid, time.time()),
                 )
+                if key is not None:
+                    connection.execute(
+                        "INSERT INTO idempotency (key, client_uid, digest, session, created) VALUES (?, ?, ?, ?, ?)",
+                        (key, client_uid, digest, request.name, time.time()),
+                    )
         except Refusal as refusal:
-            if self.row(request.name) is None:
+            if refusal.reference != UNUSABLE or self.row(request.name) is None:
                 raise
             raise exists(request.name) from refusal
 
-    def move(self, name: str, after: SessionState, why: str, *, attempt: int | None = None, **columns: Any) -> None:  # noqa: ANN401  # as the columns are
+    def move(
+        self,
+        name: str,
+        after: SessionState,
+        why: str,
+        *,
+        attempt: int | None = None,
+        when: float | None = None,
+        checked: bool = True,
+        **columns: Any,  # noqa: ANN401  # as the columns are
+    ) -> None:
         """Moves a session on, and sets columns of its row.
+
+        Args:
+            name: the session.
+            after: its new state.
+            why: for people.
+            attempt: its number, when it has changed.
+            when: seconds since the epoch; now when None.
+            checked: refuse a move that the table does not have; not after some that nobody has heard of.
+            columns: new values.
 
         Raises:
             Refusal: session-transition; session-unknown.
@@ -53,13 +83,15 @@ class SessionStore:
         with self.database.transaction() as connection:
             row = self.required(name)
             before = SessionState(row["state"])
-            check(name, before, after)
+            if checked:
+                check(name, before, after)
             number = row["attempt"] if attempt is None else attempt
             values = {"state": after, "attempt": number, **columns}
             assignments = ", ".join(f"{column} = ?" for column in values)
             connection.execute(f"UPDATE session SET {assignments} WHERE name = ?", (*values.values(), name))
             connection.execute(
-                "INSERT INTO transition VALUES (?, ?, ?, ?, ?, ?)", (name, time.time(), before, after, number, why)
+                "INSERT INTO transition VALUES (?, ?, ?, ?, ?, ?)",
+                (name, time.time() if when is None else when, before, after, number, why),
             )
 
     def note(self, name: str, **columns: Any) -> None:  # noqa: ANN401  # as the columns are
@@ -122,17 +154,44 @@ class SessionStore:
         rows = self.database.rows("SELECT state, count(*) AS number FROM session GROUP BY state")
         return dict.fromkeys(SessionState, 0) | {SessionState(row["state"]): row["number"] for row in rows}
 
-    def forget(self, name: str) -> None:
-        """Forgets a session that is over.
+    def forget(self, name: str, *, live: bool = False) -> None:
+        """Forgets a session that is over, or with `live` one that could not be made."""
+        with self.database.transaction() as connection:
+            self._check_over(name, live=live)
+            connection.execute("DELETE FROM session WHERE name = ?", (name,))
+            if live:  # its request was not carried out, and may come again
+                connection.execute("DELETE FROM idempotency WHERE session = ? AND forgotten IS NULL", (name,))
+                return
+            connection.execute(
+                "UPDATE idempotency SET forgotten = ? WHERE session = ? AND forgotten IS NULL", (time.time(), name)
+            )
+
+    def forget_moves(self, keep: int) -> None:
+        """Forgets the oldest moves of each session, but for so many: one that fails again and again makes many."""
+        with self.database.transaction() as connection:
+            connection.execute(
+                "DELETE FROM transition WHERE rowid IN (SELECT row FROM (SELECT rowid AS row, row_number() OVER"
+                " (PARTITION BY session ORDER BY rowid DESC) AS place FROM transition) WHERE place > ?)",
+                (keep,),
+            )
+
+    def restore(self, name: str, request: str, client_uid: int, created: float) -> None:
+        """Remembers a session again whose row was lost, with the database it was in."""
+        with self.database.transaction() as connection:
+            connection.execute(
+                "INSERT INTO session (name, state, attempt, request, client_uid, created) VALUES (?, ?, 0, ?, ?, ?)",
+                (name, SessionState.CREATED, request, client_uid, created),
+            )
+
+    def _check_over(self, name: str, *, live: bool) -> None:
+        """Refuses to forget a session that lives.
 
         Raises:
             Refusal: session-live; session-unknown.
         """
-        with self.database.transaction() as connection:
-            row = self.required(name)
-            if SessionState(row["state"]) not in FINAL:
-                raise Refusal("session-live", f"session {name} is {row['state']}", hint=f"paddock stop {name}")
-            connection.execute("DELETE FROM session WHERE name = ?", (name,))
+        row = self.required(name)
+        if SessionState(row["state"]) not in FINAL and not live:
+            raise Refusal("session-live", f"session {name} is {row['state']}", hint=f"paddock stop {name}")
 
     def outdated(self, keep: int, before: float) -> list[str]:
         """Names of sessions to be forgotten: over, and beyond the newest `keep`, or ended before `before`."""
@@ -145,10 +204,11 @@ class SessionStore:
         """The session that was made for an idempotency key; None when the key is new.
 
         Raises:
-            Refusal: idempotency-mismatch: the key came with another request.
+            Refusal: idempotency-mismatch: the key came with another request; session-forgotten: the session was made,
+                and is forgotten since (another one may have its name by now).
         """
         rows = self.database.rows(
-            "SELECT digest, session FROM idempotency WHERE key = ? AND client_uid = ?", key, client_uid
+            "SELECT digest, session, forgotten FROM idempotency WHERE key = ? AND client_uid = ?", key, client_uid
         )
         if not rows:
             return None
@@ -158,14 +218,15 @@ class SessionStore:
                 f"the idempotency key {key} came with another request before",
                 hint="use a new key for each request that is not a repetition",
             )
-        return str(rows[0]["session"])
-
-    def remember(self, key: str, client_uid: int, digest: str, name: str) -> None:
-        """Keeps what was made for an idempotency key."""
-        with self.database.transaction() as connection:
-            connection.execute(
-                "INSERT INTO idempotency VALUES (?, ?, ?, ?, ?)", (key, client_uid, digest, name, time.time())
+        name = str(rows[0]["session"])
+        if rows[0]["forgotten"] is not None or self.row(name) is None:
+            raise Refusal(
+                "session-forgotten",
+                f"the session {name}, which was made for the idempotency key {key}, has been forgotten",
+                context="the request was carried out once, and is not carried out again",
+                hint="use a new key to have it carried out again",
             )
+        return name
 
     def forget_keys(self, before: float) -> None:
         """Forgets idempotency keys that are older."""
@@ -209,7 +270,7 @@ def session_of(row: sqlite3.Row) -> Session:
     )
 
 
-def _kept(request: SessionRequest) -> str:
+def kept(request: SessionRequest) -> str:
     """A request as it is written down: names of variables, never their values."""
     content = request.model_dump(mode="json")
     content["environment"] = None if request.environment is None else sorted(request.environment)

@@ -1,35 +1,95 @@
-"""The supervisor: accepts sessions, starts them in their turn, restarts, stops and remembers them.
+"""The supervisor: accepts sessions, hands each to a shim in its turn, and knows what the shims say of them.
 
-Everything happens on the service's one thread. A session that lives has a `Live` and a task; one that is over is a row.
-Sessions die with the service (their helpers are tied to it), so what lives is always what this process has started.
+Everything happens on the service's one thread, and none of a session's output passes through it. A session that lives
+has a `Live`; one that is over is a row. Sessions outlive the service: the next one adopts them (`recovery`).
 """
 
 import asyncio
-import functools
+import contextlib
 import hashlib
+import json
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from launcher.jail.remove import remove_tree
 from launcher.service import admission, logs
 from launcher.service.counters import Counters
+from launcher.service.events import Events
 from launcher.service.groups import Groups
-from launcher.service.models import Outcome, Reason, RestartPolicy, Session, SessionRequest
-from launcher.service.pool import Pool
-from launcher.service.redaction import Redactor, secrets
+from launcher.service.models import Outcome, Reason, Session, SessionRequest
+from launcher.service.pool import Pool, Shim
 from launcher.service.registration import Registration
-from launcher.service.running import SENDABLE, Attempt, Live, failure, unstartable
+from launcher.service.rooms import Rooms
 from launcher.service.settings import Settings
+from launcher.service.shim.attempt import SENDABLE, failure, unstartable
 from launcher.service.states import SessionState
-from launcher.service.store import SessionStore, exists, session_of
-from launcher.service.streams import Streams
+from launcher.service.store import SessionStore, exists, kept, session_of
 from policy.errors import Refusal
 
 log = logging.getLogger("paddock.service")
 
-_CLIENT_SECONDS = 60.0
+_OF_SHIMS = (
+    "replay_bytes", "log_bytes", "log_files", "stdin_seconds", "term_seconds", "end_seconds", "restart_seconds",
+    "most_restart_seconds", "agent_idle_seconds",
+)  # fmt: skip
+"""Settings that shims obey."""
+_COLUMNS = ("worktree", "worktree_id", "backend", "network", "spawn_seconds", "started", "ended")
+_LEAVE_SECONDS = 10.0
+_AGAIN_SECONDS = 0.2
+
+
+class Live:
+    """A session that is not over.
+
+    Attributes:
+        name: its name.
+        bridge: see `SessionRequest`.
+        client_uid: who asked for it.
+        directory: of its shim.
+        about: what its shim said last of it; the fields of `Session` at least.
+        shim: None until its turn has come.
+        stopped: why somebody has asked for its end.
+        ready: set when it has a shim, or never will.
+        begun: set when its command runs, waits for a client, or never will.
+        over: set when it is over.
+        moved: set and replaced at each move, for those who wait for one.
+        moves: number of the last one that was heard of.
+        unwritten: moves that the database has not taken yet.
+    """
+
+    def __init__(self, name: str, directory: str, about: dict[str, Any]) -> None:
+        """Args: see the class."""
+        self.name = name
+        self.directory = directory
+        self.about = about
+        self.shim: Shim | None = None
+        self.stopped: Reason | None = None
+        self.patience: float | None = None
+        self.ready = asyncio.Event()
+        self.begun = asyncio.Event()
+        self.over = asyncio.Event()
+        self.moved = asyncio.Event()
+        self.moves = 0
+        self.unwritten: list[dict[str, Any]] = []
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def client_uid(self) -> int:
+        """Who asked for it."""
+        return int(self.about["client_uid"])
+
+    @property
+    def state(self) -> SessionState:
+        """Where it is."""
+        return SessionState(self.about["state"])
+
+    def has_moved(self) -> None:
+        """Wakes those who wait for a move."""
+        self.moved.set()
+        self.moved = asyncio.Event()
 
 
 class Supervisor:
@@ -42,11 +102,12 @@ class Supervisor:
         groups: Groups,
         registration: Registration,
         *,
-        log_directory: str,
+        own: Rooms,
         environment: Mapping[str, str],
         open_files: int,
         parse: admission.Parse,
         declared: tuple[str, ...] = (),
+        harvest: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepares; `start` begins.
 
@@ -55,11 +116,12 @@ class Supervisor:
             settings: replaced at a reload.
             groups: makes control groups.
             registration: of sessions' contexts.
-            log_directory: of all sessions' logs.
+            own: the service's directories.
             environment: for sessions that bring none.
             open_files: the soft limit that sessions get (RLIMIT_NOFILE); the service's own may be higher.
             parse: understands the words of `paddock run`.
             declared: names of variables that hold credentials.
+            harvest: has commits that wait brought home; called when a session has left some.
         """
         self.store = store
         self.settings = settings
@@ -69,12 +131,18 @@ class Supervisor:
         self.live: dict[str, Live] = {}
         self.closing: Reason | None = None
         self.counters = Counters()
-        self.logs = log_directory
+        self.events = Events(store.database)
+        self.harvest = harvest
+        self._own = own
+        self.logs = own.logs
         self._environment = dict(environment)
         self._open_files = open_files
         self._parse = parse
         self._declared = declared
         self._turns = asyncio.Semaphore(settings.most_starting)
+        self._leaving = False
+        self._unwritten: list[Live] = []  # sessions that are over, and whose end the database lacks
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Starts the warm helpers."""
@@ -86,14 +154,25 @@ class Supervisor:
         self.pool.size = settings.helpers
         self._turns = asyncio.Semaphore(settings.most_starting)
         self.pool.fill()
+        for live in self.live.values():
+            if live.shim is not None:
+                live.shim.send("settings", settings=self._of_shims())
+
+    def _of_shims(self) -> dict[str, Any]:
+        return {name: getattr(self.settings, name) for name in _OF_SHIMS}
 
     def launchers_by_name(self) -> dict[str, int]:
         """Process ids of live sessions' launchers, by the sessions' names."""
-        return {name: live.attempt.helper.pid for name, live in self.live.items() if live.attempt is not None}
+        return {name: live.about["pid"] for name, live in self.live.items() if live.about["pid"]}
 
     def launchers(self) -> set[int]:
         """Process ids of live sessions' launchers."""
         return set(self.launchers_by_name().values())
+
+    @property
+    def attached(self) -> int:
+        """How many clients are attached to sessions."""
+        return sum(live.about["attached"] for live in self.live.values())
 
     # Creating
 
@@ -109,14 +188,15 @@ class Supervisor:
             The session, and whether it is new.
 
         Raises:
-            Refusal: service-stopping, usage, session-exists, quota-sessions, quota-client, idempotency-mismatch.
+            Refusal: service-stopping, usage, session-exists, quota-sessions, quota-client, idempotency-mismatch,
+                state-unusable.
         """
         digest = hashlib.sha256(request.model_dump_json().encode(errors="surrogatepass")).hexdigest() if key else ""
         if key is not None:
             known = self.store.remembered(key, client_uid, digest)
             if known is not None:
                 return self.session(known), False
-        if self.closing is not None:
+        if self.closing is not None or self._leaving:
             raise Refusal("service-stopping", "the service is stopping", hint="try again when it runs again")
         options = self.options_of(request)
         clients = [live.client_uid for live in self.live.values()]
@@ -126,168 +206,248 @@ class Supervisor:
         assert request.name is not None
         if request.name in self.live:
             raise exists(request.name)
-        self.store.create(request, client_uid)
+        self.store.create(request, client_uid, key, digest)
+        try:
+            directory = self._own.session(request.name, kept(request), client_uid)
+        except Refusal:
+            self.store.forget(request.name, live=True)
+            raise
         self.counters.created += 1
-        if key is not None:
-            self.store.remember(key, client_uid, digest, request.name)
-        live = self._live(request, client_uid, options.get("--env"))
+        self.events.moved(request.name, SessionState.CREATED, "accepted")
+        live = Live(request.name, directory, self.session(request.name).model_dump(mode="json"))
         self.live[live.name] = live
-        live.task = asyncio.get_running_loop().create_task(self._life(live), name=f"session {live.name}")
+        live.task = self._spawn(self._launch(live, request, options.get("--env")), f"session {live.name}")
         return self.session(live.name), True
 
     def options_of(self, request: SessionRequest) -> dict[str, str | list[str] | bool]:
         """See `admission.options_of`."""
         return admission.options_of(request, self._parse)
 
-    def _live(self, request: SessionRequest, client_uid: int, given: object) -> Live:
+    def _spawn(self, work: Any, name: str) -> asyncio.Task[None]:  # noqa: ANN401  # a coroutine
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _launch(self, live: Live, request: SessionRequest, given: object) -> None:
+        """Hands a session to a shim, in its turn."""
         environment = self._environment if request.environment is None else dict(request.environment)
-        redact = Redactor(secrets(environment, given if isinstance(given, list) else (), self._declared))
-        log_writer = logs.LogWriter(
-            self.log_of(request.name or ""),
-            redact,
-            most_bytes=self.settings.log_bytes,
-            files=self.settings.log_files,
-        )
-        return Live(request, environment, Streams(log_writer, self.settings.replay_bytes), client_uid)
-
-    # Living
-
-    async def _life(self, live: Live) -> None:
-        """A session from its acceptance to its end."""
-        attempt = 0
-        outcome = Outcome(reason=Reason.STOPPED)
         try:
-            self.registration.accepted(live.request)
-            if live.request.wait_for_client:
-                await self._await_client(live)
-            while True:
-                attempt += 1
-                outcome = await self._attempt(live, attempt)
-                pause = self._pause(live, outcome, attempt)
-                if pause is None:
-                    break
-                why = f"{outcome.reason}, status {outcome.status}: again in {pause:g} s"
-                live.streams.log.note(f"attempt {attempt} ended ({outcome.reason}, status {outcome.status})")
-                self._move(live, SessionState.CREATED, why, outcome=outcome.model_dump_json())
-                try:
-                    await asyncio.wait_for(live.wake.wait(), pause)
-                    break
-                except TimeoutError:
-                    continue
+            self.registration.accepted(request)
+            async with self._turns if not self._leaving else contextlib.nullcontext():
+                if live.stopped is not None:
+                    self._lost(live, SessionState.ENDED, Outcome(reason=live.stopped))
+                    return
+                shim = self.pool.take()
+                content = request.model_dump(mode="json", exclude={"environment"})
+                taken = shim.send(
+                    "launch", request=content, words=request.words("--session", live.name), session=live.about,
+                    environment=environment, open_files=self._open_files, settings=self._of_shims(),
+                    declared=self._declared, given=given if isinstance(given, list) else [],
+                    logs=self.log_of(live.name), directory=live.directory,
+                )  # fmt: skip
+                if not taken:
+                    shim.kill()
+                    self.pool.drop(shim)
+                    raise unstartable(OSError(32, "its process has ended"))
+                self._join(live, shim)
+                if not request.wait_for_client and not self._leaving:
+                    await live.begun.wait()
+                self.pool.fill()
+        except OSError as error:
+            self._refused(live, unstartable(error))
         except Refusal as refusal:
-            outcome = Outcome(reason=Reason.REFUSED, status=refusal.exit_code, refusal=refusal.as_dict())
+            self._refused(live, refusal)
         except Exception as error:
             log.exception("session %s", live.name)
-            outcome = Outcome(reason=Reason.REFUSED, status=125, refusal=failure(error).as_dict())
-        finally:
-            self._end(live, outcome)
+            self._refused(live, failure(error))
 
-    async def _await_client(self, live: Live) -> None:
-        """Waits for the first client, or for the word to end.
+    def _refused(self, live: Live, refusal: Refusal) -> None:
+        outcome = Outcome(reason=Reason.REFUSED, status=refusal.exit_code, refusal=refusal.as_dict())
+        self._lost(live, SessionState.FAILED, outcome)
 
-        Raises:
-            Refusal: session-unattended.
+    # What shims say
+
+    def adopt(self, live: Live, shim: Shim) -> None:
+        """Takes over a live session of an earlier service, whose shim is to tell what happened since.
+
+        Args:
+            live: as the database has it.
+            shim: connected.
         """
-        waiting = [asyncio.ensure_future(event.wait()) for event in (live.client, live.wake)]
-        try:
-            done, _ = await asyncio.wait(waiting, timeout=_CLIENT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in waiting:
-                each.cancel()
-        if not done:
-            raise Refusal("session-unattended", "nobody has attached to the session, which was to wait for that",
-                          context=f"within {_CLIENT_SECONDS:g} s")  # fmt: skip
+        self.live[live.name] = live
+        live.begun.set()
+        self._join(live, shim)
+        shim.send("hello", moves=live.moves)
+        shim.send("settings", settings=self._of_shims())
 
-    async def _attempt(self, live: Live, number: int) -> Outcome:
-        """One attempt; its outcome."""
-        async with self._turns:
-            if live.stopped is not None:
-                return Outcome(reason=live.stopped)
+    def _join(self, live: Live, shim: Shim) -> None:
+        live.shim = shim
+        live.ready.set()
+        asyncio.get_running_loop().add_reader(shim.channel, self._hear, live, shim)
+        if live.stopped is not None:
+            shim.send("stop", term_seconds=live.patience, why=live.stopped)
+
+    def _hear(self, live: Live, shim: Shim) -> None:
+        """Takes what a shim says. Nothing that goes wrong here may lose a session."""
+        messages, more = shim.messages()
+        for message in messages:
             try:
-                known = functools.partial(self._known, live)
-                attempt = Attempt(self.pool.take(), live.streams, known, self.pool.learn)
-            except OSError as error:
-                raise unstartable(error) from None
-            live.attempt = attempt
-            taken = attempt.helper
-            self._move(live, SessionState.STARTING, "its turn has come", attempt=number, process=taken.pid,
-                       process_started=taken.started, cgroup=taken.group)  # fmt: skip
-            try:
-                attempt.launch(live.request, live.environment, self._open_files)
-            except OSError as error:
-                live.attempt = None
-                live.streams.finish_attempt()
-                taken.kill()
-                self.pool.drop(taken)
-                self.pool.fill()
-                raise unstartable(error) from None
-            await attempt.begun.wait()
-            self.pool.fill()
-        if attempt.spawn_seconds is not None and not attempt.ended.is_set():
-            self._running(live, attempt)
-            await self.registration.placed(live.name, attempt.about[2], self.options_of(live.request))
-        await attempt.ended.wait()
-        if attempt.about and attempt.spawn_seconds is not None:
-            self._running(live, attempt)
-        await attempt.finish(self.pool, self.groups)
-        live.attempt = None
-        outcome = attempt.outcome(live.stopped)
-        self.counters.count(outcome, attempt.spawn_seconds, ahead=attempt.ahead)
-        return outcome
+                if message["event"] == "state":
+                    self.heard(live, message["about"], message["moves"])
+                elif message["event"] == "recipe":
+                    import marshal
 
-    def _known(self, live: Live, attempt: Attempt) -> None:
-        """Writes down where a session works: if the service is killed, its commits are looked for there."""
-        name, _, worktree, worktree_id, backend, network = attempt.about
-        assert name == live.name
-        self.store.note(name, worktree=worktree, worktree_id=worktree_id, backend=backend, network=network)
+                    self.pool.learn(marshal.loads(bytes.fromhex(message["recipe"])))
+            except Exception:
+                log.exception("session %s", live.name)
+        if not more:
+            asyncio.get_running_loop().remove_reader(shim.channel)
+            if not live.over.is_set():
+                self._spawn(self._gone(live, shim), f"shim of {live.name}")
+            else:
+                self._let_go(shim)
 
-    def _running(self, live: Live, attempt: Attempt) -> None:
-        """Writes down that the command runs, unless that is known, or it was asked to end meanwhile."""
-        row = self.store.required(live.name)
-        columns = {"spawn_seconds": attempt.spawn_seconds, "started": row["started"] or time.time()}
-        if row["state"] == SessionState.STARTING:
-            self._move(live, SessionState.RUNNING, f"its command runs, in {row['backend']}", **columns)
-        elif row["spawn_seconds"] is None:
-            self.store.note(live.name, **columns)
+    def heard(self, live: Live, about: dict[str, Any], moves: list[dict[str, Any]]) -> None:
+        """Takes what is new of a session.
 
-    def _pause(self, live: Live, outcome: Outcome, attempt: int) -> float | None:
-        """Seconds until it is to be started again; None when it is not."""
-        policy = live.request.restart
-        failed = outcome.reason in (Reason.EXITED, Reason.SIGNALLED, Reason.LIMIT, Reason.LOST) and outcome.status != 0
-        if policy.policy is not RestartPolicy.ON_FAILURE or not failed or attempt > policy.most:
-            return None
-        if live.stopped is not None or self.closing is not None:
-            return None
-        return float(min(self.settings.restart_seconds * 2 ** min(attempt - 1, 32), self.settings.most_restart_seconds))
+        Args:
+            live: the session.
+            about: all that its shim knows of it now.
+            moves: from state to state, since the last time.
+        """
+        changed = any(about[name] != live.about.get(name) for name in _COLUMNS)
+        live.about = about
+        moves = [move for move in moves if not move["number"] or move["number"] > live.moves]
+        for move in moves:
+            gap = not move["number"] or move["number"] != live.moves + 1
+            live.unwritten.append({**move, "about": about, "gap": gap})
+            live.moves = move["number"] or live.moves
+            self._moved(live, move)
+        self._write(live, note=changed and not moves)
+        if moves and SessionState(moves[-1]["after"]).final:
+            self._over(live)
+        elif moves:
+            live.has_moved()
 
-    def _end(self, live: Live, outcome: Outcome) -> None:
-        well = outcome.reason in (Reason.STOPPED, Reason.SERVICE_STOPPED, Reason.IDLE) or (
-            outcome.reason is Reason.EXITED and outcome.status == 0
-        )
-        why = outcome.reason if outcome.status is None else f"{outcome.reason}, status {outcome.status}"
+    def _moved(self, live: Live, move: dict[str, Any]) -> None:
+        """Counts and tells a move that is new."""
+        after, why = SessionState(move["after"]), move["why"]
+        if after is SessionState.RUNNING:
+            self.counters.spawned(move["spawn_seconds"], ahead=bool(move.get("ahead")))
+            self._spawn(self._placed(live), f"place of {live.name}")
+        if after not in (SessionState.CREATED, SessionState.STARTING) or move.get("outcome"):
+            live.begun.set()
+        outcome = Outcome.model_validate(move["outcome"]) if move.get("outcome") else None
+        self.events.moved(live.name, after, why, outcome, live.about["worktree"])
+        if outcome is not None:
+            self.counters.count(outcome)
+            if outcome.reason is Reason.LOST or (outcome.harvest and "errorType" in outcome.harvest):
+                self.harvest()
+
+    async def _placed(self, live: Live) -> None:
+        row = self.store.row(live.name)
+        if row is not None:
+            request = SessionRequest.model_validate({**json.loads(row["request"]), "environment": None})
+            await self.registration.placed(live.name, live.about["worktree"], self.options_of(request))
+
+    def _write(self, live: Live, *, note: bool = False) -> None:
+        """Writes down what has happened. What the database does not take now is tried again (`write_again`)."""
         try:
-            self._move(
-                live,
-                SessionState.ENDED if well else SessionState.FAILED,
-                why,
-                ended=time.time(),
-                outcome=outcome.model_dump_json(),
-                process=None,
-            )
+            while live.unwritten:
+                move = live.unwritten[0]
+                outcome = move.get("outcome")
+                columns = {name: move["about"].get(name) for name in _COLUMNS}
+                columns |= {"process": move["about"]["pid"], "cgroup": move["about"]["group"]}
+                if outcome is not None:
+                    columns["outcome"] = json.dumps(outcome)
+                if move["number"]:
+                    columns["moves"] = move["number"]
+                self.store.move(
+                    live.name, SessionState(move["after"]), move["why"], attempt=move["attempt"], when=move["time"],
+                    checked=not move.get("gap"), **columns,
+                )  # fmt: skip
+                live.unwritten.pop(0)
+            if note:
+                self.store.note(live.name, **{name: live.about.get(name) for name in _COLUMNS})
         except Refusal as refusal:
-            # The disk is full, say. At the next start the row is found live and becomes lost.
-            log.error("session %s ended, which cannot be written down: %s", live.name, refusal.message)
-        self.registration.ended(live.name)
-        live.streams.close()
-        self.live.pop(live.name, None)
-        live.over.set()
-        live.has_moved()
+            if refusal.reference in ("session-transition", "session-unknown"):  # nothing will make it fit
+                log.error("session %s: %s", live.name, refusal.message)
+                live.unwritten.clear()
+                return
+            log.error("session %s is %s, which cannot be written down now: %s", live.name, live.state, refusal.message)
 
-    def _move(self, live: Live, after: SessionState, why: str, **columns: Any) -> None:  # noqa: ANN401
-        self.store.move(live.name, after, str(why), **columns)
-        fields = {"session": live.name, "state": str(after)}
-        log.info("session %s is %s: %s", live.name, after, why, extra={"fields": fields})
+    def write_again(self) -> bool:
+        """Writes down what could not be before; whether nothing waits any more. To be called now and then."""
+        for live in [*self.live.values(), *self._unwritten]:
+            if live.unwritten:
+                self._write(live)
+        for live in [each for each in self._unwritten if not each.unwritten]:
+            self._unwritten.remove(live)
+            self._collected(live)
+        return not any(live.unwritten for live in [*self.live.values(), *self._unwritten])
+
+    async def _gone(self, live: Live, shim: Shim) -> None:
+        """A shim has hung up before its session was over: it was killed, or this service did not read in time."""
+        while not shim.ended():
+            try:
+                again = Shim.join(live.directory)
+            except (OSError, Refusal) as error:
+                log.info("session %s: its shim cannot be asked now: %s", live.name, error)
+                await asyncio.sleep(_AGAIN_SECONDS)
+                continue
+            again.group = shim.group
+            shim.close()
+            self._join(live, again)
+            again.send("hello", moves=live.moves)
+            return
+        self._let_go(shim)
+        end = self._own.end(live.name)
+        if end is not None:
+            self.heard(live, end["about"], end["moves"])
+            if live.over.is_set():
+                return
+        self.lose(live, "its processes were killed")
+
+    def lose(self, live: Live, why: str) -> None:
+        """A session is over, and nobody saw its end."""
+        self._lost(live, SessionState.LOST, Outcome(reason=Reason.LOST), why)
+
+    def _let_go(self, shim: Shim) -> None:
+        """A shim has no more to say: its control group is ended with it."""
+        if shim.group:
+            self.groups.kill(shim.group)
+        shim.ended()
+        self.pool.drop(shim)
+
+    def _lost(self, live: Live, after: SessionState, outcome: Outcome, why: str = "") -> None:
+        """A session without a shim is over."""
+        move = {
+            "number": 0, "time": time.time(), "after": after, "attempt": live.about["attempt"],
+            "why": why or (outcome.reason if outcome.status is None else f"{outcome.reason}, status {outcome.status}"),
+            "outcome": outcome.model_dump(mode="json"), "ended": time.time(),
+        }  # fmt: skip
+        about = {"group": "", **live.about, "state": str(after), "ended": time.time(), "pid": None}
+        self.heard(live, about, [move])
+
+    def _over(self, live: Live) -> None:
+        self.live.pop(live.name, None)
+        self.registration.ended(live.name)
+        live.about["attached"] = 0
+        for event in (live.ready, live.begun, live.over):
+            event.set()
         live.has_moved()
+        if live.unwritten:
+            self._unwritten.append(live)
+        else:
+            self._collected(live)
+
+    def _collected(self, live: Live) -> None:
+        """The database has all of it: the shim may go, and its directory."""
+        for name in remove_tree(live.directory):
+            log.warning("session %s: %s was not removed", live.name, name)
+        if live.shim is not None:
+            live.shim.send("collected")
 
     # Asking
 
@@ -297,6 +457,9 @@ class Supervisor:
         Raises:
             Refusal: session-unknown.
         """
+        live = self.live.get(name) or next((each for each in self._unwritten if each.name == name), None)
+        if live is not None and live.shim is not None:
+            return Session.model_validate({key: live.about[key] for key in Session.model_fields if key in live.about})
         return session_of(self.store.required(name))
 
     def required(self, name: str) -> Live:
@@ -325,14 +488,29 @@ class Supervisor:
             if found.state in states or live is None or left <= 0:
                 return found
             moved = live.moved
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(moved.wait(), left)
-            except TimeoutError:
-                continue
+
+    async def attach(self, name: str, query: str, ahead: bytes, connection: int) -> None:
+        """Hands a client's connection to the session's shim, as soon as it has one.
+
+        Args:
+            name: the session.
+            query: of the request.
+            ahead: what the client has sent behind it.
+            connection: its descriptor; stays the caller's here.
+
+        Raises:
+            Refusal: session-unknown, session-over.
+        """
+        live = self.required(name)
+        await live.ready.wait()
+        if live.shim is None or not live.shim.send("attach", connection, query=query, ahead=ahead.hex()):
+            raise Refusal("session-over", f"session {name} has just ended", hint=f"paddock show {name}")
 
     # Ending
 
-    def signal(self, name: str, number: int, *, group: bool = False) -> None:
+    async def signal(self, name: str, number: int, *, group: bool = False) -> None:
         """Sends a signal to a session's command.
 
         Args:
@@ -346,10 +524,10 @@ class Supervisor:
         if number not in SENDABLE.values():
             raise Refusal("signal-unknown", f"signal {number} cannot be sent to a session",
                           hint=f"one of {', '.join(SENDABLE)}")  # fmt: skip
-        attempt = self.required(name).attempt
-        if attempt is None:
+        shim = self.required(name).shim
+        if shim is None:
             raise Refusal("session-not-running", f"session {name} has no process now", hint=f"paddock show {name}")
-        attempt.send(number, self.groups, group=group)
+        await shim.ask("signal", signal=number, group=group)
 
     def stop(self, name: str, term_seconds: float | None = None, why: Reason = Reason.STOPPED) -> None:
         """Begins to end a session; a session that is over is left alone.
@@ -366,17 +544,26 @@ class Supervisor:
         if live is None:
             self.store.required(name)
             return
-        if live.stopped is None:
-            live.stopped = why
-            live.wake.set()
-            if live.attempt is not None and not live.attempt.ended.is_set():
-                self._move(live, SessionState.STOPPING, f"asked to end: {why}")
-        patience = self.settings.term_seconds if term_seconds is None else term_seconds
-        if live.stopping is not None and patience == 0:
-            live.stopping.cancel()
-            live.stopping = None
-        if live.stopping is None or live.stopping.done():
-            live.stopping = asyncio.get_running_loop().create_task(live.stop(self.settings, self.groups, patience))
+        live.stopped, live.patience = live.stopped or why, term_seconds
+        if live.shim is not None:
+            live.shim.send("stop", term_seconds=term_seconds, why=live.stopped)
+
+    async def ask_to_stop(self, name: str, term_seconds: float | None = None) -> None:
+        """`stop`; returns when the session is known to be ending.
+
+        Raises:
+            Refusal: session-unknown, session-not-running.
+        """
+        live = self.live.get(name)
+        if live is None or live.shim is None:
+            self.stop(name, term_seconds)
+            return
+        live.stopped = live.stopped or Reason.STOPPED
+        try:
+            await live.shim.ask("stop", term_seconds=term_seconds, why=live.stopped)
+        except Refusal:
+            if not live.over.is_set():
+                raise
 
     async def close(self, why: Reason = Reason.SERVICE_STOPPED) -> None:
         """Ends all sessions in order, and the helpers. No new session is accepted from now on."""
@@ -386,6 +573,27 @@ class Supervisor:
             self.stop(live.name, why=why)
         for live in everything:
             await live.over.wait()
+        self._end()
+
+    async def leave(self) -> None:
+        """Leaves all sessions to themselves, and to the next service. No new session is accepted from now on."""
+        self._leaving = True
+        waiting = [live for live in self.live.values() if live.shim is None]
+        for _ in waiting:  # a session that waits for its turn is known to this process alone
+            self._turns.release()
+        for live in waiting:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(live.ready.wait(), _LEAVE_SECONDS)
+        for live in self.live.values():
+            if live.shim is not None:
+                asyncio.get_running_loop().remove_reader(live.shim.channel)
+                live.shim.close()
+        self._end()
+
+    def _end(self) -> None:
+        self.write_again()
+        for task in self._tasks:
+            task.cancel()
         self.pool.close()
 
     def forget(self, name: str) -> None:

@@ -1,12 +1,15 @@
 """What became of one ticket of a run: why its command ended, where worktree and log are, what may come next."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.service.models import Outcome, Reason, Session
 from launcher.service.states import SessionState
+from launcher.vcs.merge.models import MergeAggregation
 from policy.pasted import quoted
 
+TIMEOUT = "timeout"
+"""The reason of a ticket whose session took too long."""
 STOPPED_BEFORE = "the run was stopped before its turn had come"
 
 
@@ -22,6 +25,7 @@ def agent(
     harvest: Mapping[str, Any] | None = None,
     refusal: Mapping[str, Any] | None = None,
     unfinished: Reason = Reason.LOST,
+    timeout: float | None = None,
 ) -> dict[str, Any]:
     """One entry of a run's result.
 
@@ -36,6 +40,7 @@ def agent(
         harvest: what became of its commits, where that is not the session's to say.
         refusal: why there was no session, or none that started.
         unfinished: the reason for a session that has no outcome yet.
+        timeout: seconds after which it was stopped, because it took longer.
     """
     outcome = session.outcome if session is not None else None
     refusal = refusal if outcome is None else outcome.refusal
@@ -50,10 +55,32 @@ def agent(
         "refusal": refusal, "why": "", "log": "" if session is None else log, "next": [],
     }  # fmt: skip
     well = state == SessionState.ENDED and reason is Reason.EXITED
+    if timeout is not None:
+        found |= {"state": SessionState.FAILED, "reason": TIMEOUT}
     if not well:
         found["why"] = _why(reason, outcome, begun=session is not None)
+        if timeout is not None:
+            found["why"] = f"it took longer than {timeout:g} s"
         found["next"] = [{"command": command, "about": about} for command, about in _next(found, trunk)]
     return found
+
+
+def aggregation(
+    merged: Sequence[dict[str, Any]], conflicted: Sequence[dict[str, Any]], pending: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """What the answers of several merges come to (`launcher.vcs.merge.models.MergeAggregation`), with a summary.
+
+    ``aggregation`` names the first who conflicts; ``conflicts`` all of them.
+    """
+    first = conflicted[0] if conflicted else None
+    waiting = [each | {"merge_descriptor": None} for each in conflicted[1:]]
+    found = MergeAggregation.model_validate({"merged": merged, "pending": [*waiting, *pending], "conflicted": first})
+    return {
+        "aggregation": found.model_dump(mode="json"),
+        "conflicts": list(conflicted),
+        "summary": found.pretty_print(),
+        "clean": found.all_successful,
+    }
 
 
 def _why(reason: Reason, outcome: Outcome | None, *, begun: bool) -> str:

@@ -4,23 +4,26 @@ Between them lie the agents' sessions, which are the service's (`launcher.servic
 another way to run a command in a worktree, on another machine say, fits between the same two ends.
 """
 
+import logging
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from launcher.service.contexts import StoredRequestContexts
 from launcher.service.database import Database
 from launcher.service.ticket_models import of_ticket
-from launcher.session import configuration, merging, places, planning, programs, providers
+from launcher.session import cache, configuration, merging, places, planning, programs, providers
 from launcher.session.machine import Machine
-from launcher.vcs import checkout
+from launcher.vcs import checkout, jailed_git
 from launcher.vcs.disk import Present
 from launcher.vcs.harvest.outstanding import outstanding
+from launcher.vcs.merge.models import AgentMergeStatus
 from launcher.vcs.quarantine import record, swap
 from launcher.vcs.worktrees import user_config
 from launcher.vcs.worktrees.children import ChildWorktrees
 from launcher.vcs.worktrees.models import Worktree
-from launcher.vcs.worktrees.naming import worktree_id
+from launcher.vcs.worktrees.naming import slug, worktree_id
 from launcher.vcs.worktrees.service import WorktreeService
 from launcher.workflow.agent_types import AgentType
 from launcher.workflow.confinement import run_options
@@ -40,6 +43,17 @@ from launcher.workflow.requests.ticket import (
 )
 from policy.config import flags
 from policy.errors import Refusal
+from policy.worktree import WorktreeSandboxContext
+
+Say = Callable[[dict[str, Any]], None]
+"""Told each step at once, so that the service can write it down."""
+
+log = logging.getLogger("paddock.service")
+
+_MOST_THREADS = 8
+
+_Given = TypeVar("_Given")
+_Made = TypeVar("_Made")
 
 
 def service(where: places.Places) -> WorktreeService:
@@ -80,7 +94,17 @@ def common_dir_of(directory: str) -> str:
     return checkout.find(directory, Present(), exact=False).common_dir
 
 
-def prepare(database: str, run: str, trunk: str, goal: str, tickets: list[dict[str, Any]], path: str) -> dict[str, Any]:
+def prepare(
+    database: str,
+    run: str,
+    trunk: str,
+    goal: str,
+    tickets: list[dict[str, Any]],
+    path: str,
+    claimed: list[str],
+    since: float,
+    say: Say,
+) -> dict[str, Any]:
     """Makes a worktree for each ticket beside the trunk, all or none, and registers each agent's session.
 
     Args:
@@ -88,22 +112,27 @@ def prepare(database: str, run: str, trunk: str, goal: str, tickets: list[dict[s
         run: name of the run.
         trunk: a worktree; what the tickets begin with, and where their work is merged into.
         goal: of the run.
-        tickets: ``{"ticket", "details", "command", "options"}`` each; options by name.
+        tickets: ``{"number", "ticket", "details", "command", "options", "worktree_id"}`` each; options by name; a
+            worktree that was made for it before, or "".
         path: PATH of the agents' launchers.
+        claimed: ids of worktrees that belong to other tickets.
+        since: when the run was asked for, in seconds since the epoch.
+        say: told ``{"number", "worktree_id", "worktree"}`` of each worktree that is ready.
 
     Returns:
         ``dispatch`` and ``nodes``, to be handed to `merge`, and ``agents``: ticket, session id, worktree, and the
         options of `paddock run` that hold a command to it.
 
     Raises:
-        Refusal: a ticket's options mean nothing, its command is not there, a worktree cannot be made; nothing is left
-            of the others.
+        Refusal: a ticket's options mean nothing, its command is not there, a worktree cannot be made; nothing that
+            was made by this call is left.
     """
     found = checkout.find(trunk, Present(), exact=False)
     for each in tickets:
         _check(found.root, each, path)
     work = _Work(database)
     context = work.children.open_trunk(found.root)
+    worktrees = _worktrees(work, context, found.common_dir, tickets, set(claimed), since, say)
     top = ArtifactKey(run)
     work.graph.save(Node(node_id=run, agent_type=AgentType.ORCHESTRATOR, worktree_id=context.worktree_id, title=goal))
     try:
@@ -115,12 +144,13 @@ def prepare(database: str, run: str, trunk: str, goal: str, tickets: list[dict[s
                 goal=goal,
                 requests=tuple(
                     TicketAgentRequest(
-                        context_id=top.child(f"tickets/dispatch/{number}"),
+                        context_id=top.child(f"tickets/dispatch/{each['number']}"),
                         goal=goal,
                         ticket_id=each["ticket"],
                         details=each["details"],
+                        worktree_context=worktree,
                     )
-                    for number, each in enumerate(tickets, 1)
+                    for each, worktree in zip(tickets, worktrees, strict=True)
                 ),
             ),
             second,
@@ -129,11 +159,12 @@ def prepare(database: str, run: str, trunk: str, goal: str, tickets: list[dict[s
         raise _reason(error) from None
     assert isinstance(dispatch, TicketAgentRequests)
     agents = []
-    for child in dispatch.children:
+    for each, child in zip(tickets, dispatch.children, strict=True):
         worktree = child.worktree_context
         assert worktree is not None
         agents.append(
             {
+                "number": each["number"],
                 "ticket": child.ticket_id,
                 "session_id": child.session_id,
                 "worktree": str(worktree.worktree_path),
@@ -150,6 +181,71 @@ def prepare(database: str, run: str, trunk: str, goal: str, tickets: list[dict[s
         "trunk": found.root,
         "common_dir": found.common_dir,
     }
+
+
+def _worktrees(
+    work: _Work,
+    trunk: WorktreeSandboxContext,
+    common_dir: str,
+    tickets: Sequence[Mapping[str, Any]],
+    claimed: set[str],
+    since: float,
+    say: Say,
+) -> list[WorktreeSandboxContext]:
+    """The worktree of each ticket: the one that it has already, else a new one; several are made at the same time."""
+    claimed |= {each["worktree_id"] for each in tickets}
+    # Made for this run by a job that was killed before it could say so.
+    unclaimed = {
+        row.ticket: row.worktree_id
+        for row in work.children.of_repository(common_dir)
+        if row.created >= since and row.worktree_id not in claimed
+    }
+    made: list[WorktreeSandboxContext] = []
+
+    def worktree(ticket: Mapping[str, Any]) -> WorktreeSandboxContext:
+        known = ticket["worktree_id"] or unclaimed.get(slug(ticket["ticket"][:60]), "")
+        context = work.children.worktree_context(known) if known else None
+        if context is None or context.parent_worktree_id != trunk.worktree_id:
+            context = work.children.create_child(trunk, ticket["ticket"])
+            made.append(context)
+        say({"number": ticket["number"], "worktree_id": context.worktree_id, "worktree": str(context.worktree_path)})
+        return context
+
+    try:
+        return _side_by_side(worktree, tickets)
+    except BaseException:
+        for context in made:
+            try:
+                work.children.discard_child(context.worktree_id)
+            except Refusal as refusal:
+                log.warning("worktree %s remains: %s", context.worktree_path, refusal.message)
+        say({"discarded": [context.worktree_id for context in made]})
+        raise
+
+
+def _side_by_side(act: Callable[[_Given], _Made], given: Sequence[_Given]) -> list[_Made]:
+    """What `act` makes of each, on as many threads as there are processors; after a failure no other is begun.
+
+    Each thread has one helper for all its jails, and outlives them.
+    """
+    waiting = iter(list(enumerate(given)))
+    made: dict[int, _Made] = {}
+
+    def one_after_the_other() -> None:
+        with jailed_git.many():
+            while (turn := next(waiting, None)) is not None:
+                try:
+                    made[turn[0]] = act(turn[1])
+                except BaseException:
+                    for _ in waiting:
+                        pass
+                    raise
+
+    threads = min(os.cpu_count() or 1, _MOST_THREADS, len(given))
+    with ThreadPoolExecutor(max(threads, 1)) as pool:
+        for done in [pool.submit(one_after_the_other) for _ in range(threads)]:
+            done.result()
+    return [made[number] for number in range(len(given))]
 
 
 def _check(root: str, ticket: dict[str, Any], path: str) -> None:
@@ -173,6 +269,32 @@ def _check(root: str, ticket: dict[str, Any], path: str) -> None:
         raise of_ticket(ticket["ticket"], refusal) from None
 
 
+def plan(launches: list[dict[str, Any]], environment: dict[str, str] | None, say: Say) -> dict[str, Any]:
+    """Makes and keeps the Plans that the agents' launchers will look for: nothing has to be loaded anew for each.
+
+    A launcher whose Plan is not there, or not right any more, makes its own, and says why it cannot.
+
+    Args:
+        launches: ``{"number", "directory", "options", "command"}`` each; options by name.
+        environment: the launchers'; None for this process's own.
+        say: told ``{"number"}`` when its Plan is kept, or cannot be made.
+    """
+    if environment is not None:
+        # Taken over here, as launchers do: a process that began with it would obey its LD_PRELOAD.
+        os.environ.clear()
+        os.environ.update(environment)
+    where = places.places(os.environ)
+    for each in launches:
+        try:
+            os.chdir(each["directory"])
+            words, _ = cache.key_words(each["options"], each["command"])
+            cache.entry(words, each["options"], each["command"], where)
+        except (OSError, Refusal) as error:
+            log.info("no plan was made ahead for %s: %s", each["directory"], error)
+        say({"number": each["number"]})
+    return {}
+
+
 def end(trunk: str, worktrees: dict[str, str], removable: list[str]) -> dict[str, dict[str, Any]]:
     """Removes worktrees in which nothing would be lost, and looks at what is not committed in those that stay.
 
@@ -190,12 +312,13 @@ def end(trunk: str, worktrees: dict[str, str], removable: list[str]) -> dict[str
     known = service(places.places(os.environ))
     removed: dict[str, str] = {}
     uncommitted: dict[str, dict[str, Any]] = {}
-    for session_id, name in worktrees.items():
+
+    def ended(session_id: str) -> None:
         try:
-            row = known.find(trunk, name)
+            row = known.find(trunk, worktrees[session_id])
             if session_id in removable and not (why := _removed(known, row)):
                 removed[session_id] = ""
-                continue
+                return
             if session_id in removable:
                 removed[session_id] = why
             files, count = known.status(row).uncommitted()
@@ -203,6 +326,8 @@ def end(trunk: str, worktrees: dict[str, str], removable: list[str]) -> dict[str
                 uncommitted[session_id] = {"files": files, "count": count, "problem": ""}
         except Refusal as refusal:
             uncommitted[session_id] = {"files": [], "count": 0, "problem": _told(refusal)}
+
+    _side_by_side(ended, list(worktrees))
     return {"removed": removed, "uncommitted": uncommitted}
 
 
@@ -220,7 +345,7 @@ def _told(refusal: Refusal) -> str:
 
 
 def merge(
-    database: str, dispatch: dict[str, Any], nodes: list[dict[str, Any]], outputs: dict[str, str]
+    database: str, dispatch: dict[str, Any], nodes: list[dict[str, Any]], outputs: dict[str, str], skip: bool, say: Say
 ) -> dict[str, Any]:
     """Merges in two phases: the trunk into each agent's worktree, then the agents' work into the trunk, in order.
 
@@ -229,36 +354,68 @@ def merge(
         dispatch: from `prepare`.
         nodes: from `prepare`.
         outputs: what each agent brings, by session id; who is missing is not merged.
+        skip: leave out who conflicts, and go on with the others; else everybody behind the first conflict waits.
+        say: told ``{"merged"}``: the statuses of those whose work has arrived, as soon as it has.
 
     Returns:
-        ``aggregation`` (`launcher.vcs.merge.models.MergeAggregation`), ``results``, and the ``nodes`` as they are then.
+        ``merged``, ``conflicted`` and ``pending``: statuses (`launcher.vcs.merge.models.AgentMergeStatus`),
+        ``results``, and the ``nodes`` as they are then.
 
     Raises:
         Refusal: merging could not begin.
     """
     work = _Work(database, nodes)
     sent = TicketAgentRequests.model_validate(dispatch)
+    merged: list[AgentMergeStatus] = []
+    conflicted: list[AgentMergeStatus] = []
+    pending: tuple[AgentMergeStatus, ...] = ()
     try:
-        results = [
-            work.flow.result(TicketAgentResult(context_id=child.context_id, output=outputs[child.session_id]), child)
-            for child in sent.children
-            if child.session_id in outputs
-        ]
-        all_of_them = TicketAgentResults.model_validate({"context_id": sent.context_id, "results": tuple(results)})
-        merged = work.flow.results(all_of_them, sent)
+        with jailed_git.many():
+            results = [
+                work.flow.result(
+                    TicketAgentResult(context_id=child.context_id, output=outputs[child.session_id]), child
+                )
+                for child in sent.children
+                if child.session_id in outputs
+            ]
+            waiting = results
+            while True:
+                wanted = {"context_id": sent.context_id, "results": tuple(waiting)}
+                found = work.flow.results(TicketAgentResults.model_validate(wanted), sent).merge_aggregation
+                if found is None:
+                    break
+                say({"merged": [status.model_dump(mode="json") for status in found.merged]})
+                merged += found.merged
+                pending = found.pending
+                if found.conflicted is None:
+                    break
+                conflicted.append(found.conflicted)
+                if not skip or not pending or _is_of_the_trunk(conflicted):
+                    break
+                left = {status.agent_result_id for status in pending}
+                waiting = [result for result in waiting if result.context_id.value in left]
     except DecoratorFailed as error:
         raise _reason(error) from None
-    for child in sent.children:
-        work.contexts.clear(child.context_id)
-    aggregation = merged.merge_aggregation
+    for status in merged:
+        work.contexts.clear(status.agent_result_id)
     ids = [node["node_id"] for node in nodes]
     return {
-        "aggregation": None if aggregation is None else aggregation.model_dump(mode="json"),
-        "summary": "" if aggregation is None else aggregation.pretty_print(),
-        "clean": aggregation is not None and aggregation.all_successful,
+        "merged": [status.model_dump(mode="json") for status in merged],
+        "conflicted": [status.model_dump(mode="json") for status in conflicted],
+        "pending": [status.model_dump(mode="json") for status in pending],
         "results": [result.model_dump(mode="json") for result in results],
         "nodes": [node.model_dump(mode="json") for each in ids if (node := work.graph.get(each)) is not None],
     }
+
+
+def _is_of_the_trunk(conflicted: Sequence[AgentMergeStatus]) -> bool:
+    """Whether the last two were refused for the same reason, and not for their own files: so would all others be."""
+    last = [status.merge_descriptor for status in conflicted[-2:]]
+    first = last[0]
+    return len(last) == 2 and all(
+        each is not None and not each.conflict_files and first is not None and each.error_message == first.error_message
+        for each in last
+    )
 
 
 def _reason(error: DecoratorFailed) -> Refusal:

@@ -13,8 +13,9 @@ import sys
 
 from launcher.jail import syscalls
 from launcher.lean import os
-from launcher.session import inputs
-from launcher.session.places import Places, made
+from launcher.session import inputs, messages
+from launcher.session.places import Places, current_directory, made
+from policy.errors import printable
 from policy.plan import Plan
 
 TYPE_CHECKING = False
@@ -26,6 +27,18 @@ _MOST_ENTRIES = 256
 _MOST_BYTES = 8 << 20
 
 
+_UNPLANNED = ("--env", "--session", "--report", "--dry-run", "--verbose", "--quiet", "--strict-handoff")
+"""Options that no Plan depends on."""
+
+RUNNERS = frozenset(
+    "env nice nohup setsid stdbuf timeout node npx pnpx bunx npm pnpm yarn bun deno uvx uv pipx".split()  # noqa: SIM905
+)
+"""The keys of `policy.runners.TABLE`, which is imported only for them."""
+
+
+Parsed = dict[str, str | list[str] | bool]
+
+
 class Entry:
     """What one launch needs: the unbound Plan, the probed support and the assembled seccomp programme."""
 
@@ -35,6 +48,61 @@ class Entry:
         self.plan = plan
         self.support = support
         self.filter = filter_program
+
+
+def key_words(options: Parsed, command: list[str]) -> tuple[tuple[object, ...], dict[str, str]]:
+    """What a cached Plan is found by, and the values given with `--env NAME=VALUE`.
+
+    The values stay out of the key, because the key is written to the cache. So do the command's arguments, but for the
+    one that says what a runner (`env`, `npx` ...) starts: the provider may depend on it.
+    """
+    given: dict[str, str] = {}
+    names = []
+    environment = options.get("--env", [])
+    for item in environment if isinstance(environment, list) else ():
+        name, equals, value = item.partition("=")
+        names.append(name + equals)
+        if equals:
+            given[name] = value
+        elif name not in os.environ and not name.endswith("*"):
+            messages.say(f"paddock: warning: --env {printable(name)}: the caller has no such variable")
+    started = 0
+    if command[0].rpartition("/")[2] in RUNNERS:
+        from policy import runners
+
+        started = runners.started(command)
+        packages = tuple(runners.fetched(command))
+        if "://" in " ".join((command[started], *packages)):  # no provider, and perhaps a password
+            started = 0
+    words: list[object] = [command[0], (started, command[started], *packages) if started else 0, tuple(names)]
+    for name in sorted(options):
+        if name not in _UNPLANNED:
+            choice = options[name]
+            words.append((name, tuple(choice) if isinstance(choice, list) else choice))
+    return tuple(words), given
+
+
+def entry(words: tuple[object, ...], options: Parsed, command: list[str], where: Places) -> Entry:
+    """The Plan of a launch from the current directory, with what goes with it: the cached one, else a new one.
+
+    Args:
+        words: from `key_words`.
+        options: by name, as the command line has them.
+        command: the command's words.
+        where: Paddock's own directories.
+    """
+    cwd = current_directory()
+    # Its own directories are denied by the plan, so a plan belongs to them.
+    key_bytes = key((*words, where.home, *where.own()), cwd)
+    found = load(where, key_bytes, os.environ)
+    if found is None:
+        from launcher.session import packages
+
+        packages.enable()
+        from launcher.session import planning
+
+        found = planning.entry(options, command, cwd, where, key=key_bytes)
+    return found
 
 
 def key(words: tuple[object, ...], cwd: str) -> bytes:

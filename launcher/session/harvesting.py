@@ -5,6 +5,7 @@ Not on the launch path: a session comes here only when something is to be harves
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from launcher.session import obeyed, repositories
 from launcher.session.machine import Machine
@@ -59,11 +60,24 @@ def take(
         )
     except Refusal as refusal:
         if not branches:  # which the user has asked for; the work of the session itself may have been taken over
-            refusals.note(directory, f"{refusal.message} [{refusal.reference}]")
+            _note(directory, f"{refusal.message} [{refusal.reference}]")
         raise
+    except OSError as error:
+        raise Refusal(
+            "harvest-failed",
+            "the work could not be taken over",
+            context=f"{error.filename or directory}: {error.strerror or error}",
+            hint="it waits where it is; when the cause is gone: paddock worktree harvest (the service tries by itself)",
+        ) from error
     if result.state != "busy":  # where the agent's branch is gone, the first note says so
-        refusals.note(directory, result.notes[0] if result.state == "gone" else "")
+        _note(directory, result.notes[0] if result.state == "gone" else "")
     return result
+
+
+def _note(directory: str, reason: str) -> None:
+    """Keeps why a harvest was refused, unless the disk is full: who asks next finds the work itself."""
+    with suppress(OSError):
+        refusals.note(directory, reason)
 
 
 def _obeyed(directory: str) -> tuple[tuple[str, str], ...]:

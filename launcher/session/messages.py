@@ -8,10 +8,10 @@ import sys
 from policy.errors import Refusal
 
 
-def say(text: str) -> None:
+def say(text: str, end: str = "\n") -> None:
     """Writes a line to standard error. One that is full or gone is no reason for another ending."""
     try:
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(text + end)
         sys.stderr.flush()
     except OSError:
         drop(2)

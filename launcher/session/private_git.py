@@ -8,7 +8,7 @@ from launcher.session import inputs, messages
 from launcher.session.places import Places, made
 from launcher.vcs.quarantine import lease, lock
 from launcher.vcs.quarantine.lease import Lease
-from launcher.vcs.quarantine.record import SIGN, SWAPPED, directory_of
+from launcher.vcs.quarantine.record import SIGN, STRICT, SWAPPED, directory_of
 from policy.errors import Refusal, printable
 from policy.plan import Plan
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-STRICT = "handoff-strict"
+STRICT_REFUSAL = "handoff-strict"
 
 
 class Finished:
@@ -37,8 +37,10 @@ class Finished:
         self.refusal = refusal
 
 
-def take(places: Places, plan: Plan, slots: dict[str, str]) -> Lease:
+def take(places: Places, plan: Plan, slots: dict[str, str], *, strict: bool = False) -> Lease:
     """Makes the worktree's private git directory ready, adds its slot, and tells what the user should know.
+
+    A strict hand-off is noted there before the command starts, since the session's end may be a kill.
 
     Refusals: state-not-ours, state-unusable, and those of `lease.take`.
     """
@@ -47,14 +49,19 @@ def take(places: Places, plan: Plan, slots: dict[str, str]) -> Lease:
         _make_room(places.state, plan)
         made(directory)
     slots["git"] = inputs.resolved(directory) or directory
-    if not plan.sign and os.path.lexists(f"{slots['git']}/{SIGN}"):
-        _unless_waiting(slots["git"])
+    before = [name for name, wanted in ((SIGN, plan.sign), (STRICT, strict)) if not wanted]
+    if any(os.path.lexists(f"{slots['git']}/{name}") for name in before):
+        _unless_waiting(slots["git"], sign=not plan.sign, strict=not strict)
     taken = lease.take(slots["git"], plan)
-    if plan.sign:
+    if plan.sign or strict:
+        from launcher.vcs.harvest import refusals
         from launcher.vcs.quarantine import signed
 
         try:
-            signed.wish(slots["git"])
+            if plan.sign:
+                signed.wish(slots["git"])
+            if strict and not refusals.is_held(slots["git"]):
+                refusals.demand_strictness(slots["git"])
         except OSError as error:
             taken.close()
             raise lease.unusable(slots["git"], error) from None
@@ -84,16 +91,19 @@ def _make_room(state: str, plan: Plan) -> None:
         )
 
 
-def _unless_waiting(directory: str) -> None:
-    """Forgets that somebody wanted signatures, where nothing of his waits and no session of his lives."""
-    from launcher.vcs.harvest import ending
+def _unless_waiting(directory: str, *, sign: bool, strict: bool) -> None:
+    """Forgets that a session wanted signatures or a strict hand-off, where nothing of it waits and none lives."""
+    from launcher.vcs.harvest import ending, refusals
     from launcher.vcs.quarantine import signed
 
     try:
         descriptor = lock.opened(directory)
         try:
             if lock.alone(descriptor, wait=False) and not ending.due(directory):
-                signed.granted(directory)
+                if sign:
+                    signed.granted(directory)
+                if strict:
+                    refusals.forget_strictness(directory)
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -102,15 +112,17 @@ def _unless_waiting(directory: str) -> None:
 
 def nothing_new(taken: Lease) -> bool:
     """Whether the agent has committed nothing that a harvest would take. Starts no process; in doubt False."""
-    from launcher.vcs.harvest import ending
-
     try:
+        from launcher.vcs.harvest import ending
+
         return not ending.due(taken.directory)
-    except Refusal:
+    except (Refusal, OSError, ImportError):  # the last one while Paddock is being upgraded: `finish` says so
         return False
 
 
-def finish(taken: Lease, plan: Plan, *, strict: bool = False, hold: bool = False, nothing: bool = False) -> Finished:
+def finish(
+    taken: Lease, plan: Plan, *, strict: bool = False, hold: Refusal | None = None, nothing: bool = False
+) -> Finished:
     """Ends the use of the private git directory; the last session in the worktree harvests. For after the jail's end.
 
     A harvest that is refused is no failure of the session: the work stays where it is.
@@ -119,7 +131,7 @@ def finish(taken: Lease, plan: Plan, *, strict: bool = False, hold: bool = False
         taken: the use.
         plan: of the session.
         strict: commits that change hand-off files are not taken over.
-        hold: nothing is taken over.
+        hold: why nothing is taken over.
         nothing: there is nothing to take over, as `nothing_new` said when the jail was empty.
     """
     lines: list[str] = []
@@ -140,8 +152,12 @@ def finish(taken: Lease, plan: Plan, *, strict: bool = False, hold: bool = False
         lines += swap.told(replaced)
         if strict:
             changed = [f"{docked.path}/.git"[len(plan.worktree) + 1 :] for docked in replaced]
-            return Finished(lines, None, handoff.refused(tuple(("changed", path, "protect") for path in changed)))
-    if hold or nothing:
+            hold = handoff.refused(tuple(("changed", path, "protect") for path in changed))
+            _hold(taken.directory, hold)
+            return Finished(lines, None, hold)
+    if hold is not None and not nothing:
+        _hold(taken.directory, hold)
+    if hold is not None or nothing:
         return Finished(lines, None)
     from launcher.vcs.harvest import ending
 
@@ -154,7 +170,18 @@ def finish(taken: Lease, plan: Plan, *, strict: bool = False, hold: bool = False
         result = harvesting.take(taken.directory, plan.handoff_patterns, strict=strict)
         return Finished([*lines, *harvesting.told(result, once=True)], result.as_dict())
     except Refusal as refusal:
-        if refusal.reference == STRICT:
+        if refusal.reference == STRICT_REFUSAL:
             return Finished(lines, refusal.as_dict(), refusal)
         messages.say(str(refusal))
         return Finished(lines, refusal.as_dict())
+
+
+def _hold(directory: str, refusal: Refusal) -> None:
+    """Keeps the service from taking over later what a strict session has refused."""
+    from launcher.vcs.harvest import refusals
+
+    try:
+        refusals.demand_strictness(directory, held=True)
+        refusals.note(directory, f"{refusal.message} [{refusal.reference}]")
+    except OSError as error:
+        messages.say(f"paddock: warning: {directory}: {error.strerror}")

@@ -103,7 +103,7 @@ def run(
         if on_start is not None:
             on_start(pid)
 
-    parts = _Parts(plan, session, places, thorough=strict or target is not None)
+    parts = _Parts(plan, session, places, strict=strict, thorough=strict or target is not None)
     try:
         if verbose:
             messages.say(f"paddock: provider {plan.provider or 'none'} ({printable(plan.provider_source)})")
@@ -125,9 +125,11 @@ def run(
             on_executing=on_executing,
         )
     finally:
-        parts.end(facts, strict=strict)
-        refusals = parts.denials.total if parts.denials is not None else 0
-        told("ended", (status_code, parts.passed, refusals, parts.harvested, parts.changes, tuple(parts.lines)))
+        try:
+            parts.end(facts)
+        finally:
+            refusals = parts.denials.total if parts.denials is not None else 0
+            told("ended", (status_code, parts.passed, refusals, parts.harvested, parts.changes, tuple(parts.lines)))
         if target is not None:
             from launcher.ledger import enforcement
 
@@ -141,7 +143,7 @@ def run(
                 if status_code is not None:
                     raise
                 messages.say(str(refusal))  # what is being raised already matters more
-    parts.say(quiet=quiet, strict=strict)
+    parts.say(quiet=quiet)
     if verbose and not parts.searched:
         messages.say(handoff.UNSEARCHED)
     if strict and (parts.refused is not None or parts.changes):
@@ -172,19 +174,21 @@ class _Parts:
 
     __slots__ = (
         "_bound", "_carrier", "_emptied", "_failures", "_git", "_logins", "_nothing_to_harvest", "_places", "_plan",
-        "_session", "_started", "_thorough", "_watch", "changes", "denials", "egress", "harvested", "limits", "lines",
-        "lost", "passed", "refused", "searched",
+        "_session", "_started", "_strict", "_thorough", "_trouble", "_watch", "changes", "denials", "egress",
+        "harvested", "limits", "lines", "lost", "passed", "refused", "searched",
     )  # fmt: skip
 
-    def __init__(self, plan: Plan, session: state.Session, places: Places, *, thorough: bool) -> None:
+    def __init__(self, plan: Plan, session: state.Session, places: Places, *, strict: bool, thorough: bool) -> None:
         self._plan = plan
         self._bound: Plan | None = None
         self._started = 0
         self._session = session
         self._places = places
+        self._strict = strict
         self._thorough = thorough
         self._watch = handoff.Watch(plan, os.path.dirname(session.slots["home"]))
         self._emptied = False
+        self._trouble: Exception | None = None
         self._nothing_to_harvest = False  # also where nobody has looked
         self._failures: list[str] = []
         self._git: Lease | None = None
@@ -213,7 +217,7 @@ class _Parts:
         if plan.git == "private":
             from launcher.session import private_git
 
-            self._git = private_git.take(self._places, plan, session.slots)
+            self._git = private_git.take(self._places, plan, session.slots, strict=self._strict)
         if plan.logins:
             from launcher.session import logins
 
@@ -268,7 +272,10 @@ class _Parts:
     def when_empty(self) -> None:
         """While the kernel takes the namespaces apart, where nothing else has to end first."""
         if self.limits is None and self.egress is None and self.denials is None:
-            self._empty()
+            try:
+                self._empty()
+            except Exception as error:  # raised at the end, when the command's own status is known
+                self._trouble = error
 
     def _empty(self) -> None:
         """What is done once the jail is empty: the session's directories go, the worktree is looked at."""
@@ -285,12 +292,11 @@ class _Parts:
 
             self._nothing_to_harvest = private_git.nothing_new(self._git)
 
-    def end(self, facts: list[tuple[str, str, str]], *, strict: bool) -> None:
-        """Ends all of it, and hands over the work.
+    def end(self, facts: list[tuple[str, str, str]]) -> None:
+        """Ends all of it, and hands over the work; with a strict hand-off none when hand-off files have changed.
 
         Args:
             facts: of the jail; what the limits say of themselves is added.
-            strict: harvest nothing when hand-off files have changed.
         """
         if self._carrier is not None:
             self.lost = self._carrier.finish(ended=True)
@@ -306,14 +312,16 @@ class _Parts:
         if self._logins is not None:
             self.lines += self._logins.take_back()
         self._empty()
+        if self._trouble is not None:
+            raise self._trouble
         if self._git is not None:
             from launcher.session import private_git
 
             finished = private_git.finish(
                 self._git,
                 self._plan,
-                strict=strict,
-                hold=strict and bool(self.changes),
+                strict=self._strict,
+                hold=handoff.refused(self.changes) if self._strict and self.changes else None,
                 nothing=self._nothing_to_harvest,
             )
             self.lines += finished.lines
@@ -353,11 +361,11 @@ class _Parts:
             else:
                 self.lines += [planted.told(place, aside)] if aside is not None else ()
 
-    def say(self, *, quiet: bool, strict: bool) -> None:
+    def say(self, *, quiet: bool) -> None:
         """Tells the user what there is to know; of hand-off files only where no refusal will name them."""
         # What was put aside is named as a whole: who is sent to a file that is gone reads nothing.
         root = f"{self._plan.worktree}/"
-        there = () if strict else tuple(
+        there = () if self._strict else tuple(
             change for change in self.changes
             if change[0] != "created" or os.path.lexists(change[1] if change[1].startswith("/") else root + change[1])
         )  # fmt: skip

@@ -34,6 +34,7 @@ HOLDS = "holds"
 """Directory beside the sessions' of trees in which none may start for now (`launcher.vcs.quarantine.writers`)."""
 
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+NAME_RULE = "1 to 64 letters, digits, dots, dashes and underscores; not a dot or dash in front"
 
 PRIVATE = (("/tmp", "tmp"), ("/var/tmp", "var-tmp"))
 """Directories that a jail with mounts has for itself, and their names in the session's directory."""
@@ -284,7 +285,7 @@ def check_name(name: str) -> str:
         raise Refusal(
             "session-name",
             f"{name!r} cannot name a session",
-            hint="use 1 to 64 letters, digits, dots, dashes and underscores; not a dot or dash in front",
+            hint=f"use {NAME_RULE}",
         )
     return name
 

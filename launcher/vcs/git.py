@@ -11,6 +11,7 @@ that PATH, and output has no limit.
 
 import copy
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -22,6 +23,7 @@ from typing import IO, NamedTuple, Self
 
 from launcher.vcs import checkout, hardening, written
 from launcher.vcs.disk import Present
+from launcher.vcs.quarantine import refs
 from policy.errors import Refusal
 from policy.pasted import joined
 from policy.plan import SYSTEM_PATH
@@ -35,6 +37,19 @@ OUTPUT_LIMIT = 256 << 20
 _ERROR_TAIL = 64 << 10
 _SHOWN_LINES = 12
 _BLOCK = 1 << 16
+_MOST_CONFIGURED = 512
+
+_configured: dict[str, tuple[dict[str, object], tuple[tuple[str, str, str | None], ...]]] = {}
+"""Of each git directory: its configuration files when they were read, and what they said."""
+
+_REPEATS = 3
+_READERS = frozenset(
+    {"cat-file", "diff-tree", "log", "ls-tree", "merge-base", "merge-tree", "pack-objects", "rev-list"}
+)
+_VANISHED = re.compile(
+    rb"bad (object|tree)|(unable to|could not|failed to) (read|find|open)|cannot be accessed|missing"
+)
+"""What git says when a pack was replaced by another (`git repack -ad`) while it looked for objects, twice in a row."""
 
 # Their `-p` would run programmes that configuration or attributes name.
 _DIFFS = frozenset({"diff", "diff-files", "diff-index", "diff-tree", "format-patch", "log", "range-diff", "show"})
@@ -116,13 +131,22 @@ class Git:
         self._filters = tuple(filters)
         self._settings = tuple(settings)
         self._hold = tuple(hold)
-        self._known: tuple[object, list[hardening.Setting]] | None = None
+        self._environment: dict[str, str] = {}
         self._asked = False
 
-    def variant(self, settings: Iterable[hardening.Setting], *, own_tree: str | None = None) -> Self:
-        """Git on the same repository with `settings` above this one's, and perhaps another tree of our own."""
+    def variant(
+        self,
+        settings: Iterable[hardening.Setting] = (),
+        *,
+        own_tree: str | None = None,
+        hold: Iterable[int] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Git on the same repository with more settings, descriptors or variables, or with another tree of our own."""
         other = copy.copy(self)
         other.own_tree = own_tree or self.own_tree
+        other._hold = (*self._hold, *hold)
+        other._environment = {**self._environment, **(environment or {})}
         other._settings = (*self._settings, *settings)
         return other
 
@@ -168,6 +192,22 @@ class Git:
             GitFailed: another exit status, no git, out of time, or too much output. No process is left.
             Refusal: git-dir-written: a session could write the git directory.
         """
+        for _ in range(_REPEATS):
+            try:
+                return self._run(arguments, input, ok, environment, timeout)
+            except GitFailed as error:
+                if arguments[0] not in _READERS or not _VANISHED.search(error.err):
+                    raise
+        return self._run(arguments, input, ok, environment, timeout)
+
+    def _run(
+        self,
+        arguments: Sequence[str],
+        input: bytes | None,
+        ok: Iterable[int],
+        environment: Mapping[str, str] | None,
+        timeout: float | None,
+    ) -> Completed:
         pipe = subprocess.PIPE
         process = self.start(
             *arguments,
@@ -200,6 +240,23 @@ class Git:
         """
         return os.fsdecode(self.run(*arguments).out.removesuffix(b"\n"))
 
+    def ref(self, name: str, *, ok: Iterable[int] = (0, 1)) -> str:
+        """The object id of HEAD, or of a ref that all working trees share; "" when there is none.
+
+        Git is asked only where the files do not say it.
+
+        Args:
+            name: full name.
+            ok: as for `run`.
+
+        Raises:
+            GitFailed: as `run`.
+        """
+        self._refuse_written()
+        if found := refs.one(self.git_dir, self.common_dir, name):
+            return found
+        return self.run("rev-parse", "--verify", "--quiet", "--end-of-options", name, ok=ok).out.decode().strip()
+
     def start(
         self,
         *arguments: str,
@@ -228,13 +285,11 @@ class Git:
     ) -> "subprocess.Popen[bytes]":
         if not arguments or not arguments[0].replace("-", "").isalnum() or arguments[0].startswith("-"):
             raise ValueError(f"the first argument must be a git command: {arguments[:1]}")
-        foreign = set(environment or ()) - hardening.PASSED
+        environment = {**self._environment, **(environment or {})}
+        foreign = set(environment) - hardening.PASSED
         if foreign:
             raise ValueError(f"not to be passed to git: {sorted(foreign)}")
-        if not self._asked:
-            for directory in {self.git_dir, self.common_dir}:
-                written.refuse_agents_git_dir(directory)
-            self._asked = True
+        self._refuse_written()
         program = shutil.which("git", path=SYSTEM_PATH)
         if program is None:
             raise GitFailed("git-missing", arguments, self.git_dir, f"there is no git in {SYSTEM_PATH}", status=None)
@@ -243,8 +298,14 @@ class Git:
         words.append(arguments[0])
         if arguments[0] in _DIFFS:
             words += ["--no-ext-diff", "--no-textconv"]
-        variables = hardening.environment([*overrides, *self._settings], self._protocols) | dict(environment or {})
+        variables = hardening.environment([*overrides, *self._settings], self._protocols) | environment
         return self._spawned(words + list(arguments[1:]), variables, stdin, stdout, stderr)
+
+    def _refuse_written(self) -> None:
+        if not self._asked:
+            for directory in {self.git_dir, self.common_dir}:
+                written.refuse_agents_git_dir(directory)
+            self._asked = True
 
     def _spawned(
         self,
@@ -268,26 +329,34 @@ class Git:
 
     def _overrides(self) -> list[hardening.Setting]:
         """What the repository's configuration needs to be harmless; asked again whenever a file of it has changed."""
-        if self._known is not None and self._known[0] == self._stamp(self._known[0]):
-            return self._known[1]
-        entries = self.configured()
-        found = hardening.overrides((name for _, name, _ in entries), self._filters)
-        # An include may be conditional (on the branch, say), or its file may appear later: nothing is kept then.
-        if any(name.startswith(("include.", "includeif.")) for _, name, _ in entries):
-            self._known = None
-        else:
-            files = {f"{self.common_dir}/config", f"{self.git_dir}/config.worktree", f"{self.git_dir}/commondir"}
-            self._known = (self._stamp(dict.fromkeys(files | {origin for origin, _, _ in entries})), found)
-        return found
+        return hardening.overrides((name for _, name, _ in self.configured()), self._filters)
 
-    def configured(self) -> list[tuple[str, str, str | None]]:
+    def configured(self) -> tuple[tuple[str, str, str | None], ...]:
         """The repository's configuration: (file that sets it, key, value; None for the short form of true).
 
-        Executes nothing.
+        Executes nothing. Asked once in this process, and again whenever a file of it has changed.
 
         Raises:
             GitFailed: it cannot be read.
         """
+        known = _configured.get(self.git_dir)
+        if known is not None and known[0] == _stamp(known[0]):
+            return known[1]
+        # Looked at before they are read: what changes meanwhile is read again.
+        stamp = _stamp((f"{self.common_dir}/config", f"{self.git_dir}/config.worktree", f"{self.git_dir}/commondir"))
+        entries = tuple(self._read_configuration())
+        # An include may be conditional (on the branch, say), or its file may appear later: nothing is kept then.
+        if stamp.keys() >= {origin for origin, _, _ in entries} and not any(
+            name.startswith(("include.", "includeif.")) for _, name, _ in entries
+        ):
+            if len(_configured) >= _MOST_CONFIGURED:
+                _configured.clear()
+            _configured[self.git_dir] = (stamp, entries)
+        else:
+            _configured.pop(self.git_dir, None)
+        return entries
+
+    def _read_configuration(self) -> list[tuple[str, str, str | None]]:
         words = ["config", "--list", "--includes", "--show-origin", "--null"]
         process = self._started(words, subprocess.DEVNULL, subprocess.PIPE, subprocess.PIPE, None, [])
         try:
@@ -305,9 +374,9 @@ class Git:
                 found.append((os.path.join("/", origin.removeprefix("file:")), name, value if newline else None))
         return found
 
-    def _stamp(self, files: object) -> dict[str, object]:
-        assert isinstance(files, dict)
-        return {path: _identity(path) for path in files}
+
+def _stamp(files: Iterable[str]) -> dict[str, object]:
+    return {path: _identity(path) for path in files}
 
 
 def kill(process: "subprocess.Popen[bytes]") -> None:

@@ -7,14 +7,18 @@ without hooks, refs and configuration (`skeleton`); the worktree's own `.git` is
 has to write: the files, or a private directory with an index or with new objects.
 """
 
+import contextlib
+import errno
 import marshal
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping
-from typing import IO
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
 
 from launcher.jail import confined
 from launcher.vcs import hardening
@@ -38,7 +42,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 _START = (
     "import sys; sys.path.insert(0, {root!r}); from launcher import start; "
     "sys.meta_path.insert(0, start.CompiledModules); from launcher.jail import confined; "
-    "sys.exit(confined.main({fd}, {parent}))"
+    "sys.exit(confined.{function}({fd}, {parent}))"
 )
 
 
@@ -116,7 +120,7 @@ class JailedGit(Git):
             )
         skeleton = self.skeleton()
         if arguments[0] == "status" or "HEAD" in arguments:
-            skeleton.point(super().run("rev-parse", "--verify", "--quiet", "HEAD", ok=(0, 1)).out.decode().strip())
+            skeleton.point(self.ref("HEAD"))
         given = dict(environment or {})
         readable, writable = [skeleton.path, *skeleton.shared, *skeleton.stores], []
         objects = given.setdefault("GIT_OBJECT_DIRECTORY", skeleton.stores[0])
@@ -172,8 +176,12 @@ def start(
         with os.fdopen(os.dup(told), "wb") as file:
             file.write(marshal.dumps(spec))
         os.lseek(told, 0, os.SEEK_SET)
+        helper: _Helper | None = getattr(_of_thread, "helper", None)
+        if helper is not None:
+            with contextlib.suppress(OSError):  # the helper was killed: each command starts its own
+                return _Forked(helper, told, hold, stdin, stdout, stderr)
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _START.format(root=_ROOT, fd=told, parent=os.getpid())],
+            _helper_words("main", told),
             cwd="/",
             stdin=stdin,
             stdout=stdout,
@@ -184,3 +192,95 @@ def start(
         )
     finally:
         os.close(told)
+
+
+@contextmanager
+def many() -> Iterator[None]:
+    """Commands that this thread starts in jails meanwhile share one helper, which forks for each (`confined.serve`).
+
+    Starting Python and importing the jail's modules takes longer than the jail. Environment, umask and limits are
+    those of the beginning, so nothing may change them inside.
+    """
+    if getattr(_of_thread, "helper", None) is not None:
+        yield
+        return
+    _of_thread.helper = _Helper()
+    try:
+        yield
+    finally:
+        _of_thread.helper.close()
+        _of_thread.helper = None
+
+
+_of_thread = threading.local()
+"""`helper` of the thread: jails end with the thread that started their helper (prctl(2), PR_SET_PDEATHSIG)."""
+
+
+class _Helper:
+    """The process that forks for each command; started with the first one."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def fork(self, descriptors: Sequence[int]) -> int:
+        """Starts a command; its process id. It is a child of this process.
+
+        Args:
+            descriptors: the spec, standard input, output and error, and what the process holds open.
+
+        Raises:
+            OSError: the helper has ended.
+        """
+        if self._socket is None:
+            self._socket, theirs = socket.socketpair()
+            with theirs:
+                self._process = subprocess.Popen(
+                    _helper_words("serve", theirs.fileno()), cwd="/", stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), start_new_session=True,
+                )  # fmt: skip
+        answer, theirs_too = os.pipe()
+        with os.fdopen(answer, "rb") as answered:
+            try:
+                socket.send_fds(self._socket, [b"\0"], [theirs_too, *descriptors])
+            finally:
+                os.close(theirs_too)
+            number = answered.read()
+        if not number:
+            raise OSError(errno.ECHILD, "the helper that starts jails has ended")
+        return int(number)
+
+    def close(self) -> None:
+        """Ends the helper; commands that run go on."""
+        if self._socket is not None and self._process is not None:
+            self._socket.close()
+            self._process.wait()
+
+
+class _Forked(subprocess.Popen[bytes]):
+    """A command whose process a helper has forked."""
+
+    def __init__(
+        self,
+        helper: _Helper,
+        spec: int,
+        hold: tuple[int, ...],
+        stdin: int | IO[bytes] | None,
+        stdout: int | IO[bytes] | None,
+        stderr: int | IO[bytes] | None,
+    ) -> None:
+        self._request = (helper, spec, hold)
+        super().__init__(["git"], stdin=stdin, stdout=stdout, stderr=stderr, bufsize=0)
+
+    def _execute_child(self, *given: Any) -> None:  # noqa: ANN401  # as `Popen` calls it, with its ends of the pipes
+        helper, spec, hold = self._request
+        pipes = given[10:16]
+        ours = [own if end == -1 else end for own, end in enumerate((pipes[0], pipes[3], pipes[5]))]
+        self.pid = helper.fork([spec, *ours, *hold])
+        self._child_created = True
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]  # not in its stub
+
+
+def _helper_words(function: str, descriptor: int) -> list[str]:
+    code = _START.format(root=_ROOT, function=function, fd=descriptor, parent=os.getpid())
+    return [sys.executable, "-I", "-S", "-c", code]

@@ -193,6 +193,10 @@ class Journal:
                 hint="see refs/paddock/merge in the repository for the commits of that run",
             ) from None
 
+    def forget(self, run_id: str) -> None:
+        """Removes a run that is finished. The lock is held."""
+        os.unlink(self._path(run_id))
+
     def runs(self) -> list[str]:
         """Names of all runs, oldest first."""
         found = [name.removesuffix(".json") for name in os.listdir(self.directory) if name.endswith(".json")]

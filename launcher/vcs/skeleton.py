@@ -93,9 +93,11 @@ class Skeleton:
         for name, source in zip(names, self.shared, strict=True):
             os.symlink(source, f"{self.path}/{name}")
         self._copied(f"{git.common_dir}/shallow", "shallow")
-        lines = git.text("count-objects", "--verbose").splitlines()
+        own_store = f"{git.common_dir}/objects"
+        borrows = os.path.lexists(f"{own_store}/info/alternates")
+        lines = git.text("count-objects", "--verbose").splitlines() if borrows else ()
         borrowed = (line.removeprefix("alternate: ") for line in lines if line.startswith("alternate: "))
-        self.stores = tuple(dict.fromkeys(map(os.path.realpath, (f"{git.common_dir}/objects", *borrowed))))
+        self.stores = tuple(dict.fromkeys(map(os.path.realpath, (own_store, *borrowed))))
 
     def point(self, head: str) -> None:
         """Sets HEAD to a commit; "" for none."""

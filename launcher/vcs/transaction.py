@@ -5,8 +5,9 @@ of its input and takes its locks away. Harvest and merge both move refs of sever
 their transactions are prepared before the first one is committed.
 """
 
+import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Self
 
 from launcher.vcs import answers
@@ -14,6 +15,9 @@ from launcher.vcs.git import Git, GitFailed, kill
 from policy.errors import Refusal
 
 _MOVED = ("refs-moved", "somebody else moved or locked one of them in the meantime: run the same command again")
+
+_PATIENT = (("core.packedRefsTimeout", "10000"),)
+"""Milliseconds: `git gc` has it while it packs refs. Waiting for a ref's own would hold up whoever waits for ours."""
 
 
 class Update(NamedTuple):
@@ -38,7 +42,7 @@ class Transaction:
         self._moved = moved
         self._words = ("update-ref", "--stdin", "-m", message)
         pipe = subprocess.PIPE
-        self._process = git.start(*self._words, stdin=pipe, stdout=pipe, stderr=pipe)
+        self._process = git.variant(_PATIENT).start(*self._words, stdin=pipe, stdout=pipe, stderr=pipe)
 
     def __enter__(self) -> Self:
         return self
@@ -96,12 +100,14 @@ class Transaction:
             pass  # git has ended; its standard error says why
         for answer in answers:
             if self._line() != answer:
-                words = self._process.stderr.read(1 << 16).decode(errors="replace").strip().splitlines()
+                said = self._process.stderr.read(1 << 16).decode(errors="replace").splitlines()
+                # The first line names the ref and its lock file; what to do about that file comes last.
+                words = [line for line in said if line.strip()]
                 reference, hint = self._moved
                 raise Refusal(
                     reference,
                     f"the branches could not be {what}",
-                    context="\n".join([f"in {self._git.git_dir}", *words[-4:]]),
+                    context="\n".join([f"in {self._git.git_dir}", *words[:4], *words[4:][-4:]]),
                     hint=hint,
                 )
 
@@ -112,3 +118,31 @@ class Transaction:
             kill(self._process)
             raise GitFailed("git-timeout", self._words, self._git.git_dir, "does not answer", status=None)
         return found
+
+
+def clear_locks(git: Git, refs: Mapping[str, Collection[str]]) -> None:
+    """Removes the locks of a transaction whose git was killed with its launcher.
+
+    A lock file has the new value of its ref, and nobody else would set the ref to a commit that this transaction has
+    brought. HEAD's own is empty, and taken with the branch's.
+
+    Args:
+        git: the repository, through the worktree whose HEAD was meant.
+        refs: full name of a ref -> the values that the transaction may have had for it.
+    """
+    for ref, values in refs.items():
+        path = f"{git.git_dir if ref == 'HEAD' else git.common_dir}/{ref}.lock"
+        content = _content(path)
+        if content in values:
+            head = f"{git.git_dir}/HEAD.lock"
+            if content and ref != "HEAD" and _content(head) == "":
+                os.unlink(head)
+            os.unlink(path)
+
+
+def _content(path: str) -> str | None:
+    try:
+        with open(path, encoding="ascii", errors="replace") as stream:
+            return stream.read(200).strip()
+    except FileNotFoundError:
+        return None

@@ -11,8 +11,8 @@ from policy.errors import Refusal
 VERB_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("run", ("run", "exec", "acp", "files")),
     ("look", ("explain", "why", "denials", "learn")),
-    ("worktrees and merge", ("worktree", "merge", "tickets")),
-    ("service", ("serve", "ps", "show", "top", "logs", "attach", "stop", "status", "service")),
+    ("worktrees and merge", ("worktree", "merge", "prune", "tickets")),
+    ("service", ("serve", "ps", "show", "top", "logs", "events", "attach", "stop", "status", "service")),
     ("set up", ("doctor", "providers", "init", "trust")),
 )
 OPTION_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (

@@ -4,11 +4,10 @@ import json
 import os
 
 from launcher import cli
-from launcher.session import messages, own_terminal, places, report_file, teach
+from launcher.session import cache, messages, own_terminal, places, report_file, teach
 from launcher.session.machine import Machine
 from launcher.vcs import checkout, disk, written
 from launcher.verbs import help_page
-from launcher.verbs import run as runs
 from policy import proposal
 from policy.pasted import joined, quoted
 from policy.proposal import Standing
@@ -50,7 +49,7 @@ def main(argv: list[str]) -> int:
         raise cli.usage("there is no command to run", "learn")
     written = options.get("--write")
     target = report_file.Target(written, (_root(options),)) if isinstance(written, str) else None
-    _, given = runs.key_words(options, command)
+    _, given = cache.key_words(options, command)
     where = places.places(os.environ)
     own_options = {name for name, *_ in EXTRA} | set(cli.UNUSED)
     launch = {name: value for name, value in options.items() if name not in own_options}

@@ -25,14 +25,6 @@ EXAMPLES = (
     ("paddock run --report report.json -- true", "what was really enforced, as JSON"),
 )
 
-_UNPLANNED = ("--env", "--session", "--report", "--dry-run", "--verbose", "--quiet", "--strict-handoff")
-"""Options that no Plan depends on."""
-
-RUNNERS = frozenset(
-    "env nice nohup setsid stdbuf timeout node npx pnpx bunx npm pnpm yarn bun deno uvx uv pipx".split()  # noqa: SIM905
-)
-"""The keys of `policy.runners.TABLE`, which is imported only for them."""
-
 
 def main(argv: list[str]) -> int:
     """Runs a command in a jail; returns the exit status for the shell."""
@@ -95,25 +87,18 @@ def planned(
     options: cli.Parsed, command: list[str], where: places.Places
 ) -> "tuple[cache.Entry | None, dict[str, str]]":
     """The Plan, and the values given with `--env`; None when it was only to be shown (`--dry-run`), and was."""
-    words, given = key_words(options, command)
-    cwd = places.current_directory()
-    # Its own directories are denied by the plan, so a plan belongs to them.
-    key = cache.key((*words, where.home, *where.own()), cwd)
-    entry = None if "--dry-run" in options else cache.load(where, key, os.environ)
-    if entry is None:
-        from launcher.session import packages
+    words, given = cache.key_words(options, command)
+    if "--dry-run" not in options:
+        return cache.entry(words, options, command, where), given
+    from launcher.session import packages
 
-        packages.enable()
-        from launcher.session import planning
+    packages.enable()
+    from launcher.session import planning
+    from launcher.verbs import question
 
-        if "--dry-run" in options:
-            from launcher.verbs import question
-
-            lines = question.plan_lines(planning.make(options, command, cwd, where).plan)
-            messages.show("\n".join(printable(line) for line in lines))
-            return None, given
-        entry = planning.entry(options, command, cwd, where, key=key)
-    return entry, given
+    plan = planning.make(options, command, places.current_directory(), where).plan
+    messages.show("\n".join(printable(line) for line in question.plan_lines(plan)))
+    return None, given
 
 
 def supervised(words: list[str], observer: "Callable[[str, Any], None]", early: "Early | None") -> int:
@@ -129,38 +114,6 @@ def supervised(words: list[str], observer: "Callable[[str, Any], None]", early: 
         return acp.launch(words[1:], observer)
     options, command = cli.parse(words, verb="run")
     return launch(options, command, observer, early)
-
-
-def key_words(options: cli.Parsed, command: list[str]) -> tuple[tuple[object, ...], dict[str, str]]:
-    """What a cached Plan is found by, and the values given with `--env NAME=VALUE`.
-
-    The values stay out of the key, because the key is written to the cache. So do the command's arguments, but for the
-    one that says what a runner (`env`, `npx` ...) starts: the provider may depend on it.
-    """
-    given: dict[str, str] = {}
-    names = []
-    environment = options.get("--env", [])
-    for item in environment if isinstance(environment, list) else ():
-        name, equals, value = item.partition("=")
-        names.append(name + equals)
-        if equals:
-            given[name] = value
-        elif name not in os.environ and not name.endswith("*"):
-            messages.say(f"paddock: warning: --env {printable(name)}: the caller has no such variable")
-    started = 0
-    if command[0].rpartition("/")[2] in RUNNERS:
-        from policy import runners
-
-        started = runners.started(command)
-        packages = tuple(runners.fetched(command))
-        if "://" in " ".join((command[started], *packages)):  # no provider, and perhaps a password
-            started = 0
-    words: list[object] = [command[0], (started, command[started], *packages) if started else 0, tuple(names)]
-    for name in sorted(options):
-        if name not in _UNPLANNED:
-            choice = options[name]
-            words.append((name, tuple(choice) if isinstance(choice, list) else choice))
-    return tuple(words), given
 
 
 def _text(options: cli.Parsed, name: str) -> str | None:

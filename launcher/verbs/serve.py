@@ -29,8 +29,8 @@ def serve(
 ) -> int:
     """Starts the service of this user: it starts, watches and ends sessions, and answers on a socket of his own.
 
-    SIGHUP reads service.toml again. Sessions die with the service; when it is ended in order, so are they, and their
-    work is harvested.
+    SIGHUP reads service.toml again. Sessions outlive a service that is killed: the next one finds them. One that is
+    ended in order ends them, too, and their work is harvested; SIGUSR1 before that leaves them alone.
     """
     from launcher.service import audit_access, daemon, journal
 

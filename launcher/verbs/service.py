@@ -7,6 +7,7 @@ SUBCOMMANDS: dict[str, tuple[str, str, str]] = {
     # name -> (module, its function from argv to exit status, summary)
     "install": ("launcher.verbs.service_install", "install", "put the systemd units in place"),
     "uninstall": ("launcher.verbs.service_install", "uninstall", "stop the services and remove the units"),
+    "stop": ("launcher.verbs.service_install", "stop", "stop the services; their sessions end in order, or go on"),
     "status": ("launcher.verbs.service_status", "status", "show what is installed and what runs"),
 }
 HIDDEN: dict[str, tuple[str, str]] = {

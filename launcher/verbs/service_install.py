@@ -28,6 +28,12 @@ UNINSTALL_EXAMPLES = (
     ("sudo paddock service uninstall --system", "for all users"),
 )
 
+STOP_EXAMPLES = (
+    ("paddock service stop", "sessions are ended in order, their work is harvested"),
+    ("paddock service stop --keep", "sessions go on; systemctl --user start paddock.socket, and they are found again"),
+)
+_PATTERNS = {Scope.SYSTEM: ("paddock@*.socket", "paddock@*.service"), Scope.USER: ("paddock.socket", "paddock.service")}
+
 System = Annotated[bool, typer.Option("--system", help="For the machine's service manager (as root).")]
 User = Annotated[bool, typer.Option("--user", help="For your own service manager.")]
 Root = Annotated[
@@ -45,6 +51,11 @@ def install(argv: list[str]) -> int:
 def uninstall(argv: list[str]) -> int:
     """Exit status 0 when nothing of ours is left, 1 when edited files were kept."""
     return typer_verb.run("service uninstall", _uninstall, argv, examples=UNINSTALL_EXAMPLES)
+
+
+def stop(argv: list[str]) -> int:
+    """Exit status 0 when nothing runs any more."""
+    return typer_verb.run("service stop", _stop_services, argv, examples=STOP_EXAMPLES)
 
 
 def _install(
@@ -151,6 +162,26 @@ def _stop(manager: Manager) -> None:
         manager.call("disable", "--now", name)
     if manager.scope is Scope.SYSTEM and "paddock.slice" in manager.units("paddock.slice"):
         manager.call("stop", "paddock.slice")
+
+
+def _stop_services(
+    system: System = False,
+    user: User = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave sessions alone; the next service finds them.")] = False,
+) -> int:
+    """Stops the services that run, and their sockets. Sessions are ended in order, and their work is harvested."""
+    scope = scope_of(system=system, user=user)
+    manager = Manager(scope, os.environ)
+    if not manager.runs():
+        raise Refusal("service-manager", "no service manager runs here", hint="a service in the foreground: Ctrl-C")
+    names = sorted(manager.units(*_PATTERNS[scope]), key=lambda name: not name.endswith(".socket"))
+    for name in names:
+        if keep and name.endswith(".service"):
+            manager.call("kill", "--kill-who=main", "--signal=SIGUSR1", name)
+    if names:
+        manager.call("stop", *names)
+    print(f"stopped    {' '.join(names) or 'nothing: no service runs'}")
+    return 0
 
 
 def _fate(file: File, *, done: bool = False) -> str:

@@ -40,12 +40,15 @@ def stop(
     """Ends sessions: closes their input, sends SIGTERM, kills what is left; what they committed is harvested."""
     service = client()
     ended = []
-    for name in sessions:
+    paths = [
+        session_path(name, "stop" if signal is None else "signal") for name in sessions
+    ]  # all, before one is ended
+    for path in paths:
         if signal is not None:
-            service.call("POST", session_path(name, "signal"), {"signal": signal})
+            service.call("POST", path, {"signal": signal})
             continue
         body = {"term_seconds": 0 if now else term, "wait": 0, "forget": False}
-        ended.append(service.call("POST", session_path(name, "stop"), body))
+        ended.append(service.call("POST", path, body))
     for place, session in enumerate(ended):
         final = service.call("POST", session_path(session["name"], "stop"), {"wait": _WAIT, "forget": forget})
         ended[place] = final

@@ -1,5 +1,6 @@
 """A ticket run for people: what became of each ticket, where its worktree is, what to do next, how to undo it."""
 
+import os
 from typing import Any
 
 from launcher.service.models import Reason
@@ -23,8 +24,8 @@ def described(found: dict[str, Any]) -> list[str]:
         lines[0] += f": {count} of {len(found['tickets'])} merged into {result['trunk']}"
     width = max((len(agent["ticket"]) for agent in agents), default=0)
     for agent in agents:
-        lines.append(f"  {agent['ticket']:<{width}}  {_fate(agent, merged, aggregation)}")
-        lines += [f"  {'':<{width}}    {line}" for line in _details(agent, aggregation, result)]
+        lines.append(f"  {agent['ticket']:<{width}}  {_fate(agent, merged, result)}")
+        lines += [f"  {'':<{width}}    {line}" for line in _details(agent, result)]
     if refusal := result.get("refusal"):
         lines.append(f"  {refusal['message']} [{refusal['errorType']}]")
         lines += [f"    {line}" for line in refusal["context"].splitlines()]
@@ -32,10 +33,28 @@ def described(found: dict[str, Any]) -> list[str]:
             lines.append(f"    hint: {refusal['hint']}")
     if state == TicketState.CREATED or state not in tuple(TicketState)[-3:]:
         lines.append(f"next: paddock tickets show {found['name']}")
-    return lines + _after(result, agents, merged, aggregation)
+    lines += _after(result, agents, merged, aggregation)
+    if state in (TicketState.FAILED, TicketState.LOST):
+        lines.append(f"next: paddock tickets resume {found['name']}   # starts again who did not end well, and merges")
+    return lines
 
 
-def _fate(agent: dict[str, Any], merged: dict[str, Any], aggregation: dict[str, Any]) -> str:
+def described_progress(found: dict[str, Any]) -> str:
+    """How far a run is, as one line."""
+    states = [each["state"] for each in found["steps"]]
+    counts = [
+        (len(states) - states.count("waiting"), "prepared"),
+        (states.count("running"), "running"),
+        (sum(states.count(each) for each in ("ended", "merged", "conflicted")), "ended"),
+        (states.count("failed"), "failed"),
+        (states.count("merged"), "merged"),
+        (states.count("conflicted"), "in conflict"),
+    ]
+    told = [f"{number} {what}" for number, what in counts if number or what not in ("failed", "in conflict")]
+    return f"{found['state']}: of {counted(len(states), 'ticket', 'tickets')} " + ", ".join(told)
+
+
+def _fate(agent: dict[str, Any], merged: dict[str, Any], result: dict[str, Any]) -> str:
     """What became of a ticket, in few words."""
     status = "" if agent["status"] is None else f" ({agent['status']})"
     if agent["session_id"] in merged:
@@ -46,10 +65,10 @@ def _fate(agent: dict[str, Any], merged: dict[str, Any], aggregation: dict[str, 
         return f"merged as {main['commit_id'][:12]}"
     if agent["refusal"]:
         return f"refused: {agent['refusal']['message']} [{agent['refusal']['errorType']}]"
-    conflicted = aggregation.get("conflicted") or {}
-    if agent["session_id"] == conflicted.get("agent_result_id"):
+    if _conflict(agent, result) is not None:
         return "conflicts"
-    if agent["session_id"] in {each["agent_result_id"] for each in aggregation.get("pending", ())}:
+    pending = (result.get("aggregation") or {}).get("pending", ())
+    if agent["session_id"] in {each["agent_result_id"] for each in pending}:
         return "not merged: an earlier one conflicts"
     if agent["reason"] == Reason.EXITED and not agent["status"]:
         return "done"
@@ -59,14 +78,13 @@ def _fate(agent: dict[str, Any], merged: dict[str, Any], aggregation: dict[str, 
     return f"{'failed' if agent['reason'] == Reason.EXITED else agent['reason']}{status}{why}"
 
 
-def _details(agent: dict[str, Any], aggregation: dict[str, Any], result: dict[str, Any]) -> list[str]:
+def _details(agent: dict[str, Any], result: dict[str, Any]) -> list[str]:
     """The rest of what is to be known of a ticket."""
     lines = []
     if (refusal := agent["refusal"]) is not None:
         lines += [f"why:  {line}" for line in refusal["context"].splitlines()[:5]]
         lines += [f"hint: {refusal['hint']}"] if refusal["hint"] else []
-    conflicted = aggregation.get("conflicted") or {}
-    if agent["session_id"] == conflicted.get("agent_result_id"):
+    if (conflicted := _conflict(agent, result)) is not None:
         descriptor = conflicted["merge_descriptor"]
         lines += [f"in {path}" for path in descriptor["conflict_files"][:20]]
         lines += [descriptor["error_message"]] if descriptor["error_message"] else []
@@ -80,17 +98,25 @@ def _details(agent: dict[str, Any], aggregation: dict[str, Any], result: dict[st
         for part in harvest.get("parts", ())
         if part["commits"]
     ]
-    gone = result.get("removed", {}).get(agent["session_id"])
-    if gone == "":
-        lines.append(f"worktree removed: {agent['worktree']}")
+    stays = result.get("removed", {}).get(agent["session_id"])
+    gone = not os.path.lexists(agent["worktree"])  # with its merge, or by anybody since
+    if gone:
+        lines += [f"worktree removed: {agent['worktree']}"] if agent["worktree"] else []
     else:
-        lines.append(f"worktree {agent['worktree']}" + (f" stays: {gone}" if gone else ""))
+        lines.append(f"worktree {agent['worktree']}" + (f" stays: {stays}" if stays else ""))
     if left := result.get("uncommitted", {}).get(agent["session_id"]):
         lines.append(f"not committed there: {left['problem'] or table.some(left['files'], left['count'])}")
     if agent.get("next"):
         lines += [f"log {agent['log']}"] if agent["log"] else []
-        lines += [f"next: {step['command']}   # {step['about']}" for step in agent["next"]]
+        steps = [step for step in agent["next"] if not gone or quoted(agent["worktree"]) not in step["command"]]
+        lines += [f"next: {step['command']}   # {step['about']}" for step in steps]
     return lines
+
+
+def _conflict(agent: dict[str, Any], result: dict[str, Any]) -> dict[str, Any] | None:
+    """Why a ticket could not be merged; None where it was, or was not tried."""
+    found = result.get("conflicts") or [(result.get("aggregation") or {}).get("conflicted")]
+    return next((each for each in found if each and each["agent_result_id"] == agent["session_id"]), None)
 
 
 def _after(

@@ -7,9 +7,12 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
+from tests.kernel.test_service_attach import Client
 from tests.support import identity, install, paddock, served, service_load
+from tests.support.served import Served
 
 
 def main(rounds: int) -> None:
@@ -40,8 +43,48 @@ def main(rounds: int) -> None:
             print(f"sessions in turn, 4 at a time: {seconds / rounds * 1000:.1f} ms each; answers meanwhile: "
                   f"p50 {service_load.percentile(latencies, 50) * 1000:.1f} ms, "
                   f"p99 {service_load.percentile(latencies, 99) * 1000:.1f} ms")  # fmt: skip
+            chatty(service)
+            idle(service)
     finally:
         shutil.rmtree(place)
+
+
+def chatty(service: Served, sessions: int = 20) -> None:
+    """Answers while nothing happens, and while so many sessions print without end and one client does not read."""
+    quiet = asked(service)
+    for number in range(sessions):
+        service.create("yes", name=f"yes{number}")
+    with Client(service, "yes0", "mode=read&offset=0"):
+        time.sleep(5)  # what a command may print in one go is behind them
+        loud = asked(service)
+    for number in range(sessions):
+        service.post(f"/v1/sessions/yes{number}/stop", {"term_seconds": 0, "forget": True, "wait": 60})
+    for percent in (50, 99):
+        before, after = service_load.percentile(quiet, percent), service_load.percentile(loud, percent)
+        print(f"answers, p{percent}: idle {before * 1000:.1f} ms, {sessions} sessions that print without end "
+              f"{after * 1000:.1f} ms, ratio {after / before:.2f}")  # fmt: skip
+
+
+def asked(service: Served, seconds: float = 10.0) -> list[float]:
+    """Seconds that each answer took, for a while."""
+    end = time.monotonic() + seconds
+    return service_load.answers(service, lambda: time.monotonic() > end)
+
+
+def idle(service: Served) -> None:
+    """Memory of one session that does nothing: its own processes of Paddock, shared pages counted in parts (Pss)."""
+    for options in ([], ["--allow-domain", "example.org"]):
+        session = service.create("sleep", "1000", options=options)
+        own = {each["pid"]: each["name"] for each in service.get(f"/v1/sessions/{session['name']}").json["processes"]}
+        shim = int(Path(f"/proc/{session['pid']}/stat").read_text().rpartition(")")[2].split()[1])
+        own = {pid: name for pid, name in {**own, shim: "shim"}.items() if name != "sleep"}
+        sizes = []
+        for pid in own:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            sizes.append(next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024)
+        print(f"an idle session {' '.join(options)}: {len(own)} processes, {sum(sizes):.1f} MiB "
+              f"({', '.join(f'{size:.1f}' for size in sizes)})")  # fmt: skip
+        service.post(f"/v1/sessions/{session['name']}/stop", {"term_seconds": 0, "forget": True, "wait": 60})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Work that a harvest keeps beside a branch: told once, joined by the command that is named, and then done with."""
 
+import dataclasses
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -260,3 +262,30 @@ def test_work_beside_the_branch_is_not_removed_with_a_worktree(git: Git, doing: 
     assert forced.returncode == 0, forced.stderr
     aside = re.findall(r"is kept: (\S+)", forced.stdout)[-1]
     assert Path(aside).is_dir()
+
+
+def test_agents_that_make_the_same_commits_at_the_same_time_all_hand_them_over(git: Git) -> None:
+    """Byte by byte the same in the repository and its submodule, on branches of their own: no harvest is refused."""
+    count = 6
+    for number in range(count):
+        words = [str(git.installed.paddock), "worktree", "add", f"same{number}"]
+        ended = git.who.run(words, cwd=git.place / "main", timeout=120)
+        assert ended.returncode == 0, ended.stderr
+    places = [git.place / f"main-same{number}" for number in range(count)]
+    script = """set -e; export GIT_AUTHOR_DATE='1700000000 +0000' GIT_COMMITTER_DATE='1700000000 +0000'
+    for times in 1 2 3; do
+        echo $times >library/inner/same; git -C library/inner add same; git -C library/inner commit -qm same
+        git -C library commit -qam same; git commit -qam same
+    done; touch ready; while test ! -e go; do sleep 0.05; done; rm ready go"""
+    sessions = [dataclasses.replace(git, worktree=place).start(script) for place in places]
+    for place, session in zip(places, sessions, strict=True):
+        while not (place / "ready").exists():
+            assert session.poll() is None
+            time.sleep(0.05)
+    for place in places:
+        (place / "go").touch()
+    said = [session.communicate(timeout=120)[1].decode() for session in sessions]
+    assert [text for text in said if "harvested to agent/same" not in text or re.search(r"\[[a-z-]+\]", text)] == []
+    for at in ("", "library", "library/inner"):
+        assert len({git.outside("-C", str(place / at), "rev-parse", "HEAD") for place in places}) == 1
+        git.outside("-C", str(places[0] / at), "fsck", "--strict", "--no-dangling")

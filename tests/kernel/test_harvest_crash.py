@@ -3,13 +3,18 @@
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.support import private_git, repository
 from tests.support.features import need
 from tests.support.identity import Who
 from tests.support.install import Installed
 
 
-def test_sigkill_at_every_step_loses_nothing(user: Who, installed: Installed, public_dir: Path) -> None:
+@pytest.mark.parametrize("everything", [False, True], ids=["launcher", "launcher-and-git"])
+def test_sigkill_at_every_step_loses_nothing(
+    user: Who, installed: Installed, public_dir: Path, everything: bool
+) -> None:
     """Killed before each of its steps, a harvest is finished by the next: all repositories, or none until then."""
     need("landlock")
     place = public_dir / "crash"
@@ -23,7 +28,7 @@ def test_sigkill_at_every_step_loses_nothing(user: Who, installed: Installed, pu
     for kill_at in range(1, 100):
         inner = planted.commit(f"deep{kill_at}.py", f"{kill_at}\n", at="library")
         new = (planted.commit(f"src/{kill_at}.py", f"{kill_at}\n", link=inner), inner)
-        ended = planted.start(kill_at=kill_at)
+        ended = planted.start(kill_at=kill_at, everything=everything)
         now = (planted.host("rev-parse", "HEAD"), planted.host("rev-parse", "HEAD", at=library))
         assert now[0] in (old[0], new[0])
         assert now[1] in (old[1], new[1])
@@ -47,9 +52,10 @@ def test_sigkill_at_every_step_loses_nothing(user: Who, installed: Installed, pu
 
 
 def _left(git_dir: Path) -> list[str]:
-    """Locks and temporary files."""
+    """Locks and temporary files, and packs that are held."""
     return [
         str(path)
         for path in git_dir.rglob("*")
-        if path.name.endswith(".lock") or path.name.startswith(("paddock-index", "tmp_pack", "tmp_objdir"))
+        if path.name.endswith((".lock", ".keep", ".new"))
+        or path.name.startswith(("paddock-index", "tmp_pack", "tmp_objdir"))
     ]

@@ -1,5 +1,6 @@
 """The private git directory over time: it keeps the agent's work, follows the host, and shows nothing else."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -208,6 +209,77 @@ def test_what_the_agent_puts_in_the_way_of_later_sessions_is_put_aside(git: Git,
     (git.common / "info/exclude").write_text("something\n")
     ok(git.run("echo more >more.txt && git add more.txt && git commit -qm 'after that'"))
     assert "after that" in git.outside("log", "--all", "--format=%s")
+
+
+KILLED_GIT = """p=$(git rev-parse --absolute-git-dir)
+GIT_EDITOR='kill -9 $PPID #' git commit -qa --allow-empty
+test -e "$p/index.lock" && echo held"""
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, promises.GUARD])
+def test_locks_of_a_killed_git_are_in_nobodys_way(
+    user: Who, installed: Installed, public_dir: Path, backend: str
+) -> None:
+    """After a SIGKILL during `git commit` the next session, and the next harvest, remove the locks and say so."""
+    git = make(user, installed, public_dir, "one", backend)
+    assert ok(git.run(KILLED_GIT)) == "held\n"
+    again = git.run("echo more >more.txt && git add more.txt && git commit -qm after")
+    ok(again)
+    assert "index.lock" in again.stderr
+    assert git.outside("log", "-1", "--format=%s") == "after"
+    ended = git.run("echo x >$(git rev-parse --absolute-git-dir)/refs/heads/X.lock")
+    assert "refs/heads/X.lock" in ended.stderr
+    assert "further branches" not in ended.stderr
+    ok(git.run(f"{KILLED_GIT}; echo x >$p/modules/library/HEAD.lock"))
+    harvested = git.who.run([str(installed.paddock), "worktree", "harvest", "--json"], cwd=git.worktree)
+    said = json.loads(ok(harvested))
+    assert said["branches"] == []
+    (note,) = [note for note in said["notes"] if "index.lock" in note]
+    assert "modules/library/HEAD.lock" in note
+    assert list((git.state / "git").rglob("*.lock")) == []
+    assert "lock" not in git.run("git commit -q --allow-empty -m last").stderr
+
+
+def test_what_is_planted_for_a_lock_neither_misleads_nor_wedges(git: Git) -> None:
+    """Links, FIFOs, hard links and directories go as locks do; what they lead to stays, and so do other names."""
+    prize = git.place / "prize"
+    prize.mkdir()
+    (prize / "index.lock").write_text("untouched")
+    ok(
+        git.run(
+            f"""cd "$(git rev-parse --absolute-git-dir)"
+            ln -s {prize}/index.lock index.lock; mkfifo HEAD.lock; ln config config.lock
+            mkdir -p packed-refs.lock/inner/deep; mkdir -m 0 refs/heads/one.lock; ln -s {prize} logs/refs/heads/links
+            mkdir -p modules/named.lock/inner objects/pack && echo x >modules/named.lock/inner/file
+            mkdir -p objects/info/x.lock && echo x >objects/pack/kept.txt && chmod 500 refs/heads"""
+        )
+    )
+    ended = git.run(
+        "git branch fresh && echo more >more.txt && git add more.txt && git commit -qm after && git pack-refs --all"
+    )
+    ok(ended)
+    for name in ("index.lock", "HEAD.lock", "config.lock"):
+        assert name in ended.stderr
+    assert git.outside("log", "-1", "--format=%s") == "after"
+    assert (prize / "index.lock").read_text() == "untouched"
+    private = git.state / "git"
+    assert (private / "config").stat().st_nlink == 1
+    assert (private / "modules/named.lock/inner/file").exists()
+    assert (private / "objects/pack/kept.txt").exists()
+
+
+def test_a_lock_of_a_living_session_stays(git: Git) -> None:
+    """Neither a second session nor a harvest takes it away."""
+    script = "touch $(git rev-parse --absolute-git-dir)/index.lock; touch ready; while test ! -e go; do sleep 0.1; done"
+    first = git.start(script)
+    _await(git.worktree / "ready")
+    assert "index.lock" not in git.run("true").stderr
+    git.who.run([str(git.installed.paddock), "worktree", "harvest"], cwd=git.worktree)
+    assert (git.state / "git/index.lock").exists()
+    (git.worktree / "go").touch()
+    assert first.wait(60) == 0
+    assert first.stderr is not None
+    first.stderr.close()
 
 
 def test_hooks_in_the_tree_run_in_the_jail(git: Git) -> None:

@@ -158,6 +158,48 @@ def test_the_agent_survives_its_editor(service: Served) -> None:
     assert session["bridge"] == "acp"
 
 
+def test_agent_and_editor_live_through_a_killed_service(service: Served) -> None:
+    """A turn under way goes on, a question is still asked, and the conversation is there for the next editor."""
+    with Editor(service) as first:
+        first.open()
+        first.prompt("who")
+        who = first.until(method="session/update")["params"]["update"]["content"]["text"]
+        first.prompt("wait go")
+        first.until(method="session/update")
+        service.kill()
+        (service.paddock.worktree / "go").touch()
+        assert first.until(method="session/update")["params"]["update"]["content"]["text"] == "woke"
+        service.start()
+        first.prompt("ask")
+        asked = first.until(method="session/request_permission")
+    service.kill()
+    service.start()
+    with Editor(service) as second:
+        second.load()
+        assert second.texts()[:4] == ["who", who, "wait go", "waiting"]
+        assert second.until(method="session/request_permission") == asked
+        second.send(id=asked["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
+        number = second.prompt("who")
+        second.until(id=number)
+        assert second.texts()[-1] == who, "it is the same process"
+    assert len(live(service)) == 1
+
+
+def test_an_agent_that_nobody_needs_is_ended(service: Served) -> None:
+    """Not while it works on a turn, however long no editor is there; some time after it is done."""
+    service.settings(agent_idle_seconds=1)
+    service.reload()
+    with Editor(service) as first:
+        first.open()
+        first.prompt("wait go")
+        first.until(method="session/update")
+    (session,) = live(service)
+    time.sleep(12)  # more than twice as long as a shim takes to look
+    assert len(live(service)) == 1
+    (service.paddock.worktree / "go").touch()
+    assert service.over(session["name"])["outcome"]["reason"] == "idle"
+
+
 def test_a_permission_waits_for_the_next_editor(service: Served) -> None:
     """What the agent asked the first one is put before the second, whose answer the agent gets."""
     with Editor(service) as first:

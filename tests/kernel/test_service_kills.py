@@ -1,4 +1,4 @@
-"""A service that is killed at random moments under load, again and again: what the next one finds and puts right."""
+"""A service and its sessions, killed at random moments under load, again and again: what the next one puts right."""
 
 import http.client
 import os
@@ -35,11 +35,17 @@ class Load:
         self._marker = marker
         self._random = random.Random(seed)
         self.accepted: list[str] = []
+        self._over = False
         self._thread = threading.Thread(target=self._run, args=(seed,))
 
     def start(self) -> None:
         """Begins."""
         self._thread.start()
+
+    def stop(self) -> None:
+        """Makes no more."""
+        self._over = True
+        self.join()
 
     def join(self) -> None:
         """Waits for its end."""
@@ -48,6 +54,8 @@ class Load:
 
     def _run(self, seed: int) -> None:
         for number in range(1_000):
+            if self._over:
+                return
             name = f"k{seed}-{number}"
             where = self._service.paddock.place / f"w{number % WORKTREES}"
             command = [
@@ -84,57 +92,101 @@ def below(pid: int) -> set[int]:
     return found
 
 
+def victims(family: set[int], generator: random.Random) -> list[int]:
+    """Some of the service's processes and its sessions': shims, launchers, the first processes of jails, git."""
+    kinds: dict[str, list[int]] = {}
+    for pid in family:
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            jailed = Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].split("\n")[0].split()
+        except OSError:
+            continue
+        kind = "git" if words[0].endswith(b"git") else "jail" if len(jailed) > 1 else "own"
+        kinds.setdefault(kind, []).append(pid)
+    return [generator.choice(pids) for pids in kinds.values() if generator.random() < 0.7]
+
+
 def test_killed_again_and_again(who: Who, installed: Installed, place: Path) -> None:
-    """Every session is accounted for, no process, group, directory or lock of the dead is left, no commit is lost."""
+    """Every session is accounted for, no process, group, directory or lock of the dead is left, no commit is lost.
+
+    The service is killed, and whatever lives below it: shims, launchers, jails, git in them. A repack, a collection
+    and a prune go on beside.
+    """
     made = paddock.make(who, installed, place)
     for number in range(WORKTREES):
         ended = who.run(["git", "worktree", "add", "-q", "-b", f"w{number}", f"../w{number}"], cwd=made.main)
         assert ended.returncode == 0, ended.stderr
     service = served.prepare(made)
-    service.settings(helpers=2, most_starting=4, most_records=100_000, stdin_seconds=0.05, term_seconds=0.1)
+    service.settings(helpers=2, most_starting=4, most_records=100_000, stdin_seconds=0.05, term_seconds=0.1,
+                     harvest_seconds=0.5)  # fmt: skip
     accepted: list[str] = []
     generator = random.Random(KILLS)
     top = ""
-    for kill in range(KILLS):
+    everything: set[int] = set()
+    gc = "while :; do git repack -adq; git gc -q --prune=now; git prune --expire=now; sleep 0.2; done"
+    with who.start(["sh", "-c", gc], cwd=made.main) as busy:
+        for kill in range(KILLS):
+            service.start()
+            top = service.get("/v1/health").json["groups"]
+            load = Load(service, f"paddock-kill-{os.getpid()}-{kill}", kill)
+            load.start()
+            time.sleep(generator.uniform(0.05, 2.5))
+            family = below(service.pid)
+            for pid in victims(family, generator):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            everything |= family | below(service.pid)
+            if generator.random() < 0.7:
+                os.kill(service.pid, signal.SIGSTOP)  # so that what is below it is known when it dies
+                everything |= below(service.pid)
+                service.kill()
+                load.join()
+            else:
+                load.stop()
+                everything |= below(service.pid)
+                assert service.end() == 0
+            accepted += load.accepted
+
         service.start()
-        top = service.get("/v1/health").json["groups"]
-        load = Load(service, f"paddock-kill-{os.getpid()}-{kill}", kill)
-        load.start()
-        time.sleep(generator.uniform(0.05, 2.5))
-        family = below(service.pid)
-        os.kill(service.pid, signal.SIGSTOP)  # so that what is below it is known when it dies
-        family |= below(service.pid)
-        service.kill()
-        load.join()
+        everything |= below(service.pid)
+        assert service.end() == 0
         deadline = time.monotonic() + served.PATIENCE
-        while (left := [pid for pid in family if alive(pid)]) and time.monotonic() < deadline:
+        while (left := [pid for pid in everything if alive(pid)]) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert not left, subprocess.run(["ps", "-fp", ",".join(map(str, left))], capture_output=True, check=False)
-        accepted += load.accepted
 
-    service.start()
-    try:
-        found = {each["name"]: each for each in service.get("/v1/sessions?limit=10000").json["sessions"]}
-        assert set(accepted) <= set(found)
-        assert {each["state"] for each in found.values()} <= {"ended", "failed", "lost"}
-        assert [each for each in found.values() if each["state"] == "lost"]
-        # One that was killed between its first two system calls goes when it is a minute old (`session.state`).
-        assert [name for name in os.listdir(made.state / "sessions") if not name.startswith(".new-")] == []
-        if top:
-            prefixes = {name.partition("-")[0] for name in os.listdir(top) if "-" in name}
-            assert len(prefixes) == 1, prefixes
-        for number in range(WORKTREES):
-            where = made.place / f"w{number}"
-            told = (where / "commits").read_text().split() if (where / "commits").exists() else []
-            deadline = time.monotonic() + 4 * served.PATIENCE
-            while missing := [commit for commit in told if not reached(who, made.main, commit, f"w{number}")]:
-                assert time.monotonic() < deadline, (missing, service.said.read_text()[-3_000:])
-                time.sleep(0.2)
-        assert who.run(["git", "fsck", "--connectivity-only"], cwd=made.main).returncode == 0
-        over = service.create("true", directory=str(made.place / "w0"), name="after")
-        assert service.over(over["name"])["outcome"]["status"] == 0
-    finally:
-        assert service.end() == 0
+        service.start()
+        try:
+            deadline = time.monotonic() + served.PATIENCE
+            while service.get("/v1/sessions?live=true").json["sessions"]:  # one may have been about to begin
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            found = {each["name"]: each for each in service.get("/v1/sessions?limit=10000").json["sessions"]}
+            assert set(accepted) <= set(found)
+            assert {each["state"] for each in found.values()} <= {"ended", "failed", "lost"}
+            # One that was killed between its first two system calls goes when it is a minute old (`session.state`).
+            assert [name for name in os.listdir(made.state / "sessions") if not name.startswith(".new-")] == []
+            assert os.listdir(service.runtime / "paddock/sessions") == []
+            if top:
+                prefixes = {name.partition("-")[0] for name in os.listdir(top) if "-" in name}
+                assert len(prefixes) == 1, prefixes
+            for number in range(WORKTREES):
+                where = made.place / f"w{number}"
+                told = (where / "commits").read_text().split() if (where / "commits").exists() else []
+                deadline = time.monotonic() + 4 * served.PATIENCE
+                while missing := [commit for commit in told if not reached(who, made.main, commit, f"w{number}")]:
+                    assert time.monotonic() < deadline, (missing, service.said.read_text()[-3_000:])
+                    time.sleep(0.2)
+            os.kill(busy.pid, signal.SIGKILL)
+            over = service.create("true", directory=str(made.place / "w0"), name="after")
+            assert service.over(over["name"])["outcome"]["status"] == 0
+        finally:
+            busy.kill()
+            busy.wait()
+            assert service.end() == 0
+    assert who.run(["git", "fsck", "--connectivity-only"], cwd=made.main).returncode == 0
     assert not top or not os.path.exists(top)
 
 

@@ -2,11 +2,14 @@
 
 import os
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests.kernel.test_service_attach import Client
 from tests.support import paddock, served, service_load
 from tests.support.identity import Who
 from tests.support.install import Installed
@@ -69,6 +72,31 @@ def test_many_at_once_and_many_in_turn(service: Served, capsys: pytest.CaptureFi
     assert after.memory <= between.memory + 8_192 + CHURN * 4
     assert service.get("/v1/metrics").raw.count(b"paddock_attempts_ended_total{reason=") >= 2
     assert os.listdir(service.paddock.state / "sessions") == []
+
+
+def test_attached_clients_count_as_connections(user: Who, installed: Installed, public_dir: Path) -> None:
+    """They are the sessions' own by then, and are bounded all the same; one that leaves makes room."""
+    (public_dir / "place").mkdir()
+    made = paddock.make(user, installed, user.give(public_dir / "place"))
+    with served.serving(made, most_connections=8, helpers=1) as service, ExitStack() as attached:
+        service.create("sleep", "1000", name="one")
+        clients = [attached.enter_context(Client(service, "one")) for _ in range(8)]
+        for client in clients:
+            client.read(b"H")
+        with service.connect() as refused:
+            assert b"connections-exhausted" in refused.recv(65_536)
+        clients[0].connection.close()
+        deadline = time.monotonic() + served.PATIENCE
+        while True:
+            try:
+                assert service.get("/v1/health").status == 200
+                break
+            except (OSError, AssertionError):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        assert service.get("/v1/sessions/one").json["attached"] == 7
+        for client in clients[1:3]:
+            client.connection.close()
 
 
 def test_quotas_are_kept(user: Who, installed: Installed, public_dir: Path) -> None:

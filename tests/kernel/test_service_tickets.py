@@ -71,6 +71,11 @@ def test_tickets_are_worked_on_side_by_side_and_merged(service: Served) -> None:
         agents["A-3"]["session_id"]: {"files": ["three", "d"], "count": 2, "problem": ""}
     }
     assert "not committed there: three, d\n" in service.cli("tickets", "show", done["name"]).stdout
+    left = agents["A-2"]["worktree"]
+    assert f"worktree {left}\n" in service.cli("tickets", "show", done["name"]).stdout
+    assert service.cli("worktree", "remove", "--force", left).returncode == 0
+    shown = service.cli("tickets", "show", done["name"]).stdout
+    assert (f"worktree removed: {left}" in shown, f"cd {left}" in shown) == (True, False), shown
     everything = run(service, ticket("B-1", f"touch b1; {COMMIT} b1"), ticket("B-2", "touch left"), parallel=2)
     kept = {agent["ticket"]: os.path.exists(agent["worktree"]) for agent in everything["result"]["agents"]}
     assert kept == {"B-1": False, "B-2": True}, "what is not committed keeps its worktree"
@@ -180,7 +185,7 @@ def test_stopping_a_run_ends_its_agents(service: Served) -> None:
     running.send_signal(signal.SIGINT)
     told, said = running.communicate(timeout=served.PATIENCE)
     assert running.returncode == 128 + signal.SIGINT, said
-    found = json.loads(told)
+    found = json.loads(told.splitlines()[-1])
     assert (found["state"], found["result"]["refusal"]["errorType"]) == ("failed", "ticket-run-stopped")
     stopped, late = found["result"]["agents"]
     assert (stopped["reason"], stopped["harvest"]["state"]) == ("stopped", "harvested")
@@ -281,8 +286,8 @@ def test_a_merge_that_was_killed_is_finished_or_never_was(service: Served) -> No
         time.sleep(0.4 * (number + 1))
         service.kill()
         service.start()
-        found = service.get(f"/v1/ticket-runs/kill{number}").json
-        assert found["state"] in ("lost", "ended"), found
+        found = service.get(f"/v1/ticket-runs/kill{number}?wait=60").json  # it goes on by itself
+        assert found["state"] == "ended", found
         assert len(found["result"]["agents"]) == 3
         while (unfinished := service.cli("merge", "status").stdout) and " prepared" in unfinished:
             assert time.monotonic() < deadline, unfinished
@@ -291,8 +296,221 @@ def test_a_merge_that_was_killed_is_finished_or_never_was(service: Served) -> No
             assert time.monotonic() < deadline, status
             time.sleep(0.1)
         there = [os.path.exists(service.paddock.main / f"f{number}-{each}") for each in range(3)]
-        assert all(there) or not any(there), there
+        assert all(there), there
         branches = [f"agent/K{number}-{each}" for each in range(3)]
         again = service.post("/v1/merges", {"repository": str(service.paddock.main), "children": branches})
         assert again.status == 201, again.raw
         assert all(os.path.exists(service.paddock.main / f"f{number}-{each}") for each in range(3))
+
+
+def moved(service: Served, name: str, *states: str) -> Any:  # noqa: ANN401  # JSON
+    """A run, once its tickets are in these states."""
+    found = service.get(f"/v1/ticket-runs/{name}").json
+    deadline = time.monotonic() + 2 * served.PATIENCE
+    while [each["state"] for each in found["steps"]] != list(states):
+        assert time.monotonic() < deadline, found
+        found = service.get(f"/v1/ticket-runs/{name}?wait=5&seen={found['seen']}").json
+    return found
+
+
+def once(name: str) -> str:
+    """A command that writes down each time that it runs, and commits."""
+    return f"echo ran >> {name}; {COMMIT} {name}"
+
+
+def until_told(name: str) -> str:
+    """The same, which goes on when somebody makes the file `go` in its worktree."""
+    return f"until test -e go; do sleep 0.05; done; rm go; {once(name)}"
+
+
+def test_a_run_goes_on_where_it_was_when_its_service_was_killed(service: Served) -> None:
+    """By itself: who ended well is not run again, who was at work and whose turn had not come end; all is merged."""
+    main = service.paddock.main
+    tickets = [ticket("M-1", once("one")), ticket("M-2", until_told("two")), ticket("M-3", once("three"))]
+    environment = service.paddock.who.environment(service.env) | {"SECRET_OF_THE_RUN": "never-on-a-disk"}
+    body = {"name": "goes-on", "repository": str(main), "tickets": tickets, "parallel": 1, "environment": environment}
+    assert service.post("/v1/ticket-runs", body).status == 201
+    found = moved(service, "goes-on", "ended", "running", "prepared")
+    service.kill()
+    kept = [path for path in service.paddock.who.home.rglob("*") if path.is_file()]
+    assert not [path for path in kept if b"never-on-a-disk" in path.read_bytes()]
+    service.start()
+    Path(found["steps"][1]["worktree"], "go").touch()
+    service.paddock.who.give(Path(found["steps"][1]["worktree"], "go"))
+    done = service.get("/v1/ticket-runs/goes-on?wait=120").json
+    assert (done["state"], done["result"]["clean"]) == ("ended", True), done
+    assert [(main / name).read_text() for name in ("one", "two", "three")] == ["ran\n"] * 3
+    assert done["steps"][0]["attempt"] == 1
+    assert [each["state"] for each in done["steps"]] == ["merged"] * 3
+    assert not list((service.runtime / "paddock" / "ticket-runs").iterdir()), "its environment is forgotten"
+    assert git(service, "worktree", "list").count("main-M-") == 0
+
+
+def test_a_run_that_was_killed_at_any_moment_makes_nothing_twice(service: Served) -> None:
+    """While worktrees are made, agents work and branches merge: each worktree, agent and merge is there once."""
+    main = service.paddock.main
+    for number, state in enumerate(("preparing", "running", "merging")):
+        names = [f"n{number}-{each}" for each in range(4)]
+        tickets = [ticket(name, once(name)) for name in names]
+        body = {"name": f"all{number}", "repository": str(main), "tickets": tickets, "remove": False}
+        found = service.post("/v1/ticket-runs", body).json
+        while found["state"] != state or (
+            state == "preparing" and not any(each["worktree"] for each in found["steps"])
+        ):
+            found = service.get(f"/v1/ticket-runs/all{number}?wait=5&seen={found['seen']}").json
+            assert found["ended"] is None
+        service.kill()
+        service.start()
+        done = service.get(f"/v1/ticket-runs/all{number}?wait=120").json
+        assert done["state"] == "ended", done
+        assert [(main / name).read_text() for name in names] == ["ran\n"] * 4
+        listed = [line.split()[0] for line in git(service, "worktree", "list").splitlines()]
+        assert sorted(each for each in listed if f"-n{number}-" in each) == [f"{main}-{name}" for name in names]
+    assert git(service, "status", "--porcelain") == ""
+    assert "error" not in git(service, "fsck", "--connectivity-only")
+
+
+def test_a_run_that_was_stopped_or_failed_is_resumed(service: Served) -> None:
+    """`paddock tickets resume`: who ended well is left alone, the others are started again in their worktrees."""
+    main = service.paddock.main
+    fails = f"test -e tried || {{ touch tried; exit 3; }}; rm tried; {once('second')}"
+    tickets = [ticket("P-1", once("first")), ticket("P-2", fails), ticket("P-3", until_told("third"))]
+    body = {"name": "again", "repository": str(main), "tickets": tickets, "parallel": 1}
+    assert service.post("/v1/ticket-runs", body).status == 201
+    found = moved(service, "again", "ended", "failed", "running")
+    stopped = service.cli("tickets", "stop", "again")
+    assert "next: paddock tickets resume again" in stopped.stdout, stopped
+    Path(found["steps"][2]["worktree"], "go").touch()
+    service.paddock.who.give(Path(found["steps"][2]["worktree"], "go"))
+    assert not (main / "first").exists()
+    resumed = service.cli("tickets", "resume", "again")
+    assert (resumed.returncode, "3 of 3 merged" in resumed.stdout) == (0, True), resumed
+    assert [(main / name).read_text() for name in ("first", "second", "third")] == ["ran\n"] * 3
+    done = service.get("/v1/ticket-runs/again").json
+    assert [(each["state"], each["attempt"]) for each in done["steps"]] == [("merged", 1), ("merged", 2), ("merged", 2)]
+    # One that has ended is shown as it is, and no run begins.
+    assert service.post("/v1/ticket-runs/again/resume", {}).json["state"] == "ended"
+    assert service.post("/v1/ticket-runs/nobody/resume", {}).status == 404
+
+
+def test_who_conflicts_is_skipped_where_that_was_asked_for(service: Served) -> None:
+    """The others are merged; each conflict is reported with its files; a resume merges it once it is solved."""
+    main, file = service.paddock.main, service.paddock.place / "tickets.toml"
+    scripts = [f"echo {each} > {'other' if each == 'third' else 'same'}; {COMMIT} {each}"
+               for each in ("first", "second", "third", "fourth")]  # fmt: skip
+    text = "".join(
+        f"[[tickets]]\nticket = \"Q-{number}\"\ncommand = ['sh', '-c', \"{script}\"]\n"
+        for number, script in enumerate(scripts, 1)
+    )
+    file.write_text('name = "skips"\non_conflict = "skip"\n' + text)
+    ended = service.cli("tickets", "run", str(file), "--repo", str(main))
+    assert (ended.returncode, "2 of 4 merged" in ended.stdout) == (1, True), ended
+    assert ended.stdout.count("conflicts\n") == 2
+    done = service.get("/v1/ticket-runs/skips").json
+    assert [each["state"] for each in done["steps"]] == ["merged", "conflicted", "merged", "conflicted"]
+    conflicts = [each["merge_descriptor"]["conflict_files"] for each in done["result"]["conflicts"]]
+    assert conflicts == [["same"], ["same"]]
+    assert ((main / "same").read_text(), (main / "other").read_text()) == ("first\n", "third\n")
+    for number in (1, 3):
+        there = Path(done["steps"][number]["worktree"])
+        solve = f"git merge main; echo solved > same; {COMMIT} solved"
+        assert service.paddock.who.run(["sh", "-c", solve], cwd=there).returncode == 0
+    resumed = service.cli("tickets", "resume", "skips", "--on-conflict", "stop")
+    assert (resumed.returncode, "4 of 4 merged" in resumed.stdout) == (0, True), resumed
+    # Those that were merged before the resume are told as what they are, too.
+    assert resumed.stdout.count("worktree removed: ") == 4, resumed.stdout
+    assert len(service.get("/v1/ticket-runs/skips").json["result"]["removed"]) == 4
+    assert (main / "same").read_text() == "solved\n"
+    assert [each["attempt"] for each in service.get("/v1/ticket-runs/skips").json["steps"]] == [1] * 4
+    file.write_text('name = "wrong"\non_conflict = "ignore"\n' + text)
+    assert "on_conflict" in service.paddock.refused("tickets", "run", str(file), env=service.env, cwd=main).text
+    # An index that is locked is not anybody's conflict: nobody is tried after it has been seen twice.
+    (main / ".git/index.lock").touch()
+    tickets = [ticket(f"R-{each}", f"touch r{each}; {COMMIT} r") for each in range(4)]
+    locked = run(service, *tickets, name="locked", on_conflict="skip")
+    assert (len(locked["result"]["conflicts"]), locked["result"]["aggregation"]["merged"]) == (2, [])
+    (main / ".git/index.lock").unlink()
+    assert service.cli("tickets", "resume", "locked").returncode == 0
+    assert all((main / f"r{each}").exists() for each in range(4))
+
+
+def test_the_same_key_gives_the_same_run(service: Served) -> None:
+    """Submitted twice, also after a restart of the service, a file makes one run; another file is refused."""
+    main, file = service.paddock.main, service.paddock.place / "tickets.toml"
+    file.write_text(f"[[tickets]]\nticket = \"S-1\"\ncommand = ['sh', '-c', \"{once('s')}\"]\n")
+    words = ("tickets", "run", str(file), "--repo", str(main), "--key", "mine", "--json")
+    first = json.loads(service.cli(*words).stdout.splitlines()[-1])
+    assert first["state"] == "ended", first
+    service.kill()
+    service.start()
+    assert json.loads(service.cli(*words).stdout.splitlines()[-1])["name"] == first["name"]
+    assert (main / "s").read_text() == "ran\n"
+    assert len(service.get("/v1/ticket-runs").json["ticket_runs"]) == 1
+    body = {"repository": str(main), "tickets": [ticket("S-2", "true")]}
+    # By whoever asks: this process may be another user than the command.
+    assert service.post("/v1/ticket-runs", body, idempotency_key="other").status == 201
+    assert service.post("/v1/ticket-runs", body, idempotency_key="other").status == 200
+    other = service.post("/v1/ticket-runs", body | {"goal": "Another."}, idempotency_key="other")
+    assert (other.status, other.json["errorType"]) == (409, "idempotency-mismatch")
+
+
+def test_a_ticket_that_takes_too_long_is_stopped(service: Served) -> None:
+    """In order, with what it has committed; the others go on; a run's own bound holds for who has none."""
+    slow = f"touch slow; {COMMIT} slow; sleep 1000"
+    done = run(
+        service, ticket("T-1", slow) | {"timeout": 1}, ticket("T-2", f"sleep 2; touch u; {COMMIT} u"), timeout=300
+    )
+    first, second = done["result"]["agents"]
+    assert (first["state"], first["reason"], first["why"]) == ("failed", "timeout", "it took longer than 1 s")
+    assert (first["harvest"]["state"], second["state"]) == ("harvested", "ended")
+    assert ((service.paddock.main / "slow").exists(), (service.paddock.main / "u").exists()) == (False, True)
+    assert "timeout (143): it took longer than 1 s" in service.cli("tickets", "show", done["name"]).stdout
+    all_of_them = run(service, ticket("T-3", "sleep 1000"), timeout=0.5)
+    assert all_of_them["result"]["agents"][0]["reason"] == "timeout"
+
+
+def test_how_far_a_run_is_is_told(service: Served) -> None:
+    """Lines now and then, one line that is written over at a terminal, or JSON lines of each step and the result."""
+    main, file = service.paddock.main, service.paddock.place / "tickets.toml"
+    text = f"[[tickets]]\nticket = \"NAME\"\ncommand = ['sh', '-c', \"touch NAME; {COMMIT} NAME\"]\n"
+    file.write_text(text.replace("NAME", "U-1") + text.replace("NAME", "U-2"))
+    plain = service.cli("tickets", "run", str(file), "--repo", str(main))
+    assert plain.returncode == 0, plain
+    assert "paddock: preparing: of 2 tickets " in plain.stderr
+    assert "2 merged\n" in plain.stderr.splitlines(keepends=True)[-1]
+    file.write_text(text.replace("NAME", "V-1") + text.replace("NAME", "V-2"))
+    lines = service.cli("tickets", "run", str(file), "--repo", str(main), "--json").stdout.splitlines()
+    *events, end = [json.loads(line) for line in lines]
+    assert (end["event"], end["state"], end["result"]["clean"]) == ("end", "ended", True)
+    assert {each["state"] for each in events if each["event"] == "ticket" and each["ticket"] == "V-2"} >= {"merged"}
+    assert [each["state"] for each in events if each["event"] == "run"][-1] == "ended"
+    file.write_text(text.replace("NAME", "W-1"))
+    words = service.paddock.words("tickets", "run", str(file), "--repo", str(main))
+    quiet = ["script", "-qec", " ".join(words), "/dev/null"]
+    shown = service.paddock.who.run(quiet, cwd=main, env=service.env)
+    assert "\n\x1b[Kpreparing: of 1 ticket " in shown.stdout, shown  # the carriage return is read as a line's end
+
+
+def test_runs_and_contexts_are_remembered_within_bounds(service: Served) -> None:
+    """The oldest that are over are forgotten by number; one that is under way never is; status says the bounds."""
+    names = [run(service, ticket(f"X-{each}", "true"), name=f"x{each}", merge=False)["name"] for each in range(3)]
+    body = {"name": "live", "repository": str(service.paddock.main), "tickets": [ticket("Y", until_told("y"))]}
+    service.post("/v1/ticket-runs", body)
+    found = moved(service, "live", "running")
+    service.settings(most_ticket_records=1, most_contexts=0, collect_seconds=0.2)
+    service.reload()
+    service.kill()
+    service.start()
+    deadline = time.monotonic() + served.PATIENCE
+    while len(service.get("/v1/ticket-runs").json["ticket_runs"]) > 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    left = {each["name"] for each in service.get("/v1/ticket-runs").json["ticket_runs"]}
+    assert left == {names[-1], "live"}
+    go = Path(found["steps"][0]["worktree"], "go")
+    go.touch()
+    service.paddock.who.give(go)
+    assert service.get("/v1/ticket-runs/live?wait=60").json["state"] == "ended"
+    told = service.cli("status").stdout
+    assert "ticket runs" in told
+    assert "of 1" in told

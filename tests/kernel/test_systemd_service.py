@@ -138,8 +138,32 @@ def test_a_service_that_stands_still_is_killed_and_comes_back(system: Booted) ->
     assert system.main_pid(SERVICE) not in (0, first)
     assert "Watchdog timeout" in system.journal()
     assert "most recent call first" in system.journal(), "it says where it stood still"
-    assert session(system, "long")["state"] == "lost"
+    assert session(system, "long")["state"] == "running"
+    assert "sleep" in running(system)
+    system.systemctl("stop", SOCKET, SERVICE)
     assert "sleep" not in running(system)
+
+
+@pytest.mark.parametrize("how", ["restart", "keep"])
+def test_a_restart_ends_no_session(system: Booted, how: str) -> None:
+    """`systemctl restart`, as after an upgrade, and `paddock service stop --keep`; a stop after that ends all."""
+    create(system, "long", "sleep 1000")
+    before = session(system, "long")["pid"]
+    for _ in range(3):
+        main = system.main_pid(SERVICE)
+        if how == "restart":
+            system.systemctl("restart", SERVICE)
+        else:
+            ended = system.run(system.installed.paddock, "service", "stop", "--system", "--keep")
+            assert ended.returncode == 0, ended.stderr
+            assert "sleep" in running(system)
+            system.systemctl("start", SOCKET)
+        found = session(system, "long")
+        assert (found["state"], found["pid"]) == ("running", before), system.journal()
+        assert system.main_pid(SERVICE) not in (0, main)
+    assert system.run(system.installed.paddock, "service", "stop", "--system").returncode == 0
+    assert "sleep" not in running(system)
+    assert system.run("test", "-e", f"/sys/fs/cgroup/paddock.slice/{SERVICE}").returncode == 1
 
 
 def test_records_of_the_log_can_be_looked_for_by_session(system: Booted) -> None:
@@ -149,7 +173,7 @@ def test_records_of_the_log_can_be_looked_for_by_session(system: Booted) -> None
     create(system, "other", "true")
     lines = system.run("journalctl", "--output=json", "PADDOCK_SESSION=quick").stdout.splitlines()
     about = [json.loads(line) for line in lines]
-    assert [entry["PADDOCK_STATE"] for entry in about] == ["starting", "running", "ended"]
+    assert [entry["PADDOCK_STATE"] for entry in about] == ["created", "starting", "running", "ended"]
     assert all("session quick" in entry["MESSAGE"] for entry in about)
     assert all(entry["_TRANSPORT"] == "journal" and entry["PRIORITY"] == "6" for entry in about)
     assert all(entry["LOGGER"] == "paddock.service" for entry in about)

@@ -3,7 +3,9 @@
 import hashlib
 import json
 import shutil
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -214,3 +216,137 @@ def test_a_blob_of_half_a_gigabyte_is_refused(planted: Planted) -> None:
     assert refused["errorType"] == "harvest-too-large", refused
     assert "--max-blob" in refused["hint"]
     assert planted.host("count-objects", "-v") == before
+
+
+def _job(here: Paddock, name: str = "harvest.waiting") -> list[dict[str, Any]]:
+    """What a job of the service says that runs without any service."""
+    program = "import os, sys; from launcher.service.job import main; main(str(os.getppid()), sys.argv[1])"
+    ended = here.who.run([str(here.installed.python), "-I", "-c", program, name], cwd=here.place, stdin="{}")
+    assert ended.returncode == 0, ended.stderr
+    said = json.loads(ended.stdout)
+    assert "result" in said, said
+    found: list[dict[str, Any]] = said["result"]["worktrees"]
+    return found
+
+
+def _killed(here: Paddock, script: str, *options: str, worktree: Path | None = None) -> None:
+    """A session that gets a SIGKILL, launcher and all, when its script has come to its end."""
+    where = worktree or here.worktree
+    words = here.words("run", "--git", "private", *options, "--", "sh", "-ec", f"{script}; echo ready; exec sleep 1000")
+    with subprocess.Popen(
+        here.who.command(words), cwd=where, env=here.who.environment(), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    ) as session:  # fmt: skip
+        assert session.stdout is not None
+        while session.stdout.readline() != b"ready\n":
+            assert session.poll() is None
+        session.kill()
+        assert session.stdout.read() == b""  # nobody of the session has it open any more
+
+
+def test_what_killed_sessions_left_is_harvested_by_the_service_alone(here: Paddock) -> None:
+    """Asked of the private git directories: no session, no database and no user says what waits."""
+    for number in range(1, 5):
+        assert _host(here, "worktree", "add", "-q", "-b", f"w{number}", f"../w{number}", at=here.main) == ""
+    trees = [here.place / f"w{number}" for number in range(1, 5)]
+    for tree in trees:
+        _killed(here, f"echo x >{tree.name}; git add -A; git commit -qm {tree.name}", worktree=tree)
+    _host(here, "branch", "fresh", at=here.main)
+    _killed(here, "git log -1", worktree=trees[0])  # looks, and commits nothing
+    assert here.run("--git", "private", "--", "true").returncode == 0  # nothing waits there
+    for name in ("service.db", "worktrees.db"):
+        (here.state / name).write_text("no database\n" * 500)
+    assert _host(here, "worktree", "move", "../w2", "../moved", at=here.main) == ""
+    shutil.rmtree(trees[2])
+    _host(here, "worktree", "prune", at=here.main)
+    (record,) = here.state.glob("git/w4-*/record")
+    content = record.read_bytes()
+    record.write_bytes(b"damaged")
+    found = {each["worktree"]: each for each in _job(here)}
+    assert {path: each["state"] for path, each in found.items()} == {
+        "": "refused", **{str(tree): "harvested" for tree in trees[:3]},
+    }  # fmt: skip
+    assert found[""]["refusal"]["errorType"] == "git-record-damaged"
+    assert found[""]["directory"] == str(record.parent)
+    for tree in trees[:3]:
+        assert _host(here, "log", "-1", "--format=%s", tree.name, at=here.main) == tree.name
+    record.write_bytes(content)
+    assert [(each["worktree"], each["state"]) for each in _job(here)] == [(str(trees[3]), "harvested")]
+    assert _job(here) == []
+
+
+def test_the_service_does_not_take_what_a_strict_session_would_refuse(here: Paddock) -> None:
+    """It is remembered beside the private git directory, until somebody takes the work over who may."""
+    before = _host(here, "rev-parse", "HEAD")
+    _killed(here, "echo x >.envrc; git add -A; git commit -qm work", "--strict-handoff")
+    for _ in range(2):
+        (said,) = _job(here)
+        assert (said["state"], said["strict"], said["refusal"]["errorType"]) == ("refused", True, "handoff-strict")
+        assert _host(here, "rev-parse", "HEAD") == before
+    assert here.call("worktree", "harvest").returncode == 0
+    assert _host(here, "log", "-1", "--format=%s") == "work"
+    assert _job(here) == []
+    # Neither what is refused for a file that nobody has committed.
+    before = _host(here, "rev-parse", "HEAD")
+    script = "git commit -q --allow-empty -m more; mkdir .vscode; echo {} >.vscode/tasks.json"
+    assert here.refused("run", "--git", "private", "--strict-handoff", "--", "sh", "-ec", script).reference == (
+        "handoff-strict"
+    )
+    (said,) = _job(here)
+    assert (said["state"], said["refusal"]["errorType"]) == ("refused", "handoff-strict")
+    assert _host(here, "rev-parse", "HEAD") == before
+    # The twin: a session that asks for nothing of the kind, after one that left nothing.
+    assert here.call("worktree", "harvest").returncode == 0
+    shutil.rmtree(here.worktree / ".vscode")
+    assert here.run("--git", "private", "--strict-handoff", "--", "true").returncode == 0
+    _killed(here, "mkdir sub; echo y >sub/.envrc; git add -A; git commit -qm last")
+    (said,) = _job(here)
+    assert (said["state"], said["strict"]) == ("harvested", False)
+    assert _host(here, "log", "-1", "--format=%s") == "last"
+
+
+def test_what_is_kept_beside_a_branch_or_under_way_does_not_wait(here: Paddock) -> None:
+    """A harvest that could do no more is not made again and again; a live session's work is its own to hand over."""
+    _killed(here, "git commit -q --allow-empty -m theirs")
+    _host(here, "commit", "-q", "--allow-empty", "-m", "mine")
+    (said,) = _job(here)
+    assert said["state"] == "kept"
+    assert _job(here) == []
+    words = here.words("run", "--git", "private", "--", "sh", "-c", "git commit -q --allow-empty -m x; echo r; cat")
+    with subprocess.Popen(
+        here.who.command(words), cwd=here.worktree, env=here.who.environment(), stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as session:  # fmt: skip
+        assert session.stdout is not None
+        assert session.stdout.readline() == b"r\n"
+        assert [each["state"] for each in _job(here)] == ["busy"]
+        session.communicate()
+    _killed(here, "git checkout -q -b topic; git commit -q --allow-empty -m beside")
+    assert [each["state"] for each in _job(here)] in (["nothing"], ["kept"])
+    assert _job(here) == []
+
+
+def test_prune_gives_up_what_a_worktree_left_that_the_user_removed_with_git(here: Paddock) -> None:
+    """Its private git directory and its pins, in submodules too, when nothing waits; else both stay."""
+    for name in ("gone", "waits"):
+        tree = here.place / name
+        _host(here, "worktree", "add", "-q", "-b", name, str(tree), at=here.main)
+        ended = here.run("--git", "private", "--", "git", "commit", "-q", "--allow-empty", "-m", "x", cwd=tree)
+        assert ended.returncode == 0, ended.stderr
+    _killed(here, "git commit -q --allow-empty -m y", worktree=here.place / "waits")
+    assert here.run("--git", "private", "--", "true").returncode == 0
+    assert json.loads(here.call("prune", "--json").stdout)["removed"] == []
+    for name in ("gone", "waits"):
+        _host(here, "worktree", "remove", "--force", f"../{name}", at=here.main)
+    trial = json.loads(here.call("prune", "--dry-run", "--json", cwd=here.main).stdout)
+    said = json.loads(here.call("prune", "--json", cwd=here.place).stdout)
+    assert {**trial, "dry_run": False} == said
+    assert [Path(each["name"]).name.rpartition("-")[0] for each in said["removed"]] == ["gone", "gone"]
+    left = [path.name.rpartition("-")[0] for path in here.state.glob("git/*")]
+    assert sorted(left) == ["one", "waits"]
+    pins = _host(here, "for-each-ref", "--format=%(refname:lstrip=3)", "refs/paddock/base", at=here.main).split()
+    assert sorted(name.rpartition("-")[0] for name in pins) == ["one", "waits"]
+    assert [(each["state"], each["refusal"]) for each in _job(here)] == [("harvested", None)]
+    assert _host(here, "log", "-1", "--format=%s", "waits", at=here.main) == "y"
+    assert len(json.loads(here.call("prune", "--json").stdout)["removed"]) == 2
+    assert here.call("prune").stdout == "nothing to remove\n"

@@ -105,6 +105,14 @@ PLACES = (
     Attack("objects as a link", 'work x; mv "$G/objects" "$G/o"; ln -s "$MAIN/.git/objects" "$G/objects"', REPLACED),
     Attack("packs as a link", 'work x; rmdir "$G/objects/pack"; ln -s / "$G/objects/pack"', REPLACED),
     Attack("an object as a FIFO", 'work x; o=$(at $(git rev-parse HEAD:work)); rm -f "$o"; mkfifo "$o"', REPLACED),
+    Attack(
+        "packs kept by what is no file",
+        """work x; git repack -adq; for p in "$G"/objects/pack/*.pack; do ln -s / "${p%.pack}.keep"; done
+           mkdir "$G/objects/pack/a.keep"; ln -s / "$G/objects/pack/a.keep/a"; mkfifo "$G/objects/pack/b.keep"
+           ln -s "$MAIN/.git/config" "$G/objects/pack/c.keep" """,
+        TAKEN,
+    ),
+    Attack("a pack as a link", 'work x; ln -s / "$G/objects/pack/a.idx"', REPLACED, "objects/pack/a.idx; paddock"),
     Attack("no git directory at all", 'work x; rm -r "$G"', REPLACED),
     Attack("a file in its place", 'work x; rm -r "$G"; echo gitdir: "$MAIN/.git" >"$G"', REPLACED),
     Attack("HEAD as a FIFO", 'work x; rm "$G/HEAD"; mkfifo "$G/HEAD"', TAKEN),

@@ -1,7 +1,8 @@
 """A programme for tests: one harvest in a process of its own, which may kill itself at any step.
 
-Words: a JSON object with limits, branches, strict, sign, kill_at (number of the step before which it dies, from 1), and
-the directory. Prints the result or the Refusal as JSON; `steps` among it are the steps that were told.
+Words: a JSON object with limits, branches, strict, sign, kill_at (number of the step before which it dies, from 1),
+kill_before (name of that step), everything (its git processes die with it), and the directory. Prints the result or the
+Refusal as JSON; `steps` among it are the steps that were told.
 """
 
 import json
@@ -10,6 +11,7 @@ import signal
 import sys
 from typing import Any
 
+from launcher.jail import processes
 from launcher.vcs.harvest.harvest import harvest
 from launcher.vcs.harvest.parts import Limits
 from policy.errors import Refusal
@@ -20,7 +22,9 @@ def main(spec: dict[str, Any], directory: str) -> None:
 
     def step(what: str) -> None:
         steps.append(what)
-        if len(steps) == spec.get("kill_at"):
+        if len(steps) == spec.get("kill_at") or what == spec.get("kill_before"):
+            for child in processes.children(os.getpid()) if spec.get("everything") else ():
+                os.kill(child, signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
 
     try:

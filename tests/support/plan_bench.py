@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 
 from launcher.session import cache, places, planning
-from launcher.verbs import run
 
 
 class Bench:
@@ -28,7 +27,7 @@ class Bench:
         return places.places(os.environ)
 
     def key(self) -> bytes:
-        words, _ = run.key_words(self.options, self.command)
+        words, _ = cache.key_words(self.options, self.command)
         return cache.key(words, str(self.root))
 
     def plan(self) -> cache.Entry:

@@ -6,12 +6,15 @@ that fails twice fails the suite, and so do many failures at once, which load do
 """
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 MOST_TRIED_AGAIN = 5
+MOST_SECONDS = 75 * 60
+"""After which a suite that hangs is interrupted, so that it still says what failed and where it was."""
 FAILED = 1
 """Pytest's own exit status when tests ran and some failed."""
 
@@ -34,7 +37,17 @@ def main(arguments: list[str]) -> int:
 
 def pytest(*arguments: str) -> int:
     """Exit status of one run of pytest in a process of its own."""
-    return subprocess.run([sys.executable, "-m", "pytest", *arguments], check=False).returncode
+    with subprocess.Popen([sys.executable, "-m", "pytest", *arguments]) as process:
+        try:
+            return process.wait(MOST_SECONDS)
+        except subprocess.TimeoutExpired:
+            print(f"\nsuite: interrupted after {MOST_SECONDS} seconds", flush=True)
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            return process.wait() or FAILED
 
 
 if __name__ == "__main__":

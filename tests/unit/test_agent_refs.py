@@ -27,6 +27,17 @@ def tree(tmp_path: Path) -> Path:
     return git
 
 
+def test_a_lock_is_no_ref(tree: Path) -> None:
+    """What a killed git leaves beside a branch, or in `packed-refs` under such a name, is no branch and no tag."""
+    (tree / "refs/heads/one.lock").write_text(f"{TWO}\n")
+    (tree / "refs/tags").mkdir()
+    (tree / "refs/tags/v1.lock").write_text(f"{TWO}\n")
+    with (tree / "packed-refs").open("a") as file:
+        file.write(f"{THREE} refs/heads/two.lock\n")
+    with AgentRefs(str(tree), "", 40) as refs:
+        assert not [name for name in (*refs.everything(), *refs.branches()) if name.endswith(".lock")]
+
+
 def test_loose_wins_over_packed_and_nonsense_is_no_branch(tree: Path) -> None:
     """Branches by full name, wherever they are kept; what cannot be a branch is none."""
     with AgentRefs(str(tree), "", 40) as refs:

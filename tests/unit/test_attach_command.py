@@ -1,13 +1,14 @@
-"""What `paddock attach --provider NAME` starts when no command is named."""
+"""What `paddock attach --provider NAME` starts when no command is named; names that can be nobody's."""
 
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from launcher import cli
 from launcher.service.raw_terminal import RawTerminal
 from launcher.session.places import Places, places
-from launcher.verbs import attach
+from launcher.verbs import attach, events, logs, show, stop, tickets
 from policy.errors import Refusal
 
 
@@ -63,6 +64,32 @@ def test_words_that_name_no_session_are_refused(words: list[str], message: str) 
     with pytest.raises(Refusal, match=message) as caught:
         attach.main(words)
     assert caught.value.reference == "usage"
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        (attach, [""]),
+        (attach, ["", "--read"]),
+        (events, ["--session", ""]),
+        (logs, [""]),
+        (logs, ["../x"]),
+        (show, [""]),
+        (stop, ["one", ""]),
+        (stop, ["one", "a/b", "--signal", "SIGINT"]),
+        (tickets, ["resume", ""]),
+        (tickets, ["show", ""]),
+        (tickets, ["show", "a/b"]),
+        (tickets, ["stop", ""]),
+    ],
+)
+def test_a_word_that_can_be_no_name_is_refused_before_the_service_is_asked(verb: ModuleType, words: list[str]) -> None:
+    """Whether there is one or not: what is wrong with it, and what lists the names."""
+    with pytest.raises(Refusal, match="cannot be the name of a") as caught:
+        verb.main(words)
+    assert caught.value.reference == "usage"
+    assert "64 letters" in caught.value.context
+    assert caught.value.hint.startswith("paddock ")
 
 
 def test_options_are_taken_before_and_behind_the_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,15 +3,19 @@
 import fcntl
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from launcher.vcs import git as runner
+from launcher.vcs import jailed_git
 from launcher.vcs.git import Git, GitFailed
+from launcher.vcs.jailed_git import JailedGit
 from policy.errors import Refusal
 from tests.support.identity import SYSTEM_PATH
+from tests.support.install import ROOT
 
 CLEAN = {"PATH": SYSTEM_PATH, "HOME": "/nonexistent"}
 
@@ -206,3 +210,113 @@ def test_git_is_looked_up_in_the_systems_directories(repo: Path, monkeypatch: py
     with pytest.raises(GitFailed) as raised:
         Git(repo / ".git").run("version")
     assert raised.value.reference == "git-missing"
+
+
+def test_jailed_commands_share_one_helper_and_are_held_as_each_alone(repo: Path) -> None:
+    """Output, input, failure, time, and the lock that is held: as without; nothing is left of the helper."""
+    lock = os.open(repo / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    (repo / "new").write_text("")
+    git = JailedGit(f"{repo}/.git", str(repo), hold=(lock,))
+    alone = git.run("status", "--porcelain").out
+    with jailed_git.many():
+        assert git.run("status", "--porcelain").out == alone == b"?? lock\n?? new\n"
+        large = b"x" * 1_000_000
+        assert (
+            git.run("hash-object", "--stdin", input=large).out
+            == Git.open(repo).run("hash-object", "--stdin", input=large).out
+        )
+        with pytest.raises(GitFailed) as failed:
+            git.run("checkout-index", "nothing")
+        assert (failed.value.status, b"nothing is not in the cache" in failed.value.err) == (1, True)
+        endless = git.start("cat-file", "--batch", "--filters", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        helper = jailed_git._of_thread.helper._process
+        assert helper is not None
+        while not no_descriptor_of(helper.pid, lock):  # it closes them once it has forked
+            time.sleep(0.01)
+        runner.kill(endless)
+        assert no_group(endless.pid)
+        os.kill(helper.pid, 9)
+        helper.wait()
+        assert git.run("status", "--porcelain").out == alone, "each starts its own then"
+    os.close(lock)
+    with open(repo / "lock", "rb") as again:
+        fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def no_descriptor_of(pid: int, descriptor: int) -> bool:
+    """Whether a process has no descriptor of the file that `descriptor` is open on."""
+    wanted = os.readlink(f"/proc/self/fd/{descriptor}")
+    return wanted not in [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+
+
+def test_configuration_is_read_again_when_it_has_changed(repo: Path) -> None:
+    """One process asks once for all its `Git`; a file that somebody edits, or adds, is seen at once."""
+    assert ("user.name", "X") not in [entry[1:] for entry in Git.open(repo).configured()]
+    plain("config", "user.name", "X", at=repo)
+    assert ("user.name", "X") in [entry[1:] for entry in Git.open(repo).configured()]
+    plain("config", "extensions.worktreeConfig", "true", at=repo)
+    plain("config", "--worktree", "filter.evil.clean", "false", at=repo)
+    assert ("filter.evil.clean", "false") in [entry[1:] for entry in Git.open(repo).configured()]
+    first, second = Git.open(repo).configured(), Git.open(repo).configured()
+    assert first is second
+
+
+def test_refs_are_what_git_says_they_are(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loose, packed, both, symbolic, below a worktree's HEAD, detached and unborn; git starts for absent ones alone."""
+    for words in (
+        ("branch", "packed"), ("branch", "deep/packed"), ("tag", "-a", "-m", "x", "tag"), ("pack-refs", "--all"),
+        ("commit", "-q", "--allow-empty", "-m", "Second."), ("branch", "loose"), ("branch", "deep/loose"),
+        ("symbolic-ref", "refs/heads/led", "refs/heads/packed"), ("worktree", "add", "-q", "../other", "deep/packed"),
+        ("worktree", "add", "-q", "--detach", "../detached", "packed"),
+        ("worktree", "add", "-q", "--detach", "../unborn", "packed"), ("update-ref", "-d", "refs/heads/deep/loose"),
+    ):  # fmt: skip
+        plain(*words, at=repo)
+    plain("symbolic-ref", "HEAD", "refs/heads/unborn", at=tmp_path / "unborn")
+    names = ["HEAD", *(f"refs/heads/{name}" for name in ("main", "packed", "deep/packed", "loose", "led"))]
+    names += ["refs/tags/tag"]
+    absent = ["refs/heads", "refs/heads/deep", "refs/heads/deep/loose", "refs/heads/none", "refs/heads/tag"]
+    for tree in (repo, tmp_path / "other", tmp_path / "detached", tmp_path / "unborn"):
+        git = Git.open(tree)
+        for name in (*names, *absent):
+            said = git.run("rev-parse", "--verify", "--quiet", name, ok=(0, 1)).out.decode().strip()
+            assert git.ref(name) == said, name
+            assert bool(said) == (name in names and (name, tree.name) != ("HEAD", "unborn")), name
+    with monkeypatch.context() as without:
+        without.setattr(Git, "start", None)
+        assert all(Git.open(repo).ref(name) for name in names)
+        with pytest.raises(TypeError):
+            Git.open(repo).ref("refs/heads/none")
+
+
+def test_no_ref_of_an_agents_git_directory_is_read(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file there may be a FIFO, or lead elsewhere."""
+
+    def refuse(path: str) -> None:
+        raise Refusal("git-dir-written", path)
+
+    git = Git.open(repo)
+    monkeypatch.setattr("launcher.vcs.written.refuse_agents_git_dir", refuse)
+    with pytest.raises(Refusal, match="git-dir-written"):
+        git.ref("HEAD")
+
+
+def test_a_shared_helper_and_its_jails_end_with_whoever_asked(repo: Path) -> None:
+    """SIGKILL of the process that waits for a command in a jail leaves neither the command nor the helper."""
+    script = f"""
+import subprocess, sys, time
+from launcher.vcs import jailed_git
+git = jailed_git.JailedGit({f"{repo}/.git"!r}, {str(repo)!r})
+with jailed_git.many():
+    endless = git.start("cat-file", "--batch", "--filters", stdin=subprocess.PIPE)
+    print(endless.pid, jailed_git._of_thread.helper._process.pid, flush=True)
+    time.sleep(1000)
+"""
+    asking = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert asking.stdout is not None
+    with asking.stdout:
+        groups = list(map(int, asking.stdout.readline().split()))
+    asking.kill()
+    asking.wait()
+    assert len(groups) == 2
+    assert all(no_group(group) for group in groups)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from launcher.vcs.git import Git, GitFailed
+from launcher.vcs.held import Held
 from launcher.vcs.merge.commits import CommitWriter
 from launcher.vcs.merge.store import Store
 from tests.support.ground import Ground
@@ -51,18 +52,20 @@ def test_commits_are_what_git_would_make(ground: Ground, tmp_path: Path) -> None
             writer.close()
     encoded = Ground(tmp_path / "encoded", {"a": "a\n"})
     encoded.git("config", "i18n.commitEncoding", "ISO-8859-1")
-    with Store(str(encoded.root / ".git"), who(NAMES[1])) as store:
+    with Held("test") as held, Store(str(encoded.root / ".git"), who(NAMES[1])) as store:
         made = [store.commit(encoded.tree("main"), [], f"{number}\n") for number in range(8)]
+        store.publish(held, made)
     assert {encoded.git("cat-file", "commit", commit).count("encoding ISO-8859-1") for commit in made} == {1}
 
 
 def test_a_row_of_commits_is_the_same_with_one_process(ground: Ground) -> None:
     """From the fifth on one process writes them all: the ids, and that they are there, tell no difference."""
-    with Store(str(ground.root / ".git"), who(NAMES[0])) as store:
+    with Held("test") as held, Store(str(ground.root / ".git"), who(NAMES[0])) as store:
         now = ground.id("main")
         for number in range(9):
             message = f"Work {number}.\n"
             then = by_git(store.git, ground.tree("one"), [now], message.encode(), NAMES[0])
             now = store.commit(ground.tree("one"), [now], message)
             assert now == then
+        store.publish(held, [now])
     assert ground.git("log", "--format=%s", now).splitlines()[:2] == ["Work 8.", "Work 7."]

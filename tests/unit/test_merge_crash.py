@@ -57,8 +57,11 @@ class Scene:
                 for path in sorted(self.main.root.rglob("*"))
                 if path.is_file() and ".git" not in path.parts and path.name != ".git"
             },
-            "locks": [str(path) for path in self.main.root.rglob("*.lock")]
-            + [str(path) for path in self.main.root.rglob("index.paddock*")],
+            "locks": [
+                str(path)
+                for pattern in ("*.lock", "index.paddock*", "*.keep", "pack-*.new")
+                for path in self.main.root.rglob(pattern)
+            ],
         }
 
     @staticmethod

@@ -1,14 +1,20 @@
 """Merging branches into a trunk: what moves, what stays, and what is refused before anything moves."""
 
+import os
+import resource
+import signal
 from pathlib import Path
 
 import pytest
 
+from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.journal import State
 from launcher.vcs.merge import children, work
+from launcher.vcs.merge.files import Files
 from launcher.vcs.merge.moves import Follow
 from launcher.vcs.merge.target import find
 from policy.errors import Refusal
+from tests.support import forked
 from tests.support.ground import Ground
 
 LINES = "".join(f"{number}\n" for number in range(20))
@@ -220,7 +226,7 @@ def test_a_busy_trunk_is_refused(ground: Ground, begin: list[str], what: str) ->
 
 @pytest.mark.parametrize("lock", ["index.lock", "refs/heads/main.lock", "HEAD.lock"])
 def test_a_lock_of_another_git_is_respected(ground: Ground, lock: str) -> None:
-    """Somebody else's lock file stays, and nothing moves; without it the same merge works."""
+    """Somebody else's lock file is named and stays, and nothing moves; without it the same merge works."""
     if lock == "HEAD.lock":
         ground.git("checkout", "-q", "--detach")
     before = ground.git("for-each-ref"), ground.git("ls-files", "-s")
@@ -228,10 +234,37 @@ def test_a_lock_of_another_git_is_respected(ground: Ground, lock: str) -> None:
     with pytest.raises(Refusal) as refused:
         ground.merge("two")
     assert refused.value.reference in ("trunk-locked", "refs-moved")
+    assert str(ground.root / ".git" / lock) in refused.value.message + refused.value.context
     assert (ground.git("for-each-ref"), ground.git("ls-files", "-s")) == before
     assert (ground.root / "d/c").exists()
     (ground.root / ".git" / lock).unlink()
     assert ground.merge("two").state is State.DONE
+
+
+@pytest.mark.parametrize("fate", [signal.SIG_IGN, signal.SIG_DFL], ids=["disk-full", "killed"])
+def test_an_index_lock_of_ours_is_never_without_an_owner(ground: Ground, fate: signal.Handlers) -> None:
+    """Where it cannot be written, or its writer is killed, the user's index is free, and nothing else is left of it."""
+    git_dir = ground.root / ".git"
+    names = sorted(os.listdir(git_dir))
+    made = Files(JailedGit(str(git_dir), str(ground.root)), "20260101-000000-000000")
+
+    def lock() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        signal.signal(signal.SIGXFSZ, fate)
+        with pytest.raises(OSError, match="too large"):
+            made.lock()
+
+    if fate is signal.SIG_IGN:
+        forked.run(lock)
+        assert sorted(os.listdir(git_dir)) == names
+    else:
+        with pytest.raises(forked.Killed):
+            forked.run(lock)
+        assert not (git_dir / "index.lock").exists()
+    made.lock()  # the same run, resumed
+    assert made.locked_by() == "20260101-000000-000000"
+    made.unlock()
+    assert sorted(os.listdir(git_dir)) == names
 
 
 def test_an_unborn_trunk_is_refused(ground: Ground) -> None:

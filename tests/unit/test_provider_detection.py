@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.verbs.run import RUNNERS, key_words
+from launcher.session.cache import RUNNERS, key_words
 from policy import runners
 from policy.providers import plugins, words
 from policy.providers.registry import BUILTIN_DIRECTORY, load_registry

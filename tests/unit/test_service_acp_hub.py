@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from launcher.service.acp import hub as hubs
-from launcher.service.acp.history import History
-from launcher.service.acp.hub import NO_WRITER, NOT_FOUND, Hub
+from launcher.service.shim.acp import hub as hubs
+from launcher.service.shim.acp.history import History
+from launcher.service.shim.acp.hub import NO_WRITER, NOT_FOUND, Hub
 
 Message = dict[str, Any]
 
@@ -296,6 +296,17 @@ def test_nonsense_changes_nothing(line: bytes, scene: Scene) -> None:
     assert all("error" in each for each in editor.got[2:])
     editor.ask("session/prompt", sessionId="s", prompt=[])
     assert scene.sent[-1]["method"] == "session/prompt"
+
+
+def test_what_waits_for_an_answer_is_bounded_in_bytes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question too many is refused to the agent at once; the others wait for an editor, and make room."""
+    monkeypatch.setattr(hubs, "_MOST_ASKED_BYTES", 1_000)
+    for number in (900, 901, 902):
+        scene.agent(id=number, method="session/request_permission", params={"sessionId": "s", "title": "x" * 300})
+    (refused,) = scene.sent
+    assert (refused["id"], refused["error"]["code"]) == (902, -32603)
+    scene.agent(id=903, method="session/request_permission", params={"title": "short"})
+    assert len(scene.sent) == 1
 
 
 def test_histories_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def test_no_unit_has_what_breaks_jails(path: Path) -> None:
     assert settings.get("RestrictNamespaces", "") != "yes"
     if path.suffix == ".service":
         assert settings["Delegate"] == "yes"
-        assert settings["KillMode"] == "mixed"
+        assert settings["KillMode"] == "process", "sessions outlive a service that is killed or restarted"
         assert settings.get("CapabilityBoundingSet", "") in ("CAP_AUDIT_READ", "")
 
 

@@ -108,12 +108,11 @@ class Bubblewrap:
             for fd in (*fds, outer):
                 os.close(fd)
         except OSError as error:
-            raise Refusal(
-                "bubblewrap-closed",
-                "the namespaces that bubblewrap made cannot be joined",
-                context=error.strerror or str(error),
-                hint="a bwrap that is installed set-uid root, or a container's filter, keeps them closed",
-            ) from None
+            context, hint = syscalls.explained(
+                error, "a bwrap that is installed set-uid root, or a container's filter, keeps them closed"
+            )
+            raise Refusal("bubblewrap-closed", "the namespaces that bubblewrap made cannot be joined",
+                          context=context, hint=hint) from None  # fmt: skip
 
     def join_user(self) -> None:
         """Moves a child of the process that called `join` into the user namespace in which the user has its own id."""

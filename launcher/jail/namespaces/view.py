@@ -371,9 +371,7 @@ def _make_directory(name: str, directory: int) -> None:
 
 def failed(operation: Operation, error: OSError) -> Refusal:
     """The Refusal for an operation that the kernel did not carry out."""
-    return Refusal(
-        "view-failed",
-        f"cannot {operation.describe()}",
-        context=error.strerror or str(error),
-        hint="paddock doctor shows what this machine allows; PADDOCK_NO_USERNS=1 does without mounts, with the guard",
+    context, hint = syscalls.explained(
+        error, "paddock doctor shows what this machine allows; PADDOCK_NO_USERNS=1 does without mounts, with the guard"
     )
+    return Refusal("view-failed", f"cannot {operation.describe()}", context=context, hint=hint)

@@ -45,6 +45,7 @@ def build(context: Context, version: str) -> FastAPI:
         openapi_url="/v1/openapi.json",
         responses=_ANY,  # type: ignore[arg-type]  # the type is wider than its annotation
         redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,
     )
     app.state.context = context
     for module in (sessions, repositories, service):
@@ -74,14 +75,14 @@ class Bounded:
         most, seen = self._most(), 0
         for name, value in scope.get("headers", ()):
             if name == b"content-length" and (not value.isdigit() or int(value) > most):
-                await _answer(send, _large(most))
+                await self._refuse(send, most)
                 return
         messages: list[MutableMapping[str, Any]] = []
         while not messages or messages[-1].get("more_body"):
             messages.append(await receive())
             seen += len(messages[-1].get("body", b""))
             if seen > most:
-                await _answer(send, _large(most))
+                await self._refuse(send, most)
                 return
 
         async def replayed() -> MutableMapping[str, Any]:
@@ -89,9 +90,15 @@ class Bounded:
 
         await self._app(scope, replayed, send)
 
+    async def _refuse(self, send: Send, most: int) -> None:
+        refusal = Refusal("request-large", "the request is too large", context=f"its body may have {most} bytes")
+        _count(self._app, refusal)
+        await _answer(send, refusal)
 
-def _large(most: int) -> Refusal:
-    return Refusal("request-large", "the request is too large", context=f"its body may have {most} bytes")
+
+def _count(app: FastAPI, refusal: Refusal) -> None:
+    context: Context = app.state.context
+    context.supervisor.counters.refused(refusal.as_dict())
 
 
 async def _answer(send: Send, refusal: Refusal) -> None:
@@ -102,24 +109,23 @@ async def _answer(send: Send, refusal: Refusal) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def _response(refusal: Refusal) -> JSONResponse:
+def _response(request: Request, refusal: Refusal) -> JSONResponse:
+    _count(request.app, refusal)
     return JSONResponse(refusal.as_dict(), status_of(refusal))
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
-    del request
     assert isinstance(error, Refusal)
-    return _response(error)
+    return _response(request, error)
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     """A request of another form than the OpenAPI document has. What was sent is not sent back: it may be secret."""
-    del request
     assert isinstance(error, RequestValidationError)
     problems = [f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in error.errors()]
     refusal = Refusal("request-malformed", "the request is not of the form that the API has",
                       context="\n".join(problems[:20]), hint="GET /v1/openapi.json describes it")  # fmt: skip
-    return _response(refusal)
+    return _response(request, refusal)
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:
@@ -128,15 +134,16 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     hint = "GET /v1/openapi.json lists what there is"
     what = f"{request.method} {request.url.path}"
     if error.status_code == 404:
-        return _response(Refusal("route-unknown", f"there is no {what}", hint=hint))
+        return _response(request, Refusal("route-unknown", f"there is no {what}", hint=hint))
     if error.status_code == 405:
-        response = _response(Refusal("method-unknown", f"there is no {what}", hint=hint))
+        response = _response(request, Refusal("method-unknown", f"there is no {what}", hint=hint))
         response.headers.update(error.headers or {})
         return response
-    return _response(Refusal("request-invalid", "the request cannot be read", context=str(error.detail)))
+    return _response(request, Refusal("request-invalid", "the request cannot be read", context=str(error.detail)))
 
 
 async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
     log.error("%s %s", request.method, request.url.path, exc_info=error)
-    return _response(Refusal("internal-error", "the service could not go on with this request", context=repr(error),
-                             hint="this is a fault of Paddock; its log has more"))  # fmt: skip
+    refusal = Refusal("internal-error", "the service could not go on with this request", context=repr(error),
+                      hint="this is a fault of Paddock; its log has more")  # fmt: skip
+    return _response(request, refusal)

@@ -6,6 +6,7 @@ from typing import cast
 from fastapi import Request
 
 from launcher.service.api.follow import Followers
+from launcher.service.collecting import Collector
 from launcher.service.jobs import Jobs
 from launcher.service.peers import Peer
 from launcher.service.samples import Sampler
@@ -26,7 +27,9 @@ class Context:
         tickets: ticket runs.
         followers: answers that go on.
         started: when the service was ready, in seconds since the epoch.
+        process_started: when its process was started.
         notes: what is out of the ordinary, for `paddock status`.
+        collector: brings home what waits, and removes what is old.
     """
 
     supervisor: Supervisor
@@ -36,7 +39,9 @@ class Context:
     tickets: TicketRuns
     followers: Followers
     started: float
+    process_started: float
     notes: list[str]
+    collector: Collector
 
 
 def context_of(request: Request) -> Context:

@@ -54,10 +54,9 @@ async def log_lines(
 ) -> AsyncIterator[bytes]:
     """A session's log, and what comes to it."""
     directory = supervisor.log_of(name)
-    # Nothing is awaited between the two, and the writer lives on this thread: no line is missed or told twice.
     tailing = logs.Tail(directory)
-    older = list(logs.read(directory, tail))
-    for line in _wanted(older, streams):
+    # On a thread: it may be many megabytes.
+    for line in await asyncio.to_thread(lambda: list(_wanted(tailing.before(directory, tail), streams))):
         yield line
     going_on = follow
     while going_on:

@@ -1,16 +1,21 @@
-"""Routes about the service itself: health and metrics."""
+"""Routes about the service itself: health, metrics, events."""
 
 import os
 import resource
 import time
+from collections.abc import AsyncIterator
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Request
-from fastapi.responses import PlainTextResponse
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import PlainTextResponse, StreamingResponse
 
 from launcher.service.api.context import context_of
 from launcher.service.metrics import render
-from launcher.service.models import Frozen
+from launcher.service.models import Condition, Error, Event, EventKind, Frozen, SessionName
 from launcher.service.settings import Settings
+from policy.errors import Refusal
+
+EVENT_STREAM = "text/event-stream"
 
 router = APIRouter(prefix="/v1", tags=["service"])
 
@@ -19,58 +24,143 @@ class Health(Frozen):
     """How the service is.
 
     Attributes:
-        status: "running" or "stopping".
+        status: "ok"; "degraded" as long as there are reasons; "stopping".
+        reasons: what is wrong, the oldest first, and what to do about it.
         pid: its process id.
         uid: the user it serves.
         started: seconds since the epoch.
-        sessions: how many there are of each state.
+        sessions: how many there are of each state; none when the database cannot be read.
+        remembered: how many ticket runs, request contexts and refs of merges and backups there are; none when it cannot
+            be read.
         helpers: warm helpers that are ready.
         groups: directory of control groups; "" without any.
         groups_note: why there are none.
         memory: bytes of its own resident memory, at most so far.
         descriptors: how many it has open.
+        free: bytes of room where its directories lie ("state", "runtime").
+        logs: bytes of all sessions' logs; `settings.most_log_bytes` is their bound.
         settings: what it obeys.
-        notes: what is out of the ordinary.
+        notes: what is out of the ordinary, and nothing to be mended.
     """
 
-    status: str
+    status: Literal["ok", "degraded", "stopping"]
+    reasons: list[Condition]
     pid: int
     uid: int
     started: float
     sessions: dict[str, int]
+    remembered: dict[str, int]
     helpers: int
     groups: str
     groups_note: str
     memory: int
     descriptors: int
+    free: dict[str, int]
+    logs: int
     settings: Settings
     notes: list[str]
 
 
 @router.get("/health")
-async def health(request: Request) -> Health:
-    """Tells how the service is."""
+async def read_health(request: Request) -> Health:
+    """Tells how the service is. Its status is 200 whenever it answers: what is wrong is among the reasons."""
     context = context_of(request)
     supervisor = context.supervisor
+    try:
+        counts = {str(state): number for state, number in supervisor.store.counts().items()}
+        remembered = context.tickets.counts() | {"kept_refs": context.collector.kept_refs}
+    except Refusal:
+        counts, remembered = {}, {}  # which is among the reasons by now
+    reasons = supervisor.store.database.conditions.listed()
     return Health(
-        status="running" if supervisor.closing is None else "stopping",
+        status="stopping" if supervisor.closing is not None else "degraded" if reasons else "ok",
+        reasons=reasons,
         pid=os.getpid(),
         uid=os.geteuid(),
         started=context.started,
-        sessions={str(state): number for state, number in supervisor.store.counts().items()},
+        sessions=counts,
+        remembered=remembered,
         helpers=len(supervisor.pool),
         groups=supervisor.groups.top,
         groups_note=supervisor.groups.why,
         memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
-        descriptors=len(os.listdir("/proc/self/fd")) - 1,
+        descriptors=await context.sampler.descriptors(),
+        free=context.sampler.free,
+        logs=context.sampler.logs,
         settings=supervisor.settings,
         notes=context.notes,
     )
 
 
-@router.get("/metrics", response_class=PlainTextResponse)
-async def metrics(request: Request) -> PlainTextResponse:
+@router.get(
+    "/metrics",
+    response_class=PlainTextResponse,
+    responses={200: {"description": "Lines of text.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+async def read_metrics(request: Request) -> PlainTextResponse:
     """Metrics in Prometheus' text format (version 0.0.4)."""
     context = context_of(request)
-    text = render(context.supervisor, context.sampler.usage, uptime=time.time() - context.started)
+    text = render(
+        context.supervisor,
+        context.sampler.usage,
+        version=request.app.version,
+        started=context.process_started,
+        uptime=time.time() - context.started,
+        descriptors=await context.sampler.descriptors(),
+        disk=context.sampler.free,
+        logs=context.sampler.logs,
+        ticket_runs=context.tickets.states("ticket_run"),
+        tickets=context.tickets.states("ticket"),
+    )
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@router.get(
+    "/events",
+    response_class=StreamingResponse,
+    responses={
+        200: {
+            "description": "Server-sent events: `id`, `event` (the kind) and `data` (the whole event as JSON, on one"
+            " line); a comment line now and then while nothing happens.",
+            "model": Event,
+            "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
+        },
+        429: {"model": Error, "description": "As many clients follow something as may."},
+    },
+)
+async def read_events(
+    request: Request,
+    kind: Annotated[list[EventKind], Query(max_length=10, description="of these kinds only")] = [],  # noqa: B006
+    session: Annotated[list[SessionName], Query(max_length=100, description="of these sessions only")] = [],  # noqa: B006
+    since: Annotated[int | None, Query(ge=0, description="id of the last event that is known; 0 for all")] = None,
+    last_event_id: Annotated[
+        int | None, Header(ge=0, description="the same, as browsers send it when they connect again; it wins")
+    ] = None,
+    go_on: Annotated[bool, Query(alias="follow", description="go on until the service ends")] = True,
+) -> StreamingResponse:
+    """Tells what happens: sessions' states, denials, harvests, steps of ticket runs, what is wrong with the service.
+
+    The newest 10,000 events are kept, over restarts, too. Whoever asks for older ones gets an event of the kind
+    "missed" first. A client that does not read is hung up on, and can go on with the last id that it has.
+    """
+    context = context_of(request)
+    context.followers.check()
+    found = context.supervisor.events.follow(
+        since if last_event_id is None else last_event_id,
+        kind,
+        session,
+        request.scope["state"]["abort"],
+        live=go_on,
+    )
+    lines = context.followers.counted(_sent(found))
+    return StreamingResponse(lines, media_type=EVENT_STREAM, headers={"cache-control": "no-store"})
+
+
+async def _sent(events: AsyncIterator[Event | None]) -> AsyncIterator[bytes]:
+    """Events as the standard has them (html.spec.whatwg.org/multipage/server-sent-events.html)."""
+    yield b": events\n\n"
+    async for event in events:
+        if event is None:
+            yield b": nothing new\n\n"
+        else:
+            yield f"id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n".encode()

@@ -6,7 +6,6 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 
-from launcher.service import samples
 from launcher.service.api import follow
 from launcher.service.api.context import Context, context_of, peer_of
 from launcher.service.models import (
@@ -16,8 +15,9 @@ from launcher.service.models import (
     SessionDetails,
     SessionName,
     SessionRequest,
+    Told,
 )
-from launcher.service.running import SENDABLE
+from launcher.service.shim.attempt import SENDABLE
 from launcher.service.states import SessionState
 from launcher.service.store import session_of
 from policy.errors import Refusal
@@ -54,15 +54,39 @@ class Stop(Frozen):
 
 
 class Signal(Frozen):
-    """A signal for a session's command."""
+    """A signal for a session's command.
+
+    Attributes:
+        signal: its name.
+    """
 
     signal: Annotated[str, Field(max_length=32, examples=["SIGTERM"])]
 
 
 class Sessions(Frozen):
-    """Several sessions, the newest first."""
+    """Several sessions, the newest first.
+
+    Attributes:
+        sessions: those that were asked for.
+    """
 
     sessions: list[Session]
+
+
+class SessionContext(Told):
+    """The request context of a session (`launcher.workflow.contexts.request_context`).
+
+    Attributes:
+        session_id: the text of its key, which tools name.
+        state: where in its life it is.
+        worktree_context: the boundaries that tools keep to; none until they are known.
+        metadata: labels.
+    """
+
+    session_id: str
+    state: str
+    worktree_context: dict[str, Any] | None
+    metadata: dict[str, str]
 
 
 @router.post(
@@ -71,10 +95,15 @@ class Sessions(Frozen):
     responses={
         200: {"model": Session, "description": "The idempotency key is known: the session that was made then."},
         409: {"model": Error, "description": "The name is taken, or the key came with another request."},
+        410: {
+            "model": Error,
+            "description": "The idempotency key is known, and the session that was made then has been forgotten"
+            " (session-forgotten): the request was carried out once and is not carried out again.",
+        },
         429: {"model": Error, "description": "There are as many sessions as may be."},
     },
 )
-async def create(
+async def create_session(
     body: SessionRequest,
     request: Request,
     response: Response,
@@ -83,7 +112,8 @@ async def create(
 ) -> Session:
     """Accepts a session, which is started in its turn."""
     supervisor = context_of(request).supervisor
-    session, new = supervisor.create(body, peer_of(request).uid, idempotency_key)
+    client = peer_of(request).uid
+    session, new = await supervisor.store.database.patiently(lambda: supervisor.create(body, client, idempotency_key))
     if not new:
         response.status_code = 200
     if wait:
@@ -110,12 +140,12 @@ def _with_life(context: Context, session: Session) -> Session:
     if live is None:
         return session
     return session.model_copy(
-        update={"attached": live.streams.attached, "usage": context.sampler.usage.get(session.name)}
+        update={"attached": live.about["attached"], "usage": context.sampler.usage.get(session.name)}
     )
 
 
 @router.get("/{name}", responses=_KNOWN)
-async def show(
+async def show_session(
     name: SessionName,
     request: Request,
     wait: Annotated[Seconds, Query(description="seconds for which the answer may wait for the session's end")] = 0,
@@ -127,50 +157,56 @@ async def show(
         await supervisor.wait(name, frozenset(), wait)
     session = _with_life(context, supervisor.session(name))
     live = supervisor.live.get(name)
-    attempt = live.attempt if live is not None else None
+    pid = live.about["pid"] if live is not None else None
+    processes = await context.sampler.tree(pid) if pid else []
     return SessionDetails(
         **dict(session),
         transitions=supervisor.store.transitions(name),
-        processes=samples.tree(attempt.helper.pid) if attempt is not None else [],
-        log_note=live.streams.log.lost if live is not None else "",
+        processes=processes,
+        log_note=live.about.get("log_note", "") if live is not None else "",
     )
 
 
 @router.get("/{name}/context", responses=_KNOWN)
-async def show_context(name: SessionName, request: Request) -> dict[str, Any]:
+async def show_session_context(name: SessionName, request: Request) -> SessionContext:
     """Shows a live session's request context: the boundaries that tools acting for it keep to."""
     supervisor = context_of(request).supervisor
     supervisor.session(name)
     found = supervisor.registration.of(name)
     if found is None:
         raise Refusal("context-unknown", f"session {name} has no context any more", hint="it expires with the session")
-    return {"session_id": found.session_id, **found.model_dump(mode="json")}
+    return SessionContext.model_validate({"session_id": found.session_id, **found.model_dump(mode="json")})
 
 
 @router.delete("/{name}", status_code=204, responses=_KNOWN | _STATE)
-async def forget(name: SessionName, request: Request) -> None:
-    """Forgets a session that is over, and its log."""
-    context_of(request).supervisor.forget(name)
+async def forget_session(name: SessionName, request: Request) -> None:
+    """Forgets a session that is over, and its log.
+
+    A repetition is answered with 404, as for a name that never was: whoever did not hear the first answer may take that
+    for success.
+    """
+    supervisor = context_of(request).supervisor
+    await supervisor.store.database.patiently(lambda: supervisor.forget(name))
 
 
 @router.post("/{name}/stop", responses=_KNOWN)
-async def stop(name: SessionName, body: Stop, request: Request) -> Session:
+async def stop_session(name: SessionName, body: Stop, request: Request) -> Session:
     """Ends a session in order: its input is closed, then SIGTERM, then it is killed. Its work is harvested."""
     supervisor = context_of(request).supervisor
-    supervisor.stop(name, body.term_seconds)
+    await supervisor.ask_to_stop(name, body.term_seconds)
     session = await supervisor.wait(name, frozenset(), body.wait) if body.wait else supervisor.session(name)
     if body.forget and session.state.final:
-        supervisor.forget(name)
+        await supervisor.store.database.patiently(lambda: supervisor.forget(name))
     return session
 
 
 @router.post("/{name}/signal", status_code=204, responses=_KNOWN | _STATE)
-async def send_signal(name: SessionName, body: Signal, request: Request) -> None:
+async def signal_session(name: SessionName, body: Signal, request: Request) -> None:
     """Sends a signal to a session's command."""
     if body.signal not in SENDABLE:
         raise Refusal("signal-unknown", f"{body.signal} cannot be sent to a session",
                       hint=f"one of {', '.join(SENDABLE)}")  # fmt: skip
-    context_of(request).supervisor.signal(name, SENDABLE[body.signal])
+    await context_of(request).supervisor.signal(name, SENDABLE[body.signal])
 
 
 @router.get(
@@ -179,17 +215,17 @@ async def send_signal(name: SessionName, body: Signal, request: Request) -> None
     responses=_KNOWN | {101: {"description": "The stream begins."}, 426: {"model": Error}},
     response_model=None,
 )
-async def attach(name: SessionName, request: Request) -> None:
+async def attach_session(name: SessionName, request: Request) -> None:
     """Joins a session's standard streams: with the headers ``Connection: Upgrade`` and ``Upgrade: paddock-stream``.
 
-    Frames are described in `launcher/service/api/stream.py`.
+    Frames are described in `launcher/service/shim/clients.py`.
     """
     context_of(request).supervisor.session(name)
     raise Refusal("upgrade-needed", "this request needs the headers Connection: Upgrade and Upgrade: paddock-stream")
 
 
 @router.get("/{name}/logs", responses=_KNOWN | _LINES, response_class=StreamingResponse)
-async def read_log(
+async def read_session_log(
     name: SessionName,
     request: Request,
     tail: Annotated[int | None, Query(ge=0, le=1_000_000, description="only so many of the last lines")] = None,
@@ -207,7 +243,7 @@ async def read_log(
 
 
 @router.get("/{name}/denials", responses=_KNOWN | _LINES, response_class=StreamingResponse)
-async def read_denials(
+async def read_session_denials(
     name: SessionName,
     request: Request,
     go_on: Annotated[bool, Query(alias="follow", description="go on until the session is over")] = False,

@@ -1,5 +1,7 @@
 """The HTTP status for each Refusal. What is not listed is a request that cannot be carried out: 422."""
 
+import json
+
 from policy.errors import Refusal
 
 _BY_REFERENCE = {
@@ -22,6 +24,7 @@ _BY_REFERENCE = {
     "idempotency-mismatch": 409,
     "ticket-run-exists": 409,
     "ticket-run-live": 409,
+    "session-forgotten": 410,
     "request-large": 413,
     "request-invalid": 400,
     "upgrade-needed": 426,
@@ -33,6 +36,8 @@ _BY_REFERENCE = {
     "connections-exhausted": 503,
     "service-stopping": 503,
     "database-unusable": 503,
+    "database-busy": 503,
+    "database-full": 503,
     "session-unstartable": 503,
 }
 
@@ -42,3 +47,11 @@ OTHERWISE = 422
 def status_of(refusal: Refusal) -> int:
     """The status code."""
     return _BY_REFERENCE.get(refusal.reference, OTHERWISE)
+
+
+def raw(refusal: Refusal) -> bytes:
+    """A whole HTTP response, behind which the connection is closed."""
+    body = json.dumps(refusal.as_dict()).encode()
+    code = status_of(refusal)
+    head = f"HTTP/1.1 {code} Refused\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+    return f"{head}connection: close\r\n\r\n".encode() + body

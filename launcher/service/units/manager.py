@@ -18,10 +18,12 @@ class Manager:
     Args:
         scope: whose.
         environment: of the caller: systemctl finds the bus and the user's runtime directory by it.
+        seconds: patience with each call.
     """
 
-    def __init__(self, scope: Scope, environment: Mapping[str, str]) -> None:
+    def __init__(self, scope: Scope, environment: Mapping[str, str], seconds: float = _SECONDS) -> None:
         self.scope = scope
+        self._seconds = seconds
         self._environment = dict(environment)
 
     def runs(self) -> bool:
@@ -60,17 +62,26 @@ class Manager:
             found[name] = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
         return found
 
+    def failed(self, *names: str) -> list[str]:
+        """Those of the units that have failed, and are not started again before somebody says so; [] in doubt."""
+        try:
+            shown = self.call("show", "--property=Id", "--property=ActiveState", *names)
+        except Refusal:
+            return []
+        units = [dict(line.partition("=")[::2] for line in each.splitlines()) for each in shown.split("\n\n")]
+        return [unit["Id"] for unit in units if unit.get("ActiveState") == "failed" and "Id" in unit]
+
     def _run(self, *argv: str) -> str:
         line = " ".join(argv)
         try:
             ended = subprocess.run(
                 argv, env=self._environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                errors="replace", timeout=_SECONDS, check=False,
+                errors="replace", timeout=self._seconds, check=False,
             )  # fmt: skip
         except OSError as error:
             raise _refused(line, error.strerror or str(error)) from None
         except subprocess.TimeoutExpired:
-            raise _refused(line, f"no answer within {_SECONDS:.0f} seconds") from None
+            raise _refused(line, f"no answer within {self._seconds:.0f} seconds") from None
         if ended.returncode != 0:
             raise _refused(line, ended.stderr.strip() or f"it ended with {ended.returncode}")
         return ended.stdout

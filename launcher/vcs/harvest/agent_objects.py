@@ -8,6 +8,7 @@ import os
 
 from launcher.jail import syscalls
 from policy.errors import Refusal
+from policy.pasted import quoted
 
 MOST_ENTRIES = 4_000_000
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -24,14 +25,20 @@ def check(tree: str, below: str) -> None:
     top = os.open(tree, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         seen = 0
+        packs = f"{below}/pack"
         pending = [(below, 0)]
         while pending:
             here, depth = pending.pop()
             for name, kind in _listing(top, tree, here):
                 seen += 1
-                if kind == "other" or seen > MOST_ENTRIES:
-                    why = "is neither a file nor a directory" if kind == "other" else "is one too many"
-                    raise _refused(f"{tree}/{here}/{name} {why}")
+                path = f"{tree}/{here}/{name}"
+                if seen > MOST_ENTRIES:
+                    raise _refused(f"{path} is one too many")
+                if here == packs and name.endswith(".keep"):
+                    continue  # git asks whether it is there (access(2)), and never opens it
+                if kind == "other":
+                    raise _refused(f"{path} is neither a file nor a directory",
+                                   f"git makes no such thing: rm {quoted(path)}; paddock worktree harvest")  # fmt: skip
                 if kind == "dir" and depth < _MOST_DEPTH:
                     pending.append((f"{here}/{name}", depth + 1))
     finally:
@@ -56,11 +63,14 @@ def _kind(entry: "os.DirEntry[str]") -> str:
     return "dir" if entry.is_dir(follow_symlinks=False) else "other"
 
 
-def _refused(why: str) -> Refusal:
+def _refused(why: str, step: str = "") -> Refusal:
+    told = (
+        "the agent has replaced or damaged them; nothing of the main repository has changed, and files in the worktree "
+        "are as it left them"
+    )
     return Refusal(
         "harvest-git-replaced",
         "the private git directory's objects cannot be read",
         context=why,
-        hint="the agent has replaced or damaged them; nothing of the main repository has changed, and files in the "
-        "worktree are as it left them",
+        hint=f"{step}\n{told}" if step else told,
     )

@@ -152,7 +152,7 @@ class AgentRefs:
         """Loose branches. More than `MOST_LOOSE` entries are a Refusal."""
         found: dict[str, str] = {}
         for path in self._files(HEADS[:-1]):
-            if plausible(path) and not path.endswith(".lock") and not self._hidden(path):
+            if plausible(path) and not self._hidden(path):
                 oid = self.branch(path)
                 if oid is not None:
                     found[path] = oid
@@ -170,7 +170,7 @@ class AgentRefs:
             raise self._obstructed("packed-refs")
         for line in (packed or b"").split(b"\n"):
             oid, _, name = line.decode("utf-8", "surrogateescape").partition(" ")
-            if self._is_oid(oid):
+            if self._is_oid(oid) and not name.endswith(".lock"):
                 found[name] = oid
         for path in self._files("refs", whole=True):
             content = self._read(path, _MOST_LINE)
@@ -236,7 +236,10 @@ class AgentRefs:
                 seen += 1
                 if seen > MOST_LOOSE:
                     raise _too_many(f"more than {MOST_LOOSE} entries below {self.path}/{top}")
-                (pending if directory else found).append(f"{here}/{name}")
+                if directory:
+                    pending.append(f"{here}/{name}")
+                elif not name.endswith(".lock"):  # never a ref (git-check-ref-format(1))
+                    found.append(f"{here}/{name}")
         return found
 
     def changed_since(self, time: int, own: str | None) -> bool:

@@ -11,7 +11,7 @@ from typing import IO, NamedTuple
 from launcher.vcs.git import Git, GitFailed, kill
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
 from launcher.vcs.harvest.transfer import too_large
-from launcher.vcs.harvest.trusted import Quarantine
+from launcher.vcs.held import Quarantine
 from policy.errors import Refusal
 
 _GITLINK = b"160000"
@@ -28,10 +28,12 @@ class Contents(NamedTuple):
 
     Attributes:
         commits: their number.
+        parents: all that they have.
         gitlinks: path of a submodule -> commits that new commits name there.
     """
 
     commits: int
+    parents: frozenset[str]
     gitlinks: dict[str, tuple[str, ...]]
 
 
@@ -43,12 +45,13 @@ def contents(part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ..
         GitFailed: git failed.
     """
     words = (
-        *("log", "--format=%x01", "--raw", "-z", "-r", "--root", "--no-abbrev", "--no-renames", "--no-mailmap"),
+        *("log", "--format=%x01%P%x01", "--raw", "-z", "-r", "--root", "--no-abbrev", "--no-renames", "--no-mailmap"),
         *("--no-show-signature", "--no-decorate", "--diff-merges=combined", "--ignore-submodules=none"),
         *(f"--max-count={limits.commits + 1}", *wanted, "--not", "--all", "--"),
     )
     process = git.start(*words, stdout=subprocess.PIPE, environment=quarantine.environment)
     commits = 0
+    parents: set[str] = set()
     links: dict[str, dict[str, None]] = {}
     try:
         assert process.stdout is not None
@@ -57,7 +60,9 @@ def contents(part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ..
             text = field.lstrip(b"\n")
             if text.startswith(b"\x01"):
                 commits += 1
-                text = text[1:].lstrip(b"\n")
+                _, names, text = text.split(b"\x01", 2)
+                parents.update(names.decode().split())
+                text = text.lstrip(b"\n")
             if text.startswith(b":"):
                 path = next(fields, b"")
                 mode, oid = _after(text)
@@ -71,7 +76,7 @@ def contents(part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ..
     if commits > limits.commits:
         raise too_large(part, f"more than {limits.commits} commits are new; was other history brought in?",
                         "--max-commits")  # fmt: skip
-    return Contents(commits, {path: tuple(oids) for path, oids in links.items()})
+    return Contents(commits, frozenset(parents), {path: tuple(oids) for path, oids in links.items()})
 
 
 def files(part: Part, git: Git, quarantine: Quarantine, old: str, new: str, limits: Limits) -> tuple[FileChange, ...]:

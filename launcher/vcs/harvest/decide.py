@@ -8,7 +8,7 @@ from launcher.vcs.harvest import checks
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.journal import Entry, Update
 from launcher.vcs.harvest.parts import Part, PartResult
-from launcher.vcs.harvest.trusted import ref
+from launcher.vcs.quarantine import refs
 from launcher.vcs.quarantine.record import pin
 from policy.errors import Refusal
 from policy.pasted import quoted
@@ -60,14 +60,15 @@ def decide(found: Found, worktree_id: str) -> tuple[Entry | None, tuple[PartResu
     index: tuple[str, str] | None = None
     base = ""
     if found.new:
-        now = ref(git, part.ref)
+        now = git.ref(part.ref)
         result, moved = _moved(found, worktree_id, now)
         results.append(result)
         updates += moved
         if moved and not result.kept:
             base = found.new
             updates.append(Update(pin(worktree_id), "", found.new))
-            if _checked_out(part, git):
+            # The index has to follow where the checkout is still where it was.
+            if refs.named(part.git_dir) == (part.branch or ""):
                 index = (now, found.target)
     elif found.extra:
         name, oid = next(iter(found.extra.items()))
@@ -101,12 +102,13 @@ def _moved(found: Found, worktree_id: str, now: str) -> tuple[PartResult, list[U
     aside = beside(worktree_id, part.ref)
     if now == new:
         return result, []
-    if part.branch is None and git.run("symbolic-ref", "-q", "HEAD", ok=(0, 1)).status == 0:
+    if part.branch is None and refs.named(part.git_dir):
         # Detached when the session began, and on a branch by now.
         return _kept(found, result, aside, worktree_id)
     if not now and not part.base:
         return result, [Update(part.ref, "0" * part.digits, new, aside)]
-    if now and checks.contains(git, found.quarantine, new, now):
+    # All commits that cross are ancestors of the only one that was asked for, and so are their parents.
+    if now and ((found.wanted == (new,) and now in found.parents) or checks.contains(git, found.quarantine, new, now)):
         return result, [Update(part.ref, now, new, aside)]
     if now and now == part.base:
         backup = _free(git, f"{_ROOT}/backup/{worktree_id}")
@@ -119,7 +121,7 @@ def _moved(found: Found, worktree_id: str, now: str) -> tuple[PartResult, list[U
 
 def _kept(found: Found, result: PartResult, aside: str, worktree_id: str) -> tuple[PartResult, list[Update]]:
     """The work goes beside its branch; what an earlier harvest kept there and is no part of it gets a ref besides."""
-    git, before = found.git, ref(found.git, aside)
+    git, before = found.git, found.git.ref(aside)
     assert found.quarantine is not None
     name = found.part.ref.removeprefix("refs/heads/")
     note = (
@@ -156,6 +158,8 @@ def _detached(found: Found, worktree_id: str) -> tuple[PartResult, list[Update]]
 def _new(found: Found, oid: str, *known: str) -> int:
     """How many commits of what leads to `oid` the repository has not, nor `known`: others may cross beside them."""
     assert found.quarantine is not None
+    if found.wanted == (oid,):
+        return found.commits
     words = ("rev-list", "--count", oid, "--not", *known, "--all")
     return int(found.git.run(*words, environment=found.quarantine.environment).out)
 
@@ -166,7 +170,7 @@ def _join(part: Part, aside: str) -> str:
 
 
 def _created(part: Part, git: Git, name: str, oid: str) -> Update:
-    now = ref(git, name)
+    now = git.ref(name)
     if now and now != oid:
         raise Refusal(
             "harvest-branch-exists",
@@ -176,12 +180,6 @@ def _created(part: Part, git: Git, name: str, oid: str) -> Update:
             hint="take it under another name: --branch NAME=OTHER",
         )
     return Update(name, now or "0" * part.digits, oid)
-
-
-def _checked_out(part: Part, git: Git) -> bool:
-    """Whether the checkout is still where it was, so that its index has to follow."""
-    head = git.run("symbolic-ref", "-q", "HEAD", ok=(0, 1))
-    return head.out.decode("utf-8", "surrogateescape").strip() == (part.branch or "")
 
 
 def _free(git: Git, prefix: str) -> str:

@@ -9,7 +9,8 @@ from launcher.vcs.git import Git
 from launcher.vcs.harvest import agent_objects, checks, taking_in, transfer
 from launcher.vcs.harvest.jail import Jailed, Reading
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
-from launcher.vcs.harvest.trusted import Quarantine
+from launcher.vcs.harvest.trusted import pinned
+from launcher.vcs.held import Quarantine
 from launcher.vcs.quarantine.record import GIT
 from policy.errors import Refusal, printable
 
@@ -40,6 +41,7 @@ class Found:
         links: commits that commits of the repository around it name, and that are new here.
         quarantine: where the objects are.
         commits: number of new ones.
+        parents: of the new ones.
         files: what differs between the branch before and after.
         detached_files: what differs between the branch before and the detached HEAD.
     """
@@ -56,6 +58,7 @@ class Found:
     links: tuple[str, ...] = ()
     quarantine: Quarantine | None = None
     commits: int = 0
+    parents: frozenset[str] = frozenset()
     files: tuple[FileChange, ...] = ()
     detached_files: tuple[FileChange, ...] = ()
 
@@ -109,9 +112,11 @@ def gather(
         step(f"take {part.name or 'worktree'}")
         found.quarantine = transfer.take(part, found.git, reading, found.wanted, f"{work}/{number}", limits)
         step(f"check {part.name or 'worktree'}")
-        transfer.connected(part, found.git, found.quarantine, found.wanted)
+        own = transfer.check_sizes(part, found.git, found.quarantine, found.wanted, limits)
+        held = pinned(found.git, os.path.basename(directory), part.base)
+        transfer.connected(part, found.git, found.quarantine, found.wanted, own, held)
         contents = checks.contents(part, found.git, found.quarantine, found.wanted, limits)
-        found.commits, found.gitlinks = contents.commits, contents.gitlinks
+        found.commits, found.parents, found.gitlinks = contents
         if found.new:
             found.files = checks.files(part, found.git, found.quarantine, part.base, found.new, limits)
         if found.detached:

@@ -14,7 +14,9 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+from launcher.vcs import jailed_git
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import (
     checkout_index,
@@ -24,8 +26,9 @@ from launcher.vcs.harvest import (
     journal,
     lfs,
     newcomer,
-    packs,
+    outstanding,
     publish,
+    refusals,
     stashes,
     tips,
 )
@@ -33,8 +36,8 @@ from launcher.vcs.harvest.agent_refs import HEADS, AgentRefs, plausible
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits, Part, PartResult
 from launcher.vcs.harvest.signatures import Signatures
-from launcher.vcs.harvest.trusted import ref
-from launcher.vcs.quarantine import contents, frozen, planted, signed, swap
+from launcher.vcs.held import Held, sweep
+from launcher.vcs.quarantine import contents, frozen, lock, planted, signed, swap
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.reached import reached
 from policy.errors import Refusal, printable
@@ -80,18 +83,24 @@ def harvest(
     directory = os.path.realpath(directory)
     if records.read(directory) is None:
         return HarvestResult("", "nothing")
-    with frozen.held(directory) as rest:
+    with frozen.held(directory) as rest, jailed_git.many():
         if rest is frozen.Rest.NONE:
             record = records.read(directory)
             return HarvestResult(record.worktree if record else "", "busy")
+        released: tuple[str, ...] = ()
         if rest is frozen.Rest.ENDED:
             swap.dock(directory)  # a session that was killed could not
+            released = lock.release(f"{directory}/{records.GIT}")
+        looked = time.time_ns() - _TICK
         wanted = signed.wished(directory) if sign is None else sign
         run = _Run(directory, limits or Limits(), handoff, strict=strict, sign=wanted, step=step)
         result = run.all(branches or {})
         if not result.branches:  # nothing waits any more
             signed.granted(directory)
-        return result
+        if rest is frozen.Rest.ENDED and result.state != "gone":
+            refusals.forget_strictness(directory)
+        outstanding.settle(directory, looked)
+        return replace(result, notes=(*result.notes, *released))
 
 
 class _Run:
@@ -124,10 +133,13 @@ class _Run:
         os.makedirs(self._place, 0o700, exist_ok=True)
         begun = journal.read(self._place)
         if begun is not None:
+            publish.clear_locks(begun.entries, self._git)
             self._finish(begun)
         self._sweep()
         record = records.read(self._directory)
         assert record is not None
+        for common in {repository.common_dir for repository in record.repositories}:
+            sweep(common)
         looked = time.time_ns() - _TICK
         result = self._new(record, branches)
         if result.state in ("nothing", "kept", "gone"):
@@ -248,7 +260,7 @@ class _Run:
         found = Found(part, self._git(part.git_dir), new=(tip.new or "") if tip.moved else "")
         if not (found.new or tip.detached):
             return found
-        now = ref(found.git, part.ref)
+        now = found.git.ref(part.ref)
         known = (now,) if now else ()
         given = (part.base,) if part.base else ()
         merged = found.new and reached(found.git, self._signatures.standing(found.new), tips=known)
@@ -281,16 +293,20 @@ class _Run:
             elif not part.inside:
                 raise
             return {}
-        own.pop(part.branch or "", None)
+        given = _given(self._directory, part)
+        own = {
+            name: oid
+            for name, oid in own.items()
+            if name != part.branch and given.get(name) not in (oid, self._signatures.standing(oid))
+        }
         if not own:
             return {}
         listing = git.run("for-each-ref", "--format=%(objectname) %(refname)", HEADS).out.decode(errors="replace")
         known = {name: oid for oid, _, name in (line.partition(" ") for line in listing.splitlines())}
-        given = _given(self._directory, part)
         return {
             name: oid
             for name, oid in sorted(own.items())
-            if not {oid, self._signatures.standing(oid)} & {known.get(name), given.get(name)}
+            if known.get(name) not in (oid, self._signatures.standing(oid))
         }
 
     def _added(self, found: Found, where: str) -> tuple[str, ...]:
@@ -308,10 +324,13 @@ class _Run:
 
     def _finish(self, written: journal.Journal) -> None:
         """Publishes what the journal says. May be repeated after a crash, at any point."""
-        for entry in written.entries:
-            if entry.quarantine:
-                packs.migrate(entry.quarantine, entry.common, self._step)
-        publish.publish(written.entries, _MESSAGE, self._step, self._git)
+        with Held(f"harvest of {self._id}, until its branches have moved", self._step) as held:
+            for entry in written.entries:
+                if entry.quarantine:
+                    held.add(entry.quarantine, entry.common)
+            publish.publish(
+                written.entries, _MESSAGE, self._step, lambda git_dir: self._git(git_dir).variant(hold=held.locks)
+            )
         for entry in written.entries:
             if entry.index is not None and self._arrived(entry):
                 self._step(f"index {entry.name or 'worktree'}")
@@ -332,7 +351,7 @@ class _Run:
         return any(
             update.new == (entry.tip or entry.base)
             and update.beside
-            and ref(self._git(entry.git_dir), update.ref) == update.new
+            and self._git(entry.git_dir).ref(update.ref) == update.new
             for update in entry.updates
         )
 

@@ -1,20 +1,22 @@
-"""Whether commits would be lost with a worktree's private git directory: what `worktree status` and `remove` ask.
+"""Which private git directories hold work that is nowhere else.
 
-`ending.due` reads a few files and errs on the safe side. Here the trusted repository is asked besides, which starts
-git: what a ref of its own reaches, on a branch or kept beside one, is not lost.
+`worktree status` and `remove` ask whether commits would be lost with one: `ending.due` reads a few files and errs on
+the safe side, and here the trusted repository is asked besides, which starts git: what a ref of its own reaches, on a
+branch or kept beside one, is not lost. The service asks which ones a harvest is due in, and that starts no process.
 """
 
+import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import ending, stashes, tips
+from launcher.vcs.harvest import ending, refusals, stashes, tips
 from launcher.vcs.harvest.agent_refs import STASH, AgentRefs
 from launcher.vcs.harvest.decide import kept_places
-from launcher.vcs.harvest.trusted import ref
+from launcher.vcs.quarantine import lock, signed
 from launcher.vcs.quarantine import record as records
-from launcher.vcs.quarantine import signed
 from launcher.vcs.quarantine.contents import given_oids, given_place
 from launcher.vcs.quarantine.reached import reached, unreached
 from policy.errors import Refusal
@@ -22,6 +24,99 @@ from policy.errors import Refusal
 _MOST_NAMED = 5
 _SHORT = re.compile("^refs/(heads/)?")
 COMMITS = "commits that were not harvested"
+
+
+class Unharvested(NamedTuple):
+    """A private git directory in which work waits.
+
+    Attributes:
+        worktree: root of its worktree, which may have gone; "" where `damage` is why that cannot be told.
+        directory: see `record`.
+        strict: a session with a strict hand-off left it.
+        held: such a session has refused to hand it over, for files that no commit has.
+        refusal: why the last harvest was refused, in one line; "" when none was.
+        damage: why its record cannot be read.
+        busy: a session lives there after all, whose end brings the work home.
+    """
+
+    worktree: str
+    directory: str
+    strict: bool = False
+    held: bool = False
+    refusal: str = ""
+    damage: Refusal | None = None
+    busy: bool = False
+
+
+def unharvested(state: str) -> Iterator[Unharvested]:
+    """The private git directories that a harvest is due in. Reads a few files of each, and starts no process.
+
+    A harvest that could do no more (the work is kept beside a branch, say) is not due again before something changes.
+
+    Args:
+        state: Paddock's state directory.
+    """
+    try:
+        names = sorted(os.listdir(f"{state}/git"))
+    except FileNotFoundError:
+        return
+    for name in names:
+        directory = f"{state}/git/{name}"
+        try:
+            record = records.read(directory)
+            if record is not None and _is_due(directory, record):
+                strict, held = refusals.is_strict(directory), refusals.is_held(directory)
+                busy = not _is_free(directory)
+                yield Unharvested(record.worktree, directory, strict, held, refusals.why(directory), busy=busy)
+        except Refusal as refusal:
+            yield Unharvested("", directory, refusal=refusal.message, damage=refusal)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # somebody else was quicker
+
+
+def _is_free(directory: str) -> bool:
+    """Whether no session lives there, and nobody makes, renews or harvests it."""
+    descriptor = lock.opened(directory)
+    try:
+        return lock.alone(descriptor, wait=False)
+    finally:
+        os.close(descriptor)
+
+
+def settle(directory: str, looked: int) -> None:
+    """Notes, after a harvest, that nothing more can be done with what is there (OSError).
+
+    Args:
+        directory: of the private git directory.
+        looked: when the harvest began to look (ns since the epoch).
+    """
+    try:
+        record = records.read(directory)
+        if record is not None and ending.due(directory):
+            records.replace_file(f"{directory}/{records.SETTLED}", f"{looked}\n{_seen(directory, record)}".encode())
+    except Refusal:
+        return
+
+
+def _seen(directory: str, record: records.Record) -> str:
+    """What is there, for comparison."""
+    found = [(tip.repository.private, tip.new, tip.on, tip.detached) for tip in tips.read(directory, record)]
+    return hashlib.sha256(repr(found).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _is_due(directory: str, record: records.Record) -> bool:
+    if not ending.due(directory):
+        return False
+    if os.path.lexists(f"{directory}/{records.HARVEST}/{ending.JOURNAL}"):
+        return True
+    try:
+        with open(f"{directory}/{records.SETTLED}", encoding="ascii") as file:
+            looked, seen = file.read().split()
+        if _seen(directory, record) != seen:
+            return True
+        return any(tips.further(directory, repository, int(looked)) for repository in record.repositories)
+    except (Refusal, FileNotFoundError, ValueError):
+        return True
 
 
 def outstanding(directory: str, *, kept: bool = True) -> bool:
@@ -96,7 +191,7 @@ def _waits(tip: tips.Tip, places: tuple[str, ...] | None, standing: Mapping[str,
     if not oids:
         return False
     git = Git(repository.git_dir)
-    own = ref(git, "HEAD" if places is not None else repository.branch or "HEAD")
+    own = git.ref("HEAD" if places is not None else repository.branch or "HEAD")
     others = ("refs/heads/", *(f"{place}/" for place in places)) if places is not None else ()
     return not all(reached(git, standing.get(oid, oid), tips=(own,) if own else (), refs=others) for oid in oids)
 
@@ -113,7 +208,7 @@ def _beside(
     known_oids = given_oids(given_place(directory, repository.private)) | {repository.base}
     theirs = {name: oid for name, oid in everything.items() if oid not in known_oids and name != STASH}
     git = Git(repository.git_dir)
-    own = ref(git, "HEAD")
+    own = git.ref("HEAD")
     others = ("refs/heads/", "refs/tags/", *(f"{place}/" for place in places or ()))
     known = (own,) if own else ()
     lost = unreached(git, {standing.get(oid, oid) for oid in theirs.values()}, tips=known, refs=others)

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from launcher.vcs.git import Git
 from launcher.vcs.harvest.as_user import AsUser
 from launcher.vcs.harvest.gitlink_trees import Links, retreed
-from launcher.vcs.harvest.trusted import KEPT, Quarantine
+from launcher.vcs.harvest.trusted import KEPT
+from launcher.vcs.held import Quarantine
 from policy.errors import Refusal
 
 PATIENCE = 600.0

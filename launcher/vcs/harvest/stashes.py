@@ -62,6 +62,8 @@ def named(git: Git, directory: str, oids: tuple[str, ...]) -> dict[str, str]:
         directory: of the worktree.
         oids: the oldest first.
     """
+    if not oids:
+        return {}
     used = git.text("for-each-ref", "--format=%(refname)", _own(directory)).split()
     numbers = [int(name.rpartition("/")[2]) for name in used if name.rpartition("/")[2].isdigit()]
     first = max(numbers, default=0) + 1

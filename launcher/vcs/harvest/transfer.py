@@ -9,11 +9,12 @@ import os
 import subprocess
 from typing import IO
 
+from launcher.vcs import held
 from launcher.vcs.git import Git, GitFailed, kill
-from launcher.vcs.harvest import packs
 from launcher.vcs.harvest.jail import Jailed, Reading
 from launcher.vcs.harvest.parts import Limits, Part
-from launcher.vcs.harvest.trusted import KEPT, Quarantine
+from launcher.vcs.harvest.trusted import KEPT
+from launcher.vcs.held import Held, Quarantine
 from launcher.vcs.jailed_git import JailedGit
 from policy.errors import Refusal
 
@@ -67,7 +68,6 @@ def take(part: Part, git: Git, reading: Reading, wanted: tuple[str, ...], direct
                     jailed.check(what)  # a pack that breaks off has its cause in the jail, if that has failed too
                 raise failure
         jailed.check(what)
-    check_sizes(part, git, quarantine, wanted, limits)
     return quarantine
 
 
@@ -95,7 +95,7 @@ def _index(
     return None
 
 
-def adopt(git: JailedGit, objects: str, commit: str, directory: str) -> None:
+def adopt(git: JailedGit, objects: str, commit: str, directory: str, holder: Held) -> None:
     """Brings a commit that jailed git has made from a worktree's files into the repository.
 
     Args:
@@ -103,6 +103,7 @@ def adopt(git: JailedGit, objects: str, commit: str, directory: str) -> None:
         objects: the object directory that it has written.
         commit: its id.
         directory: for a quarantine; must not exist.
+        holder: holds what is brought in.
 
     Raises:
         GitFailed, Refusal: it cannot be read.
@@ -124,18 +125,22 @@ def adopt(git: JailedGit, objects: str, commit: str, directory: str) -> None:
             jailed.check("reading the pack of a backup")
     finally:
         kill(packer)
-    packs.migrate(directory, git.common_dir, lambda step: None)
+    holder.add(directory, git.common_dir)
 
 
-def check_sizes(part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ...], limits: Limits) -> None:
-    """Refuses objects in the quarantine that are larger than `limits.blob` (harvest-too-large)."""
+def check_sizes(
+    part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ...], limits: Limits
+) -> frozenset[str]:
+    """The objects in the quarantine; refuses those that are larger than `limits.blob` (harvest-too-large)."""
     listing = git.run(
         *("cat-file", "--batch-all-objects", "--unordered", "--batch-check=%(objectsize) %(objectname)"),
         environment=quarantine.environment | {"GIT_ALTERNATE_OBJECT_DIRECTORIES": ""},
     ).out
-    large = [line.split() for line in listing.decode().splitlines() if int(line.partition(" ")[0]) > limits.blob]
+    lines = [line.split(" ") for line in listing.decode().splitlines()]
+    own = frozenset(oid for _, oid in lines)
+    large = [line for line in lines if int(line[0]) > limits.blob]
     if not large:
-        return
+        return own
     # --fix-thin may have brought in old ones, which the main repository has already.
     asked = "".join(f"{oid}\n" for _, oid in large).encode()
     answers = git.run("cat-file", "--batch-check", input=asked).out.decode().splitlines()
@@ -143,6 +148,7 @@ def check_sizes(part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str,
         if answer.endswith(" missing"):
             what = _place_of(git, quarantine, wanted, oid)
             raise too_large(part, f"{what} holds {size} bytes, and {limits.blob} are taken at most", "--max-blob")
+    return own
 
 
 def _place_of(git: Git, quarantine: Quarantine, wanted: tuple[str, ...], oid: str) -> str:
@@ -154,14 +160,31 @@ def _place_of(git: Git, quarantine: Quarantine, wanted: tuple[str, ...], oid: st
     return f"{path} of commit {commit} (object {oid})" if path and not ended.status else f"object {oid}"
 
 
-def connected(part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ...]) -> None:
-    """Refuses (harvest-incomplete) when anything that `wanted` needs is in neither the quarantine nor the store."""
+def connected(
+    part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ...], own: frozenset[str], base: str
+) -> None:
+    """Refuses (harvest-incomplete) when anything that `wanted` needs is in neither the quarantine nor the store.
+
+    What it needs of the store, and what is not held there by `base`, goes into the quarantine, too: the user may delete
+    the branch that leads to it, and collect garbage, before a ref leads to `wanted`.
+
+    Args:
+        part: the repository.
+        git: on it.
+        quarantine: of the commits.
+        wanted: the commits.
+        own: objects in the quarantine.
+        base: a commit that a ref of Paddock's own holds; "" for none.
+    """
+    revisions = "".join(f"{oid}\n" for oid in wanted) + (f"^{base}\n" if base else "")
     try:
-        git.run(
-            *("rev-list", "--objects", "--quiet", "--stdin", "--not", "--all"),
-            input="".join(f"{oid}\n" for oid in wanted).encode(),
+        needed = git.run(
+            *("rev-list", "--objects", "--no-object-names", "--stdin"),
+            input=revisions.encode(),
             environment=quarantine.environment,
-        )
+        ).out.decode()
+        if not own.issuperset(needed.split()):
+            held.closed(git, quarantine, revisions, quarantine.directory)
     except GitFailed as error:
         lines = "\n".join(error.err.decode(errors="replace").strip().splitlines()[-4:])
         raise Refusal("harvest-incomplete", f"commits of {part.label} lack objects", context=lines, hint=KEPT) from None

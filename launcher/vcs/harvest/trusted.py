@@ -1,34 +1,23 @@
-"""Git on the trusted repositories of a harvest: quarantines, and where refs are."""
-
-from typing import NamedTuple
+"""What holds an agent's work while it is harvested."""
 
 from launcher.vcs.git import Git
-from launcher.vcs.quarantine.settings import quoted
+from launcher.vcs.quarantine.record import pin
 
 KEPT = "nothing is lost: the work stays in the private git directory; look at it with: paddock run -- git log"
 
 
-class Quarantine(NamedTuple):
-    """An object directory for objects that are not believed yet, and the store that it adds to."""
+def pinned(git: Git, worktree_id: str, base: str) -> str:
+    """The commit that holds what a private git directory borrows, whatever the user does with his refs; "" for none.
 
-    directory: str
-    store: str
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """As git-receive-pack(1) sets it: new objects go to the quarantine, and no ref can be moved meanwhile."""
-        return {
-            "GIT_OBJECT_DIRECTORY": self.directory,
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted(self.store),
-            "GIT_QUARANTINE_PATH": self.directory,
-        }
-
-
-def ref(git: Git, name: str) -> str:
-    """The object id of a ref (or of HEAD), "" when there is none.
+    Args:
+        git: on the repository.
+        worktree_id: names the pin.
+        base: what it is set to when the user has removed it.
 
     Raises:
         GitFailed: git itself failed.
     """
-    found = git.run("rev-parse", "--verify", "--quiet", "--end-of-options", name, ok=(0, 1))
-    return found.out.decode().strip()
+    held = git.ref(pin(worktree_id))
+    if not held and base:
+        git.run("update-ref", "-m", "paddock: harvest", pin(worktree_id), base)
+    return held or base

@@ -91,6 +91,7 @@ def merge(
         if submodules or source.heads:
             outcome = _forward(engine, now, source, outcome, rewind)
         if outcome.commit and outcome.commit != now and gate is not None:
+            engine.show()
             reason = gate(source.label, outcome.commit)
             if reason:
                 outcome = Outcome("", error=reason, submodules=undone(outcome.submodules, SubmoduleStatus.ROLLED_BACK))

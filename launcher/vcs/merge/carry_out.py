@@ -5,17 +5,17 @@ main repository last; the journal says "committed"; locks away. Before "committi
 everything will.
 """
 
-import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import NamedTuple, Protocol
 
 from launcher.vcs.git import Git
+from launcher.vcs.held import sweep
 from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.journal import Journal, Move, Run, State
 from launcher.vcs.merge.agent_files import AgentFiles
 from launcher.vcs.merge.files import Files
-from launcher.vcs.transaction import Transaction, Update
+from launcher.vcs.transaction import Transaction, Update, clear_locks
 from policy.errors import Refusal
 
 KEPT = "refs/paddock/merge"
@@ -71,9 +71,11 @@ def carry_out(journal: Journal, run: Run, *, hold: Sequence[int]) -> Run:
                 if part.files is not None:
                     part.files.lock()
                     part.files.check(part.move.old, part.move.new)
+            for part in parts:
+                _keep(part, run)
             ready = [_prepared(stack, part, run) for part in parts]
         except Exception as error:
-            _abandon(journal, run, parts, error)
+            _abandon(journal, run, parts, _reason(error))
             raise
         run = journal.advance(run, State.COMMITTING)
         moved: list[_Part] = []
@@ -87,16 +89,30 @@ def carry_out(journal: Journal, run: Run, *, hold: Sequence[int]) -> Run:
             for part in reversed(moved):
                 assert part.files is not None
                 part.files.apply(part.move.new, part.move.old)
-            _abandon(journal, run, parts, error)
+            _abandon(journal, run, parts, _reason(error))
             raise
         for transaction in ready:
             transaction.commit()
     return _finish(journal, run, parts, State.DONE)
 
 
-def _abandon(journal: Journal, run: Run, parts: Sequence[_Part], error: Exception) -> None:
+def _abandon(journal: Journal, run: Run, parts: Sequence[_Part], why: str) -> Run:
     _unlock(parts)
-    journal.advance(run, State.ABANDONED, error.message if isinstance(error, Refusal) else str(error))
+    for part in parts:
+        lines = "".join(f"delete {KEPT}/{run.run_id}/{name}\n" for name in ("old", "new"))
+        part.git.run("update-ref", "--stdin", input=lines.encode())
+    return journal.advance(run, State.ABANDONED, why)
+
+
+def _reason(error: Exception) -> str:
+    return error.message if isinstance(error, Refusal) else str(error)
+
+
+def _keep(part: _Part, run: Run) -> None:
+    """Makes the refs that hold the commits before and after the run, whatever becomes of it from now on."""
+    oids = (("old", part.move.old), ("new", part.move.new))
+    lines = "".join(f"update {KEPT}/{run.run_id}/{name} {oid}\n" for name, oid in oids)
+    part.git.run("update-ref", "--stdin", "-m", f"paddock merge {run.run_id}", input=lines.encode())
 
 
 def resume(journal: Journal, run: Run, *, hold: Sequence[int]) -> Run:
@@ -109,8 +125,7 @@ def resume(journal: Journal, run: Run, *, hold: Sequence[int]) -> Run:
     parts = _parts(run, hold)
     _clear_locks(parts, run)
     if run.state is State.PREPARED:
-        _unlock(parts)
-        return journal.advance(run, State.ABANDONED, "interrupted before anything was moved")
+        return _abandon(journal, run, parts, "interrupted before anything was moved")
     if run.state is State.COMMITTED:
         return _finish(journal, run, parts, State.DONE)
     if run.state is State.COMMITTING:
@@ -177,11 +192,10 @@ def _finish(journal: Journal, run: Run, parts: list[_Part], state: State) -> Run
 
 
 def _prepared(stack: ExitStack, part: _Part, run: Run) -> Transaction:
-    """A transaction that holds every ref of this part that is not yet where it should be."""
+    """A transaction that holds the ref of this part, if that is not yet where it should be."""
     move = part.move
-    wanted = [Update(f"{KEPT}/{run.run_id}/{name}", oid, "") for name, oid in (("old", move.old), ("new", move.new))]
-    updates = [update for update in wanted if not value(part.git, update.ref)]
-    if move.ref and value(part.git, move.ref) != move.new:
+    updates = []
+    if move.ref and part.git.ref(move.ref) != move.new:
         updates.append(Update(move.ref, move.new, move.old))
     transaction = stack.enter_context(Transaction(part.git, f"paddock merge {run.run_id}"))
     transaction.prepare(updates)
@@ -191,7 +205,7 @@ def _prepared(stack: ExitStack, part: _Part, run: Run) -> Transaction:
 def _refuse_newer(journal: Journal, run: Run, parts: list[_Part]) -> None:
     """Refuses to take a run back from under a later one, which begins where it ended."""
     moved = {(part.move.git_dir, part.move.ref) for part in parts if part.move.ref}
-    if all(value(part.git, part.move.ref) == part.move.old for part in parts if part.move.ref):
+    if all(part.git.ref(part.move.ref) == part.move.old for part in parts if part.move.ref):
         return
     later = [journal.read(name) for name in journal.runs() if name > run.run_id]
     standing = [
@@ -217,7 +231,7 @@ def _refuse_foreign(run: Run, parts: list[_Part], *, allow_new: bool) -> None:
         move = part.move
         if not move.ref:
             continue
-        now = value(part.git, move.ref)
+        now = part.git.ref(move.ref)
         if now != move.old and not (allow_new and now == move.new):
             wrong.append(f"{move.ref} in {move.git_dir}: {now or 'missing'}, expected {move.old}")
     if wrong:
@@ -229,44 +243,21 @@ def _refuse_foreign(run: Run, parts: list[_Part], *, allow_new: bool) -> None:
         )
 
 
-def value(git: Git, ref: str) -> str:
-    """The commit a ref stands at; "" when there is none."""
-    found = git.run("rev-parse", "--verify", "--quiet", "--end-of-options", ref, ok=(0, 1))
-    return found.out.decode().strip()
-
-
 def _clear_locks(parts: Sequence[_Part], run: Run) -> None:
-    """Removes the locks of transactions of this run whose git was killed, too (a machine that lost its power).
-
-    Every git of a run has the journal's lock, so none of them lives. A lock file has the new value of its ref: nobody
-    else would have set the ref to a commit that this run has made. HEAD's own is empty, and taken with the branch's.
-    """
+    """Removes what transactions of this run have left. Every git of a run has the journal's lock, so none lives."""
     for part in parts:
         move = part.move
-        for ref in (move.ref, f"{KEPT}/{run.run_id}/old", f"{KEPT}/{run.run_id}/new"):
-            if not ref:
-                continue
-            directory = part.git.git_dir if ref == "HEAD" else part.git.common_dir
-            path = f"{directory}/{ref}.lock"
-            if _content(path) in (move.old, move.new):
-                head = f"{part.git.git_dir}/HEAD.lock"
-                if ref != "HEAD" and _content(head) == "":
-                    os.unlink(head)
-                os.unlink(path)
-
-
-def _content(path: str) -> str | None:
-    try:
-        with open(path, encoding="ascii", errors="replace") as stream:
-            return stream.read(200).strip()
-    except FileNotFoundError:
-        return None
+        # Those that are deleted when the run is abandoned have empty locks, and they are nobody's but ours.
+        own = {f"{KEPT}/{run.run_id}/{name}": (move.old, move.new, "") for name in ("old", "new")}
+        clear_locks(part.git, own | ({move.ref: (move.old, move.new)} if move.ref else {}))
 
 
 def _parts(run: Run, hold: Sequence[int]) -> list[_Part]:
     parts = []
     for move in run.moves:
-        parts.append(_Part(move, Git(move.git_dir, hold=hold), _checkout(move, run.run_id, hold)))
+        git = Git(move.git_dir, hold=hold)
+        sweep(git.common_dir)
+        parts.append(_Part(move, git, _checkout(move, run.run_id, hold)))
     return parts
 
 

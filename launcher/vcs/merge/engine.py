@@ -6,6 +6,8 @@ from typing import NamedTuple, Self
 
 from launcher.vcs import way
 from launcher.vcs.git import Git, GitFailed
+from launcher.vcs.held import Held
+from launcher.vcs.journal import Move
 from launcher.vcs.merge import report
 from launcher.vcs.merge.conflict import ConflictKind, ConflictStage, MergeConflict
 from launcher.vcs.merge.gitlinks import Gitlink
@@ -47,17 +49,22 @@ class Engine:
         place: the repository, through the worktree that is merged into.
         who: author and committer, as variables (`identity.environment`).
         hold: descriptors that git processes inherit.
-        keep: False for a trial that leaves nothing behind.
+        run: for which run.
+
+    Nothing is left behind of what it makes, but for what `publish` or `show` is called for.
+
+    Attributes:
+        held: holds what was published, until `close`.
     """
 
-    def __init__(self, place: Place, who: Mapping[str, str], *, hold: Sequence[int] = (), keep: bool = True) -> None:
+    def __init__(self, place: Place, who: Mapping[str, str], *, hold: Sequence[int] = (), run: str = "trial") -> None:
         self.place = place
         self._who = who
         self._hold = hold
-        self._keep = keep
         self._stores: dict[str, Store] = {}
         self._links: dict[tuple[str, str], dict[str, Gitlink]] = {}
         self._stack = ExitStack()
+        self.held = self._stack.enter_context(Held(f"merge {run}, until refs lead to its commits"))
         self.main = self.store(place)
 
     def __enter__(self) -> Self:
@@ -69,9 +76,32 @@ class Engine:
     def store(self, place: Place) -> Store:
         """The store of a place; one per repository."""
         if place.common_dir not in self._stores:
-            store = Store(place.common_dir, self._who, hold=self._hold, keep=self._keep)
+            store = Store(place.common_dir, self._who, hold=self._hold)
             self._stores[place.common_dir] = self._stack.enter_context(store)
         return self._stores[place.common_dir]
+
+    def publish(self, moves: Sequence[Move]) -> None:
+        """Adds the commits of some moves to their repositories, and to others all that was made there.
+
+        Raises:
+            GitFailed: something is missing.
+        """
+        others = dict(self._stores)
+        for move in moves:
+            store = self._stores[Git(move.git_dir).common_dir]
+            store.publish(self.held, [move.new] if move.ref else [move.old, move.new], on=move.old if move.ref else "")
+            others.pop(store.git_dir, None)
+        for store in others.values():
+            store.publish(self.held, store.made)
+
+    def show(self) -> None:
+        """Adds all commits that were made so far to their repositories, for others to look at.
+
+        Raises:
+            GitFailed: something is missing.
+        """
+        for store in self._stores.values():
+            store.publish(self.held, store.made)
 
     def links(self, store: Store, commit: str) -> dict[str, Gitlink]:
         """The submodules that a commit records, by name; asked once."""
@@ -118,6 +148,7 @@ class Engine:
             other = Git(git_dir, hold=self._hold)
             if other.run("cat-file", "-e", f"{commit}^{{commit}}", ok=(0, 1, 128)).status == 0:
                 transfer(other, store.git, commit)
+                store.made.append(commit)
                 return True
         return False
 
@@ -294,7 +325,7 @@ class Engine:
                 if place is None or place.worktree is None:
                     continue
                 git = Git(place.git_dir)
-                head = git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", ok=(0, 1)).out.decode().strip()
+                head = git.ref("HEAD")
                 if not head or head == link.commit:
                     continue
                 try:

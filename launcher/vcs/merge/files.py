@@ -34,6 +34,7 @@ class Files:
         self._run = run
         self._index = f"{git.git_dir}/index"
         self._lock = f"{git.git_dir}/index.lock"
+        self._mark = f"{git.git_dir}/index.paddock-{run}"
         self._published = f"{git.git_dir}/index.paddock"
         self._scratch = Scratch()
         self._copy = self._scratch.path("index/copy")
@@ -47,8 +48,14 @@ class Files:
         Raises:
             Refusal: trunk-locked.
         """
+        # It appears with its content: an empty one, which a full disk or a SIGKILL would leave, has no owner.
+        self._drop(self._mark)
         try:
-            descriptor = os.open(self._lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            with open(self._mark, "x", encoding="utf-8") as stream:
+                stream.write(f"{_MARK}{self._run}\n")
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.link(self._mark, self._lock)
         except FileExistsError:
             if self.locked_by() == self._run:
                 return
@@ -58,10 +65,8 @@ class Files:
                 context=f"{self._lock} exists{self._owner()}",
                 hint="wait for it; when none is running, that file was left by a crash and can be removed",
             ) from None
-        with os.fdopen(descriptor, "w") as stream:
-            stream.write(f"{_MARK}{self._run}\n")
-            stream.flush()
-            os.fsync(descriptor)
+        finally:
+            self._drop(self._mark)
 
     def locked_by(self) -> str | None:
         """The run that holds the index; None when none of ours does."""
@@ -74,6 +79,7 @@ class Files:
 
     def unlock(self) -> None:
         """Lets the index go, if this run holds it."""
+        self._drop(self._mark)
         if self.locked_by() == self._run:
             self._drop_copy()
             os.unlink(self._lock)
@@ -161,7 +167,11 @@ class Files:
         patience.run(self._git, "update-index", "-q", "--refresh", ok=(0, 1), environment=self._environment)
 
     def _drop_copy(self) -> None:
-        for path in (self._copy, f"{self._copy}.lock", self._published):
+        self._drop(self._copy, f"{self._copy}.lock", self._published)
+
+    @staticmethod
+    def _drop(*paths: str) -> None:
+        for path in paths:
             if os.path.lexists(path):
                 os.unlink(path)
 

@@ -31,9 +31,29 @@ def gitlinks(git: Git, commit: str, environment: Mapping[str, str] | None = None
     Raises:
         GitFailed: `.gitmodules` cannot be read as configuration.
     """
-    if git.run("cat-file", "-e", f"{commit}:.gitmodules", ok=(0, 1, 128), environment=environment).status:
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}:.gitmodules")
+    blob = git.run(*words, ok=(0, 1, 128), environment=environment).out.decode().strip()
+    if not blob:
         return {}
-    words = ("config", "-z", "--blob", f"{commit}:.gitmodules", "--get-regexp", r"^submodule\..*\.path$")
+    if blob not in _paths:
+        if len(_paths) >= _MOST_KNOWN:
+            _paths.clear()
+        _paths[blob] = _read(git, blob, environment)
+    paths = _paths[blob]
+    if not paths:
+        return {}
+    commits = of_tree(git, commit, paths.values(), environment)
+    return {name: Gitlink(name, path, commits[path]) for name, path in paths.items() if path in commits}
+
+
+_MOST_KNOWN = 256
+_paths: dict[str, dict[str, str]] = {}
+"""What each `.gitmodules`, by its object id, names: most commits of a repository have the same one."""
+
+
+def _read(git: Git, blob: str, environment: Mapping[str, str] | None) -> dict[str, str]:
+    """The paths of submodules in a `.gitmodules`, by name."""
+    words = ("config", "-z", "--blob", blob, "--get-regexp", r"^submodule\..*\.path$")
     output = git.run(*words, ok=(0, 1), environment=environment).out
     paths: dict[str, str] = {}
     for entry in output.split(b"\0"):
@@ -41,10 +61,7 @@ def gitlinks(git: Git, commit: str, environment: Mapping[str, str] | None = None
         name = key.removeprefix("submodule.").removesuffix(".path")
         if newline and _harmless(name) and _harmless(value):
             paths[name] = value
-    if not paths:
-        return {}
-    commits = of_tree(git, commit, paths.values(), environment)
-    return {name: Gitlink(name, path, commits[path]) for name, path in paths.items() if path in commits}
+    return paths
 
 
 def with_gitlinks(git: Git, commit: str, changes: Mapping[str, str | None], environment: Mapping[str, str]) -> str:

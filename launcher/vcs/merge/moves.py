@@ -111,10 +111,11 @@ def _below(
             notes.append(f"submodule {full} stays as it is: its old commit {old.commit[:12]} is missing")
             continue
         follows = follow.files and inner.worktree is not None and old.path == link.path
-        if follows:
-            _below(engine, inner, _Where(full, where, modules), (old.commit, link.commit), below, found, notes, follow)
+        # Where nothing is checked out, the commits are held all the same; there is nothing for the user to do.
+        how, said = (follow, notes) if follows else (Follow(files=False), [])
+        _below(engine, inner, _Where(full, where, modules), (old.commit, link.commit), below, found, said, how)
         if old.commit != link.commit:
-            found.append(_move(inner, full, old, link, follow if follows else Follow(files=False)))
+            found.append(_move(inner, full, old, link, how))
 
 
 def _move(place: Place, name: str, old: Gitlink, new: Gitlink, follow: Follow) -> Move:

@@ -95,7 +95,7 @@ def preview(
     wanted = [(trunk, source) for source in sources]
     if pairwise:
         wanted += list(combinations(sources, 2))
-    with Engine(place, _NOBODY, keep=False) as engine:
+    with Engine(place, _NOBODY) as engine:
         differences = changes(engine.main, target.commit, [source.commit for source in sources])
         plain = not any(change.attributes or change.submodules for change in differences)
         found = _together(engine, wanted, target.commit) if plain else None

@@ -9,12 +9,15 @@ from launcher.vcs.git import Git
 from launcher.vcs.journal import Run, State
 from launcher.vcs.merge import carry_out, identity, sessions, work
 from launcher.vcs.merge.engine import Engine
+from launcher.vcs.merge.gitlinks import Gitlink, gitlinks
 from launcher.vcs.merge.models import (
     AgentMergeStatus,
     MergeAggregation,
     MergeDescriptor,
     MergeDirection,
     MergeResult,
+    SubmoduleMergeResult,
+    SubmoduleStatus,
 )
 from launcher.vcs.merge.moves import Follow, moves
 from launcher.vcs.merge.outcome import Source
@@ -53,6 +56,7 @@ class WorktreeMergeService:
         self._state = state
         self._caller = dict(os.environ if caller is None else caller)
         self._harvest = harvest
+        self._links: dict[tuple[str, str], dict[str, Gitlink]] = {}
 
     def merge_trunk_to_child(self, trunk: WorktreeSandboxContext, child: WorktreeSandboxContext) -> MergeDescriptor:
         """Phase 1, once the agent's session has ended or is frozen. Git in a jail brings its files along.
@@ -133,13 +137,48 @@ class WorktreeMergeService:
             self._at_rest(stack, held, came_from)
             agent = self._at_rest(stack, held, into)
             # A harvest may have moved the agent's branch.
-            run = self._merge(target, [_as_source(_at(source))], direction, agent)
+            came_from = _at(source)
+            if direction is MergeDirection.TRUNK_TO_CHILD:
+                known = self._nothing_new(came_from, into if agent is None else _at(target))
+                if known is not None:
+                    return known
+            run = self._merge(target, [_as_source(came_from)], direction, agent)
         if run.child_outcome is not None:
             return run.child_outcome
         assert run.outcome is not None
         status = run.outcome.conflicted or run.outcome.merged[0]
         assert status.merge_descriptor is not None
         return status.merge_descriptor
+
+    def _nothing_new(self, trunk: _Known, child: _Known) -> MergeDescriptor | None:
+        """What a merge would come to that has nothing to do, as most have in phase 1; None where it may have.
+
+        The child has the trunk's commit, and in the trunk each submodule is checked out as that commit records it.
+        """
+        place, commit = trunk.place, trunk.target.commit
+        git = Git(place.common_dir)
+        if git.run("merge-base", "--is-ancestor", commit, child.target.commit, ok=(0, 1, 128)).status:
+            return None
+        key = (place.common_dir, commit)
+        if key not in self._links:
+            self._links[key] = gitlinks(git, commit)
+        results = []
+        for name, link in sorted(self._links[key].items()):
+            inner = place.submodule(name, link.path)
+            if inner is not None and inner.worktree is not None and Git(inner.git_dir).ref("HEAD") != link.commit:
+                return None
+            result = MergeResult(source=name, target=name, successful=True, no_op=True, previous_commit_id=link.commit)
+            status = SubmoduleStatus.UP_TO_DATE
+            results.append(SubmoduleMergeResult(submodule_name=name, merge_result=result, status=status))
+        main = MergeResult(
+            source=trunk.target.label, target=child.target.label, successful=True, no_op=True,
+            previous_commit_id=child.target.commit, repository=place.common_dir,  # type: ignore[arg-type]
+            target_ref=child.target.ref,
+        )  # fmt: skip
+        return MergeDescriptor(
+            merge_direction=MergeDirection.TRUNK_TO_CHILD, successful=True, submodule_merge_results=tuple(results),
+            main_worktree_merge_result=main,
+        )  # fmt: skip
 
     merge_with_submodule_ordering = merge_submodules_first
 
@@ -180,7 +219,8 @@ class WorktreeMergeService:
             target = _at(worktree).target
             refuse_when_busy(target)
             who = identity.environment(Git(target.git_dir), self._caller)
-            with Engine(known.place, who, hold=(lock,)) as engine:
+            name = journal.new_id()
+            with Engine(known.place, who, hold=(lock,), run=name) as engine:
                 link = engine.links(engine.main, target.commit).get(submodule_name)
                 inner = known.place.submodule(submodule_name, link.path) if link else None
                 if link is None or inner is None or inner.worktree is None:
@@ -200,8 +240,9 @@ class WorktreeMergeService:
                 tree = engine.main.with_gitlinks(target.commit, {link.path: head})
                 new = engine.main.commit(tree, [target.commit], f"Update submodule {submodule_name}\n")
                 planned = moves(engine, target, new, (), Follow(files=True, jailed=agent is not None, agent=agent))
-            run = Run(run_id=journal.new_id(), state=State.PREPARED, target=target.label, moves=planned.moves)
-            carry_out.carry_out(journal, run, hold=(lock,))
+                run = Run(run_id=name, state=State.PREPARED, target=target.label, moves=planned.moves)
+                engine.publish(planned.moves)
+                carry_out.carry_out(journal, run, hold=(lock, *engine.held.locks))
         moved = {"no_op": False, "commit_id": new, "previous_commit_id": target.commit}
         return MergeResult.model_validate({**result.model_dump(), **moved})
 

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
+from launcher.vcs import held
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.merge import report
 from launcher.vcs.merge.commits import CommitWriter
@@ -37,29 +38,32 @@ class Store:
         git_dir: its git directory; trusted.
         who: author and committer for new commits, as variables.
         hold: descriptors that git processes inherit (see `Git`).
-        keep: False for a trial: what is written goes to a directory that vanishes with this object.
+
+    Attributes:
+        made: commits that were written here or fetched from another store.
+
+    What is written goes to a quarantine that vanishes with this object, but for what `publish` is called for.
     """
 
-    def __init__(self, git_dir: str, who: Mapping[str, str], *, hold: Sequence[int] = (), keep: bool = True) -> None:
+    def __init__(self, git_dir: str, who: Mapping[str, str], *, hold: Sequence[int] = ()) -> None:
         self._scratch = Scratch()
         self._tree = self.scratch("tree")
         os.mkdir(self._tree)
-        self.git = Git(git_dir, hold=hold)
-        self._skeleton = Skeleton(self.git)
-        self._merging = Git(self._skeleton.path, own_tree=self._tree, settings=self._skeleton.settings, hold=hold)
+        self._skeleton = Skeleton(Git(git_dir, hold=hold))
+        self._quarantine = held.Quarantine(self.scratch("objects"), f"{git_dir}/objects")
+        os.mkdir(self._quarantine.directory)
+        merging = Git(self._skeleton.path, own_tree=self._tree, settings=self._skeleton.settings, hold=hold)
+        self.git, self._merging = (
+            git.variant(environment=self._quarantine.environment) for git in (Git(git_dir, hold=hold), merging)
+        )
         self.git_dir = git_dir
-        self._environment: dict[str, str] = {}
-        if not keep:
-            self._environment = {
-                "GIT_OBJECT_DIRECTORY": self.scratch("objects"),
-                "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted(f"{git_dir}/objects"),
-            }
-            os.mkdir(self.scratch("objects"))
-        self._who = dict(who) | self._environment
-        self._merging_environment = {"GIT_OBJECT_DIRECTORY": f"{git_dir}/objects"} | self._environment
+        self._who = dict(who)
+        self.made: list[str] = []
+        self._published: list[str] = []
         self._attributes_of: str | None = None
         self._attributes_fixed = False
         self._commits = 0
+        self._present: set[str] = set()
         self._writer: CommitWriter | None = None
 
     def close(self) -> None:
@@ -71,12 +75,11 @@ class Store:
 
     def with_gitlinks(self, commit: str, changes: Mapping[str, str | None]) -> str:
         """See `gitlinks.with_gitlinks`."""
-        environment = self._environment | {"GIT_INDEX_FILE": self.scratch("gitlinks")}
-        return with_gitlinks(self.git, commit, changes, environment)
+        return with_gitlinks(self.git, commit, changes, {"GIT_INDEX_FILE": self.scratch("gitlinks")})
 
     def links(self, commit: str) -> dict[str, Gitlink]:
         """See `gitlinks.gitlinks`."""
-        return gitlinks(self.git, commit, self._environment)
+        return gitlinks(self.git, commit)
 
     def leads_to(self, ancestor: str, commit: str, *, beside: str = "") -> bool:
         """Whether `commit` has `ancestor` in its history; False also where one of the two is not here.
@@ -90,11 +93,8 @@ class Store:
         return self.git.run(*words, ok=(0, 1, 128), environment=self._with(beside)).status == 0
 
     def _with(self, beside: str) -> dict[str, str]:
-        if not beside:
-            return self._environment
-        own = self._environment.get("GIT_ALTERNATE_OBJECT_DIRECTORIES", "")
-        both = ":".join(filter(None, (own, quoted(f"{beside}/objects"))))
-        return self._environment | {"GIT_ALTERNATE_OBJECT_DIRECTORIES": both}
+        stores = (self._quarantine.store, *([f"{beside}/objects"] if beside else []))
+        return {"GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(map(quoted, stores))}
 
     def scratch(self, name: str) -> str:
         """A file name for something private."""
@@ -120,7 +120,12 @@ class Store:
             beside: git directory of a store of the same submodule, whose objects count as if they were here.
         """
         words = ("cat-file", "-e", f"{oid}^{{commit}}")
-        return self.git.run(*words, ok=(0, 1, 128), environment=self._with(beside)).status == 0
+        if oid in self._present:
+            return True
+        found = self.git.run(*words, ok=(0, 1, 128), environment=self._with(beside)).status == 0
+        if found and not beside:
+            self._present.add(oid)
+        return found
 
     def trees(self, commits: Sequence[str]) -> list[str]:
         """The trees of some commits, in one process.
@@ -130,7 +135,9 @@ class Store:
         """
         wanted = "".join(f"{commit}^{{tree}}\n" for commit in commits).encode()
         words = ("cat-file", "--batch-check=%(objectname) %(objecttype)")
-        lines = self.git.run(*words, input=wanted, environment=self._environment).out.decode().splitlines()
+        lines = self.git.run(*words, input=wanted).out.decode().splitlines()
+        if any(line.endswith(" missing") for line in lines):  # or in a pack that was being replaced by another
+            lines = self.git.run(*words, input=wanted).out.decode().splitlines()
         for commit, line in zip(commits, lines, strict=True):
             if not line.endswith(" tree"):
                 raise GitFailed("git-failed", words, self.git_dir, f"the commit {commit} is missing", status=0)
@@ -143,16 +150,12 @@ class Store:
             GitFailed: an object is missing.
         """
         words = ("rev-list", "--left-right", "--count", f"{ours}...{theirs}")
-        counts = self.git.run(*words, environment=self._environment).out.split()
+        counts = self.git.run(*words).out.split()
         return Relation(int(counts[0]), int(counts[1]))
 
     def bases(self, ours: str, theirs: str) -> list[str]:
         """All best common ancestors; none for unrelated histories."""
-        return (
-            self.git.run("merge-base", "--all", ours, theirs, ok=(0, 1), environment=self._environment)
-            .out.decode()
-            .split()
-        )
+        return self.git.run("merge-base", "--all", ours, theirs, ok=(0, 1)).out.decode().split()
 
     def merge_trees(self, ours: str, theirs: str, *, attributes: str) -> report.Merged | None:
         """Three-way merge of two commits, renames and recursive bases included (merge-ort).
@@ -171,7 +174,7 @@ class Store:
         self._use_attributes(attributes)
         words = ("merge-tree", "--write-tree", "-z", "--messages", ours, theirs)
         # 1: conflicts
-        ended = self._merging.run(*words, ok=(0, 1, 128), environment=self._merging_environment)
+        ended = self._merging.run(*words, ok=(0, 1, 128))
         if ended.status == 128:
             if _UNRELATED in ended.err:
                 return None
@@ -187,7 +190,7 @@ class Store:
         self._use_attributes(attributes)
         lines = "".join(f"{ours} {theirs}\n" for ours, theirs in pairs).encode()
         words = ("merge-tree", "--write-tree", "-z", "--messages", "--stdin")
-        found = self._merging.run(*words, input=lines, environment=self._merging_environment)
+        found = self._merging.run(*words, input=lines)
         return report.parse_many(found.out)
 
     def commit(self, tree: str, parents: Sequence[str], message: str) -> str:
@@ -200,9 +203,30 @@ class Store:
         if self._commits == _FEW:
             self._writer = CommitWriter(self.git, self._who, self.scratch("commit"))
         made = self._writer.write(tree, parents, content) if self._writer is not None else None
-        if made is not None:
-            return made
-        return self.git.run(*words, input=content, environment=self._who).out.decode().strip()
+        made = made or self.git.run(*words, input=content, environment=self._who).out.decode().strip()
+        self.made.append(made)
+        return made
+
+    def publish(self, holder: held.Held, commits: Sequence[str], *, on: str = "") -> None:
+        """Adds commits to the repository itself, with all they lead to.
+
+        Args:
+            holder: holds the objects there.
+            commits: made here or not.
+            on: a commit whose own objects stay where they are: a ref leads to it, and a transaction will compare that.
+                Without one, all stays that any ref leads to now.
+
+        Raises:
+            GitFailed: something is missing.
+        """
+        tips = [on] if on else self.git.text("rev-list", "--no-walk=unsorted", "--ignore-missing", "--all").split()
+        known = dict.fromkeys((*tips, *self._published))
+        lines = [commit for commit in dict.fromkeys(commits) if commit not in known]
+        if lines:
+            packs = self.scratch(f"publish-{len(self._published)}")
+            held.closed(self.git, self._quarantine, "\n".join((*lines, *(f"^{oid}" for oid in known), "")), packs)
+            holder.add(packs, self.git_dir)
+            self._published += lines
 
     def attributes_may_differ(self) -> None:
         """From now on `.gitattributes` are looked for anew in every commit that is merged into."""
@@ -218,13 +242,13 @@ class Store:
         if self._attributes_fixed or commit == self._attributes_of:
             return
         words = ("ls-tree", "-r", "-z", "--full-tree", commit)
-        listing = self.git.run(*words, environment=self._environment).out
+        listing = self.git.run(*words).out
         entries = [entry for entry in listing.split(b"\0") if _is_attributes(entry)]
         shutil.rmtree(self._tree)
         os.mkdir(self._tree)
         if entries:
             index = self.scratch("attributes")
-            environment = self._merging_environment | {"GIT_INDEX_FILE": index}
+            environment = {"GIT_INDEX_FILE": index}
             content = b"".join(entry + b"\0" for entry in entries)
             self._merging.run("update-index", "-z", "--index-info", input=content, environment=environment)
             self._merging.run("checkout-index", "--all", "--quiet", environment=environment)

@@ -136,8 +136,9 @@ def checked_out_at(git_dir: str, common_dir: str, root: str | None) -> Target:
         Refusal: trunk-unborn.
     """
     git = Git(git_dir)
-    symbolic = os.fsdecode(git.run("symbolic-ref", "--quiet", "HEAD", ok=(0, 1)).out).strip()
-    commit = git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", ok=(0, 1)).out.decode().strip()
+    text = os.fsdecode(Present().read(f"{git_dir}/HEAD", 8192) or b"")
+    symbolic = text.removeprefix("ref:").strip() if text.startswith("ref:") else ""
+    commit = git.ref("HEAD")
     if not commit:
         raise Refusal(
             "trunk-unborn",

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from launcher.vcs.git import Git
+from launcher.vcs.held import sweep
 from launcher.vcs.journal import Journal, Run, State
 from launcher.vcs.merge import batch, carry_out, catch_up, identity, sessions
 from launcher.vcs.merge.engine import Engine
@@ -86,26 +87,38 @@ def merge(find: Find, sources: Sequence[Source], settings: Settings, common_dir:
     journal = journal_of(settings.state, common_dir)
     with journal.lock() as lock:
         refuse_when_unfinished(journal)
+        _sweep(common_dir)
         target = find()
         if settings.follow.files:
             refuse_when_busy(target)
         who = identity.environment(Git(target.git_dir), settings.caller, seconds=settings.seconds)
         place = Place(target.git_dir, target.common_dir, target.worktree)
-        with Engine(place, who, hold=(lock,)) as engine:
+        name = journal.new_id()
+        with Engine(place, who, hold=(lock,), run=name) as engine:
             down = settings.direction is MergeDirection.TRUNK_TO_CHILD  # what the trunk has gone back to, all follow
             done = batch.merge(
                 engine, target.commit, sources, target.label, gate=settings.gate, progress=settings.progress,
                 rewind=None if down else settings.rewind,
             )  # fmt: skip
-            run = Run(run_id=journal.new_id(), state=State.PREPARED, target=target.label)
+            run = Run(run_id=name, state=State.PREPARED, target=target.label)
             run = run.model_copy(update=_reported(engine, done, sources, target, settings.direction, run.run_id))
             if done.commit == target.commit:
                 return run.model_copy(update={"state": State.ABANDONED, "note": "nothing to move"})
             places = [each.source.place for each in done.tried if each.source.place is not None]
             planned = moves(engine, target, done.commit, places, settings.follow)
-        note = "\n".join(map(printable, planned.notes))
-        run = run.model_copy(update={"moves": planned.moves, "note": note})
-        return carry_out.carry_out(journal, run, hold=(lock,))
+            engine.publish(planned.moves)
+            note = "\n".join(map(printable, planned.notes))
+            run = run.model_copy(update={"moves": planned.moves, "note": note})
+            return carry_out.carry_out(journal, run, hold=(lock, *engine.held.locks))
+
+
+def _sweep(common_dir: str) -> None:
+    """Removes what killed runs have left in a repository and in its submodules' stores (`held.sweep`)."""
+    sweep(common_dir)
+    for directory, names, _ in os.walk(f"{common_dir}/modules"):
+        if "objects" in names:
+            sweep(directory)
+            names[:] = [name for name in names if name == "modules"]
 
 
 def _reported(
@@ -225,6 +238,7 @@ def resume(common_dir: str, state: str) -> Run | None:
     """
     journal = journal_of(state, common_dir)
     with journal.lock() as lock:
+        _sweep(common_dir)
         run = journal.unfinished()
         if run is None:
             return None

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from launcher.jail import syscalls, walk
-from launcher.jail.remove import remove_tree
+from launcher.jail.remove import remove_tree, widen
 
 MOST_BYTES = 1 << 30
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -185,6 +185,36 @@ class Inside:
             return
         finally:
             os.close(directory)
+
+    def clear(self, path: str) -> None:
+        """Frees the name `path`, whatever has it and whatever mode the directory around it has.
+
+        A directory with content is renamed to the top, which takes no longer for a million files than for one.
+
+        Raises:
+            OSError: the name is not free.
+        """
+        head, _, name = path.rpartition("/")
+        holder = syscalls.open_inside(self._fd, head or ".", os.O_PATH | os.O_DIRECTORY)
+        try:
+            widen(holder)
+            try:
+                os.unlink(name, dir_fd=holder)
+            except IsADirectoryError:
+                entry = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=holder)
+                try:
+                    widen(entry)  # renaming it changes what `..` is in it
+                finally:
+                    os.close(entry)
+                try:
+                    os.rmdir(name, dir_fd=holder)
+                except OSError:
+                    aside = f"{name[:100]}.replaced-{os.urandom(5).hex()}"
+                    os.rename(name, aside, src_dir_fd=holder, dst_dir_fd=self._fd)
+        except FileNotFoundError:
+            return
+        finally:
+            os.close(holder)
 
     def move(self, path: str, target: str) -> None:
         """Renames `path`, whatever it is, to the free name `target` (OSError)."""

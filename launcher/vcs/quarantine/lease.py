@@ -85,6 +85,7 @@ def take(directory: str, plan: Plan) -> Lease:
             if lock.alone(descriptor, wait=False):
                 if os.path.lexists(f"{directory}/{SWAPPED_NOW}"):
                     warnings = (*warnings, *_docked(directory))
+                warnings = (*warnings, *lock.release(f"{directory}/{GIT}"))
                 record = read(directory)
                 if record is None or not fits(record, plan) or not unchanged(record) or not whole(directory, record):
                     from launcher.vcs.quarantine import renew

@@ -1,16 +1,32 @@
-"""Who uses a private git directory: sessions share it, whoever makes, renews or harvests it has it alone.
+"""Locks of a private git directory: Paddock's own, and those that git left there when it was killed.
+
+Sessions share the directory; whoever makes, renews or harvests it has it alone.
 
 flock(2) on ``lock`` in the directory. A lock belongs to the open file description, which the jail's init inherits: it
 is held as long as any process of the session lives that is not jailed, and the kernel lets go of it after a SIGKILL.
 
-Launch path: `os`, `fcntl`.
+Git's own locks are files `NAME.lock` (lockfile.h), which nobody removes after a SIGKILL. Where no session lives they
+keep nobody out but the next one, so whoever has the directory alone removes them.
+
+Launch path: `os`, `fcntl`, the system calls.
 """
 
 import fcntl
 
+from launcher.jail import syscalls
 from launcher.lean import os
 
 LOCK = "lock"
+_SUFFIX = ".lock"
+_MOST_ENTRIES = 50_000
+_MOST_NAMED = 5
+_EVERY, _GIT, _OBJECTS, _MODULES = "every", "git", "objects", "modules"
+_BELOW = {
+    _GIT: {"refs": _EVERY, "logs": _EVERY, "info": _EVERY, "reftable": _EVERY, "objects": _OBJECTS,
+           "modules": _MODULES, "worktrees": _MODULES},
+    _OBJECTS: {"info": _EVERY, "pack": _EVERY},
+}  # fmt: skip
+"""Where git makes locks: the directories to look into, by the kind of the directory that holds them."""
 
 
 def opened(directory: str) -> int:
@@ -68,3 +84,86 @@ def together(descriptor: int) -> None:
     Whoever held it alone lets go for a moment (flock(2)): what it knew of the directory has to be read again.
     """
     fcntl.flock(descriptor, fcntl.LOCK_SH)
+
+
+def release(git_dir: str) -> tuple[str, ...]:
+    """Removes git's locks from a private git directory, which the caller has alone.
+
+    Args:
+        git_dir: written by an agent, so a lock may be anything: a directory with content is renamed, all else removed.
+
+    Returns:
+        What the user should know, in one line; () when there was no lock.
+    """
+    stale = _stale(git_dir)
+    if not stale:
+        return ()
+    from launcher.vcs.quarantine.inside import Inside
+
+    removed, failed = [], []
+    with Inside(git_dir) as inside:
+        for path in stale:
+            try:
+                inside.clear(path)
+                removed.append(path)
+            except OSError as error:
+                failed.append(f"{path} ({error.strerror})")
+    said = []
+    if removed:
+        said.append(f"removed locks of a git that was killed: {_some(removed)}")
+    if failed:
+        said.append(f"locks of a git that was killed cannot be removed from {git_dir}: {_some(failed)}")
+    return ("; ".join(said),)
+
+
+def _stale(git_dir: str) -> list[str]:
+    """Git's locks below a git directory and those of its submodules, relative; by the listing of few directories."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        top = os.open(git_dir, flags)
+    except OSError:
+        return []  # it is missing, or replaced: `renew` and the harvest say so
+    found: list[str] = []
+    pending = [("", _GIT)]
+    seen = 0
+    try:
+        while pending and seen < _MOST_ENTRIES:
+            path, kind = pending.pop(0)
+            entries = _entries(top, path)
+            seen += len(entries)
+            if kind == _MODULES and any(name == "HEAD" for name, _ in entries):
+                kind = _GIT  # a submodule's name may hold slashes, and may end as a lock's does
+            for name, is_directory in entries:
+                inner = f"{path}/{name}" if path else name
+                if kind != _MODULES and name.endswith(_SUFFIX):
+                    found.append(inner)
+                elif is_directory:
+                    below = _BELOW[kind].get(name) if kind in _BELOW else kind
+                    if below is not None:
+                        pending.append((inner, below))
+    finally:
+        os.close(top)
+    return found
+
+
+def _entries(top: int, path: str) -> list[tuple[str, bool]]:
+    """Names in a directory that can be reached without any link, and whether each is a directory."""
+    try:
+        here = syscalls.open_inside(top, path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
+    except OSError:
+        return []
+    found = []
+    try:
+        with os.scandir(here) as entries:
+            for entry in entries:
+                found.append((entry.name, entry.is_dir(follow_symlinks=False)))
+                if len(found) >= _MOST_ENTRIES:
+                    break
+    finally:
+        os.close(here)
+    return found
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more

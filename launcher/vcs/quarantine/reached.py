@@ -41,10 +41,14 @@ def unreached(git: Git, oids: Collection[str], *, tips: Iterable[str] = (), refs
     Raises:
         GitFailed: git failed.
     """
+    if not oids:
+        return set()
     found = _found(git, tips, refs)
     peeled: dict[str, str] = {}
     gone: set[str] = set()
     asked = [oid for oid in oids if oid not in found]
+    if not asked:
+        return set()
     lines = git.run("cat-file", "--batch-check", input="".join(f"{oid}^{{}}\n" for oid in asked).encode()).out
     for oid, line in zip(asked, lines.decode().splitlines(), strict=True):
         name, _, facts = line.partition(" ")

@@ -10,6 +10,8 @@
     given/     of `contents`: which refs were shown, so that the agent's own are told from them
     harvest/   of the harvest: its journal, and what came in
     refused    of `harvest.refusals`: why the last harvest was refused
+    strict     of `harvest.refusals`: that a strict session left what waits
+    settled    of `harvest.outstanding`: what a harvest has seen that could do no more
     stashed    of `harvest.stashes`: which of the agent's stashes have been taken over
     sign       of `signed`: that what waits is to be signed; signed, there: what stands for which commit since
     swapped    of `swap`: what the worktree's `.git` files were, as long as they lead to git/
@@ -31,6 +33,11 @@ HARVEST = "harvest"
 SWAPPED_NOW = "swapped"
 SIGN = "sign"
 """File that says that what waits in the private git directory is to be signed, whoever harvests it."""
+
+STRICT = "strict"
+"""File that says that a session with a strict hand-off left what waits there, or refused to hand it over."""
+
+SETTLED = "settled"
 
 MOUNTED = "mounted"
 SWAPPED = "swapped"

@@ -36,12 +36,7 @@ def head(git_dir: str, common_dir: str) -> Head:
     Raises:
         Refusal: git-head-unreadable.
     """
-    ref, text = "", _content(f"{git_dir}/HEAD")
-    for _ in range(5):
-        if not text.startswith("ref:"):
-            break
-        ref = text[4:].strip()
-        text = _content(f"{common_dir}/{ref}") or packed_one(common_dir, ref)
+    ref, text = _followed(common_dir, _content(f"{git_dir}/HEAD"))
     branch = ref if ref.startswith("refs/heads/") else None
     if is_oid(text):
         return Head(branch, text)
@@ -52,12 +47,52 @@ def head(git_dir: str, common_dir: str) -> Head:
     return Head(branch, None)
 
 
+def named(git_dir: str) -> str:
+    """Full name of the ref that the HEAD of a trusted working tree is on; "" when it is detached."""
+    path = f"{git_dir}/HEAD"
+    if os.path.islink(path):  # as git made it long ago
+        return os.readlink(path)
+    text = _content(path)
+    return text[4:].strip() if text.startswith("ref:") else ""
+
+
+def one(git_dir: str, common_dir: str, ref: str) -> str:
+    """The object id of HEAD, or of a ref that all working trees share; "" when its files do not say it."""
+    here = _content(f"{git_dir}/HEAD") if ref == "HEAD" else f"ref: {ref}"
+    _, text = _followed(common_dir, here)
+    return text if is_oid(text) else ""
+
+
+def _followed(common_dir: str, text: str) -> tuple[str, str]:
+    """The last ref that a HEAD leads to, and what it holds. Git writes `packed-refs` before it removes a ref's file."""
+    ref = ""
+    for _ in range(5):
+        if not text.startswith("ref:"):
+            break
+        ref = text[4:].strip()
+        text = _content(f"{common_dir}/{ref}") or packed_one(common_dir, ref)
+    return ref, text
+
+
 def packed_one(common_dir: str, ref: str) -> str:
     """The object id of one packed ref; "" when it is not there."""
     content = _bytes(f"{common_dir}/packed-refs")
     at = content.find(b" " + os.fsencode(ref) + b"\n")
     line = content[content.rfind(b"\n", 0, at) + 1 : at] if at > 0 else b""
     return line.decode("ascii", "replace")
+
+
+def may_be_below(common_dir: str, places: list[str]) -> bool:
+    """Whether git has to be asked for refs: False only where no file of a trusted repository has any of these.
+
+    Args:
+        common_dir: of the repository.
+        places: beginnings of full names, each with a slash behind it.
+    """
+    if any(os.path.lexists(f"{common_dir}/{place.rstrip('/')}") for place in ("reftable", *places)):
+        return True
+    content = _bytes(f"{common_dir}/packed-refs")  # git writes it before it removes a ref's file
+    return any(b" " + os.fsencode(place) in content for place in places)
 
 
 def loose(common_dir: str) -> tuple[dict[str, str], list[str]]:

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Mapping
 
 from launcher.vcs.git import Git
+from launcher.vcs.held import sweep
 from launcher.vcs.quarantine import contents, refs, settings, signed
 from launcher.vcs.quarantine.contents import Source
 from launcher.vcs.quarantine.inside import Inside
@@ -76,6 +77,7 @@ class _Renewal:
         identity = os.path.basename(self.directory)
         os.umask(self.mask)
         for repository in repositories:
+            sweep(repository.common_dir)
             if repository.base is not None:
                 refs.pin(repository.common_dir, pin(identity), repository.base)
         os.umask(0o077)

@@ -6,6 +6,7 @@ import time
 from launcher.vcs import below, gitlinks, patience
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import transfer
+from launcher.vcs.held import Held
 from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.scratch import Scratch
@@ -38,12 +39,14 @@ def keep(worktree: Worktree) -> list[tuple[str, str]]:
         place = os.fspath(part.path)
         gone = os.path.realpath(place) != place or not os.path.isdir(place)
         git = Git(os.fspath(part.git_dir))
-        commit = _head(git) if gone else _commit(JailedGit(git.git_dir, place), part, worktree, commits)
-        if commit is None:
-            continue
-        commits[part.name] = commit
-        ref = f"{PREFIX}/{worktree.worktree_id}/{stamp}-{os.urandom(2).hex()}"
-        git.run("update-ref", "-m", "paddock: backup", ref, commit, "0" * len(commit), environment=IDENTITY)
+        with Held(f"backup of {worktree.worktree_id}, until a ref leads to it") as held:
+            commit = _head(git) if gone else _commit(JailedGit(git.git_dir, place), part, worktree, commits, held)
+            if commit is None:
+                continue
+            commits[part.name] = commit
+            ref = f"{PREFIX}/{worktree.worktree_id}/{stamp}-{os.urandom(2).hex()}"
+            words = ("update-ref", "-m", "paddock: backup", ref, commit, "0" * len(commit))
+            git.variant(hold=held.locks).run(*words, environment=IDENTITY)
         made.append((git.common_dir, ref))
     return made[::-1]
 
@@ -66,10 +69,10 @@ def keep_heads(worktree: Worktree) -> list[tuple[str, str]]:
 
 
 def _head(git: Git) -> str | None:
-    return git.run("rev-parse", "--verify", "--quiet", "HEAD", ok=(0, 1, 128)).out.decode("ascii").strip() or None
+    return git.ref("HEAD", ok=(0, 1, 128)) or None
 
 
-def _commit(git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, str]) -> str | None:
+def _commit(git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, str], held: Held) -> str | None:
     head = _head(git)
     with Scratch() as scratch:
         index, objects = scratch.path("index"), scratch.path("objects")
@@ -79,11 +82,12 @@ def _commit(git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, s
         git.repository.run("read-tree", head or "--empty", environment=own)
         links: set[bytes] = set()
         changed: list[bytes] = []
+        entries = unwatched.index(git)
         if head:
             links = set(map(os.fsencode, gitlinks.of_tree(git, head)))
             names = git.run("diff-index", "--name-only", "-z", "--ignore-submodules=all", "HEAD").out.split(b"\0")
-            changed = [name for name in (*names, *unwatched.changed(git)) if name and name not in links]
-        for place in strangers.in_places_of_submodules(git, part, worktree):
+            changed = [name for name in (*names, *unwatched.changed(git, entries)) if name and name not in links]
+        for place in strangers.in_places_of_submodules(unwatched.gitlinks(entries), part, worktree):
             changed += _inside(part, os.fsencode(place))
         others = git.run("ls-files", "--others", "--exclude-standard", "-z").out.split(b"\0")
         for name in filter(None, others):
@@ -102,7 +106,7 @@ def _commit(git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, s
             return head
         words = ["commit-tree", "-m", f"paddock: backup of {worktree.path}", *(["-p", head] if head else []), tree]
         commit = git.run(*words, environment=_AUTHOR | own).out.decode("ascii").strip()
-        transfer.adopt(git, objects, commit, scratch.path("quarantine"))
+        transfer.adopt(git, objects, commit, scratch.path("quarantine"), held)
     return commit
 
 

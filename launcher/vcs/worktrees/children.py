@@ -7,7 +7,7 @@ from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.worktrees import naming
 from launcher.vcs.worktrees.contexts import of_checkout
-from launcher.vcs.worktrees.models import State
+from launcher.vcs.worktrees.models import State, Worktree
 from launcher.vcs.worktrees.request import Options
 from launcher.vcs.worktrees.service import WorktreeService
 from policy.errors import Refusal
@@ -51,6 +51,10 @@ class ChildWorktrees:
         if naming.worktree_id(found.root) != worktree_id:
             return None
         return of_checkout(found) if row is None else self._known(path)
+
+    def of_repository(self, common_dir: str) -> list[Worktree]:
+        """The worktrees of a repository that are ready."""
+        return [row for row in self._service.store.of(common_dir) if row.state is State.READY]
 
     def create_child(self, parent: WorktreeSandboxContext, name: str) -> WorktreeSandboxContext:
         """Makes a worktree on a branch of its own beside the parent's (FR-006), with the submodules granted there.

@@ -246,8 +246,7 @@ def _ahead(git: Git, head: str, part: Part) -> int:
 def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
     text = files.head(git.git_dir)
     branch = text.removeprefix("ref: refs/heads/") if text.startswith("ref: refs/heads/") else None
-    found = git.run("rev-parse", "--verify", "--quiet", "HEAD", ok=(0, 1, 128))
-    head = found.out.decode("ascii").strip() or None
+    head = git.ref("HEAD", ok=(0, 1, 128)) or None
     # Without --ignore-submodules git would start itself in directories whose git directory an agent may have made.
     words = ("status", "--porcelain=v2", "-z", "--no-renames", "--ignore-submodules=all", "--untracked-files=normal",
              "--ignored=matching")  # fmt: skip
@@ -257,9 +256,11 @@ def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
                if record[:2] in _PATH_AT]  # fmt: skip
     new = [name for name in (os.fsdecode(record[2:]) for record in records if record[:2] == b"? ")
            if not _copied(name, part, worktree)]  # fmt: skip
-    moved, lagging = _moved_gitlinks(git, part, worktree)
+    index = unwatched.index(git)
+    gitlinks = unwatched.gitlinks(index)
+    moved, lagging = _moved_gitlinks(gitlinks, part, worktree)
     modified = [name for name in changed if name not in large_ones] + moved
-    modified += [os.fsdecode(name) for name in unwatched.changed(git)]
+    modified += [os.fsdecode(name) for name in unwatched.changed(git, index)]
     inside = os.path.relpath(part.path, worktree.path)
     ahead = 0
     detached = False
@@ -270,7 +271,7 @@ def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
     return PartCondition(
         name=part.name, branch=branch, head=head, ahead=ahead, modified=len(modified), untracked=len(new),
         uncommitted=tuple(os.path.normpath(f"{inside}/{name}") for name in (modified + new)[:_MOST_NAMED]),
-        strangers=tuple(strangers.in_places_of_submodules(git, part, worktree)), operation=operation,
+        strangers=tuple(strangers.in_places_of_submodules(gitlinks, part, worktree)), operation=operation,
         detached=detached, kept=kept.beside(git, part, worktree, head), lagging=lagging,
         ignored=_ignored([os.fsdecode(record[2:]) for record in records if record[:2] == b"! "], part, worktree),
     )  # fmt: skip
@@ -319,22 +320,22 @@ def _copied(path: str, part: Part, worktree: Worktree) -> bool:
         return False
 
 
-def _moved_gitlinks(git: Git, part: Part, worktree: Worktree) -> tuple[list[str], tuple[str, ...]]:
+def _moved_gitlinks(gitlinks: list[bytes], part: Part, worktree: Worktree) -> tuple[list[str], tuple[str, ...]]:
     """Submodules directly below a part at another commit than its index says: their places, and roots of older ones.
 
     `git merge` leaves a submodule at the commit that was recorded before. That one is in the history of the other.
     """
     moved: list[str] = []
     lagging: list[str] = []
+    recorded_at = {entry.partition(b"\t")[2]: entry.split()[1].decode("ascii") for entry in gitlinks}
     for inner in worktree.submodules:
         if inner.name == part.name or not inner.path.is_relative_to(part.path):
             continue
         relative = os.path.relpath(inner.path, part.path)
-        entry = git.run("ls-files", "--stage", "-z", "--", relative).out
-        if entry.startswith(b"160000 ") and os.path.isdir(inner.git_dir):
-            recorded = entry.split()[1].decode("ascii")
+        recorded = recorded_at.get(os.fsencode(relative))
+        if recorded is not None and os.path.isdir(inner.git_dir):
             below = Git(os.fspath(inner.git_dir))
-            head = below.text("rev-parse", "HEAD").strip()
+            head = below.ref("HEAD")
             if head == recorded:
                 continue
             if below.run("merge-base", "--is-ancestor", head, recorded, ok=(0, 1, 128)).status == 0:
@@ -348,7 +349,7 @@ def _own_stores(git_dir: str) -> tuple[str, ...]:
     found = []
     for name, store in checkout.module_dirs(f"{git_dir}/modules", "", Present()):
         git = Git(store)
-        loose = git.run("rev-parse", "--verify", "--quiet", "HEAD", ok=(0, 1, 128)).out.decode("ascii").split()
+        loose = git.ref("HEAD", ok=(0, 1, 128)).split()
         if git.run("rev-list", "--max-count=1", "--all", *loose, "--not", "--remotes").out:
             found.append(name)
     return tuple(found)

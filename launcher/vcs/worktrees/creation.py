@@ -124,7 +124,7 @@ class Creation:
         if options.sparse is not None:
             directories = "".join(f"{directory}\n" for directory in options.sparse)
             with Scratch() as empty:  # there are no files yet that it could move
-                sparse = git.variant((), own_tree=empty.name)
+                sparse = git.variant(own_tree=empty.name)
                 sparse.run("sparse-checkout", "set", "--cone", "--stdin", input=os.fsencode(directories))
             return
         patterns = Present().read(f"{parent.git_dir}/info/sparse-checkout", 16 << 20)

@@ -16,7 +16,7 @@ from policy.errors import Refusal
 
 _ORDINARY = {
     *(record.RECORD, record.GIT, record.POINTERS, record.STORE, record.HARVEST, record.SWAPPED_NOW, record.SIGN),
-    *(lock.LOCK, contents.GIVEN, signed.NAME, stashes.TAKEN, refusals.NOTE),
+    *(record.STRICT, record.SETTLED, lock.LOCK, contents.GIVEN, signed.NAME, stashes.TAKEN, refusals.NOTE),
 }
 """What lies beside a private git directory; anything else has been put there to be kept."""
 

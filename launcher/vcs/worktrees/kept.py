@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import stashes
 from launcher.vcs.harvest.decide import join, kept_places
+from launcher.vcs.quarantine import refs
 from launcher.vcs.worktrees.models import Part, Worktree
 from policy.pasted import quoted
 
@@ -88,7 +89,9 @@ def beside(git: Git, part: Part, worktree: Worktree, head: str | None) -> tuple[
         GitFailed: git failed.
     """
     places = [f"{place}/" for owner in {worktree.worktree_id, part.worktree_id} for place in kept_places(owner)]
-    found = []
+    found: list[Kept] = []
+    if not refs.may_be_below(os.fspath(part.common_dir), places):
+        return ()
     for ref in sorted(git.text("for-each-ref", "--format=%(refname)", *places).split()):
         known = [f"^{head}"] if head is not None else []
         commits = int(git.text("rev-list", "--count", ref, *known, "--not", *_elsewhere()))
@@ -107,6 +110,8 @@ def stashed(part: Part, worktree: Worktree) -> tuple[Kept, ...]:
     if not os.path.isdir(f"{store}/objects"):
         return ()
     places = [f"{stashes.place(owner)}/" for owner in {worktree.worktree_id, part.worktree_id}]
+    if not refs.may_be_below(store, places):
+        return ()
     names = Git(store).text("for-each-ref", "--sort=version:refname", "--format=%(refname)", *places).split()
     return tuple(Kept(ref=name, path=os.fspath(part.path), store=store, commits=1) for name in names)
 

@@ -201,8 +201,7 @@ def _chosen(
 def _submodule(module: modules.Module, root: str, directory: str, branch: str) -> Part:
     git = Git(module.common_dir)
     ref = f"refs/heads/{branch}"
-    ended = git.run("rev-parse", "--verify", "--quiet", ref, ok=(0, 1))
-    tip = ended.out.decode("ascii").strip()
+    tip = git.ref(ref)
     where = files.checked_out(module.common_dir, ref) if tip else None
     if tip and (tip != module.commit or where is not None):
         raise Refusal(

@@ -5,9 +5,12 @@ Both are found by the worktree's git directory, so that is made again: a small o
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from launcher.vcs.git import Git
-from launcher.vcs.quarantine import record
+from launcher.vcs.quarantine import lock, record
 from launcher.vcs.worktrees import files, kept
 from launcher.vcs.worktrees.models import Part, Worktree
 from policy.errors import Refusal
@@ -64,3 +67,37 @@ def _head(worktree: Worktree, git_dir: str, state: str) -> str:
 
 def _of_part(part: Part) -> str:
     return f"ref: {part.ref}" if part.ref else part.base
+
+
+@contextmanager
+def stand_in(directory: str, known: record.Record) -> Iterator[None]:
+    """A git directory for a worktree that git has pruned and Paddock never made, as long as its work is taken over.
+
+    Args:
+        directory: of its private git directory.
+        known: the record there.
+
+    Raises:
+        Refusal: worktree-replaced: git has made another worktree with that git directory.
+    """
+    own = known.repositories[0]
+    if lock.is_of_another(own.git_dir, directory):
+        raise Refusal(
+            "worktree-replaced",
+            f"git has made another worktree at {known.worktree}",
+            context=f"work of the one before waits in {directory}",
+            hint="paddock run there puts it aside, and says where",
+        )
+    if known.kind != "linked" or os.path.isdir(own.git_dir) or not os.path.isdir(f"{own.common_dir}/objects"):
+        yield
+        return
+    owner = os.path.basename(directory)
+    part = Part(
+        name="", worktree_id=owner, path=Path(known.worktree), common_dir=Path(own.common_dir),
+        git_dir=Path(own.git_dir), branch=None, branch_made=False, base=own.base or "0" * 40,
+    )  # fmt: skip
+    files.restore(part, owner, f"ref: {own.branch}" if own.branch else own.base or "")
+    try:
+        yield
+    finally:
+        files.discard(part, owner)

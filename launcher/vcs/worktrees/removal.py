@@ -182,7 +182,7 @@ class Removal:
         """Private git directories pin what they borrow (`vcs.quarantine`)."""
         git = Git(os.fspath(part.common_dir))
         ref = record.pin(worktree.worktree_id)
-        if git.run("show-ref", "--verify", "--quiet", ref, ok=(0, 1)).status == 0:
+        if git.ref(ref):
             git.run("update-ref", "-d", ref)
 
     def _delete_branch(self, part: Part, worktree: Worktree) -> bool:
@@ -190,7 +190,7 @@ class Removal:
         git = Git(os.fspath(part.common_dir))
         ref = part.ref
         assert ref is not None
-        tip = git.run("rev-parse", "--verify", "--quiet", ref, ok=(0, 1)).out.decode("ascii").strip()
+        tip = git.ref(ref)
         if not tip:
             return True
         if not part.branch_made or files.checked_out(os.fspath(part.common_dir), ref) is not None:

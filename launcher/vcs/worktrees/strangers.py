@@ -21,21 +21,20 @@ DOCKED = "docked-"
 """How the names begin of what `Holder.put_aside` has moved beside a private git directory."""
 
 
-def in_places_of_submodules(git: Git, part: Part, worktree: Worktree) -> list[str]:
+def in_places_of_submodules(gitlinks: list[bytes], part: Part, worktree: Worktree) -> list[str]:
     """Places, relative to a part, that its index has for a submodule of which nothing is known, and that hold anything.
 
     Args:
-        git: on the part's trusted git directory.
+        gitlinks: of the part's index, as ``git ls-files --stage`` prints them.
         part: of the worktree.
         worktree: `with_populated`.
     """
     known = {os.fspath(inner.path) for inner in worktree.submodules}
     found: list[str] = []
-    for entry in git.run("ls-files", "--stage", "-z").out.split(b"\0"):
-        if entry.startswith(b"160000 "):
-            place = os.fsdecode(entry.partition(b"\t")[2])
-            if f"{part.path}/{place}" not in known and place not in found and _holds(os.fspath(part.path), place):
-                found.append(place)
+    for entry in gitlinks:
+        place = os.fsdecode(entry.partition(b"\t")[2])
+        if f"{part.path}/{place}" not in known and place not in found and _holds(os.fspath(part.path), place):
+            found.append(place)
     return found
 
 
@@ -69,7 +68,7 @@ def with_populated(worktree: Worktree) -> Worktree:
             place = checkout.configured_worktree(store, Present())
             if place is None or place in known or not beneath(place, worktree.path) or not os.path.isdir(place):
                 continue
-            head = Git(store).run("rev-parse", "--verify", "--quiet", "HEAD", ok=(0, 1, 128)).out.decode().strip()
+            head = Git(store).ref("HEAD", ok=(0, 1, 128))
             if not head:
                 continue
             known.add(place)

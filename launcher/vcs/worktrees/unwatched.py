@@ -15,28 +15,39 @@ _SKIPPED = b"S"
 _GITLINK = b"160000"
 
 
-def changed(git: JailedGit) -> list[bytes]:
+def index(git: JailedGit) -> list[bytes]:
+    """The entries of an index, as ``git ls-files -v --stage`` prints them."""
+    return git.run("ls-files", "-v", "--stage", "-z").out.split(b"\0")
+
+
+def gitlinks(entries: list[bytes]) -> list[bytes]:
+    """Those of submodules, without the mark in front: as ``git ls-files --stage`` prints them."""
+    return [entry[2:] for entry in entries if entry[2:9] == _GITLINK + b" "]
+
+
+def changed(git: JailedGit, entries: list[bytes]) -> list[bytes]:
     """Such files that are there, and not as the index has them; paths relative to the work tree.
 
     Args:
         git: with a work tree.
+        entries: of `index`.
 
     Raises:
         Refusal: worktree-obstructed.
         GitFailed: git failed.
     """
-    entries = b""
+    unseen = b""
     with Inside(git.work_tree) as inside:
-        for record in git.run("ls-files", "-v", "--stage", "-z").out.split(b"\0"):
+        for record in entries:
             mark, _, entry = record.partition(b" ")
             told, _, path = entry.partition(b"\t")
             if (mark == _SKIPPED or mark.islower()) and told[:6] != _GITLINK and inside.exists(os.fsdecode(path)):
-                entries += entry + b"\0"
-    if not entries:
+                unseen += entry + b"\0"
+    if not unseen:
         return []
     with Scratch() as scratch:
         own = {"GIT_INDEX_FILE": scratch.path("index")}
-        git.repository.run("update-index", "-z", "--index-info", input=entries, environment=own)
+        git.repository.run("update-index", "-z", "--index-info", input=unseen, environment=own)
         patience.run(git, "update-index", "-q", "--refresh", ok=(0, 1), environment=own)
         names = git.run("diff-files", "--name-only", "-z", environment=own).out.split(b"\0")
     return [name for name in names if name]

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from launcher.bridges.acp import rpc, strict
-from launcher.service.acp.history import History
+from launcher.service.shim.acp.history import History
 
 log = logging.getLogger("paddock.service.acp")
 
@@ -27,6 +27,8 @@ _FOR_ALL = ("session/list",)
 _FOR_PEOPLE = ("session/request_permission", "elicitation/")
 """Requests of the agent's that wait for the next client."""
 _MOST_ASKED = 1_000
+_MOST_ASKED_BYTES = 32 << 20
+"""Of what waits for an answer: an agent must not fill its session's process with questions."""
 MOST_SESSIONS = 32
 """Whose history is kept; an agent that loads sessions is asked for the others."""
 _LOADING = ("session/load", "session/resume")
@@ -282,11 +284,15 @@ class Hub:
         return self._sessions[session]
 
     def _asks(self, method: str, number: rpc.Id | None, params: dict[str, Any], message: dict[str, Any]) -> None:
-        if number is None or number in self._asked or len(self._asked) >= _MOST_ASKED:
-            log.warning("a request of the agent's was dropped: no usable id, or too many")
+        if number is None or number in self._asked:
+            log.warning("a request of the agent's was dropped: it has no usable id")
             return
-        session = params.get("sessionId")
-        asked = _Asked(strict.encode(message), method, session if isinstance(session, str) else "")
+        session, line = params.get("sessionId"), strict.encode(message)
+        waiting = sum(len(asked.line) for asked in self._asked.values())
+        if len(self._asked) >= _MOST_ASKED or waiting + len(line) > _MOST_ASKED_BYTES:
+            self._to_agent(rpc.error(number, rpc.INTERNAL_ERROR, f"{method}: too much waits for an answer already"))
+            return
+        asked = _Asked(line, method, session if isinstance(session, str) else "")
         self._asked[number] = asked
         if self.writer is None and not asked.for_people:
             self._refuse_agent(number, asked)

@@ -1,16 +1,16 @@
-"""A warm helper: a process that has loaded what a launch needs, waits for one launch, and becomes that launch.
+"""A session's launcher: a process that a shim has forked, that waits for one launch, and becomes that launch.
 
 What it runs is what `paddock run` runs: the cached Plan, the private git directory, limits,
 proxy, ledger, hand-off check and harvest. Only the interpreter's start and the imports lie behind it already. It is
 used once: two sessions from one process would share its address space layout.
 
-While it waits it makes a jail ahead, if the service has told it what sessions have in common (`session.early`), and
+While it waits it makes a jail ahead, if the service has said what sessions have in common (`session.early`), and
 another one when the machine's mounts have changed. The old one ends at once: an unmounted disk is not kept busy by it.
 
 Messages (both ways, over a SEQPACKET socket): one letter, then data for `marshal`. A launch may be larger than
 a packet, so it comes as a memory file, the first of the descriptors that its letter brings along.
 
-Started by `launcher.service.pool` under `python -I -S`. Launch path: see launcher/jail/syscalls.py.
+Forked by `launcher.service.shim.attempt`. Launch path: see launcher/jail/syscalls.py.
 """
 
 import gc
@@ -55,7 +55,7 @@ def main(parent: int, descriptor: int, run: "Callable[..., int]") -> "NoReturn":
     """Waits for a launch and carries it out; the process ends with its exit status.
 
     Args:
-        parent: process id of the service, whose end is this process's, too.
+        parent: process id of the shim, whose end is this process's, too.
         descriptor: of the socket.
         run: `launcher.verbs.run.supervised`.
     """
@@ -102,7 +102,7 @@ def _waited(channel: "_socket.socket") -> "tuple[list[int], Early | None]":
         elif data == LAUNCH and len(descriptors) == 4:
             mounts.close()
             return descriptors, ahead
-        else:  # the service has no use for this process any more
+        else:  # the shim has no use for this process any more
             os._exit(0)
 
 
@@ -121,7 +121,7 @@ def _prepared(recipe: "Recipe | None") -> "Early | None":
 
 
 def _received(channel: "_socket.socket") -> tuple[bytes, list[int]]:
-    """A message, with the descriptors that came along; b"" when the service has closed its end."""
+    """A message, with the descriptors that came along; b"" when the shim has closed its end."""
     import _socket
 
     data, ancillary, _, _ = channel.recvmsg(_MOST_MESSAGE, _socket.CMSG_SPACE(4 * 4), _socket.MSG_CMSG_CLOEXEC)
@@ -175,9 +175,13 @@ def _run(launch: "dict[str, Any]", channel: "_socket.socket", run: "Callable[...
         try:
             channel.send(letter + marshal.dumps(data))
         except OSError:
-            return  # the service has gone, and with it, in a moment, this process
+            return  # the shim has gone, and with it, in a moment, this process
+
+    started = False
 
     def observer(what: str, data: object) -> None:
+        nonlocal started
+        started = started or what == "started"
         if what == "jailed":
             _tell_recipe(data, ahead, send)
             return
@@ -193,7 +197,8 @@ def _run(launch: "dict[str, Any]", channel: "_socket.socket", run: "Callable[...
     except Refusal as error:
         refusal = error
     except Exception as error:
-        refusal = init.failure("the session could not be started", error)
+        what = "ended, but not all that belongs to its end could be done" if started else "could not be started"
+        refusal = init.failure(f"the session {what}", error)
     finally:
         if ahead is not None:
             ahead.discard()

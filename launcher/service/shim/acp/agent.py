@@ -3,9 +3,11 @@
 import logging
 from typing import Protocol
 
-from launcher.service.acp.hub import Client, Hub
-from launcher.service.running import Live
-from launcher.service.streams import STDOUT, Piece
+from launcher.service.frames import END, ERRORS, HELLO, INPUT, MOST_FRAME, OUTPUT
+from launcher.service.shim.acp import hub
+from launcher.service.shim.clients import Client, Host
+from launcher.service.shim.streams import STDOUT, Piece, Streams
+from policy.errors import Refusal
 
 log = logging.getLogger("paddock.service.acp")
 
@@ -47,7 +49,7 @@ class Lines:
             self._rest += piece
 
 
-class Editor(Client, Protocol):
+class Editor(hub.Client, Protocol):
     """A client that is attached to the session."""
 
     def errors(self, data: bytes) -> None:
@@ -62,13 +64,13 @@ class Editor(Client, Protocol):
 class AgentSide:
     """Of one session, from the first client on to the session's end."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, streams: Streams) -> None:
         """Takes the session's standard input for itself, and all of its output, what was kept included."""
-        self.hub = Hub(live.streams.write)
+        self.hub = hub.Hub(streams.write)
         self._editors: list[Editor] = []
         self._lines = Lines()
-        live.streams.writer = self
-        live.streams.subscribe(self, 0)
+        streams.writer = self
+        streams.subscribe(self, 0)
 
     def attach(self, editor: Editor, *, take: bool) -> None:
         """A client comes."""
@@ -95,8 +97,47 @@ class AgentSide:
             editor.over()
 
 
-def side_of(live: Live) -> AgentSide:
-    """The one agent side of a session, made for its first client."""
-    if not isinstance(live.streams.writer, AgentSide):
-        return AgentSide(live)
-    return live.streams.writer
+class EditorClient(Client):
+    """An editor's connection: ``mode=acp`` of the attach stream (`launcher.service.shim.clients`)."""
+
+    high_water = 4 << 20
+
+    def __init__(self, host: Host, side: AgentSide, *, take: bool) -> None:
+        """Args: the session; its agent's side; whether it becomes the one that writes."""
+        super().__init__(host)
+        self._side = side
+        self._takes = take
+        self._lines = Lines()
+
+    def join(self) -> None:
+        """Becomes one of the agent's editors, and says hello."""
+        self._side.attach(self, take=self._takes)
+        writer = self._side.hub.writer is self
+        self.send_json(HELLO, {"session": self.host.name, "mode": "acp", "writer": writer})
+
+    def send(self, line: bytes) -> None:
+        """Passes a line of the agent's on, in as many frames as it takes."""
+        for at in range(0, len(line), MOST_FRAME):
+            self.send_frame(OUTPUT, line[at : at + MOST_FRAME])
+
+    def errors(self, data: bytes) -> None:
+        """Passes on what the agent says on standard error."""
+        self.send_frame(ERRORS, data)
+
+    def frame_received(self, kind: bytes, payload: bytes) -> None:
+        """Takes a frame of the editor's.
+
+        Raises:
+            Refusal: request-invalid.
+        """
+        if kind == INPUT:
+            for line in self._lines.feed(payload):
+                self._side.hub.from_client(self, line)
+        elif kind == END:
+            self.hang_up()
+        else:
+            raise Refusal("request-invalid", "this is no frame of an editor's stream")
+
+    def leave(self) -> None:
+        """The agent stays."""
+        self._side.detach(self)

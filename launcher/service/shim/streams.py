@@ -5,20 +5,29 @@ go on where it was. A client that does not read holds the session's output back,
 when it does so for too long.
 """
 
-import asyncio
 import fcntl
+import functools
 import os
 import struct
 import termios
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from launcher.egress import loop as loops
+from launcher.egress.loop import Signal
 from launcher.service.logs import LogWriter
-from launcher.service.models import Input
 
 STDOUT, STDERR = "stdout", "stderr"
+PIPE, TERMINAL = "pipe", "terminal"
+"""Of `launcher.service.models.Input`."""
+
 _PIECE = 64 << 10
+_BURST = 0.25
+"""Seconds of processor time for output that nobody looks at, before its command is held back: some megabytes."""
+_PACE = 0.03
+"""Share of a processor that such output gets then. One command that prints without end must not slow down others."""
 MOST_INPUT = 4 << 20
 """Bytes for standard input that wait for the command to read them."""
 
@@ -58,16 +67,20 @@ class Streams:
         self._stdin = -1
         self._input = bytearray()
         self._input_ended = False
+        self._when_taken: list[Callable[[], None]] = []
         self._deaf = False
         self._terminal = False
         self._window = (24, 80)
         self._holders: set[object] = set()
-        self._drained = asyncio.Event()
+        self._budget = _BURST
+        self._spent_at = time.monotonic()
+        self._hurries = False
+        self._drained = Signal()
         self._drained.set()
         self._over = False
         self.writer: object | None = None
 
-    def open(self, stdin: Input) -> tuple[int, int, int]:
+    def open(self, stdin: str) -> tuple[int, int, int]:
         """Makes the pipes, or the terminal, of one attempt; returns the ends for the session, which the caller closes.
 
         Args:
@@ -78,15 +91,15 @@ class Streams:
         """
         fds: list[int] = []
         try:
-            if stdin is Input.TERMINAL:
+            if stdin == TERMINAL:
                 self._open_terminal(fds)
-            elif stdin is Input.PIPE:
+            elif stdin == PIPE:
                 theirs, self._stdin = os.pipe()
                 fds.append(theirs)
                 os.set_blocking(self._stdin, False)
             else:
                 fds.append(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
-            for stream in (STDOUT, STDERR) if stdin is not Input.TERMINAL else ():
+            for stream in (STDOUT, STDERR) if stdin != TERMINAL else ():
                 ours, theirs = os.pipe()
                 os.set_blocking(ours, False)
                 self._readers[ours] = stream
@@ -96,7 +109,8 @@ class Streams:
                 os.close(fd)
             self._close_all()
             raise
-        self._drained.clear()
+        self._drained = Signal()
+        self._hurries = False
         if not self._holders:
             self._listen()
         self._deaf = False
@@ -134,6 +148,7 @@ class Streams:
 
     def subscribe(self, subscriber: Subscriber, offset: int | None) -> None:
         """Attaches somebody, who gets the kept output from `offset` on (None: none of it) at once."""
+        self.hold(_PACE, held=False)
         begin = self.offset if offset is None else offset
         for piece in self._kept:
             end = piece.offset + len(piece.data)
@@ -162,15 +177,15 @@ class Streams:
 
     async def drained(self) -> None:
         """Waits until both pipes of the present attempt have ended."""
-        await self._drained.wait()
+        await self._drained
 
     def _listen(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop = loops.running()
         for fd in self._readers:
-            loop.add_reader(fd, self._read, fd)
+            loop.add_reader(fd, functools.partial(self._read, fd))
 
     def _deafen(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop = loops.running()
         for fd in self._readers:
             loop.remove_reader(fd)
 
@@ -182,13 +197,34 @@ class Streams:
         except OSError:
             data = b""
         if not data:
-            asyncio.get_running_loop().remove_reader(fd)
+            loops.running().remove_reader(fd)
             del self._readers[fd]
             os.close(fd)
             if not self._readers:
                 self._drained.set()
             return
+        begun = time.process_time()
         self._take(Piece(self.offset, self._readers[fd], data))
+        self._pace(time.process_time() - begun)
+
+    def hurry(self) -> None:
+        """What comes now is the last of an attempt: it is taken as fast as it comes."""
+        self._hurries = True
+        self.hold(_PACE, held=False)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether output waits, because a client does not read."""
+        return bool(self._holders)
+
+    def _pace(self, spent: float) -> None:
+        """Holds output back that nobody looks at, once it has taken more of the processor than it gets."""
+        now = time.monotonic()
+        self._budget = min(_BURST, self._budget + _PACE * (now - self._spent_at)) - spent
+        self._spent_at = now
+        if self._budget < 0 and not self._subscribers and not self._hurries:
+            self.hold(_PACE, held=True)
+            loops.running().call_later(-self._budget / _PACE, lambda: self.hold(_PACE, held=False))
 
     def _take(self, piece: Piece) -> None:
         self.offset += len(piece.data)
@@ -213,17 +249,35 @@ class Streams:
         """Whether the present attempt has a standard input that is open."""
         return self._stdin != -1
 
-    def write(self, data: bytes) -> bool:
-        """Sends input, to the next attempt when there is none now; False when too much is waiting already.
+    def write(self, data: bytes, *, bounded: bool = True) -> bool:
+        """Sends input, to the next attempt when there is none now.
 
         Input behind its end, or for a command that has closed its own, goes nowhere.
+
+        Args:
+            data: it.
+            bounded: take nothing when too much is waiting already; else the caller sends no more until `when_taken`.
+
+        Returns:
+            Whether it was taken.
         """
-        if self._input and len(self._input) + len(data) > MOST_INPUT:  # one piece alone may be longer
+        if bounded and self._input and len(self._input) + len(data) > MOST_INPUT:  # one piece alone may be longer
             return False
         if not self._input_ended and not self._deaf:
             self._input += data
             self._push()
         return True
+
+    def when_taken(self, callback: Callable[[], None]) -> None:
+        """Has `callback` called once most of the waiting input has been taken."""
+        self._when_taken.append(callback)
+        self._push()
+
+    def _taken(self) -> None:
+        if len(self._input) <= MOST_INPUT // 2:
+            callbacks, self._when_taken = self._when_taken, []
+            for callback in callbacks:
+                callback()
 
     def end_input(self) -> None:
         """Closes standard input, behind what was sent. At a terminal that is Ctrl-D (termios(3), VEOF)."""
@@ -236,27 +290,30 @@ class Streams:
     def _push(self) -> None:
         if self._stdin == -1:
             return
-        loop = asyncio.get_running_loop()
+        loop = loops.running()
         try:
             while self._input:
                 del self._input[: os.write(self._stdin, self._input[:_PIECE])]
         except BlockingIOError:
             loop.add_writer(self._stdin, self._push)
+            self._taken()
             return
         except OSError:  # it has closed its end, or has ended
             self._close_input()
             self._deaf = True
             return
         loop.remove_writer(self._stdin)
+        self._taken()
         if self._input_ended:
             self._close_input()
 
     def _close_input(self) -> None:
         if self._stdin != -1:
-            asyncio.get_running_loop().remove_writer(self._stdin)
+            loops.running().remove_writer(self._stdin)
             os.close(self._stdin)
             self._stdin = -1
         self._input.clear()
+        self._taken()
 
     # Ends
 
@@ -278,7 +335,7 @@ class Streams:
 
     def _close_all(self) -> None:
         self._close_input()
-        loop = asyncio.get_running_loop()
+        loop = loops.running()
         for fd in self._readers:
             loop.remove_reader(fd)
             os.close(fd)

@@ -1,0 +1,1 @@
+"""The process that a supervised session belongs to: its launcher, streams, log and clients."""

@@ -1,0 +1,414 @@
+"""One attempt at a session: a launcher process, from the hand-over of its launch to the end of its last process."""
+
+import marshal
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from launcher.egress import loop as loops
+from launcher.jail import syscalls
+from launcher.jail.processes import is_below
+from launcher.service.shim import helper as letters
+from launcher.service.shim.streams import TERMINAL, Streams
+from policy.errors import Refusal
+
+SENDABLE = {
+    name: getattr(signal, name)
+    for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGKILL")
+}
+"""Signals that a session can be sent. The launcher passes them on to its command; SIGKILL ends the jail."""
+
+_DRAIN_SECONDS = 2.0
+_UNFORESEEN = ("launch-failed", "internal-error")
+"""Of `launcher.jail.init.failure`."""
+_LARGEST = 1 << 18
+
+
+class Event:
+    """Something that happens once, for which many tasks can wait."""
+
+    def __init__(self) -> None:
+        """It has not happened."""
+        self.happened = False
+        self._waiting: list[Callable[[], None]] = []
+
+    def set(self) -> None:
+        """It has happened."""
+        self.happened = True
+        for each in tuple(self._waiting):
+            each()
+
+    def also(self, callback: Callable[[], None]) -> None:
+        """Has `callback` called when it happens, at once if it has."""
+        self._waiting.append(callback)
+        if self.happened:
+            callback()
+
+    async def within(self, seconds: float | None = None) -> bool:
+        """Waits for it, at most so long; whether it has happened."""
+        if self.happened:
+            return True
+        waiting = loops.Signal()
+        self._waiting.append(waiting.set)
+        try:
+            if seconds is None:
+                await waiting
+            else:
+                with loops.Timeout(seconds):
+                    await waiting
+        except TimeoutError:
+            return self.happened
+        finally:
+            self._waiting.remove(waiting.set)
+        return True
+
+
+class Launcher:
+    """A warm launcher process (`launcher.service.shim.helper`), which this process has forked. Used once.
+
+    Attributes:
+        pid: its process id; it leads a session (setsid(2)) of that number.
+    """
+
+    def __init__(self, run: Callable[..., int], group: str) -> None:
+        """Forks it.
+
+        Args:
+            run: `launcher.verbs.run.supervised`.
+            group: its control group, made if need be; "" for none.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        own = os.getpid()
+        self.group = _made(group)
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                _become(own, theirs.fileno(), run)
+            finally:
+                os._exit(125)
+        theirs.close()
+        ours.setblocking(False)
+        self.channel = ours
+        self.pidfd = os.pidfd_open(self.pid)
+        self._code: int | None = None
+        if self.group:
+            _enter(self.group, self.pid)
+
+    def launch(self, launch: dict[str, Any], streams: tuple[int, int, int]) -> None:
+        """Hands over the one launch.
+
+        Args:
+            launch: words, environment, directory, umask, open_files, terminal; see `letters.main`.
+            streams: what becomes its standard input, output and error; they stay the caller's here.
+
+        Raises:
+            OSError: it has ended.
+        """
+        memory = os.memfd_create("launch", os.MFD_CLOEXEC)
+        try:
+            content = memoryview(marshal.dumps(launch))
+            while content:
+                content = content[os.write(memory, content) :]
+            os.lseek(memory, 0, os.SEEK_SET)
+            socket.send_fds(self.channel, [letters.LAUNCH], [memory, *streams])
+        finally:
+            os.close(memory)
+
+    def prepare(self, recipe: bytes) -> None:
+        """Has it make a jail ahead. One that takes no message, or has ended, is found so when it is needed."""
+        try:
+            self.channel.send(letters.PREPARE + recipe)
+        except OSError:
+            return
+
+    def messages(self) -> list[tuple[bytes, Any]]:
+        """What it has said since the last call: (letter, data)."""
+        found: list[tuple[bytes, Any]] = []
+        while True:
+            try:
+                packet = self.channel.recv(_LARGEST)
+            except (BlockingIOError, ConnectionResetError):
+                return found
+            if not packet:
+                return found
+            found.append((packet[:1], marshal.loads(packet[1:])))
+
+    def ended(self) -> int | None:
+        """Its exit status, negative for a signal; None while it runs."""
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._code = os.waitstatus_to_exitcode(status)
+        return self._code
+
+    def signal(self, number: int, *, group: bool = False) -> None:
+        """Signals the process, or its process group, which it leads from the launch on; unless it has ended."""
+        if self.ended() is not None:
+            return
+        if group:
+            try:
+                os.killpg(self.pid, number)
+                return
+            except ProcessLookupError:
+                pass  # before the launch it is alone
+        os.kill(self.pid, number)
+
+    def close(self) -> None:
+        """Lets go of it: one that has not ended is ended, what is left of its control group too."""
+        self.channel.close()
+        os.close(self.pidfd)
+        if self.ended() is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        if self.group:
+            _write(self.group, "cgroup.kill", "1")
+            _removed(self.group)
+
+
+def _become(parent: int, channel: int, run: Callable[..., int]) -> None:
+    """Turns the child of a fork into a launcher: nothing of the shim's stays open in it."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.closerange(3, channel)
+    os.closerange(channel + 1, 1 << 20)
+    letters.main(parent, channel, run)
+
+
+def _made(group: str) -> str:
+    if group:
+        try:
+            os.mkdir(group, 0o755)
+        except FileExistsError:
+            return group
+        except OSError:
+            return ""  # its processes are ended by other means, too
+    return group
+
+
+def _enter(group: str, pid: int) -> None:
+    _write(group, "cgroup.procs", str(pid))
+
+
+def _write(group: str, name: str, text: str) -> None:
+    try:
+        fd = os.open(f"{group}/{name}", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, text.encode())
+        finally:
+            os.close(fd)
+    except OSError:
+        return  # the group has gone, or the kernel is older than the file: other means follow
+
+
+def _removed(group: str) -> None:
+    deadline = time.monotonic() + _DRAIN_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            os.rmdir(group)
+            return
+        except FileNotFoundError:
+            return
+        except OSError:
+            time.sleep(0.002)  # ended processes leave a moment after they were waited for
+
+
+class Attempt:
+    """A launcher that was handed its launch.
+
+    Attributes:
+        launcher: it.
+        about: what it said of the session, as soon as it did: directory, worktree and so on.
+        jail: process id of the jail's first process; 0 before there is one.
+        spawn_seconds: from the hand-over to the execution of the command; None before.
+        ahead: its jail was made ahead (`launcher.session.early`).
+        begun: the command is executed, or will never be.
+        ended: the launcher has ended.
+    """
+
+    def __init__(
+        self, launcher: Launcher, streams: Streams, placed: Callable[[], None], learned: Callable[[bytes], None]
+    ) -> None:
+        """Prepares; `launch` begins.
+
+        Args:
+            launcher: a warm one.
+            streams: the session's.
+            placed: called when `about` is known, before anything can be committed.
+            learned: told what could have been made ahead, in marshal's format.
+        """
+        self.launcher = launcher
+        self.about: tuple[str, ...] = ()
+        self.jail = 0
+        self.spawn_seconds: float | None = None
+        self.ahead = False
+        self.begun = Event()
+        self.ended = Event()
+        self._placed = placed
+        self._learned = learned
+        self._streams = streams
+        self._handed = 0.0
+        self._end: tuple[Any, ...] | None = None
+        self._refusal: dict[str, Any] | None = None
+
+    def launch(self, launch: dict[str, Any], stdin: str) -> None:
+        """Hands the launch over and begins to listen.
+
+        Raises:
+            OSError: no pipes, or the launcher has ended.
+        """
+        fds = self._streams.open(stdin)
+        self._handed = time.monotonic()
+        try:
+            self.launcher.launch({**launch, "terminal": stdin == TERMINAL}, fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+        loop = loops.running()
+        loop.add_reader(self.launcher.channel.fileno(), self._hear)
+        loop.add_reader(self.launcher.pidfd, self._over)
+
+    def _hear(self) -> None:
+        for letter, data in self.launcher.messages():
+            if letter == letters.SESSION:
+                self.about = data
+                self._placed()
+            elif letter == letters.JAIL:
+                self.jail = data
+            elif letter == letters.STARTED:
+                self.spawn_seconds = data[0] - self._handed  # not when this loop came to hear of it
+                self.ahead = data[1]
+                self.begun.set()
+            elif letter == letters.ENDED:
+                self._end = data
+            elif letter == letters.REFUSED:
+                self._refusal = data
+            elif letter == letters.RECIPE:
+                self._learned(marshal.dumps(data))
+
+    def _over(self) -> None:
+        if self.launcher.ended() is None:
+            return
+        self._hear()
+        loop = loops.running()
+        loop.remove_reader(self.launcher.channel.fileno())
+        loop.remove_reader(self.launcher.pidfd)
+        self.begun.set()
+        self.ended.set()
+
+    async def finish(self) -> None:
+        """For after `ended`: takes the last output, ends what may have escaped, gives everything back."""
+        if self.launcher.group:
+            _write(self.launcher.group, "cgroup.kill", "1")  # nothing of a session outlives its launcher
+        self._streams.hurry()
+        while True:
+            try:
+                with loops.Timeout(_DRAIN_SECONDS):
+                    await self._streams.drained()
+                break
+            except TimeoutError:
+                if not self._streams.is_held:  # a client that does not read is let go in a while
+                    self._streams.log.note("a process of the ended session holds its output open")
+                    break
+        self._streams.finish_attempt()
+        self.launcher.close()
+
+    def outcome(self, stopped: str | None) -> dict[str, Any]:
+        """How it ended: the fields of `launcher.service.models.Outcome`.
+
+        Args:
+            stopped: why somebody has asked for its end, None when nobody has.
+        """
+        code = self.launcher.ended()
+        status, limit, denials, harvest, handoff, notes = self._end or (None, "", 0, None, (), ())
+        if status is None and code is not None:
+            status = code if code >= 0 else 128 - code
+        refusal = self._refusal
+        if refusal is not None and self._end is not None and refusal["errorType"] in _UNFORESEEN:
+            # The command itself has come to its end. What could not be done after it, the service does.
+            harvest, refusal = harvest or refusal, None
+        name = None
+        if status is not None and status > 128:
+            name = next((each.name for each in signal.Signals if each == status - 128), None)
+        if stopped is not None:
+            reason = stopped
+        elif refusal is not None:
+            reason, name = "refused", None
+        elif limit and status == 128 + signal.SIGKILL:  # else it has outlived what the kernel ended for memory
+            reason = "limit"
+        elif code is not None and code < 0 and self._end is None:
+            reason = "lost"  # the launcher itself was killed
+        else:
+            reason = "signalled" if name else "exited"
+        return {
+            "reason": reason, "status": status, "signal": name, "limit": limit or None, "denials": denials,
+            "refusal": refusal, "harvest": harvest, "handoff": handoff, "notes": notes,
+        }  # fmt: skip
+
+    def send(self, number: int, *, group: bool = False) -> None:
+        """Sends a signal: to the launcher, which passes it on; SIGKILL to the jail, so that its launcher ends well.
+
+        Args:
+            number: the signal.
+            group: to the launcher's process group, in which the command and what it has started are, too; the
+                launcher and its init know such a signal, and do not send it twice (`launcher.jail.init`).
+        """
+        if number == signal.SIGKILL:
+            self.kill_jail()
+        else:
+            self.launcher.signal(number, group=group)
+
+    def kill_jail(self) -> None:
+        """Ends everything in the jail; the launcher then harvests and ends. Without a jail the launcher is ended."""
+        if not self.jail:
+            self.launcher.signal(signal.SIGKILL)
+            return
+        group = self.launcher.group
+        if group:
+            _write(group, "cgroup.freeze", "1")  # nothing starts anything between the looking and the killing
+        try:
+            for pid in (self.jail, *_processes(group)):
+                if is_below(pid, self.jail):
+                    _kill(pid, self.launcher.pid)
+        finally:
+            if group:
+                _write(group, "cgroup.freeze", "0")
+
+
+def _processes(group: str) -> list[int]:
+    try:
+        with open(f"{group}/cgroup.procs", "rb") as file:
+            return [int(line) for line in file.read().split()] if group else []
+    except OSError:
+        return []
+
+
+def _kill(pid: int, launcher: int) -> None:
+    """SIGKILL for a process of the launcher's; one whose number has gone to somebody else is left alone."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        if is_below(pid, launcher):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(pidfd)
+
+
+def unstartable(error: OSError) -> Refusal:
+    """There are no processes, descriptors or terminals left."""
+    context, hint = syscalls.explained(error, "the machine is short of something")
+    return Refusal("session-unstartable", "no process for the session can be started", context=context, hint=hint)
+
+
+def failure(error: Exception) -> Refusal:
+    """Something that nobody foresaw."""
+    return Refusal("internal-error", "the session could not be carried out", context=repr(error),
+                   hint="this is a fault of Paddock; the service's log has more")  # fmt: skip

@@ -1,0 +1,287 @@
+"""Full disks: nothing is lost, nothing is stuck, and all of it works again when there is room.
+
+Each case has a small file system of its own, in a mount namespace of its own, for Paddock's state, for the repository
+with its worktrees, or for both.
+"""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.jail import syscalls
+from tests.support import forked, paddock
+from tests.support.features import need
+from tests.support.identity import Who
+from tests.support.install import Installed
+from tests.support.paddock import Paddock
+from tests.support.served import PATIENCE, Served
+
+COMMIT = "git -c user.name=A -c user.email=a@b.c commit -q --allow-empty -m"
+DISKS = ("state", "repository", "both")
+
+
+class Disk:
+    """A small file system."""
+
+    def __init__(self, where: Path, who: Who) -> None:
+        where.mkdir(parents=True, exist_ok=True)
+        syscalls.mount("tmpfs", str(where), "tmpfs", syscalls.MS_NOSUID, "size=24m,mode=755")
+        os.chown(where, who.uid, who.gid)
+        self._filler = where / ".filler"
+
+    def fill(self) -> None:
+        """Leaves no room for anything."""
+        with open(self._filler, "ab", buffering=0) as file:
+            for size in (1 << 20, 4_096, 1):
+                with contextlib.suppress(OSError):
+                    while True:
+                        file.write(b"x" * size)
+
+    def empty(self) -> None:
+        """Makes room again."""
+        self._filler.unlink(missing_ok=True)
+
+
+class Scene:
+    """A repository, Paddock's state, and the disks that they lie on."""
+
+    def __init__(self, who: Who, installed: Installed, place: Path, which: str) -> None:
+        self.disks = []
+        if which in ("state", "both"):
+            self.disks.append(Disk(who.home / ".local/state/paddock", who))
+            for path in (who.home / ".local", who.home / ".local/state"):
+                os.chown(path, who.uid, who.gid)
+            os.chmod(who.home / ".local/state/paddock", 0o700)
+        if which in ("repository", "both"):
+            self.disks.append(Disk(place / "here", who))
+        else:
+            (place / "here").mkdir()
+            who.give(place / "here")
+        self.made: Paddock = paddock.make(who, installed, place / "here")
+        runtime = place / "runtime"
+        runtime.mkdir(mode=0o700)
+        who.give(runtime)
+        self.service = Served(self.made, runtime)
+
+    def fill(self) -> None:
+        """No room anywhere."""
+        for disk in self.disks:
+            disk.fill()
+
+    def empty(self) -> None:
+        """Room everywhere."""
+        for disk in self.disks:
+            disk.empty()
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[Served]:
+        """The service, with little patience."""
+        self.service.settings(helpers=1, stdin_seconds=0.2, term_seconds=0.5, harvest_seconds=0.5)
+        self.service.start()
+        try:
+            yield self.service
+        finally:
+            self.empty()
+            assert self.service.end() == 0
+
+    def log_of(self, branch: str) -> list[str]:
+        """Subjects of a branch's commits."""
+        return self.made.who.run(["git", "log", "--format=%s", branch], cwd=self.made.main).stdout.splitlines()
+
+    def check(self) -> None:
+        """Nothing is broken, nothing half made."""
+        ended = self.made.who.run(["git", "fsck", "--connectivity-only"], cwd=self.made.main)
+        assert ended.returncode == 0, ended.stderr
+        locks = [str(path) for path in self.made.main.rglob("*.lock")]
+        assert not locks
+        assert self.made.left() == []
+
+
+def until(condition: Callable[[], object], what: object = "") -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+@pytest.fixture(params=DISKS)
+def play(request: pytest.FixtureRequest, who: Who, installed: Installed, place: Path) -> Callable[..., None]:
+    """Runs a scene on small disks, in a process with mounts of its own."""
+    need("userns")
+    if os.geteuid() != 0:
+        pytest.fail("only root may mount")
+
+    def act(body: Callable[[Scene], None]) -> None:
+        def inside() -> None:
+            syscalls.unshare(syscalls.CLONE_NEWNS)
+            syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
+            body(Scene(who, installed, place, request.param))
+
+        forked.run(inside)
+
+    return act
+
+
+def test_a_service_whose_disk_is_full(play: Callable[..., None]) -> None:
+    """What lives can be seen, signalled and stopped; what is asked for is refused with a reason; later all works."""
+
+    def body(scene: Scene) -> None:
+        with scene.serving() as service:
+            script = f"{COMMIT} before; trap 'echo caught' USR1; echo ready; while :; do sleep 0.05; done"
+            for name in ("one", "two"):
+                service.create("bash", "-c", script, name=name)
+                until(lambda name=name: "ready" in service.log(name))  # type: ignore[misc]
+            scene.fill()
+            answer = service.post("/v1/sessions?wait=60", {"command": ["true"], "directory": str(scene.made.worktree)})
+            if answer.status == 201:  # the disk of the repository alone: the session itself says what it lacks
+                assert answer.json["state"] in ("running", "ended", "failed"), answer.json
+            else:
+                assert answer.status in (422, 503), answer.raw
+                assert {"errorType", "message", "hint"} <= answer.json.keys()
+            assert service.get("/v1/health").status == 200
+            assert service.get("/v1/sessions").status == 200
+            assert service.cli("ps").returncode == 0
+            assert service.post("/v1/sessions/one/signal", {"signal": "SIGUSR1"}).status == 204
+            found = service.post("/v1/sessions/one/stop", {"wait": PATIENCE}).json
+            assert found["outcome"]["reason"] == "stopped", found
+            assert found["state"] in ("ended", "unharvested"), found
+            service.kill()
+            scene.empty()
+            service.start()
+            found = service.get("/v1/sessions/two").json
+            assert found["state"] == "running", found
+            until(lambda: service.get("/v1/sessions/one").json["state"] == "ended", service.said.read_text()[-2000:])
+            service.post("/v1/sessions/two/stop", {"wait": PATIENCE})
+            until(lambda: "before" in scene.log_of("one"), service.said.read_text()[-2000:])
+            assert service.create("true", name="after", wait=0)["state"]
+            assert service.over("after")["outcome"]["status"] == 0
+        scene.check()
+
+    play(body)
+
+
+def test_a_session_that_ends_while_the_disk_is_full(play: Callable[..., None]) -> None:
+    """It is over, with its own status; its commits come home, by the service alone, when there is room."""
+
+    def body(scene: Scene) -> None:
+        with scene.serving() as service:
+            script = f"{COMMIT} made; echo ready; read x; for i in $(seq 3000); do echo line $i; done; exit 3"
+            service.create("bash", "-c", script, name="ends", stdin="pipe")
+            until(lambda: "ready" in service.log("ends"))
+            scene.fill()
+            ended = service.cli("attach", "ends", stdin="go\n")
+            assert ended.returncode == 3, ended.stderr
+            assert "line 3000" in ended.stdout
+            found = service.get(f"/v1/sessions/ends?wait={PATIENCE:g}").json
+            assert found["outcome"]["status"] == 3, found
+            scene.empty()
+            until(lambda: scene.log_of("one")[:1] == ["made"], service.said.read_text()[-2000:])
+            until(lambda: service.get("/v1/sessions/ends").json["state"] == "failed")
+        scene.check()
+
+    play(body)
+
+
+def test_a_plain_run_and_a_merge_on_a_full_disk(play: Callable[..., None]) -> None:
+    """The command's status is its own; harvest and merge are refused as a whole, and done when there is room."""
+
+    def body(scene: Scene) -> None:
+        made = scene.made
+        ended = made.run("--", "sh", "-c", f"{COMMIT} first; echo content > new; git add new; {COMMIT} second")
+        assert ended.returncode == 0, ended.stderr
+        assert scene.log_of("one")[:2] == ["second", "first"]
+        scene.fill()
+        merged = made.call("merge", "--into", "main", "one", cwd=made.main)
+        said = merged.stderr
+        if merged.returncode == 0:  # there was room enough for so little
+            assert scene.log_of("main")[0] == "second"
+        else:
+            assert paddock.said(said).reference, said
+            assert scene.log_of("main") == ["main: First."]
+        assert not list(made.main.glob(".git/*.lock"))
+        assert made.who.run(["git", "status", "--porcelain"], cwd=made.main).stdout == ""
+        scene.empty()
+        merged = made.call("merge", "--resume", cwd=made.main)
+        merged = made.call("merge", "--into", "main", "one", cwd=made.main)
+        assert merged.returncode == 0, merged.stderr
+        assert "second" in scene.log_of("main")
+        scene.check()
+
+    play(body)
+
+
+@pytest.mark.parametrize("phase", ["begin", "agents", "end"])
+def test_a_ticket_run_on_a_full_disk(play: Callable[..., None], phase: str) -> None:
+    """It comes to an end, or goes on, and loses nothing that its agents have done; resumed, it merges everything."""
+
+    def body(scene: Scene) -> None:
+        with scene.serving() as service:
+            made = scene.made
+            tickets = [
+                {"ticket": f"T-{number}", "command": ["sh", "-c", f"{COMMIT} by-{number}; sleep 1"]}
+                for number in range(2)
+            ]
+            environment = made.who.environment(service.env)
+            body = {"repository": str(made.main), "tickets": tickets, "environment": environment, "name": "run"}
+            if phase == "begin":
+                scene.fill()
+            answer = service.post("/v1/ticket-runs?wait=0", body)
+            if answer.status == 201:
+
+                def sessions(state: str) -> int:
+                    return len(service.get(f"/v1/sessions?state={state}").json["sessions"])
+
+                if phase == "agents":
+                    until(lambda: sessions("running") == 2)
+                    scene.fill()
+                if phase == "end":
+                    until(lambda: sessions("ended") + sessions("unharvested"))
+                    scene.fill()
+                until(lambda: service.get("/v1/ticket-runs/run").json["ended"] is not None)
+            else:
+                assert phase == "begin"
+                assert answer.json["errorType"] in ("database-full", "database-unusable", "state-unusable"), answer.json
+            scene.empty()
+            if answer.status != 201:
+                answer = service.post("/v1/ticket-runs?wait=0", body)
+                assert answer.status == 201, answer.json
+            known = service.get("/v1/ticket-runs/run?wait=60").json
+            if known["state"] != "ended":
+                resumed = service.post("/v1/ticket-runs/run/resume?wait=60", {"environment": environment})
+                assert resumed.status == 200, resumed.json
+                known = service.get("/v1/ticket-runs/run?wait=60").json
+            assert known["state"] == "ended", known
+            assert {"by-0", "by-1"} <= set(scene.log_of("main")), known
+        scene.check()
+
+    play(body)
+
+
+def test_nothing_is_left_of_a_run_that_the_disk_had_no_room_for(play: Callable[..., None]) -> None:
+    """One clear refusal before anything was started, or the command runs; a harvest that had no room is made up for."""
+
+    def body(scene: Scene) -> None:
+        made = scene.made
+        assert made.run("--", "true").returncode == 0
+        scene.fill()
+        ended = made.run("--", "true")
+        assert ended.returncode == 0 or paddock.said(ended.stderr).reference, ended
+        scene.empty()
+        script = f"{COMMIT} made; touch {made.worktree}/full; sleep 1"
+        with made.who.start(made.words("run", "--", "sh", "-c", script), cwd=made.worktree) as run:
+            until((made.worktree / "full").exists)
+            scene.fill()
+            assert run.wait(PATIENCE) == 0
+        scene.empty()
+        ended = made.call("worktree", "harvest", "--json")
+        assert ended.returncode == 0, ended.stderr
+        assert json.loads(ended.stdout)
+        assert scene.log_of("one")[:1] == ["made"]
+        scene.check()
+
+    play(body)

@@ -1,0 +1,369 @@
+"""Sessions outlive their service: killed, restarted, upgraded, its database damaged; streams stay whole meanwhile."""
+
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.test_service_attach import Client, output
+from tests.support import paddock, served
+from tests.support.identity import Who
+from tests.support.install import Installed
+from tests.support.served import PATIENCE, Served, alive
+
+ROUNDS = int(os.environ.get("PADDOCK_RESTARTS", "3"))
+COPIES = int(os.environ.get("PADDOCK_COPIES", "1"))
+"""Of each kind of session."""
+
+COUNT = """
+until [ -e go ]; do sleep 0.02; done
+i=0
+while [ ! -e enough ]; do i=$((i+1)); echo line $i; [ $((i % 200)) -gt 0 ] || sleep 0.1; done
+echo end $i
+"""
+COMMIT = "git -c user.name=A -c user.email=a@b.c commit -q --allow-empty -m"
+
+
+@pytest.fixture
+def service(who: Who, installed: Installed, place: Path) -> Iterator[Served]:
+    """A service that the test starts; ended in order afterwards."""
+    made = served.prepare(paddock.make(who, installed, place))
+    made.settings(helpers=1, stdin_seconds=0.2, term_seconds=0.5, restart_seconds=0.2, harvest_seconds=0.5)
+    made.start()
+    try:
+        yield made
+    finally:
+        if made.process is not None and made.process.poll() is not None:
+            made.start()
+        made.end()
+
+
+def until(condition: Callable[[], object], seen: Callable[[], object] = lambda: "") -> None:
+    """Waits for something that is to happen; `seen` says what there is in its place."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, seen()
+        time.sleep(0.02)
+
+
+def killed(service: Served) -> None:
+    """Ends the service with SIGKILL, and starts another one."""
+    service.kill()
+    service.start()
+
+
+def restarted(service: Served) -> None:
+    """Ends the service as an operator does who keeps its sessions, and starts another one."""
+    os.kill(service.pid, signal.SIGUSR1)
+    assert service.end() == 0
+    service.start()
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+class Reader(threading.Thread):
+    """Reads a session's output to its end, over one connection."""
+
+    def __init__(self, service: Served, name: str) -> None:
+        super().__init__()
+        self.data = b""
+        self.frames: list[tuple[bytes, bytes]] = []
+        self._client = Client(service, name)
+        self.start()
+
+    def run(self) -> None:
+        with self._client as client:
+            self.frames = client.read(b"X")
+            self.data = output(self.frames)
+
+
+@pytest.mark.timeout(7_200)
+@pytest.mark.parametrize("again", [killed, restarted])
+def test_sessions_of_all_kinds_go_on(service: Served, again: Callable[[Served], None]) -> None:
+    """None ends, attached clients notice nothing, every byte and every move is there once."""
+    talking, idle, echoing, terminals = (
+        [f"{kind}{number}" for number in range(COPIES)] for kind in ("talks", "idle", "echoes", "terminal")
+    )
+    for name in talking:
+        service.create("sh", "-c", COUNT, name=name)
+    for name in idle:
+        service.create("sleep", "1000000", name=name)
+    for name in echoing:
+        service.create("cat", name=name, stdin="pipe")
+    for name in terminals:
+        service.create("sh", "-c", "stty -echo; echo ready; cat; echo over", name=name, stdin="terminal")
+        until(
+            lambda name=name: any("ready" in line for line in service.log(name)),  # type: ignore[misc]
+            lambda name=name: (service.get(f"/v1/sessions/{name}").raw, service.log(name)),  # type: ignore[misc]
+        )
+    service.post("/v1/sessions", {
+        "command": ["sh", "-c", "echo attempt; sleep 0.2; exit 3"], "directory": str(service.paddock.worktree),
+        "name": "fails", "restart": {"policy": "on-failure", "most": 1_000_000},
+    })  # fmt: skip
+    names = (*talking, *idle, *echoing, *terminals)
+    before = {name: service.get(f"/v1/sessions/{name}").json["pid"] for name in names}
+    readers = [Reader(service, name) for name in talking]
+    (service.paddock.worktree / "go").touch()
+    with ExitStack() as attached:
+        writers = [attached.enter_context(Client(service, name, "mode=write&offset=0")) for name in echoing]
+        for number in range(ROUNDS):
+            again(service)
+            found = {each["name"]: each for each in service.get("/v1/sessions?live=true").json["sessions"]}
+            assert {name: found[name]["pid"] for name in names} == before
+            assert {found[name]["state"] for name in names} == {"running"}
+            for writer in writers:
+                writer.send(b"I", b"%d\n" % number)
+            for writer in writers:
+                while b"%d\n" % number not in output(writer.read(b"O")):
+                    pass
+        until(
+            lambda: service.get("/v1/sessions/fails").json["attempt"] > 2,
+            lambda: (service.get("/v1/sessions/fails").raw, service.said.read_text()[-3_000:]),
+        )
+        fails = service.get("/v1/sessions/fails").json
+        (service.paddock.worktree / "enough").touch()
+        for writer in writers:
+            writer.send(b"Z")
+            assert json.loads(writer.read(b"X")[-1][1])["outcome"]["status"] == 0
+
+    for name, reader in zip(talking, readers, strict=True):
+        reader.join(PATIENCE)
+        assert not reader.is_alive()
+        lines = reader.data.decode().splitlines()
+        last = int(lines[-1].removeprefix("end "))
+        assert lines == [*(f"line {number}" for number in range(1, last + 1)), f"end {last}"]
+        assert json.loads(reader.frames[-1][1])["outcome"]["status"] == 0
+        assert service.over(name)["state"] == "ended"
+        assert service.log(name, "?tail=1") == [f"end {last}"]
+        moves = [move["after"] for move in service.get(f"/v1/sessions/{name}").json["transitions"]]
+        assert moves == ["starting", "running", "ended"]
+
+    attempts = [move["attempt"] for move in fails["transitions"] if move["after"] == "starting"]
+    assert attempts == list(range(1, len(attempts) + 1))
+
+    for name in terminals:
+        with Client(service, name, "mode=write&offset=0") as client:
+            client.send(b"I", b"still here\n\x04")
+            assert b"still here" in output(client.read(b"X"))
+
+
+def test_what_ends_without_a_service_is_known_to_the_next_one(service: Served) -> None:
+    """Its outcome, its log and its commits."""
+    script = f"{COMMIT} first; echo ready; while [ ! -e enough ]; do sleep 0.02; done; {COMMIT} second; exit 7"
+    service.create("sh", "-c", script, name="ends")
+    until(lambda: "ready" in service.log("ends"))
+    shim = parent(service.get("/v1/sessions/ends").json["pid"])
+    service.kill()
+    (service.paddock.worktree / "enough").touch()
+    until(lambda: not alive(shim))
+    service.start()
+    found = service.get("/v1/sessions/ends").json
+    assert (found["state"], found["outcome"]["status"]) == ("failed", 7)
+    assert [move["after"] for move in found["transitions"]] == ["starting", "running", "failed"]
+    assert found["outcome"]["harvest"]["state"] == "harvested"
+    shown = service.paddock.who.run(["git", "log", "-2", "--format=%s", "one"], cwd=service.paddock.main)
+    assert shown.stdout == "second\nfirst\n"
+    assert os.listdir(service.runtime / "paddock/sessions") == []
+
+
+@pytest.mark.parametrize("whom", ["launcher", "shim", "all"])
+def test_commits_of_a_session_whose_processes_are_killed(service: Served, whom: str) -> None:
+    """It is over, nothing of it lives on, and the service brings its commits home by itself."""
+    service.create("sh", "-c", f"{COMMIT} made; echo ready; setsid sleep 1000 & exec sleep 1000", name="dies")
+    until(lambda: "ready" in service.log("dies"))
+    found = service.get("/v1/sessions/dies").json
+    shim = parent(found["pid"])
+    everything = {process["pid"] for process in found["processes"]} | {shim}
+    if whom == "all":
+        service.kill()
+    os.kill(found["pid"] if whom == "launcher" else shim, signal.SIGKILL)
+    if whom == "all":
+        service.start()
+    found = service.over("dies")
+    assert (found["state"], found["outcome"]["reason"]) == ("failed" if whom == "launcher" else "lost", "lost")
+    until(lambda: not any(alive(pid) for pid in everything))
+    words = ["git", "log", "-1", "--format=%s", "one"]
+    until(lambda: service.paddock.who.run(words, cwd=service.paddock.main).stdout == "made\n")
+    assert service.create("true", name="after")["name"] == "after"
+    assert service.over("after")["outcome"]["status"] == 0
+
+
+def another(installed: Installed, place: Path) -> Installed:
+    """An installation whose directories a test may change; the files are those of the other one."""
+    prefix = place / "env"
+    shutil.copytree(installed.prefix, prefix, symlinks=True, copy_function=os.link)
+    (packages,) = prefix.glob("lib/python*/site-packages")
+    paddock = prefix / "bin/paddock"
+    script = paddock.read_text().replace(str(installed.prefix), str(prefix))
+    paddock.unlink()
+    paddock.write_text(script)
+    paddock.chmod(0o755)
+    return Installed(prefix, paddock, prefix / "bin/python3", packages, installed.wheel)
+
+
+def test_an_upgrade_takes_the_code_away(who: Who, installed: Installed, place: Path) -> None:
+    """The package is gone while sessions live, and another one is there later: they talk, and end as they would."""
+    (place / "own").mkdir()
+    own = another(installed, place / "own")
+    service = served.prepare(paddock.make(who, own, place))
+    service.settings(helpers=1, stdin_seconds=0.2, term_seconds=0.5, harvest_seconds=0.5)
+    service.start()
+    try:
+        script = f"{COMMIT} made; echo ready; read x; echo got $x; exit 7"
+        for name in ("ends", "stays"):
+            service.create("sh", "-c", script, name=name, stdin="pipe")
+            until(lambda name=name: "ready" in service.log(name))  # type: ignore[misc]
+        with Client(service, "ends", "mode=write&offset=0") as client:
+            os.kill(service.pid, signal.SIGUSR1)
+            assert service.end() == 0
+            os.rename(own.packages / "launcher", own.packages / "gone")
+            client.send(b"I", b"it\n")
+            frames = client.read(b"X")
+        assert output(frames) == b"ready\ngot it\n"
+        assert json.loads(frames[-1][1])["outcome"]["status"] == 7, frames[-1][1]
+        os.rename(own.packages / "gone", own.packages / "launcher")
+        service.start()
+        assert service.get("/v1/sessions/stays").json["state"] == "running"
+        assert service.get("/v1/sessions/ends").json["outcome"]["status"] == 7
+        with Client(service, "stays", "mode=write&offset=0") as client:
+            client.send(b"I", b"it\n")
+            assert output(client.read(b"X")) == b"ready\ngot it\n"
+        assert service.over("stays")["outcome"]["status"] == 7
+        until(lambda: service.get("/v1/sessions/ends").json["state"] == "failed")
+        shown = service.paddock.who.run(["git", "log", "-2", "--format=%s", "one"], cwd=service.paddock.main)
+        assert shown.stdout == "made\nmade\n"
+    finally:
+        service.end()
+
+
+def test_a_damaged_database_loses_no_session(service: Served) -> None:
+    """Those that live are adopted with all that belongs to them; the end of others is taken over."""
+    service.create("sh", "-c", "echo ready; exec sleep 1000", name="lives", labels={"for": "me"})
+    until(lambda: "ready" in service.log("lives"))
+    before = service.get("/v1/sessions/lives").json
+    service.kill()
+    (service.paddock.state / "service/service.db").write_bytes(b"nonsense" * 1_000)
+    service.start()
+    found = service.get("/v1/sessions/lives").json
+    for name in ("state", "attempt", "command", "directory", "labels", "worktree", "backend", "pid", "created"):
+        assert found[name] == before[name], name
+    assert [move["after"] for move in found["transitions"]] == ["starting", "running"]
+    assert service.post("/v1/sessions/lives/stop", {"wait": PATIENCE}).json["state"] == "ended"
+
+
+def test_a_session_that_nobody_could_find_any_more_ends(service: Served) -> None:
+    """Its directory was removed while there was no service: it stops by itself, its commits come home; none is lost
+    before it has ended.
+    """
+    service.create("sh", "-c", f"{COMMIT} made; echo ready; exec sleep 1000", name="alone")
+    until(lambda: "ready" in service.log("alone"))
+    found = service.get("/v1/sessions/alone").json
+    family = {process["pid"] for process in found["processes"]} | {parent(found["pid"])}
+    service.kill()
+    shutil.rmtree(service.runtime / "paddock/sessions/alone")
+    service.start()
+    until(lambda: service.get("/v1/sessions/alone").json["state"] == "lost")
+    assert not any(alive(pid) for pid in family)
+    words = ["git", "log", "-1", "--format=%s", "one"]
+    until(lambda: service.paddock.who.run(words, cwd=service.paddock.main).stdout == "made\n")
+
+
+def test_ending_in_order_ends_all_and_a_stop_reaches_what_was_adopted(service: Served) -> None:
+    """Signals and stops reach sessions of an earlier service; SIGTERM to the service ends them, with their work."""
+    trap = "trap 'echo caught' USR1; echo ready; while :; do sleep 0.05; done"
+    service.create("bash", "-c", f"{COMMIT} made; {trap}", name="one")
+    service.create("sleep", "1000", name="two")
+    until(lambda: "ready" in service.log("one"))
+    killed(service)
+    assert service.post("/v1/sessions/one/signal", {"signal": "SIGUSR1"}).status == 204
+    until(lambda: "caught" in service.log("one"))
+    assert service.post("/v1/sessions/two/stop", {"wait": PATIENCE}).json["outcome"]["reason"] == "stopped"
+    family = {process["pid"] for process in service.get("/v1/sessions/one").json["processes"]}
+    assert service.end() == 0
+    assert not [pid for pid in family if alive(pid)]
+    service.start()
+    assert service.get("/v1/sessions/one").json["outcome"]["reason"] == "service-stopped"
+    shown = service.paddock.who.run(["git", "log", "-1", "--format=%s", "one"], cwd=service.paddock.main)
+    assert shown.stdout == "made\n"
+
+
+def test_the_runtime_directory_is_made_again(service: Served) -> None:
+    """It goes when its user logs out: the service listens again where it was, and its sessions were never away."""
+    service.create("sh", "-c", "echo ready; exec sleep 1000", name="stays")
+    until(lambda: "ready" in service.log("stays"))
+    shutil.rmtree(service.runtime / "paddock")
+
+    def answers() -> bool:
+        try:
+            return service.get("/v1/health").status == 200
+        except OSError:
+            return False
+
+    assert not answers()
+    until(answers)
+    time.sleep(6)  # for as long as a shim takes to look for its directory
+    assert service.get("/v1/sessions/stays").json["state"] == "running"
+    service.create("true", name="other")
+    assert service.over("other")["state"] == "ended"
+
+
+def test_a_stop_between_two_attempts_is_a_stop(service: Served) -> None:
+    """The session is ended, by the one who asked for it, and not failed by its last attempt."""
+    service.settings(helpers=1, restart_seconds=60)
+    service.reload()
+    service.post("/v1/sessions", {
+        "command": ["sh", "-c", "exit 3"], "directory": str(service.paddock.worktree), "name": "pauses",
+        "restart": {"policy": "on-failure"},
+    })  # fmt: skip
+    until(lambda: service.get("/v1/sessions/pauses").json["outcome"])
+    assert service.get("/v1/sessions/pauses").json["state"] == "created"
+    found = service.post("/v1/sessions/pauses/stop", {"wait": PATIENCE}).json
+    assert (found["state"], found["outcome"]["reason"]) == ("ended", "stopped")
+
+
+def test_logs_are_read_as_asked_and_outlive_a_damaged_database(service: Served) -> None:
+    """`--tail 0` is nothing; a line that a full disk has cut off holds up nobody; a new database forgets no log."""
+    service.create("sh", "-c", "echo one; until [ -e go ]; do sleep 0.02; done; echo two", name="logged")
+    until(lambda: "one" in service.log("logged"))
+    assert service.cli("logs", "logged", "--tail", "0").stdout == ""
+    assert service.cli("logs", "logged", "--tail", "1").stdout.endswith("one\n")
+    words = service.paddock.words("logs", "logged", "--follow")
+    with service.paddock.who.start(words, cwd=service.paddock.worktree, env=service.env) as follower:
+        assert follower.stdout is not None
+        assert b"one" in follower.stdout.readline()
+        with open(service.paddock.state / "service/logs/logged/log.jsonl", "ab") as file:
+            file.write(b'{"time": 1, "stre\n')
+        (service.paddock.worktree / "go").touch()
+        assert b"two" in follower.stdout.readline()
+        assert follower.wait(PATIENCE) == 0
+    service.kill()
+    (service.paddock.state / "service/service.db").write_bytes(b"nonsense" * 1_000)
+    service.start()
+    service.create("true", name="other")
+    service.over("other")
+    assert (service.paddock.state / "service/logs/logged/log.jsonl").exists()
+
+
+def test_input_for_a_slow_reader_waits_and_none_is_lost(service: Served) -> None:
+    """More than is kept for a command that does not read: the client waits, as at a full pipe."""
+    size = 12 << 20
+    command = [*service.paddock.words("run", "--supervised", "--", "sh", "-c", "sleep 2; wc -c; sleep 1")]
+    with service.paddock.who.start(command, cwd=service.paddock.worktree, env=service.env) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"x" * (size // 2))
+        service.kill()
+        service.start()
+        process.stdin.write(b"x" * (size // 2))
+        process.stdin.close()
+        assert process.stdout.read() == b"%d\n" % size
+        assert process.wait(PATIENCE) == 0

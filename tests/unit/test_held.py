@@ -1,0 +1,72 @@
+"""What Paddock holds in a repository goes when its holder has gone, and never what a user holds."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from launcher.vcs.held import Held, sweep
+from tests.support import forked
+from tests.support.ground import Ground
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    """A repository, and an object directory with one pack of it."""
+    made = Ground(tmp_path / "repo", {"a": "a\n"})
+    (tmp_path / "quarantine/pack").mkdir(parents=True)
+    made.run("pack-objects", "-q", str(tmp_path / "quarantine/pack/pack"), stdin=made.id("main").encode() + b"\n")
+    return made
+
+
+def _endings(ground: Ground) -> list[str]:
+    return sorted(path.suffix for path in (ground.root / ".git/objects/pack").iterdir())
+
+
+def _add(ground: Ground, step: str = "") -> Held:
+    """Adds the pack, or is killed before a step."""
+
+    def stepping(what: str) -> None:
+        if step and what.startswith(step):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    held = Held("test", stepping)
+    held.add(str(ground.root.parent / "quarantine"), str(ground.root / ".git"))
+    return held
+
+
+def test_a_pack_is_held_until_it_is_released(ground: Ground) -> None:
+    """Nobody else's sweep ends that; repack leaves it alone until then, and removes it afterwards."""
+    with _add(ground) as held:
+        assert len(held.locks) == 1
+        sweep(str(ground.root / ".git"))
+        ground.git("repack", "-adq")
+        assert _endings(ground).count(".keep") == 1
+        assert _endings(ground).count(".pack") == 2
+    assert ".keep" not in _endings(ground)
+    ground.git("repack", "-adq")
+    assert _endings(ground).count(".pack") == 1
+    ground.git("fsck", "--strict")
+
+
+@pytest.mark.parametrize("step", ["add", "show", "release"])
+def test_the_next_one_removes_what_a_killed_holder_left(ground: Ground, step: str) -> None:
+    """Before the pack is complete, all of it; afterwards its `.keep` alone."""
+    with pytest.raises(forked.Killed):
+        forked.run(lambda: _add(ground, step).release())
+    assert ".keep" in _endings(ground)
+    sweep(str(ground.root / ".git"))
+    assert _endings(ground) == ([".idx", ".pack"] if step == "release" else [])
+    ground.git("fsck", "--strict")
+
+
+def test_what_users_hold_stays(ground: Ground) -> None:
+    """Their own packs, and one that was Paddock's once."""
+    _add(ground).release()
+    (pack,) = (ground.root / ".git/objects/pack").glob("*.pack")
+    pack.with_suffix(".keep").touch()
+    (pack.parent / f"pack-{'0' * 40}.keep").write_text("paddock: mine\n")
+    os.mkfifo(pack.parent / f"{pack.name[:20]}{'0' * 25}.keep")
+    sweep(str(ground.root / ".git"))
+    assert _endings(ground).count(".keep") == 3
