@@ -57,13 +57,17 @@ class Ledger:
     def add(self, denial: Denial) -> None:
         """Writes a denial, or counts it when its like is there already."""
         self.total += denial.seen
-        known = self._counts.get(denial.key)
+        key = denial.key
+        if not (denial.process.exe or denial.process.comm) and key not in self._counts:
+            # The kernel dropped the record that says who asked: one of those who asked for the same before.
+            key = next((other for other in self._counts if other[:-1] == key[:-1]), key)
+        known = self._counts.get(key)
         if known is not None:
-            self._counts[denial.key] = (known[0], known[1] + denial.seen)
+            self._counts[key] = (known[0], known[1] + denial.seen)
         elif len(self._counts) >= MOST_KINDS:
             self.beyond += denial.seen
         else:
-            self._counts[denial.key] = (denial, 0)
+            self._counts[key] = (denial, 0)
             self._write(line(denial, answer(denial, self._plan)))
 
     @property

@@ -78,6 +78,15 @@ class Groups:
             except OSError as error:
                 self._give_up(error)
 
+    def of(self, pid: int) -> str:
+        """The group of this instance, of whichever life, in which a process is; "" for none."""
+        try:
+            own = next(line for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines() if line.startswith("0::"))
+        except (OSError, StopIteration):
+            return ""
+        _, top, below = own.partition(f"/{os.path.basename(self.top)}/")
+        return f"{self.top}/{below.partition('/')[0]}" if self.top and top else ""
+
     def kill(self, path: str) -> None:
         """Ends everything in a group (Linux 5.14)."""
         _try_write(path, "cgroup.kill", "1")

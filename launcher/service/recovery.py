@@ -58,9 +58,7 @@ class Recovery:
         for row in store.listed(live=True, limit=1_000_000):
             if row["name"] not in known:
                 self._take_over(row["name"])
-        waiting = [row for row in store.listed(live=True, limit=1_000_000) if row["name"] in self.later]
-        keep = {live.shim.group for live in self._supervisor.live.values() if live.shim is not None}
-        self._groups.sweep(keep | {row["cgroup"] for row in waiting})
+        self._sweep()
         state.sweep(self._places)
         if self.adopted or self.over:
             log.info("sessions of an earlier service: %d go on, %d are over", len(self.adopted), len(self.over))
@@ -69,9 +67,20 @@ class Recovery:
 
     def again(self) -> None:
         """Asks those that could not be asked before. To be called now and then."""
+        if not self.later:
+            return
         for name in list(self.later):
             del self.later[name]
             self._take_over(name)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Ends what is left in control groups of an earlier life, once it is known which of them are needed."""
+        rows = self._supervisor.store.listed(live=True, limit=1_000_000)
+        waiting = {row["cgroup"] for row in rows if row["name"] in self.later}
+        if "" not in waiting:  # a service that is killed may not have written yet where its newest session lives
+            kept = {live.shim.group for live in self._supervisor.live.values() if live.shim is not None}
+            self._groups.sweep(kept | waiting)
 
     def _take_over(self, name: str) -> None:
         try:
@@ -114,7 +123,7 @@ class Recovery:
             if name in state.live_sessions(self._places):
                 raise OSError(error.errno, "its directory is gone, so it is about to end by itself") from None
             return False
-        shim.group = row["cgroup"]
+        shim.group = self._groups.of(shim.pid) or row["cgroup"]
         self._supervisor.adopt(live, shim)
         self.adopted.append(name)
         return True

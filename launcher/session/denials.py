@@ -56,6 +56,7 @@ class Denials:
         self._ledger: Ledger | None = None
         self._trouble = ""
         self._lost = 0
+        self._uncounted = False
         self.fd = audit_fd
         """The audit socket, to be polled for reading; -1 for none."""
 
@@ -136,6 +137,7 @@ class Denials:
         if reader.overflows or self._ledger is not None or self._handed_on:
             # The kernel tells the number of all denials a moment after the last process has gone.
             reader.await_ends(_HANDED_ON if self._handed_on else _AWAIT_ENDS)
+            self._uncounted = not reader.whole
             self._lost += reader.lost
 
     def summary(self, *, quiet: bool) -> list[str]:
@@ -172,7 +174,7 @@ class Denials:
         notes = words.missing(self._plan.backend, heard=reader is not None and reader.heard)
         if reader is not None and reader.unknown:
             notes.append(f"{reader.unknown} refused system calls whose process had ended: perhaps this session's")
-        if reader is not None and self._handed_on and not reader.whole:
+        if self._uncounted:
             notes.append("the kernel's own count did not come: there may have been more denials")
         if reader is not None and reader.overflows:
             notes.append("the kernel's queue overflowed: there were too many records at once")

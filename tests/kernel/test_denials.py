@@ -222,7 +222,7 @@ result = [denied, denied / (time.monotonic() - start)]
 
 
 def test_a_flood_of_denials_is_counted_and_breaks_nothing(as_root: Guarded, audited: None) -> None:
-    """Every one of 20,000 in a row is either counted in the ledger's line, or counted as lost."""
+    """Every one of 20,000 in a row is either counted in the ledger's line, counted as lost, or said to be uncounted."""
     secret = as_root.outside / "secret"
     secret.write_text("content")
     denied, rate = as_root.tried(FLOOD, secret, options=("--session", "flood"))
@@ -231,7 +231,8 @@ def test_a_flood_of_denials_is_counted_and_breaks_nothing(as_root: Guarded, audi
     (kept,) = (as_root.who.home / ".local/state/paddock/ledgers").glob("flood.*.jsonl")
     end = json.loads(kept.read_text().splitlines()[-1])
     assert end["kind"] == "end"
-    assert line["count"] + end["lost"] >= 20000
+    uncounted = any("own count did not come" in note for note in end["notes"])  # it was itself among the lost records
+    assert line["count"] + end["lost"] >= 20000 or uncounted, end
     assert line["count"] > 0
     print(f"{rate:.0f} denials a second; {line['count']} in the ledger, {end['lost']} lost")
     assert kept.stat().st_size < 10_000

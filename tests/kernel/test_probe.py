@@ -120,7 +120,7 @@ def test_bubblewrap_is_judged_by_running_it(who: Who) -> None:
     """It works exactly if the machine's own trial says so."""
     path, works, why = forked.run(probe.bubblewrap, who)
     tried = who.run(["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"]) if path else None
-    assert works == (tried is not None and tried.returncode == 0)
+    assert works == (tried is not None and tried.returncode == 0), why
     assert works == (why == "")
 
 

@@ -1,13 +1,14 @@
 """Sessions outlive their service: killed, restarted, upgraded, its database damaged; streams stay whole meanwhile."""
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,7 @@ def test_sessions_of_all_kinds_go_on(service: Served, again: Callable[[Served], 
     before = {name: service.get(f"/v1/sessions/{name}").json["pid"] for name in names}
     readers = [Reader(service, name) for name in talking]
     (service.paddock.worktree / "go").touch()
-    with ExitStack() as attached:
+    with contextlib.ExitStack() as attached:
         writers = [attached.enter_context(Client(service, name, "mode=write&offset=0")) for name in echoing]
         for number in range(ROUNDS):
             again(service)
@@ -173,6 +174,22 @@ def test_what_ends_without_a_service_is_known_to_the_next_one(service: Served) -
     shown = service.paddock.who.run(["git", "log", "-2", "--format=%s", "one"], cwd=service.paddock.main)
     assert shown.stdout == "second\nfirst\n"
     assert os.listdir(service.runtime / "paddock/sessions") == []
+
+
+def test_a_session_whose_group_was_not_written_down_goes_on(service: Served) -> None:
+    """The service is killed within milliseconds of the start: the next one asks the kernel, and ends nothing of it."""
+    service.create("sleep", "1000", name="young")
+    until(lambda: service.get("/v1/sessions/young").json["state"] == "running")
+    before = service.get("/v1/sessions/young").json["pid"]
+    service.kill()
+    with contextlib.closing(sqlite3.connect(service.paddock.state / "service/service.db")) as database, database:
+        database.execute("UPDATE session SET cgroup = ''")
+    service.start()
+    for _ in range(2):  # with the group adopted, it is in the record for the one after
+        time.sleep(0.2)
+        found = service.get("/v1/sessions/young").json
+        assert (found["state"], found["pid"]) == ("running", before)
+        killed(service)
 
 
 @pytest.mark.parametrize("whom", ["launcher", "shim", "all"])

@@ -60,6 +60,7 @@ def test_what_repeats_is_one_line_with_a_count(path: str) -> None:
         assert len(Path(path).read_text().splitlines()) == 2
         for pid in range(100):
             ledger.add(denial(process=Process(pid, "cat", "/usr/bin/cat")))
+        ledger.add(denial(process=Process()))  # the kernel dropped the record that names the programme
         ledger.add(denial(process=Process(8, "tac", "/usr/bin/tac")))
         for name in ("cat", "tac"):
             for path_of_loader in ("/etc/ld.so.preload", "/opt/lib/libx.so.1"):
@@ -68,7 +69,7 @@ def test_what_repeats_is_one_line_with_a_count(path: str) -> None:
     contents = store.read(path)
     assert contents.facts["session"] == "review"
     assert [(line["path"], line["process"]["comm"], line["count"]) for line in contents.denials] == [
-        ("/etc/shadow", "cat", 101),
+        ("/etc/shadow", "cat", 102),
         ("/etc/shadow", "tac", 1),
         ("/etc/ld.so.preload", "cat", 2),
         ("/opt/lib/libx.so.1", "cat", 2),
