@@ -29,7 +29,7 @@ UNSEARCHED = (
 LASTING = 0.25
 """Seconds after which the worktree is searched for repositories and protected files that were made in it."""
 
-_TICK = 20_000_000  # nanoseconds: the times of files come from a clock that ticks more slowly
+_REALTIME_COARSE = 5  # clock_gettime(2): the clock that stamps files; it ticks more slowly than the ordinary one
 _DIRECTORY, _LINK = 0o040000, 0o120000
 
 Stamp = tuple[int, ...]
@@ -56,7 +56,7 @@ class Watch:
         self._root = plan.worktree
         self._patterns = plan.handoff_patterns
         self._known = frozenset((plan.worktree, *[repository[1] for repository in plan.repositories]))
-        self._since = time.time_ns() - _TICK
+        self._since = time.clock_gettime_ns(_REALTIME_COARSE)
         self._started = time.monotonic()
         self._before = self._seen()
         self._nested = nested.seen(plan.nested) if plan.nested else {}
