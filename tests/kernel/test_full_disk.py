@@ -223,7 +223,7 @@ def test_a_ticket_run_on_a_full_disk(play: Callable[..., None], phase: str) -> N
         with scene.serving() as service:
             made = scene.made
             tickets = [
-                {"ticket": f"T-{number}", "command": ["sh", "-c", f"{COMMIT} by-{number}; sleep 1"]}
+                {"ticket": f"T-{number}", "command": ["sh", "-c", f"{COMMIT} by-{number} && sleep 1"]}
                 for number in range(2)
             ]
             environment = made.who.environment(service.env)
@@ -255,8 +255,8 @@ def test_a_ticket_run_on_a_full_disk(play: Callable[..., None], phase: str) -> N
                 resumed = service.post("/v1/ticket-runs/run/resume?wait=60", {"environment": environment})
                 assert resumed.status == 200, resumed.json
                 known = service.get("/v1/ticket-runs/run?wait=60").json
-            assert known["state"] == "ended", known
-            assert {"by-0", "by-1"} <= set(scene.log_of("main")), known
+            assert known["state"] == "ended", json.dumps(known, indent=1)
+            assert {"by-0", "by-1"} <= set(scene.log_of("main")), json.dumps(known, indent=1)
         scene.check()
 
     play(body)

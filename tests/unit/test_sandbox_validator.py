@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.jail import syscalls
 from policy.resolution import Location, Unresolvable, by_walk, resolve
 from policy.sandbox import Operation, Reason, WorktreeSandbox
 
@@ -49,6 +50,8 @@ def ordinary_user() -> Iterator[None]:
         yield
     finally:
         os.seteuid(0)
+        # Or the kernel keeps this process's /proc from the namespaces that later tests fork into.
+        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
 
 
 def allows(target: str | bytes | Path, root: Path, operation: Operation | str = "READ") -> str:
