@@ -9,14 +9,16 @@ Launch path (a session's end): `os` only; shutil costs 10 ms to import and gives
 from launcher.lean import os
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DEEPEST = 8
+"""Levels that are entered one in another, each with a descriptor. Renaming all would be most of the work."""
 _PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_tree(path: str, *, parent: int | None = None) -> list[str]:
     """Removes `path` and all below it.
 
-    Directories found inside are first renamed to the top, so neither depth nor length of names matters. Modes
-    are widened where needed (the tree is ours). Returns one line per entry that could not be removed; [] is success.
+    Directories that lie deep are first renamed to the top, so neither depth nor length of names matters. Modes are
+    widened where needed (the tree is ours). Returns one line per entry that could not be removed; [] is success.
 
     Args:
         path: the tree. Nothing that leads to the directory around it is an agent's, unless `parent` is given.
@@ -44,7 +46,7 @@ def remove_tree(path: str, *, parent: int | None = None) -> list[str]:
         except OSError as error:
             return [f"{path}: {error.strerror}"]
         try:
-            failures = _emptied(top)
+            failures = _Emptying(top).failures
         finally:
             os.close(top)
         try:
@@ -70,18 +72,23 @@ def widen(directory: int) -> None:
         os.chmod(f"/proc/self/fd/{directory}", found.st_mode & 0o7777 | 0o700)
 
 
-def _emptied(top: int) -> list[str]:
-    failures: list[str] = []
-    pending = ["."]
-    serial = 0
-    mark = f".paddock-{os.urandom(6).hex()}"  # a crashed removal must not be in the way of the next
-    while pending:
-        name = pending.pop()
-        try:
-            directory = top if name == "." else _opened(name, top)
-        except OSError as error:
-            failures.append(f"{name!r}: {error.strerror}")
-            continue
+class _Emptying:
+    """Removes all that is in a directory. What could not be removed is in `failures`."""
+
+    __slots__ = ("_mark", "_pending", "_top", "failures")
+
+    def __init__(self, top: int) -> None:
+        self.failures: list[str] = []
+        self._top = top
+        self._mark = f".paddock-{os.urandom(6).hex()}"  # a crashed removal must not be in the way of the next
+        self._pending: list[str] = []
+        self._level(top, 0)
+        serial = 0
+        while serial < len(self._pending):
+            self._below(self._pending[serial], top, 0)
+            serial += 1
+
+    def _level(self, directory: int, depth: int) -> None:
         try:
             for entry in os.listdir(directory):
                 try:
@@ -89,47 +96,53 @@ def _emptied(top: int) -> list[str]:
                 except (IsADirectoryError, PermissionError):
                     try:
                         os.rmdir(entry, dir_fd=directory)  # most are empty
-                        continue
                     except OSError:
-                        serial += 1
-                    moved = f"{mark}-{serial}"
-                    if _moved(entry, directory, moved, top, failures):
-                        pending.append(moved)
+                        if depth < _DEEPEST:
+                            self._below(entry, directory, depth + 1)
+                        else:
+                            self._to_the_top(entry, directory)
                 except OSError as error:
-                    failures.append(f"{entry!r}: {error.strerror}")
+                    self.failures.append(f"{entry!r}: {error.strerror}")
         except OSError as error:
-            failures.append(f"{name!r}: {error.strerror}")
-        finally:
-            if directory != top:
-                os.close(directory)
-        if name != ".":
+            self.failures.append(f"{error.strerror}")
+
+    def _below(self, entry: str, directory: int, depth: int) -> None:
+        try:
+            inside = _opened(entry, directory)
             try:
-                os.rmdir(name, dir_fd=top)
-            except OSError as error:
-                failures.append(f"{name!r}: {error.strerror}")
-    return failures
+                self._level(inside, depth)
+            finally:
+                os.close(inside)
+            os.rmdir(entry, dir_fd=directory)
+        except OSError as error:
+            self.failures.append(f"{entry!r}: {error.strerror}")
+
+    def _to_the_top(self, entry: str, directory: int) -> None:
+        """Renames a directory that is too deep. rename(2) writes its `..`, so it must be writable itself."""
+        moved = f"{self._mark}-{len(self._pending)}"
+        try:
+            os.close(_opened(entry, directory))
+            os.rename(entry, moved, src_dir_fd=directory, dst_dir_fd=self._top)
+        except OSError as error:
+            self.failures.append(f"{entry!r}: {error.strerror}")
+        else:
+            self._pending.append(moved)
 
 
 def _opened(name: str, parent: int) -> int:
     """A directory that can be listed and written; OSError when there is none, or a link."""
-    found = os.open(name, _PATH, dir_fd=parent)
+    try:
+        found = os.open(name, _DIRECTORY, dir_fd=parent)
+    except PermissionError:
+        path = os.open(name, _PATH, dir_fd=parent)
+        try:
+            widen(path)
+            return os.open(".", _DIRECTORY, dir_fd=path)
+        finally:
+            os.close(path)
     try:
         widen(found)
-        return os.open(".", _DIRECTORY, dir_fd=found)
-    finally:
+    except OSError:
         os.close(found)
-
-
-def _moved(entry: str, directory: int, target: str, top: int, failures: list[str]) -> bool:
-    """Renames a directory to the top. rename(2) writes its `..`, so it must be writable itself."""
-    try:
-        found = os.open(entry, _PATH, dir_fd=directory)
-        try:
-            widen(found)
-        finally:
-            os.close(found)
-        os.rename(entry, target, src_dir_fd=directory, dst_dir_fd=top)
-    except OSError as error:
-        failures.append(f"{entry!r}: {error.strerror}")
-        return False
-    return True
+        raise
+    return found

@@ -211,6 +211,8 @@ def _worktrees(
         say({"number": ticket["number"], "worktree_id": context.worktree_id, "worktree": str(context.worktree_path)})
         return context
 
+    if len(tickets) >= (os.cpu_count() or 1):
+        work.children.workers = 1
     try:
         return _side_by_side(worktree, tickets)
     except BaseException:
@@ -310,12 +312,14 @@ def end(trunk: str, worktrees: dict[str, str], removable: list[str]) -> dict[str
         the first of them relative to the root, their ``count``, and the ``problem`` that kept somebody from looking.
     """
     known = service(places.places(os.environ))
+    rows = {row.worktree_id: row for row in known.of_repository(trunk)}
     removed: dict[str, str] = {}
     uncommitted: dict[str, dict[str, Any]] = {}
 
     def ended(session_id: str) -> None:
         try:
-            row = known.find(trunk, worktrees[session_id])
+            if (row := rows.get(worktrees[session_id])) is None:
+                row = known.find(trunk, worktrees[session_id])
             if session_id in removable and not (why := _removed(known, row)):
                 removed[session_id] = ""
                 return

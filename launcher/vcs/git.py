@@ -17,7 +17,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple, Self
 
@@ -40,7 +40,8 @@ _BLOCK = 1 << 16
 _MOST_CONFIGURED = 512
 
 _configured: dict[str, tuple[dict[str, object], tuple[tuple[str, str, str | None], ...]]] = {}
-"""Of each git directory: its configuration files when they were read, and what they said."""
+"""Configuration files when they were read, and what they said; by git directory. Linked worktrees without a file of
+their own share the common one's."""
 
 _REPEATS = 3
 _READERS = frozenset(
@@ -240,7 +241,7 @@ class Git:
         """
         return os.fsdecode(self.run(*arguments).out.removesuffix(b"\n"))
 
-    def ref(self, name: str, *, ok: Iterable[int] = (0, 1)) -> str:
+    def ref(self, name: str, *, ok: Collection[int] = (0, 1)) -> str:
         """The object id of HEAD, or of a ref that all working trees share; "" when there is none.
 
         Git is asked only where the files do not say it.
@@ -255,6 +256,8 @@ class Git:
         self._refuse_written()
         if found := refs.one(self.git_dir, self.common_dir, name):
             return found
+        if 1 in ok and refs.absent(self.common_dir, name):
+            return ""
         return self.run("rev-parse", "--verify", "--quiet", "--end-of-options", name, ok=ok).out.decode().strip()
 
     def start(
@@ -339,11 +342,13 @@ class Git:
         Raises:
             GitFailed: it cannot be read.
         """
-        known = _configured.get(self.git_dir)
+        own = f"{self.git_dir}/config.worktree"
+        key = self.git_dir if os.path.lexists(own) else self.common_dir
+        known = _configured.get(key)
         if known is not None and known[0] == _stamp(known[0]):
             return known[1]
         # Looked at before they are read: what changes meanwhile is read again.
-        stamp = _stamp((f"{self.common_dir}/config", f"{self.git_dir}/config.worktree", f"{self.git_dir}/commondir"))
+        stamp = _stamp((f"{self.common_dir}/config", own))
         entries = tuple(self._read_configuration())
         # An include may be conditional (on the branch, say), or its file may appear later: nothing is kept then.
         if stamp.keys() >= {origin for origin, _, _ in entries} and not any(
@@ -351,9 +356,9 @@ class Git:
         ):
             if len(_configured) >= _MOST_CONFIGURED:
                 _configured.clear()
-            _configured[self.git_dir] = (stamp, entries)
+            _configured[key] = (stamp, entries)
         else:
-            _configured.pop(self.git_dir, None)
+            _configured.pop(key, None)
         return entries
 
     def _read_configuration(self) -> list[tuple[str, str, str | None]]:

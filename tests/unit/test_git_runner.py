@@ -263,7 +263,7 @@ def test_configuration_is_read_again_when_it_has_changed(repo: Path) -> None:
 
 
 def test_refs_are_what_git_says_they_are(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loose, packed, both, symbolic, below a worktree's HEAD, detached and unborn; git starts for absent ones alone."""
+    """Loose, packed, both, symbolic, below a worktree's HEAD, detached and unborn; git starts where files do not tell."""
     for words in (
         ("branch", "packed"), ("branch", "deep/packed"), ("tag", "-a", "-m", "x", "tag"), ("pack-refs", "--all"),
         ("commit", "-q", "--allow-empty", "-m", "Second."), ("branch", "loose"), ("branch", "deep/loose"),
@@ -285,8 +285,9 @@ def test_refs_are_what_git_says_they_are(repo: Path, tmp_path: Path, monkeypatch
     with monkeypatch.context() as without:
         without.setattr(Git, "start", None)
         assert all(Git.open(repo).ref(name) for name in names)
+        assert not Git.open(repo).ref("refs/heads/none")
         with pytest.raises(TypeError):
-            Git.open(repo).ref("refs/heads/none")
+            Git.open(repo).ref("refs/heads/deep")
 
 
 def test_no_ref_of_an_agents_git_directory_is_read(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,11 +56,22 @@ def named(git_dir: str) -> str:
     return text[4:].strip() if text.startswith("ref:") else ""
 
 
+_SHARED = ("refs/heads/", "refs/paddock/", "refs/tags/")
+
+
 def one(git_dir: str, common_dir: str, ref: str) -> str:
     """The object id of HEAD, or of a ref that all working trees share; "" when its files do not say it."""
     here = _content(f"{git_dir}/HEAD") if ref == "HEAD" else f"ref: {ref}"
     _, text = _followed(common_dir, here)
     return text if is_oid(text) else ""
+
+
+def absent(common_dir: str, ref: str) -> bool:
+    """Whether a ref that all working trees share is surely not there; where it cannot be told from files, False."""
+    if not ref.startswith(_SHARED) or os.path.lexists(f"{common_dir}/reftable"):
+        return False
+    # In this order: git writes `packed-refs` before it removes a ref's file.
+    return not os.path.lexists(f"{common_dir}/{ref}") and not packed_one(common_dir, ref)
 
 
 def _followed(common_dir: str, text: str) -> tuple[str, str]:

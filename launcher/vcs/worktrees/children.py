@@ -21,10 +21,12 @@ class ChildWorktrees:
 
     Args:
         service: makes them.
+        workers: processes that write the files of one; None: as many as are quickest where one is made at a time.
     """
 
-    def __init__(self, service: WorktreeService) -> None:
+    def __init__(self, service: WorktreeService, workers: int | None = None) -> None:
         self._service = service
+        self.workers = workers
 
     def open_trunk(self, root: str | Path) -> WorktreeSandboxContext:
         """Notes a worktree that the user works in, so that its id means something, and gives its context.
@@ -66,7 +68,7 @@ class ChildWorktrees:
         Refusals: those of `WorktreeService.add`.
         """
         granted = tuple(submodule.submodule_name for submodule in parent.submodule_worktrees)
-        options = Options(submodules=granted if parent.ungranted_submodules else None)
+        options = Options(submodules=granted if parent.ungranted_submodules else None, workers=self.workers)
         wanted = naming.slug(name[:60])
         for number in range(1, _MOST_NAMES):
             ticket = wanted if number == 1 else f"{wanted}-{number}"

@@ -53,8 +53,21 @@ def _of_commit(git: Git, commit: str, name_prefix: str, path_prefix: str, depth:
             yield from _of_commit(Git(common_dir), oid, f"{name_prefix}{name}/", f"{path_prefix}{path}/", depth + 1)
 
 
+_MOST_KNOWN = 64
+_known: dict[str, dict[str, str]] = {}
+"""By commit: many worktrees begin with the same one."""
+
+
 def _names(git: Git, commit: str) -> dict[str, str]:
     """path -> name, from the `.gitmodules` of a commit."""
+    if commit not in _known:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[commit] = _read(git, commit)
+    return _known[commit]
+
+
+def _read(git: Git, commit: str) -> dict[str, str]:
     if git.run("cat-file", "-e", f"{commit}:.gitmodules", ok=(0, 128)).status:
         return {}
     words = ("config", "--null", "--list", f"--blob={commit}:.gitmodules")

@@ -1,6 +1,7 @@
 """Deciding what a new worktree will be: names, branches, commits and submodules. Nothing is changed here."""
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -54,6 +55,9 @@ def propose(git: Git, parent: Checkout, ticket: str, options: Options) -> Worktr
     )
 
 
+_UNSUPPORTED = re.compile(r"extensions\.(refstorage|partialclone)|remote\..*\.promisor")
+
+
 def _supported(git: Git, parent: Checkout) -> None:
     if parent.kind == "submodule" or "/modules/" in parent.common_dir:
         raise Refusal(
@@ -62,14 +66,12 @@ def _supported(git: Git, parent: Checkout) -> None:
             context="its worktrees are made with those of the repository that it belongs to",
             hint="cd into the worktree that holds the submodule",
         )
-    wanted = r"^(extensions\.(refstorage|partialclone)|remote\..*\.promisor)$"
-    found = git.run("config", "-z", "--get-regexp", wanted, ok=(0, 1)).out.split(b"\0")[:-1]
-    settings = {key: value for key, _, value in (line.partition(b"\n") for line in found)}
-    storage = settings.pop(b"extensions.refstorage", b"").strip().lower()
-    if storage not in (b"", b"files"):
+    settings = {key: value or "" for _, key, value in git.configured() if _UNSUPPORTED.fullmatch(key)}
+    storage = settings.pop("extensions.refstorage", "").strip().lower()
+    if storage not in ("", "files"):
         raise Refusal(
             "git-unsupported",
-            f"{parent.common_dir} keeps its refs as {storage.decode(errors='replace')}",
+            f"{parent.common_dir} keeps its refs as {storage}",
             context="worktrees are made by writing files, and only refs that are files can be written so",
             hint="git refs migrate --ref-format=files, or make the worktree with git and: paddock worktree adopt DIR",
         )
@@ -130,7 +132,7 @@ def _branch(git: Git, name: str, options: Options) -> tuple[str, str, bool]:
     ref = f"refs/heads/{branch}"
     if branch.startswith("-") or not branch.isprintable() or git.run("check-ref-format", ref, ok=(0, 1)).status:
         raise Refusal("branch-name", f"{branch!r} is no name for a branch", hint="see git check-ref-format --help")
-    exists = git.run("show-ref", "--verify", "--quiet", ref, ok=(0, 1)).status == 0
+    exists = bool(git.ref(ref))
     if exists and (options.branch is None or options.start is not None):
         raise Refusal(
             "branch-exists",

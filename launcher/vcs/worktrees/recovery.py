@@ -48,7 +48,7 @@ class Recovery:
         known = self._store.of(common_dir)
         unknown = self._unknown(common_dir, known)
         damaged = module_stores.damaged(common_dir)
-        if not (unknown or damaged) and all(row.state is State.READY and self._is_well(row) for row in known):
+        if not (unknown or damaged) and all(self._is_well(row) or self._is_busy(row) for row in known):
             return looked_after
         with lock.held(lock.of_repository(self._state, common_dir)):
             self._step("mend")
@@ -160,7 +160,16 @@ class Recovery:
         self._store.forget(row.worktree_id)
         return [f"{row.path} is at {root} now"]
 
+    def _is_busy(self, row: Worktree) -> bool:
+        """Whether somebody makes or removes it now. Looking at all others for that would keep everybody waiting."""
+        if row.state not in (State.CREATING, State.REMOVING):
+            return False
+        with lock.tried(lock.of_worktree(self._state, row.worktree_id)) as own:
+            return own is None
+
     def _is_well(self, row: Worktree) -> bool:
+        if row.state is not State.READY:
+            return False
         entry = f"{row.path}/.git"
         pointed = files.points_to(os.fspath(row.main.git_dir)) == entry
         return pointed and self._is_there(row) and self._is_the_same(row)

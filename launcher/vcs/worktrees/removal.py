@@ -107,7 +107,9 @@ class Removal:
                     backups.append(self._keep_stores(worktree))
                 self._step("rename")
                 _staged(worktree)
-                deleted, kept = self.finish(leaving, keep_branch=keep_branch)
+                deleted, kept, failures = self._let_go(leaving, keep_branch=keep_branch)
+            # A tree takes its time, and nobody else looks at this one while its own lock is held.
+            self._emptied(leaving, failures)
             refs = [(one.store, one.ref) for one in beside if os.path.isdir(one.store)]  # or moved, with `own_stores`
             stashed = [(one.store, one.ref) for one in now.stashes if os.path.isdir(one.store)]
             return Removed(worktree, backups, deleted, kept, aside, refs, stashed, now.ignored())
@@ -149,6 +151,14 @@ class Removal:
 
         May be repeated. Returns the branches that were deleted and the ones that were kept.
         """
+        deleted, kept, failures = self._let_go(worktree, keep_branch=keep_branch)
+        self._emptied(worktree, failures)
+        return deleted, kept
+
+    def _let_go(
+        self, worktree: Worktree, *, keep_branch: bool
+    ) -> tuple[list[tuple[str, str]], list[tuple[str, str]], list[str]]:
+        """Has its repositories forget a worktree: the branches that were deleted, that were kept, and what failed."""
         deleted: list[tuple[str, str]] = []
         kept: list[tuple[str, str]] = []
         failures: list[str] = []
@@ -165,6 +175,10 @@ class Removal:
                 gone = not keep_branch and self._delete_branch(part, worktree)
                 (deleted if gone else kept).append((os.fspath(part.common_dir), part.branch))
         self._retire_stores(worktree)
+        return deleted, kept, failures
+
+    def _emptied(self, worktree: Worktree, failures: list[str]) -> None:
+        """Removes the files of a worktree, and forgets it; its own lock, or its repository's, is held."""
         self._step("files")
         self._say(f"removing {worktree.path}")
         failures += remove_staging(worktree)
@@ -176,7 +190,6 @@ class Removal:
         self._step("forget")
         self._store.forget(worktree.worktree_id)
         lock.forget(lock.of_worktree(self._state, worktree.worktree_id))
-        return deleted, kept
 
     def _unpin(self, part: Part, worktree: Worktree) -> None:
         """Private git directories pin what they borrow (`vcs.quarantine`)."""
