@@ -263,7 +263,7 @@ def test_configuration_is_read_again_when_it_has_changed(repo: Path) -> None:
 
 
 def test_refs_are_what_git_says_they_are(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loose, packed, both, symbolic, below a worktree's HEAD, detached and unborn; git starts where files do not tell."""
+    """Loose, packed, both, symbolic, below a worktree's HEAD, detached and unborn. Git starts where no file tells."""
     for words in (
         ("branch", "packed"), ("branch", "deep/packed"), ("tag", "-a", "-m", "x", "tag"), ("pack-refs", "--all"),
         ("commit", "-q", "--allow-empty", "-m", "Second."), ("branch", "loose"), ("branch", "deep/loose"),
