@@ -287,7 +287,7 @@ def test_refs_are_what_git_says_they_are(repo: Path, tmp_path: Path, monkeypatch
         assert all(Git.open(repo).ref(name) for name in names)
         assert not Git.open(repo).ref("refs/heads/none")
         with pytest.raises(TypeError):
-            Git.open(repo).ref("refs/heads/deep")
+            Git.open(repo).ref("refs/remotes/none")
 
 
 def test_no_ref_of_an_agents_git_directory_is_read(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
