@@ -4,7 +4,7 @@ import socket
 import time
 
 from launcher.egress import sockets
-from policy.addresses import Address
+from policy.hosts import Address
 
 STAGGER = 0.25
 """Seconds before the next address is tried as well (RFC 8305 section 5)."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from launcher.egress.dial import Unreachable, dial
 from launcher.egress.log import Log
 from launcher.egress.relay import Relay
-from policy.addresses import Address
 from policy.egress import Verdict
+from policy.hosts import Address
 
 
 class Forward:

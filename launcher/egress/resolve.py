@@ -10,8 +10,8 @@ import socket
 
 from launcher.egress.loop import Timeout
 from launcher.egress.threads import Threads
-from policy.addresses import Address
 from policy.egress import LOCALHOST, EgressPolicy, Request, Verdict
+from policy.hosts import Address
 
 _AT_ONCE = 16
 """Names that are being resolved at the same time."""

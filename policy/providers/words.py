@@ -5,8 +5,7 @@ import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from policy.providers.files import ProviderFile
-from policy.providers.model import Dialect, Switch
+from policy.providers.model import Dialect, ProviderFile, Switch
 from policy.providers.strategy import DeclaredStrategy, SandboxTranslationStrategy, translate
 
 _WIDTH = 100

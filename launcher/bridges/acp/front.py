@@ -6,16 +6,14 @@
 import socket
 from collections.abc import Callable
 
-from launcher.bridges.acp import rpc, scan
+from launcher.bridges.acp import rpc, way
 from launcher.bridges.acp.inside import Inside
-from launcher.bridges.acp.kept import Kept
-from launcher.bridges.acp.outcome import Outcome
-from launcher.bridges.acp.places import Place
+from launcher.bridges.acp.places import STRIP, Place, Rules
 from launcher.bridges.acp.relay import Poll, Relay
-from launcher.bridges.acp.rules import STRIP, Rules
+from launcher.bridges.acp.rpc import Outcome
 from launcher.bridges.acp.to_agent import ToAgent
 from launcher.bridges.acp.to_client import ToClient
-from launcher.bridges.acp.way import Way
+from launcher.bridges.acp.way import Kept, Way
 from launcher.session import messages
 from policy.errors import printable
 
@@ -48,11 +46,11 @@ class Front:
             found: told the id of each new session of the protocol, and where it works.
             directory: for the agent's lines that are too long for memory, out of its reach.
         """
-        look = scan.ToClient(terminals=rules.choices.terminals != STRIP)
+        look = way.ToClient(terminals=rules.choices.terminals != STRIP)
         self._inside = Inside(poll, connect, rules, self._tell_agent, self._tell_client)
         up = ToClient(rules, look, self._inside, found)
         down = ToAgent(rules, up.awaits, up.opened)
-        to_agent = Way(scan.ToAgent(), _guarded(down), None)
+        to_agent = Way(way.ToAgent(), _guarded(down), None)
         to_client = Way(look, _guarded(up), up.unreadable, keep=lambda: Kept(directory), last_words=up.last_words)
         self.relay = Relay(poll, client, agent, to_agent, to_client)
 

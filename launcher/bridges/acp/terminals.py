@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.bridges.acp import rpc
 from launcher.bridges.acp.jailed import Jailed
+from launcher.bridges.acp.places import Rules
 from launcher.bridges.acp.relay import Poll
-from launcher.bridges.acp.rules import Rules
 from launcher.jail import request
 from policy.errors import Refusal, printable
 from policy.plan import beneath

@@ -7,11 +7,10 @@ goes on in the bridge's own words: only the protocol's own fields, with the cano
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from launcher.bridges.acp import logins, rpc, scan, strict
+from launcher.bridges.acp import logins, rpc, way
 from launcher.bridges.acp.judge import READ, WRITE
-from launcher.bridges.acp.outcome import Outcome
-from launcher.bridges.acp.places import Place
-from launcher.bridges.acp.rules import JAIL, STRIP, Rules
+from launcher.bridges.acp.places import JAIL, STRIP, Place, Rules
+from launcher.bridges.acp.rpc import Outcome
 from policy.errors import printable
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ class Jail(Protocol):
 class ToClient:
     """The agent's lines that are not passed unread."""
 
-    def __init__(self, rules: Rules, look: scan.ToClient, jail: Jail, found: Callable[[str, Place], None]) -> None:
+    def __init__(self, rules: Rules, look: way.ToClient, jail: Jail, found: Callable[[str, Place], None]) -> None:
         """Takes what decides.
 
         Args:
@@ -76,8 +75,8 @@ class ToClient:
     def __call__(self, line: bytes) -> Outcome:
         """Judges one line."""
         try:
-            message = strict.parse(line)
-        except strict.Ambiguous as error:
+            message = rpc.parse(line)
+        except rpc.Ambiguous as error:
             return self.unreadable(str(error))
         if not isinstance(message, dict):
             return self.unreadable("a batch, which the protocol does not have")
@@ -91,13 +90,13 @@ class ToClient:
         self._look_for_session(message)
         other, changed = self._jail.shown(message)
         if changed:
-            return Outcome(strict.encode(other))
+            return Outcome(rpc.encode(other))
         advised, changed = logins.advised(message, self._rules.plan)
         safe, stripped = logins.without_terminals(advised)
         if stripped:
             why = "the client would run it outside of the jail"
             self._rules.audit.refused("initialize", "offer a login in a terminal", target=why)
-        return Outcome(strict.encode(safe) if changed or stripped else strict.unmistakable(line))
+        return Outcome(rpc.encode(safe) if changed or stripped else rpc.unmistakable(line))
 
     def last_words(self) -> bytes:
         """The agent has ended: errors for what it has not answered. What the user was warned of may be the reason."""
@@ -160,7 +159,7 @@ class ToClient:
         self._rules.audit.allowed(method, ruling.path, f"as {path}" if path != wanted.path else "")
         fields = wanted.model_dump(by_alias=True, exclude_none=True)
         request = {"jsonrpc": "2.0", "id": number, "method": method, "params": {**fields, "path": path}}
-        return Outcome(strict.encode(request))
+        return Outcome(rpc.encode(request))
 
 
 def _bare(method: str) -> str:

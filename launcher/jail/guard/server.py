@@ -14,11 +14,12 @@ import _thread
 import errno
 import select
 
-from launcher.jail import syscall_tables, syscalls
-from launcher.jail.guard import attach, groups, metadata, sockets, terminals
+from launcher.jail import processes, syscall_tables, syscalls
+from launcher.jail.guard import attach, metadata, sockets
 from launcher.jail.guard.call import Call
 from launcher.jail.guard.listener import Gone, Listener
 from launcher.jail.guard.rules import Refused, Rules
+from launcher.lean import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +27,70 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 else:
     import _signal
+
+
+# New pseudo terminals without access to /dev/pts, where the user's other terminals lie.
+#
+# openpty(3) asks the master for its other side by ioctl, not by name. Landlock judges even that by its path, so the
+# guard opens it and hands it over. What opens /dev/pts/N by name stays denied.
+
+
+TIOCGPTPEER = 0x5441
+_FLAGS = os.O_ACCMODE | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def terminal_other_side(call: Call, rules: Rules) -> None:
+    """ioctl(fd, TIOCGPTPEER, flags); the caller is answered here.
+
+    O_NOCTTY is implied: a terminal becomes the caller's controlling one by TIOCSCTTY.
+    """
+    del rules  # whoever holds the master has the terminal already
+    flags = call.integer(2)
+    master = call.descriptor(call.integer(0))
+    call.check()
+    fd = call.own(syscalls.ioctl(master, TIOCGPTPEER, flags & _FLAGS | os.O_NOCTTY | os.O_CLOEXEC))
+    call.listener.answer_with_descriptor(call.identity, fd, close_on_exec=bool(flags & os.O_CLOEXEC))
+
+
+# Process groups: without a PID namespace a jail's processes can name those of the caller's session, and join them.
+#
+# Whoever is a member can have the whole group stopped by the terminal (SIGTTIN), or hung up when it is orphaned
+# with a stopped member (setpgid(2)). So a process may join the groups that the jail has made, and not the one that
+# it was started in either: the caller's pipeline is in it.
+
+
+def join_group(call: Call, rules: Rules) -> None:
+    """setpgid(pid, pgid) with a group that is named; the caller is answered here.
+
+    Both arguments are numbers in registers, so what the kernel carries out is what was judged.
+
+    Raises:
+        Refused: EPERM: the group is none of the jail's.
+    """
+    del rules
+    group = call.integer(1)
+    if not _of_the_jail(group, call.integer(0) or call.tgid()):
+        raise Refused(errno.EPERM, target=f"process group {group}")
+    call.check()
+    call.listener.let_go(call.identity)
+
+
+def _of_the_jail(group: int, member: int) -> bool:
+    if group < 0:
+        return True  # EINVAL, says the kernel
+    if group == os.getpgrp():
+        return False
+    if group == member:
+        return True  # it becomes a leader; the kernel allows that for the caller and its children only
+    return any(_group(pid) == group for pid in processes.descendants(os.getpid()))
+
+
+def _group(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
+
 
 MOST_THREADS = 32
 LOOK_AFTER = 100
@@ -55,8 +120,8 @@ _BY_NAME = (
     ("lremovexattr", metadata.lremovexattr),
     ("fremovexattr", metadata.fremovexattr),
     ("connect", sockets.connect),
-    ("ioctl", terminals.other_side),
-    ("setpgid", groups.join),
+    ("ioctl", terminal_other_side),
+    ("setpgid", join_group),
 )
 _HANDLERS = {syscall_tables.number(name, syscalls.MACHINE): handler for name, handler in _BY_NAME}
 _NAMES = {syscall_tables.number(name, syscalls.MACHINE): name for name in (*(name for name, _ in _BY_NAME), "bind")}

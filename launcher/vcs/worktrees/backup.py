@@ -10,7 +10,7 @@ from launcher.vcs.held import Held
 from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.scratch import Scratch
-from launcher.vcs.worktrees import files, kept, strangers, unwatched
+from launcher.vcs.worktrees import condition, files, kept, strangers
 from launcher.vcs.worktrees.creation import IDENTITY
 from launcher.vcs.worktrees.models import Part, Worktree
 
@@ -82,12 +82,14 @@ def _commit(git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, s
         git.repository.run("read-tree", head or "--empty", environment=own)
         links: set[bytes] = set()
         changed: list[bytes] = []
-        entries = unwatched.index(git)
+        entries = condition.unwatched_index(git)
         if head:
             links = set(map(os.fsencode, gitlinks.of_tree(git, head)))
             names = git.run("diff-index", "--name-only", "-z", "--ignore-submodules=all", "HEAD").out.split(b"\0")
-            changed = [name for name in (*names, *unwatched.changed(git, entries)) if name and name not in links]
-        for place in strangers.in_places_of_submodules(unwatched.gitlinks(entries), part, worktree):
+            changed = [
+                name for name in (*names, *condition.unwatched_changed(git, entries)) if name and name not in links
+            ]
+        for place in strangers.in_places_of_submodules(condition.unwatched_gitlinks(entries), part, worktree):
             changed += _inside(part, os.fsencode(place))
         others = git.run("ls-files", "--others", "--exclude-standard", "-z").out.split(b"\0")
         for name in filter(None, others):

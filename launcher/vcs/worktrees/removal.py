@@ -12,12 +12,11 @@ from launcher.vcs.git import Git
 from launcher.vcs.quarantine import lock as private_lock
 from launcher.vcs.quarantine import record, swap, writers
 from launcher.vcs.quarantine.inside import Inside
-from launcher.vcs.worktrees import backup, condition, earlier, files, lock, module_stores, processes, strangers
+from launcher.vcs.worktrees import backup, condition, earlier, files, locks, module_stores, strangers
 from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.creation import IDENTITY, remove_staging
 from launcher.vcs.worktrees.models import Part, State, Worktree
-from launcher.vcs.worktrees.removed import Removed, kept_aside
-from launcher.vcs.worktrees.request import Say, Step, Unharvested
+from launcher.vcs.worktrees.request import Removed, Say, Step, Unharvested, kept_aside
 from launcher.vcs.worktrees.store import WorktreeRepository
 from launcher.vcs.worktrees.user_config import UserConfig
 from policy.errors import Refusal
@@ -68,14 +67,14 @@ class Removal:
         Refusals: worktree-busy, worktree-in-use, session-running, worktree-locked, worktree-missing, worktree-dirty.
         """
         with ExitStack() as held:
-            own = held.enter_context(lock.tried(lock.of_worktree(self._state, worktree.worktree_id)))
+            own = held.enter_context(locks.tried(locks.of_worktree(self._state, worktree.worktree_id)))
             if own is None:
                 raise Refusal("worktree-busy", f"somebody is at work on {worktree.path}", hint="try again later")
             held.enter_context(_no_session(self._state, worktree))
             if not force and (live := writers.live(self._state, worktree.path)):
                 raise _writing(worktree.path, [each.name for each in live])
             common_dir = os.fspath(worktree.main.common_dir)
-            with lock.held(lock.of_repository(self._state, common_dir)):
+            with locks.held(locks.of_repository(self._state, common_dir)):
                 self._step("mend")
                 for line in module_stores.mend(common_dir):  # git could not delete branches of such a submodule
                     self._say(line)
@@ -91,7 +90,7 @@ class Removal:
             elif now.at_stake():
                 self._step("backup")
                 backups = backup.keep_heads(worktree)
-            with lock.held(lock.of_repository(self._state, common_dir)):
+            with locks.held(locks.of_repository(self._state, common_dir)):
                 self._step("record")
                 leaving = worktree.with_state(State.REMOVING)
                 self._store.save(leaving)
@@ -189,7 +188,7 @@ class Removal:
             raise _unremovable(worktree, failures)
         self._step("forget")
         self._store.forget(worktree.worktree_id)
-        lock.forget(lock.of_worktree(self._state, worktree.worktree_id))
+        locks.forget(locks.of_worktree(self._state, worktree.worktree_id))
 
     def _unpin(self, part: Part, worktree: Worktree) -> None:
         """Private git directories pin what they borrow (`vcs.quarantine`)."""
@@ -353,8 +352,8 @@ def _check(now: Condition, worktree: Worktree) -> None:
                       hint=f"git worktree unlock {quoted(now.path)}\nor --force")  # fmt: skip
     if now.in_use:
         raise Refusal("worktree-in-use", f"processes are at work in {now.path}",
-                      context=", ".join(processes.named(now.in_use[:20])),
-                      hint="cd elsewhere, then once more" if processes.are_callers(now.in_use)
+                      context=", ".join(condition.named_processes(now.in_use[:20])),
+                      hint="cd elsewhere, then once more" if condition.are_callers(now.in_use)
                       else "end them (or cd elsewhere)\nor --force")  # fmt: skip
     stake = now.at_stake()
     if worktree.state is State.MISSING:
