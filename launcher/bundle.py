@@ -34,7 +34,7 @@ SOMETIMES = (
     "launcher.session.own_terminal",
     "launcher.session.short_temp",
     "launcher.session.limits",
-    "launcher.jail.guard.serving",
+    "launcher.jail.guard.server",
     "launcher.vcs.quarantine.swap",
 )
 """What launches import at use, each with what it needs itself."""

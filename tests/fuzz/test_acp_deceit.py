@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from launcher.bridges.acp import rpc, way
 from launcher.bridges.acp.audit import Audit
+from launcher.bridges.acp.front import ToAgent, ToClient
 from launcher.bridges.acp.places import Choices, Rules
-from launcher.bridges.acp.to_agent import ToAgent
-from launcher.bridges.acp.to_client import ToClient
 from launcher.bridges.acp.way import Way
 from launcher.ledger import store
 from policy import promises

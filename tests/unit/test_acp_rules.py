@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from acp.schema import ReadTextFileRequest, WriteTextFileRequest
 
-from launcher.bridges.acp import audit, places, rpc, to_agent, to_client, way
+from launcher.bridges.acp import audit, front, places, rpc, way
 from launcher.bridges.acp.audit import Audit
 from launcher.bridges.acp.places import Choices, Place, Rules
 from launcher.bridges.acp.rpc import Outcome
@@ -43,8 +43,8 @@ class Bridge:
         self.rules = Rules(plan, choices, Audit(ledger, plan, {"session": "s"}))
         self.sessions: list[tuple[str, Place]] = []
         self.look = way.ToClient()
-        self.up = to_client.ToClient(self.rules, self.look, self, self.found)
-        self.down = to_agent.ToAgent(self.rules, self.up.awaits, self.up.opened)
+        self.up = front.ToClient(self.rules, self.look, self, self.found)
+        self.down = front.ToAgent(self.rules, self.up.awaits, self.up.opened)
 
     def terminal(self, number: rpc.Id, method: str, params: dict[str, Any]) -> bytes:
         return rpc.result(number, {"terminal": method})
@@ -316,13 +316,11 @@ def test_servers_that_can_run_in_the_jail_are_kept(root: Path) -> None:
     acp = {"type": "acp", "name": "d", "id": "x"}
     broken = {"type": "http", "name": "e", "url": "https://[", "headers": []}
     rules = plan(root, net="proxy", domains=(("good.example:443", "test"),))
-    kept, dropped = to_agent.chosen_servers(
-        [stdio, good, bad, acp, broken, 7, {"type": "new"}], rules, to_agent.MCP_IN_JAIL
-    )
+    kept, dropped = front.chosen_servers([stdio, good, bad, acp, broken, 7, {"type": "new"}], rules, front.MCP_IN_JAIL)
     assert kept == [stdio, good]
     assert [one.name for one in dropped] == ["c", "d", "e", "", ""]
     assert (dropped[0].host, dropped[0].port) == ("bad.example", 443)
-    assert to_agent.chosen_servers([stdio, good], rules, to_agent.MCP_REFUSED)[0] == []
+    assert front.chosen_servers([stdio, good], rules, front.MCP_REFUSED)[0] == []
 
 
 @pytest.mark.parametrize("terminals", ["jail", "strip"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.egress import dial as dialling
-from launcher.egress.bounds import Bounds
+from launcher.egress.gateway import Bounds
 from launcher.egress.log import FILE, Log
 from policy.egress import Verdict
 from policy.hosts import Address

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.session.cache import RUNNERS, key_words
+from launcher.verbs import providers
 from policy import runners
-from policy.providers import registry, words
+from policy.providers import registry
 from policy.providers.registry import BUILTIN_DIRECTORY, load_registry
 
 REGISTRY = load_registry()
@@ -247,7 +248,7 @@ def test_plug_ins_are_noticed_without_importing_what_would_load_them(tmp_path: P
 @pytest.mark.parametrize("name", REGISTRY.names())
 def test_an_explanation_has_one_line_per_fact_beneath_its_label(name: str) -> None:
     """No label runs into what it stands for, and values are written as in JSON."""
-    lines = words.paragraphs(REGISTRY.require(name))
+    lines = providers.paragraphs(REGISTRY.require(name))
     assert lines[0].startswith(f"{name}  ")
     facts = lines[1 : next(at for at, line in enumerate(lines) if line.startswith("  notes"))]
     assert all((line[:2], line[14]) == ("  ", " ") and line[15] != " " for line in facts)

@@ -10,7 +10,7 @@ import _socket
 import marshal
 
 from launcher.jail import status, syscalls
-from launcher.jail.guard import attach, serving
+from launcher.jail.guard import attach, server
 from launcher.jail.guard.call import Call
 from launcher.jail.guard.listener import Gone
 from launcher.jail.watch import calls
@@ -127,7 +127,7 @@ class Watch(attach.Guard):
 
     def _start(self, fd: int) -> None:
         look = Observer(self._want).look
-        serving.start(
+        server.start(
             fd, self._plan, self._addresses, self._ledger_fd, self._fault,
             look=look, guards=self.GUARDS, makes=self._makes,
         )  # fmt: skip
