@@ -25,16 +25,16 @@ ROOT_PACKAGE = "launcher"
 SOMETIMES = (
     "launcher.jail.namespaces.enter",
     "launcher.session.private_git",
-    "launcher.vcs.harvest.ending",
+    "launcher.vcs.harvest.tips",
     "launcher.ledger.audit_socket",
-    "launcher.ledger.audit_stream",
+    "launcher.ledger.audit_socket",
     "launcher.session.denials",
-    "launcher.jail.seccomp_log",
+    "launcher.jail.seccomp",
     "launcher.egress.start",
     "launcher.session.own_terminal",
     "launcher.session.short_temp",
     "launcher.session.limits",
-    "launcher.jail.guard.serving",
+    "launcher.jail.guard.server",
     "launcher.vcs.quarantine.swap",
 )
 """What launches import at use, each with what it needs itself."""

@@ -8,9 +8,8 @@ import ipaddress
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from policy.addresses import Address, special
 from policy.errors import Refusal
-from policy.hosts import HostRule, matches, parse_rule
+from policy.hosts import Address, HostRule, matches, parse_rule, special
 
 LOCALHOST = "localhost"
 """Needs no resolver (RFC 6761 section 6.3), and is a grant of the loopback addresses when a rule names it."""

@@ -21,7 +21,7 @@ Document = dict[str, Any]
 
 
 class Login(NamedTuple):
-    """One file of a provider's, as a Plan carries it; see `policy.providers.files` for what the fields mean.
+    """One file of a provider's, as a Plan carries it; see `policy.providers.model` for what the fields mean.
 
     Attributes:
         host: canonical directory and name of the user's own file; "" where there is none to be copied.

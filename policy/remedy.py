@@ -6,8 +6,8 @@ One place for the ledger, `paddock why` and `paddock learn`; whether anything is
 from typing import NamedTuple
 
 from policy import egress, hosts, promises
-from policy.addresses import Address
 from policy.errors import Refusal, printable
+from policy.hosts import Address
 from policy.pasted import quoted
 from policy.plan import Plan, beneath
 from policy.verdict import decide

@@ -14,9 +14,18 @@ import os
 import stat
 from pathlib import Path
 
-from policy.boundaries import Boundaries, Finding
 from policy.plan import beneath
-from policy.resolution import Location, Unresolvable, by_walk, checked, directory, resolve, resolve_entry
+from policy.resolution import (
+    Boundaries,
+    Finding,
+    Location,
+    Unresolvable,
+    by_walk,
+    checked,
+    directory,
+    resolve,
+    resolve_entry,
+)
 from policy.violation import Operation, Reason, SandboxValidationResult
 from policy.worktree import WorktreeSandboxContext
 
@@ -79,7 +88,7 @@ class WorktreeSandbox:
         operation: Operation | str = Operation.READ,
         cwd: AnyPath | None = None,
     ) -> SandboxValidationResult:
-        """The verdict for a worktree with its submodules and exceptions (`policy.boundaries`).
+        """The verdict for a worktree with its submodules and exceptions (`policy.resolution`).
 
         Where the exceptions' symbolic links lead is found out once per context object, at its first use, as the
         jail does at its start.

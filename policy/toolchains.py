@@ -9,15 +9,144 @@ is *reached*. A reached place selects the toolchains whose root holds it; a sele
 links and `#!` lines of plain directories of programmes, reach further places, until nothing new is found.
 """
 
+import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
 
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from policy.errors import Refusal
 from policy.host import Host, Trail
 from policy.launch import led_by, linked_by
 from policy.plan import Grant, beneath
-from policy.shebang import interpreter_of
-from policy.toolchain_table import Toolchain, ToolchainTable
+
+# The table of known toolchains (`toolchains.toml`): its format and its loader.
+
+
+TABLE_FILE = Path(__file__).with_name("toolchains.toml")
+
+
+def _below(pattern: str) -> str:
+    parts = pattern.split("/")
+    if pattern != "." and (not all(parts) or {".", ".."} & set(parts) or "\0" in pattern):
+        raise ValueError("must be relative, without empty, . or .. components")
+    return pattern
+
+
+def _placed(path: str) -> str:
+    if not path.startswith(("/", "~/")) or ".." in path.split("/") or path.rstrip("/") in {"", "~"}:
+        raise ValueError("must start with / or ~/, name something below it and hold no ..")
+    return path.rstrip("/")
+
+
+Pattern = Annotated[str, AfterValidator(_below)]
+Place = Annotated[str, AfterValidator(_placed)]
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Toolchain(_Frozen):
+    """One kind of installation. Patterns are relative to its root; ``*`` stands for part of one component."""
+
+    name: str
+    """Short name, shown in `paddock explain`."""
+    variables: list[Variable] = []
+    """Variables whose value is a root, when it bears the markers."""
+    active_variables: list[Variable] = []
+    """Those of them that select the toolchain even when PATH does not lead there, and that pass through."""
+    roots: list[Place] = []
+    """Where it is usually installed."""
+    anywhere: bool = False
+    """Whether any ancestor of a reached programme that bears the markers is a root."""
+    shared_prefix: bool = False
+    """Whether a directory of `ToolchainTable.shared_prefixes` may be such a root."""
+    markers: list[str] = Field(min_length=1)
+    """Patterns that must all exist; ``a|b`` means either. A root without them is never granted."""
+    touched_by: list[Pattern] = ["."]
+    """The parts of the root that select it when PATH or a link leads there."""
+    grants: list[Pattern] = Field(min_length=1)
+    """What is granted, read and execute."""
+    excluded: list[Pattern] = []
+    """What stays closed below the grants: files that may hold credentials."""
+    follow: list[Pattern] = []
+    """Links and programmes that may lead on to further installations."""
+    brings: list[str] = []
+    """Toolchains that this one runs, selected at their roots as well."""
+    set: dict[Variable, str] = {}
+    """Variables to set; ``${root}`` and ``${home}`` (the private home) may be used."""
+    passed: list[Variable] = Field(default=[], alias="pass")
+    """Plain variables that pass through."""
+    pass_paths: list[Variable] = []
+    """Variables that hold one path, and pass through when it can be reached in the jail."""
+    seeds: list[Pattern] = []
+    """Plain files in the home directory that it needs in the private home: versions, never credentials."""
+    notes: list[str] = []
+    """What people should know when it is found."""
+
+
+class ToolchainTable(_Frozen):
+    """All of `toolchains.toml`."""
+
+    schema_version: Literal[1] = Field(alias="schema")
+    """Version of the format."""
+    system: list[Place]
+    """Trees that every plan grants anyway."""
+    followed: list[Place]
+    """System directories whose links are followed."""
+    worktree_interpreters: list[Pattern]
+    """Links in the worktree that lead to interpreters."""
+    credentials: list[Pattern]
+    """Below the home directory; never granted."""
+    programmes_inside: list[Pattern]
+    """Below the home directory: parts of `credentials` that hold programmes after all."""
+    shared_prefixes: list[Place]
+    """Directories that are no toolchain's own."""
+    credential_names: list[str]
+    """File names that are never granted one by one."""
+    toolchain: list[Toolchain]
+    """The toolchains, the more particular first."""
+
+
+def load_table(path: Path = TABLE_FILE) -> ToolchainTable:
+    """Reads the table.
+
+    Raises:
+        Refusal: `toolchains-invalid`, with the file and what is wrong in it.
+    """
+    try:
+        return ToolchainTable.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
+        raise Refusal("toolchains-invalid", f"{path} is not a table of toolchains", context=str(error)) from error
+
+
+# Which interpreter a script names (execve(2), "Interpreter scripts").
+
+
+def interpreter_of(content: bytes) -> str | None:
+    """The interpreter's absolute path, or None when `content` is no script or names none.
+
+    pip and uv write ``#!/bin/sh`` with ``'''exec' "INTERPRETER" "$0" "$@"`` in the second line when the path is too
+    long for the kernel, or holds a space; then that interpreter is the answer.
+
+    Args:
+        content: the file's content, or its beginning.
+    """
+    if not content.startswith(b"#!"):
+        return None
+    first, _, rest = content[:4096].partition(b"\n")
+    word = (first[2:].split() or [b""])[0]
+    if word == b"/bin/sh" and rest.startswith(b"'''exec' "):
+        command = rest.removeprefix(b"'''exec' ").partition(b"\n")[0]
+        word = command[1:].partition(b'"')[0] if command.startswith(b'"') else command.split(b" ")[0]
+    if not word.startswith(b"/") or b"\0" in word:
+        return None
+    return word.decode("utf-8", "surrogateescape")
+
 
 ACCESS = "rx"
 

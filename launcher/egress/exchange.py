@@ -1,11 +1,13 @@
 """One client from its first byte to its relay, as far as every protocol does the same."""
 
+import base64
+import binascii
+import hmac
 import socket
 from collections.abc import Callable
 
 from launcher.egress import hello, sockets
-from launcher.egress.bounds import Bounds
-from launcher.egress.gateway import Gateway
+from launcher.egress.gateway import Bounds, Gateway
 from launcher.egress.loop import Timeout
 from launcher.egress.relay import Relay
 from policy.egress import Request, Verdict
@@ -24,7 +26,7 @@ class Gone(Exception):
 
 
 class Exchange:
-    """One client, for `over_http` and `over_socks`.
+    """One client, for `http` and `over_socks`.
 
     Attributes:
         client: its socket, non-blocking.
@@ -143,3 +145,26 @@ class Exchange:
             self.client.send(_ACCESS_DENIED)
         except OSError:
             return  # it will see the connection close
+
+
+# The session's token: whoever sends it came from the session's own environment.
+#
+# On a proxy inside a jail's network namespace it is a second lock; on the machine's own loopback it is the only one
+# that keeps other users, and other jails, out.
+
+
+def presented_token(header: bytes) -> str:
+    """The password in a ``Proxy-Authorization`` header's value (RFC 7617); "" when there is none."""
+    scheme, _, credentials = header.strip().partition(b" ")
+    if scheme.lower() != b"basic":
+        return ""
+    try:
+        user_password = base64.b64decode(credentials.strip(), validate=True)
+    except binascii.Error:
+        return ""
+    return user_password.partition(b":")[2].decode("latin-1")
+
+
+def valid_token(given: str, token: str) -> bool:
+    """Whether `given` is the token, in a time that tells nothing about it."""
+    return hmac.compare_digest(given.encode("latin-1", "replace"), token.encode("latin-1"))

@@ -1,14 +1,14 @@
 """A client that speaks SOCKS5 (RFC 1928): its token, its one request, the answer."""
 
-from launcher.egress import socks, token
-from launcher.egress.exchange import TOKEN_MISSING, Exchange
+from launcher.egress import socks
+from launcher.egress.exchange import TOKEN_MISSING, Exchange, valid_token
 from launcher.egress.gateway import Denied, Failed
 from launcher.egress.loop import Timeout
 from policy.egress import Request, Verdict
 
 
 async def serve(exchange: Exchange, first: bytes) -> bool:
-    """Serves a client: whether a relay has it now; see `over_http.serve`."""
+    """Serves a client: whether a relay has it now; see `http.serve_http`."""
     try:
         with Timeout(exchange.bounds.head_seconds):
             wish, rest = await _wish(exchange, first)
@@ -53,7 +53,7 @@ async def _wish(exchange: Exchange, data: bytes) -> tuple[socks.Wish | None, byt
     while (shown := socks.password(data)) is None:
         data += await exchange.receive()
     password, data = shown
-    if not token.valid(password, exchange.secret):
+    if not valid_token(password, exchange.secret):
         exchange.denied(None, "socks", TOKEN_MISSING)
         await exchange.last_words(b"\x01\x01")
         return None, b""

@@ -3,8 +3,7 @@
 import ipaddress
 from typing import NamedTuple
 
-from policy.addresses import Address
-from policy.hosts import parse_host
+from policy.hosts import Address, parse_host
 
 VERSION = 5
 PASSWORD, NOTHING_ACCEPTABLE = 2, 0xFF

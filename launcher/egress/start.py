@@ -273,7 +273,7 @@ def _work(
             # the caller's session: with one of its own a process weighs as much as all of the agent (sched(7),
             # autogroup).
             _load(prepare)
-            from launcher.egress import over_http  # noqa: F401  # which every agent's first request needs
+            from launcher.egress import http  # noqa: F401  # which every agent's first request needs
         os.setsid()
         listeners = list(inherited)
         if handed_out:

@@ -9,9 +9,9 @@ import ipaddress
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from policy.addresses import Address
 from policy.egress import Request
 from policy.errors import Refusal
+from policy.hosts import Address
 
 _PORTS = {"http": 80}
 _ANSWER_BYTES = 65536

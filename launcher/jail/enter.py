@@ -53,7 +53,7 @@ def enter(
         install: applies the filter in place of `filtering.install`, and returns what that holds.
         search: files that the command's name may mean, tried in this order in place of the plan's program.
         telling: for when somebody reads the kernel's audit: makes of the filter the one to be installed above it
-            (`launcher.jail.seccomp_log`). Then one denial is provoked, too, that names this session's domain.
+            (`launcher.jail.seccomp`). Then one denial is provoked, too, that names this session's domain.
 
     Raises:
         Refusal: a step failed, a required row is not held, or the command cannot be executed (126, 127).

@@ -19,7 +19,6 @@ import select
 import time
 
 from launcher.lean import os
-from launcher.ledger import audit_records as records
 from launcher.ledger.audit_socket import status
 
 TYPE_CHECKING = False
@@ -27,6 +26,102 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from launcher.ledger.denial import Denial
+
+
+# Kernel audit records of Landlock and seccomp as plain data. Pure: bytes in, values out.
+#
+# Format: Documentation/admin-guide/LSM/landlock.rst and the Linux Audit record format. A record is one line of
+# ``audit(SECONDS:SERIAL): key=value ...``; records of one event share the serial. Values are bare words, quoted
+# strings, or hexadecimal where a string holds bytes that could be mistaken (audit_log_untrustedstring).
+
+
+SYSCALL = 1300
+END_OF_EVENT = 1320
+SECCOMP = 1326
+LANDLOCK_ACCESS = 1423
+LANDLOCK_DOMAIN = 1424
+
+WANTED = frozenset({SYSCALL, END_OF_EVENT, SECCOMP, LANDLOCK_ACCESS, LANDLOCK_DOMAIN})
+
+# Keys whose value is a string that somebody may have chosen: in quotes as it is, without them in hexadecimal.
+_UNTRUSTED = frozenset({"path", "exe", "comm", "ocomm", "dev"})
+
+_LONGEST = 64
+"""Fields that are looked at in one record; the kernel writes fewer than thirty."""
+
+
+Record = tuple[int, float, int, dict[str, str]]
+"""kind (of `WANTED`), seconds since the epoch, the event's serial, fields: key -> value, decoded (surrogateescape)."""
+
+
+def serial_of(line: bytes) -> int:
+    """The event's number, -1 when the line is no audit record. Cheap: for filtering before `parse_record`."""
+    if not line.startswith(b"audit("):
+        return -1
+    number = line[6:80].partition(b")")[0].rpartition(b":")[2]
+    return int(number) if number.isdigit() else -1
+
+
+def parse_record(kind: int, line: bytes) -> Record | None:
+    """The record in a netlink message's payload; None when it has not the form of one."""
+    serial = serial_of(line)
+    if serial < 0:
+        return None
+    head, _, rest = line.rstrip(b"\0\n").partition(b"): ")
+    try:
+        time = float(head[6:].rpartition(b":")[0])
+    except ValueError:
+        return None
+    return (kind, time, serial, _fields(rest.decode(errors="surrogateescape")))
+
+
+def _fields(text: str) -> dict[str, str]:
+    """Splits ``key=value`` pairs. A quoted value may hold spaces, and never a quote: then the kernel writes hex."""
+    found: dict[str, str] = {}
+    while text and len(found) < _LONGEST:
+        key, equals, text = text.lstrip(" ").partition("=")
+        if not equals:
+            break
+        if text.startswith('"'):
+            value, _, text = text[1:].partition('"')
+        else:
+            value, _, text = text.partition(" ")
+            if key in _UNTRUSTED:
+                value = _unhexed(value)
+        found[key.rpartition(" ")[2]] = value
+    return found
+
+
+def _unhexed(value: str) -> str:
+    try:
+        return bytes.fromhex(value).decode(errors="surrogateescape")
+    except ValueError:
+        return value  # (null), (none)
+
+
+class Event:
+    """The records of one serial, as far as they have come."""
+
+    __slots__ = ("accesses", "domains", "seccomp", "syscall", "time")
+
+    def __init__(self, time: float) -> None:
+        self.time = time
+        self.accesses: list[dict[str, str]] = []
+        self.domains: list[dict[str, str]] = []
+        self.syscall: dict[str, str] = {}
+        self.seccomp: dict[str, str] = {}
+
+    def add(self, kind: int, fields: dict[str, str]) -> None:
+        """Takes one more record of this event."""
+        if kind == LANDLOCK_ACCESS:
+            self.accesses.append(fields)
+        elif kind == LANDLOCK_DOMAIN:
+            self.domains.append(fields)
+        elif kind == SYSCALL:
+            self.syscall = fields
+        elif kind == SECCOMP:
+            self.seccomp = fields
+
 
 _ENOBUFS = 105
 _HEADER = 16  # sizeof(struct nlmsghdr)
@@ -54,7 +149,7 @@ class Reader:
         self._found = found
         self._domains: dict[bytes, int] = {}  # name -> denials that were told, the proof included
         self._ended: dict[bytes, int] = {}  # name -> denials that the kernel counted
-        self._pending: dict[int, records.Event] = {}
+        self._pending: dict[int, Event] = {}
         self.overflows = 0
         self.unknown = 0
         """Denials by system call filter whose process had ended before it could be looked at."""
@@ -95,7 +190,7 @@ class Reader:
                 continue
             # Every field of a line is in the message; only the header's length may be wrong (audit pads nothing).
             kind = data[4] | data[5] << 8
-            if kind in records.WANTED:
+            if kind in WANTED:
                 self._take(kind, data[_HEADER:])
         return True
 
@@ -141,27 +236,27 @@ class Reader:
         self._socket.close()
 
     def _take(self, kind: int, line: bytes) -> None:
-        if kind in (records.SYSCALL, records.END_OF_EVENT):
+        if kind in (SYSCALL, END_OF_EVENT):
             # Nearly all of these are about something else.
-            event = self._pending.get(records.serial_of(line))
+            event = self._pending.get(serial_of(line))
             if event is None:
                 return
-        elif kind == records.LANDLOCK_ACCESS and not self._concerns(line):
+        elif kind == LANDLOCK_ACCESS and not self._concerns(line):
             return
-        elif kind == records.LANDLOCK_DOMAIN and b" status=deallocated " in line:
+        elif kind == LANDLOCK_DOMAIN and b" status=deallocated " in line:
             self._on_end(line)
             return
-        record = records.parse(kind, line)
+        record = parse_record(kind, line)
         if record is None:
             return
         _, seconds, serial, fields = record
-        if kind == records.END_OF_EVENT:
+        if kind == END_OF_EVENT:
             self._complete(serial)
             return
-        if kind == records.LANDLOCK_DOMAIN and serial not in self._pending:
+        if kind == LANDLOCK_DOMAIN and serial not in self._pending:
             return
-        self._pending.setdefault(serial, records.Event(seconds)).add(kind, fields)
-        if kind == records.SECCOMP:
+        self._pending.setdefault(serial, Event(seconds)).add(kind, fields)
+        if kind == SECCOMP:
             # Look at the process while it lives. Its system call record tells nothing more.
             self._complete(serial)
         while len(self._pending) > _MOST_PENDING:
@@ -199,7 +294,7 @@ class Reader:
             elif self._is_proof(event, access):
                 self._domains[name] = 1
 
-    def _is_proof(self, event: records.Event, access: dict[str, str]) -> bool:
+    def _is_proof(self, event: Event, access: dict[str, str]) -> bool:
         """Whether this is a new command's first denial, which it provokes by signalling its parent."""
         if access.get("blockers") != "scope.signal" or not event.domains:
             return False
@@ -207,7 +302,7 @@ class Reader:
         parent = event.syscall.get("ppid", asked)
         return asked.isdigit() and parent == asked and self._belongs(int(asked))
 
-    def _on_seccomp(self, event: records.Event) -> None:
+    def _on_seccomp(self, event: Event) -> None:
         number = event.seccomp.get("pid", "")
         if not number.isdigit() or not self._belongs(int(number)):
             # A process that has ended is nobody's; one that lives is somebody else's.

@@ -117,7 +117,7 @@ _BY_GUARD = (
 
 
 def of_guard(time: float, told: tuple[Any, ...]) -> Denial:
-    """The denial that a guard tells of (`launcher.jail.guard.serving`).
+    """The denial that a guard tells of (`launcher.jail.guard.server`).
 
     Args:
         time: in seconds since the epoch.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from launcher.lean import os
-from launcher.ledger import egress, store
+from launcher.ledger import store
 from launcher.ledger.denial import PROXY, Denial
 from launcher.ledger.record import line
 from policy.remedy import Remedy
@@ -26,13 +26,13 @@ def follow(state: str, session: str, lives: Callable[[], bool], show: Callable[[
         show: called with each denial's line.
     """
     ledger: Tail | None = None
-    log = Tail(f"{state}/sessions/{session}/{egress.FILE}")
+    log = Tail(f"{state}/sessions/{session}/{store.PROXY_LOG}")
     started = time.time_ns()
     while True:
         # Asked before the files are read: what a session wrote before it ended is not missed.
         going_on = lives()
         for content in log.new():
-            denial = egress.of_decision(content)
+            denial = store.of_decision(content)
             if denial is not None:
                 show(proxied(denial))
         if ledger is None:

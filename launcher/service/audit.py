@@ -2,7 +2,7 @@
 
 CAP_AUDIT_READ is needed to join the multicast group, not to stay in it. So the service joins, drops the capability,
 and hands on what it hears: launchers read it as if it came from the kernel (`launcher.ledger.audit`). They ask by
-a datagram (`launcher.ledger.audit_stream`), and the kernel says who they are.
+a datagram (`launcher.ledger.audit_socket`), and the kernel says who they are.
 
 Whose is a record? Landlock's name a domain; the first one of a domain is the new command's signal 0 to its parent,
 whose process id the record names too: from there it leads up to a launcher. Those of seccomp name a process. All
@@ -20,14 +20,61 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
-from launcher.jail import landlock
+from launcher.jail import capabilities, hygiene, landlock, syscalls
 from launcher.jail.processes import jailed
-from launcher.ledger import audit_records as records
-from launcher.ledger.audit_stream import GREETING
+from launcher.ledger import audit as records
+from launcher.ledger import audit_socket
+from launcher.ledger.audit_socket import STREAM_GREETING
 from launcher.service import peers
-from launcher.service.audit_access import ABI_OF_SIGNALS, provoke
 from launcher.session.places import AUDIT_SOCKET
 from policy.errors import Refusal
+
+# Access to the kernel's audit: joined with a capability that is given up at once, and a proof that records arrive.
+
+
+_CAP_AUDIT_READ = 37
+
+ABI_OF_SIGNALS = 6
+"""Landlock's first version that knows signals, which `provoke` needs."""
+
+
+def join() -> int:
+    """Joins the audit's multicast group, then gives up every capability, as a service under its unit must.
+
+    To be called before anything is started and while there is one thread. Root keeps what it has: its launchers hear
+    for themselves, and jails of root take other capabilities to be made.
+
+    Returns:
+        The socket, owned by the caller; -1 where this process may not read the audit.
+
+    Raises:
+        Refusal: capabilities-kept.
+    """
+    if os.geteuid() == 0:
+        return -1
+    listener = -1
+    if syscalls.capget()[0] >> _CAP_AUDIT_READ & 1:
+        listener = audit_socket.listening()
+    capabilities.drop_all()
+    return listener
+
+
+def provoke(abi: int) -> None:
+    """Lets a child be refused something by Landlock, as each new command is: its record proves that records arrive.
+
+    Args:
+        abi: of the kernel's Landlock; 6 at least, which knows signals.
+    """
+    child = os.fork()
+    if child == 0:
+        try:
+            hygiene.no_new_privs()
+            landlock.restrict((), abi=abi, network=False, log=True)
+            os.kill(os.getppid(), 0)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
 
 log = logging.getLogger("paddock.service.audit")
 
@@ -187,7 +234,7 @@ class Exchange:
                     descriptors += array.array("i", data[: len(data) - len(data) % 4])
                 elif (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
                     pid, uid, _ = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])
-            if message == GREETING and len(descriptors) == 1 and pid > 0 and uid in (self._owner, 0):
+            if message == STREAM_GREETING and len(descriptors) == 1 and pid > 0 and uid in (self._owner, 0):
                 self._admit(pid, descriptors[0])
             else:
                 log.warning("a request for audit records by process %s of user %s was refused", pid, uid)
@@ -306,7 +353,7 @@ class Exchange:
 
     def _note(self, kind: int, line: bytes, serial: int) -> None:
         """Remembers a record of an event that may be the first one of a domain."""
-        record = records.parse(kind, line)
+        record = records.parse_record(kind, line)
         if record is not None:
             self._pending.setdefault(serial, records.Event(record[1])).add(kind, record[3])
 

@@ -4,16 +4,23 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from launcher.jail import init, processes
+from launcher.jail.remove import remove_tree
+from launcher.vcs.harvest.outstanding import outstanding
+from launcher.vcs.quarantine import record
+from launcher.vcs.worktrees.naming import worktree_id
 from policy.errors import Refusal
 
 if TYPE_CHECKING:
     from launcher.vcs.harvest.parts import HarvestResult
     from launcher.vcs.worktrees.models import Worktree
+
 
 _OUT = 100
 """The descriptor that answers go to."""
@@ -122,16 +129,16 @@ def _taken(directory: str, worktree: str, *, strict: bool) -> "HarvestResult":
     """A harvest of a private git directory, by the hand-off patterns of its worktree."""
     from launcher.session import configuration, harvesting
     from launcher.vcs.quarantine import record
-    from launcher.vcs.worktrees import pruned
+    from launcher.vcs.worktrees import recovery
 
     patterns = configuration.handoff_patterns(worktree, os.environ)
     known = record.read(directory)
-    with pruned.stand_in(directory, known) if known is not None else nullcontext():
+    with recovery.stand_in(directory, known) if known is not None else nullcontext():
         return harvesting.take(directory, patterns, strict=strict)
 
 
 def collect(roots: dict[str, str], bounds: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Removes what nothing needs any more: see `launcher.service.orphans` and `launcher.vcs.worktrees.retention`.
+    """Removes what nothing needs any more: see `launcher.service.job` and `launcher.vcs.worktrees.retention`.
 
     Args:
         roots: roots of worktrees by their ids, as sessions have noted them.
@@ -141,12 +148,11 @@ def collect(roots: dict[str, str], bounds: dict[str, Any] | None = None) -> dict
         ``removed``: ids of worktrees; ``pruned``: refs and journals (`retention.Unneeded`), those with ``lost`` to be
         said aloud; ``notes``: what could not be looked at; ``kept``: how many refs stay.
     """
-    from launcher.service import orphans
     from launcher.session import places
     from launcher.vcs.worktrees import retention
 
     state = places.places(os.environ).state
-    removed = orphans.remove(state, roots)
+    removed = remove_orphans(state, roots)
     try:
         done = retention.prune(state, bounds=retention.Bounds(**(bounds or {})))
     except Refusal as refusal:
@@ -318,3 +324,59 @@ TABLE: dict[str, Callable[..., dict[str, Any]]] = {
     "merge.list": list_merges,
     "merge.resume": resume_merge,
 }
+
+
+# Private homes and git directories of worktrees that have gone, which nobody will ever ask for again.
+
+
+ORPHAN_PATIENCE = 7 * 24 * 3_600.0
+"""Seconds. A worktree that is gone may come back (a disk that is not mounted)."""
+
+_ORPHAN_MARK = ".gone"
+"""File whose age says since when a worktree has been missing."""
+
+
+def remove_orphans(state: str, roots: Mapping[str, str]) -> list[str]:
+    """Removes what belongs to worktrees that have been gone for `ORPHAN_PATIENCE`; returns their ids.
+
+    A directory of which nobody can tell where its worktree was stays, and so does one with commits that were not
+    brought home: those are in no other place.
+
+    Args:
+        state: Paddock's state directory.
+        roots: roots of worktrees by their ids, as sessions have noted them.
+    """
+    removed = []
+    top = f"{state}/worktrees"
+    for name in sorted(os.listdir(top)) if os.path.isdir(top) else ():
+        directory = f"{top}/{name}"
+        root = _root_of(state, name) or roots.get(name)
+        mark = Path(directory, _ORPHAN_MARK)
+        if name.startswith(".") or root is None:
+            continue
+        if os.path.isdir(root) and worktree_id(root) == name:
+            mark.unlink(missing_ok=True)
+        elif not mark.exists():
+            mark.touch(mode=0o600)
+        elif time.time() - mark.stat().st_mtime < ORPHAN_PATIENCE or _holds_work(state, name):
+            continue
+        elif not remove_tree(directory):
+            removed.append(name)
+    return removed
+
+
+def _root_of(state: str, identifier: str) -> str | None:
+    """Root of the worktree that a private git directory belongs to; None when there is none, or no telling."""
+    try:
+        found = record.read(record.directory_of(state, identifier))
+    except Refusal:
+        return None
+    return None if found is None else found.worktree
+
+
+def _holds_work(state: str, identifier: str) -> bool:
+    """Whether commits wait in a private git directory that are nowhere else; what cannot be read counts as some."""
+    try:
+        return outstanding(record.directory_of(state, identifier))
+    except (Refusal, OSError):
+        return True

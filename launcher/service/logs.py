@@ -4,16 +4,67 @@
 and so on. Bytes that are no UTF-8 are kept as surrogate escapes (``\\udcff``).
 """
 
+import base64
 import errno
 import json
 import os
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+from urllib.parse import quote
 
 from launcher.jail.remove import remove_tree
-from launcher.service.shim.redaction import Redactor
 from launcher.session.places import made
+
+# Credential values that must not come into a log, and taking them out of it.
+
+
+REPLACEMENT = "[redacted]"
+LEAST = 6
+"""Shorter values are words of any text: a log without them would say more about them, not less."""
+
+_TELLING = re.compile(
+    r"(^|_)(KEY|APIKEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASS|CREDENTIALS?|AUTH|COOKIE|PAT|DSN)(_|$)",
+    re.IGNORECASE,
+)
+
+
+def secrets(environment: Mapping[str, str], given: Iterable[str], declared: Iterable[str] = ()) -> tuple[str, ...]:
+    """The values to be taken out, in every form that they are likely to be printed in, the longest first.
+
+    Args:
+        environment: of the session's launcher.
+        given: options in the form ``NAME=VALUE`` (`--env`): who gives a value on the command line may mean a secret.
+        declared: names of variables that providers declare as credentials.
+    """
+    names = set(declared)
+    values = {value for name, value in environment.items() if name in names or _TELLING.search(name)}
+    values |= {value for item in given for value in (item.partition("=")[2],) if value}
+    forms: set[str] = set()
+    for value in values:
+        if len(value) >= LEAST:
+            forms |= {value, quote(value, safe=""), base64.b64encode(value.encode(errors="surrogateescape")).decode()}
+    return tuple(sorted(forms, key=lambda form: (-len(form), form)))
+
+
+class Redactor:
+    """Takes the forms of secrets out of text.
+
+    Attributes:
+        longest: bytes of the longest form: who cuts text into pieces must not cut closer to an end than this.
+    """
+
+    def __init__(self, forms: Iterable[str]) -> None:
+        """Args: from `secrets`."""
+        self._forms = tuple(form.encode(errors="surrogateescape") for form in forms)
+        self.longest = max(map(len, self._forms), default=0)
+        self._pattern = re.compile(b"|".join(map(re.escape, self._forms))) if self._forms else None
+
+    def __call__(self, data: bytes) -> bytes:
+        """`data` without them."""
+        return data if self._pattern is None else self._pattern.sub(REPLACEMENT.encode(), data)
+
 
 NAME = "log.jsonl"
 MOST_LINE = 64 << 10

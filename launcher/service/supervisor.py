@@ -11,23 +11,75 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from launcher.jail.remove import remove_tree
-from launcher.service import admission, logs
-from launcher.service.counters import Counters
-from launcher.service.events import Events
+from launcher.service import logs
+from launcher.service.contexts import Registration
+from launcher.service.events import Counters, Events
 from launcher.service.groups import Groups
 from launcher.service.models import Outcome, Reason, Session, SessionRequest
 from launcher.service.pool import Pool, Shim
-from launcher.service.registration import Registration
 from launcher.service.rooms import Rooms
 from launcher.service.settings import Settings
 from launcher.service.shim.attempt import SENDABLE, failure, unstartable
 from launcher.service.states import SessionState
 from launcher.service.store import SessionStore, exists, kept, session_of
 from policy.errors import Refusal
+
+# Whether a session is accepted: its words and the quotas, before anything is written down or started.
+
+
+Parse = Callable[[list[str]], tuple[dict[str, str | list[str] | bool], list[str]]]
+"""Understands `SessionRequest.words`: options by name, and the command."""
+
+_NOT_HERE = ("--session", "--supervised", "--detach", "--report", "--dry-run", "--help")
+
+
+def options_of(request: SessionRequest, parse: Parse) -> dict[str, str | list[str] | bool]:
+    """The options of a request. Refuses what `paddock run` would refuse at once, and what means nothing here.
+
+    Raises:
+        Refusal: usage.
+    """
+    options, command = parse(request.words())
+    if command != list(request.command):
+        raise _usage("the options hold a word that is no option")
+    for name in _NOT_HERE:
+        if name in options:
+            raise _usage(f"{name} means nothing for a session of the service")
+    return options
+
+
+def _usage(message: str) -> Refusal:
+    return Refusal("usage", message, hint="paddock run --help; options of the command itself belong to the command")
+
+
+def check_quotas(clients: Sequence[int], client_uid: int, settings: Settings) -> None:
+    """Refuses one session more than there may be.
+
+    Args:
+        clients: user ids of those who have asked for the live sessions, one for each.
+        client_uid: who asks for another.
+        settings: the bounds.
+
+    Raises:
+        Refusal: quota-sessions, quota-client.
+    """
+    if len(clients) >= settings.most_sessions:
+        raise Refusal(
+            "quota-sessions",
+            f"the service has as many live sessions as it may: {settings.most_sessions}",
+            hint="paddock ps; stop some, or raise most_sessions in service.toml",
+        )
+    if clients.count(client_uid) >= settings.most_sessions_of_client:
+        raise Refusal(
+            "quota-client",
+            f"user {client_uid} has as many live sessions as one client may: {settings.most_sessions_of_client}",
+            hint="paddock ps; stop some, or raise most_sessions_of_client in service.toml",
+        )
+
 
 log = logging.getLogger("paddock.service")
 
@@ -105,7 +157,7 @@ class Supervisor:
         own: Rooms,
         environment: Mapping[str, str],
         open_files: int,
-        parse: admission.Parse,
+        parse: Parse,
         declared: tuple[str, ...] = (),
         harvest: Callable[[], None] = lambda: None,
     ) -> None:
@@ -200,7 +252,7 @@ class Supervisor:
             raise Refusal("service-stopping", "the service is stopping", hint="try again when it runs again")
         options = self.options_of(request)
         clients = [live.client_uid for live in self.live.values()]
-        admission.check_quotas(clients, client_uid, self.settings)
+        check_quotas(clients, client_uid, self.settings)
         if request.name is None:
             request = request.model_copy(update={"name": os.urandom(5).hex()})
         assert request.name is not None
@@ -220,8 +272,8 @@ class Supervisor:
         return self.session(live.name), True
 
     def options_of(self, request: SessionRequest) -> dict[str, str | list[str] | bool]:
-        """See `admission.options_of`."""
-        return admission.options_of(request, self._parse)
+        """See `options_of`."""
+        return options_of(request, self._parse)
 
     def _spawn(self, work: Any, name: str) -> asyncio.Task[None]:  # noqa: ANN401  # a coroutine
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work, name=name)

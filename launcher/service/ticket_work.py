@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from launcher.service.contexts import StoredRequestContexts
 from launcher.service.database import Database
 from launcher.service.ticket_models import of_ticket
-from launcher.session import cache, configuration, merging, places, planning, programs, providers
+from launcher.session import cache, configuration, merging, places, planning, providers
 from launcher.session.machine import Machine
 from launcher.vcs import checkout, jailed_git
 from launcher.vcs.disk import Present
@@ -25,22 +25,20 @@ from launcher.vcs.worktrees.children import ChildWorktrees
 from launcher.vcs.worktrees.models import Worktree
 from launcher.vcs.worktrees.naming import slug, worktree_id
 from launcher.vcs.worktrees.service import WorktreeService
-from launcher.workflow.agent_types import AgentType
 from launcher.workflow.confinement import run_options
 from launcher.workflow.contexts.request_context import ToolContext
 from launcher.workflow.decorators.chain import DecoratorFailed
 from launcher.workflow.flow import Workflow, build_workflow
-from launcher.workflow.graph.nodes import Node
-from launcher.workflow.graph.repository import InMemoryGraphRepository
-from launcher.workflow.keys import ArtifactKey
-from launcher.workflow.requests.orchestration import OrchestratorRequest
-from launcher.workflow.requests.ticket import (
+from launcher.workflow.graph.repository import InMemoryGraphRepository, Node
+from launcher.workflow.requests.catalog import (
+    OrchestratorRequest,
     TicketAgentRequest,
     TicketAgentRequests,
     TicketAgentResult,
     TicketAgentResults,
     TicketOrchestratorRequest,
 )
+from launcher.workflow.values import AgentType, ArtifactKey
 from policy.config import flags
 from policy.errors import Refusal
 from policy.worktree import WorktreeSandboxContext
@@ -266,7 +264,7 @@ def _check(root: str, ticket: dict[str, Any], path: str) -> None:
         providers.choose(settings, ticket["command"], root, where, Machine(os.environ))
         name = ticket["command"][0]
         if "/" not in name or name.startswith("/"):
-            programs.find_command(name, root, root, Machine({"PATH": path}))
+            planning.find_command(name, root, root, Machine({"PATH": path}))
     except Refusal as refusal:
         raise of_ticket(ticket["ticket"], refusal) from None
 

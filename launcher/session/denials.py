@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from launcher.ledger.audit import Reader
     from launcher.ledger.denial import Denial
     from launcher.ledger.record import Ledger
-    from launcher.session.learning import Wants
+    from launcher.session.teach import Wants
 
 _SHOWN = 5
 _SETTLE = 0.1
@@ -40,7 +40,7 @@ class Denials:
             audit_fd: from `launcher.ledger.audit_socket.listening`, owned by this object from now on; -1 for none.
             wants: told what the command wants, in a session that is watched.
             started: nanoseconds since the epoch that name the ledger; 0 for now.
-            handed_on: a service hands the audit on (`launcher.ledger.audit_stream`), so that records come later.
+            handed_on: a service hands the audit on (`launcher.ledger.audit_socket`), so that records come later.
         """
         self._handed_on = handed_on
         self._wants = wants
@@ -144,7 +144,7 @@ class Denials:
         """Lines for people at a terminal, [] when nothing was refused or nobody would read them."""
         if self._ledger is None or quiet or not os.isatty(2):
             return []
-        from launcher.ledger.words import one_line
+        from launcher.ledger.record import one_line
 
         kinds = [(found, seen) for found, seen in self._ledger.kinds if not found.harmless]
         total = self._ledger.total - sum(seen for found, seen in self._ledger.kinds if found.harmless)
@@ -169,9 +169,9 @@ class Denials:
         return self._reader
 
     def _notes(self, reader: "Reader | None") -> list[str]:
-        from launcher.ledger import words
+        from launcher.ledger import record
 
-        notes = words.missing(self._plan.backend, heard=reader is not None and reader.heard)
+        notes = record.missing_kinds(self._plan.backend, heard=reader is not None and reader.heard)
         if reader is not None and reader.unknown:
             notes.append(f"{reader.unknown} refused system calls whose process had ended: perhaps this session's")
         if self._uncounted:
@@ -182,10 +182,10 @@ class Denials:
 
     def _from_proxy(self) -> None:
         if self._plan.net == "proxy":
-            from launcher.ledger import egress
+            from launcher.ledger import store
 
-            path = f"{self._directory}/{egress.FILE}"
-            refused, lost = egress.read(path)
+            path = f"{self._directory}/{store.PROXY_LOG}"
+            refused, lost = store.read_proxy_log(path)
             self._lost += lost
             for found in refused:
                 self.add(found)

@@ -17,8 +17,8 @@ import marshal
 import select
 
 from launcher.egress import start
-from launcher.jail import capabilities, hygiene, init, pages, processes, seccomp_log, status, syscalls
-from launcher.jail.namespaces import devices, early, layout
+from launcher.jail import capabilities, hygiene, init, pages, processes, seccomp, status, syscalls
+from launcher.jail.namespaces import early, layout
 from launcher.jail.namespaces import enter as namespaces
 from launcher.jail.namespaces.view import ROOT
 from launcher.lean import os
@@ -67,7 +67,7 @@ class Jailed(Worker):
         assert found is not None
         self.plan = found
         self._status_fd = status_fd
-        self._telling = seccomp_log.telling if telling else None
+        self._telling = seccomp.telling if telling else None
         self._egress = start.Egress.of_inside(proxy, channel) if channel != -1 else None
         self._limits = self._watch = self._bubblewrap = None
         self._bwrap, self._listener, self._held = "", -1, ()
@@ -177,7 +177,7 @@ class Early:
         """
         try:
             left = None
-            if _kind(worker) == self.recipe[:3] and not devices.terminal_name():
+            if _kind(worker) == self.recipe[:3] and not layout.terminal_name():
                 left = early.remaining(frozenset(self.recipe[3]), worker._operations)
             if left is not None and (rows := self._confirmed()) is not None:
                 self._hand_over(worker, status_fd, left, rows)

@@ -6,7 +6,7 @@ So the launch goes on in a child at a pseudoterminal, as under sudo(8) and scrip
 the two (`relayed`) and ends with it.
 
 Three processes: this one in the caller's job, the leader of the other terminal's session, which starts the launcher as
-a shell starts a job, so that it can stop (`job_leader`), and the launcher. When the launcher stops, this process stops
+a shell starts a job, so that it can stop (`lead`), and the launcher. When the launcher stops, this process stops
 as it did. When the command goes on or ends by itself then, the leader wakes this process.
 
 The keys are the command's at once where it has the terminal for input and output. Elsewhere, as in ``paddock run --
@@ -18,10 +18,11 @@ Loaded where a standard stream is a terminal.
 
 import fcntl
 import select
+import termios
 
-from launcher.jail import hygiene, init
+from launcher.jail import hygiene, init, processes
 from launcher.lean import os
-from launcher.session import job_leader, stops
+from launcher.session import stops
 from launcher.session.relayed import Relay
 from policy.errors import Refusal
 
@@ -29,9 +30,166 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _socket
     import signal as _signal
+    from typing import NoReturn
 else:
     import _signal
     import _socket
+
+
+# The leader of a session that was made for a run: it watches over the launcher as a shell does over its job.
+#
+# A process can only stop, and be continued, where somebody of its session is its parent in another process group
+# (setpgid(2), orphaned groups). What becomes of the launcher is told the front, in the caller's job
+# (`own_terminal`), which ends the leader with itself.
+#
+# Loaded where a standard stream is a terminal.
+
+
+_WAKE_AGAIN = 0.05
+"""Seconds between two SIGCONT for a front that may be stopping just now."""
+
+# Messages of a kind and a number, from the leader: the launcher's process id, a signal or a status.
+JOB = b"J"
+STOPPED, GOES_ON, ENDED, KILLED = b"S", b"C", b"E", b"K"
+# And to it: a kind, and a signal.
+AWAKE, FOREGROUND, ONE, GROUP = b"A", b"F", b"s", b"g"
+
+
+def lead(front: int, channel: "_socket.socket", slave: int, terminals: list[int], *, keys: bool) -> bool:
+    """Makes this process the leader of a session, and starts the launcher in it, as a job.
+
+    Args:
+        front: process id of its parent, the front.
+        channel: to the front.
+        slave: the session's terminal.
+        terminals: standard streams of the launcher that shall be that terminal.
+        keys: the launcher's job is in the foreground there.
+
+    Returns:
+        True, in the launcher. The leader itself does not come back.
+    """
+    # Nothing may escape from here but the launcher: this is a copy of the caller, with all that it has on its stack.
+    try:
+        processes.tie_to_parent(front)
+        os.setsid()
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+        own = os.getpid()
+        launcher = os.fork()
+        if launcher == 0:
+            processes.tie_to_parent(own)
+            channel.close()
+            _become_job(slave, terminals, keys=keys)
+            return True
+    except BaseException:
+        os._exit(1)
+    try:
+        _own_group(launcher)
+        init.leave_streams()
+        _Leader(front, channel, slave, launcher).run()
+    finally:
+        os._exit(1)
+
+
+def _become_job(slave: int, terminals: list[int], *, keys: bool) -> None:
+    _own_group(0)
+    if keys:
+        before = _signal.pthread_sigmask(_signal.SIG_BLOCK, {_signal.SIGTTOU})
+        os.tcsetpgrp(slave, os.getpid())
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
+    for fd in terminals:
+        os.dup2(slave, fd)
+    os.close(slave)
+
+
+def _own_group(pid: int) -> None:
+    """Makes `pid` (0: this process) the leader of a process group; parent and child both do, whoever is first."""
+    try:
+        os.setpgid(pid, pid)
+    except ProcessLookupError:
+        return  # it has ended already
+
+
+class _Leader:
+    """Watches over the launcher as a shell does over its job."""
+
+    def __init__(self, front: int, channel: "_socket.socket", slave: int, launcher: int) -> None:
+        self._front = front
+        self._channel = channel
+        self._slave = slave
+        self._launcher = launcher
+        self._waking = False
+        self._asked = False
+        init.block_signals()
+        self._signals = init.open_signals()
+
+    def run(self) -> "NoReturn":
+        """Until the launcher has ended and the front has heard of it, with which this process ends."""
+        poll = select.poll()
+        for fd in (self._channel.fileno(), self._signals):
+            poll.register(fd, select.POLLIN)
+        self._tell(JOB, self._launcher)
+        self._reap()
+        while True:
+            events = poll.poll(_WAKE_AGAIN * 1000 if self._waking else None)
+            if self._waking:
+                os.kill(self._front, _signal.SIGCONT)  # it cannot be gone: this process ends with it
+            for fd, _ in events:
+                if fd == self._signals:
+                    init.read_signals(fd)  # SIGCHLD, and what the terminal sends to the leader of its session
+                    self._reap()
+                else:
+                    self._on_message()
+
+    def _reap(self) -> None:
+        while self._launcher:
+            pid, code = os.waitpid(self._launcher, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            if pid == 0:
+                return
+            if os.WIFSTOPPED(code):
+                self._waking = self._asked = False
+                os.tcsetpgrp(self._slave, os.getpgrp())  # SIGTTOU is blocked
+                self._tell(STOPPED, os.WSTOPSIG(code))
+            elif os.WIFCONTINUED(code):
+                if not self._asked:
+                    self._waking = True
+                    self._tell(GOES_ON, 0)
+                self._asked = False
+            else:
+                self._launcher = 0
+                self._waking = True
+                ended = os.waitstatus_to_exitcode(code)
+                self._tell(*((ENDED, ended) if ended >= 0 else (KILLED, -ended)))
+
+    def _on_message(self) -> None:
+        kind, signal = received(self._channel)
+        if not kind:
+            os._exit(1)
+        if kind == AWAKE:
+            self._waking = False
+        elif not self._launcher:
+            return
+        elif kind == ONE:
+            os.kill(self._launcher, signal)
+        else:
+            self._asked |= signal == _signal.SIGCONT
+            if kind == FOREGROUND:
+                os.tcsetpgrp(self._slave, self._launcher)
+            os.killpg(self._launcher, signal)
+
+    def _tell(self, kind: bytes, number: int) -> None:
+        send(self._channel, kind, number)
+
+
+def send(channel: "_socket.socket", kind: bytes, number: int) -> None:
+    """Sends a message of a kind and a number (OSError)."""
+    channel.send(kind + number.to_bytes(4, "little"))
+
+
+def received(channel: "_socket.socket") -> tuple[bytes, int]:
+    """A message's kind and number; (b"", 0) at the end."""
+    message = channel.recv(8)
+    return message[:1], int.from_bytes(message[1:], "little")
+
 
 _LOOK_AGAIN = 200  # milliseconds between two looks at whether a background job has come to the foreground
 _TIOCGDEV = 0x80045432  # asm-generic/ioctls.h; not in termios
@@ -71,7 +229,7 @@ def enter() -> None:
         ours.close()
         for fd in {master, *caller}.difference(terminals):
             os.close(fd)
-        if job_leader.lead(own, theirs, slave, terminals, keys=keys):
+        if lead(own, theirs, slave, terminals, keys=keys):
             return
     theirs.close()
     os.close(slave)
@@ -158,17 +316,17 @@ class _Front:
             elif signal in init.FORWARDED:
                 # The terminal means the whole job; a process that sends one means who it names.
                 self.interrupted |= code == init.SI_KERNEL and signal == _signal.SIGINT
-                self._say(job_leader.GROUP if code == init.SI_KERNEL else job_leader.ONE, signal)
+                self._say(GROUP if code == init.SI_KERNEL else ONE, signal)
 
     def _on_message(self) -> None:
-        kind, number = job_leader.received(self._channel)
-        if kind == job_leader.JOB:
+        kind, number = received(self._channel)
+        if kind == JOB:
             self._job = number
-        elif kind == job_leader.STOPPED:
+        elif kind == STOPPED:
             self._stop(number)
-        elif kind == job_leader.GOES_ON:
-            self._say(job_leader.AWAKE, 0)
-        elif kind == job_leader.ENDED:
+        elif kind == GOES_ON:
+            self._say(AWAKE, 0)
+        elif kind == ENDED:
             self._status = number
         else:  # without a word the leader has been killed, and all below it with it
             self._status = 128 + (number or _signal.SIGKILL)
@@ -209,10 +367,10 @@ class _Front:
             _signal.sigtimedwait({signal}, 0)  # this process ends as the launcher does
 
     def _go_on(self) -> None:
-        self._say(job_leader.FOREGROUND if self._keys else job_leader.GROUP, _signal.SIGCONT)
+        self._say(FOREGROUND if self._keys else GROUP, _signal.SIGCONT)
 
     def _say(self, kind: bytes, signal: int) -> None:
         try:
-            job_leader.send(self._channel, kind, signal)
+            send(self._channel, kind, signal)
         except OSError:
             return  # the leader has gone; its end is on the way

@@ -80,7 +80,7 @@ def _make_room(state: str, plan: Plan) -> None:
     packages.enable()
     from launcher.vcs.harvest.outstanding import waiting
     from launcher.vcs.worktrees import earlier
-    from launcher.vcs.worktrees.removed import kept_aside
+    from launcher.vcs.worktrees.request import kept_aside
 
     directory = directory_of(state, plan.worktree_id)
     aside = earlier.clear(state, plan.worktree, plan.worktree_id, lambda _: waiting(directory))
@@ -93,13 +93,13 @@ def _make_room(state: str, plan: Plan) -> None:
 
 def _unless_waiting(directory: str, *, sign: bool, strict: bool) -> None:
     """Forgets that a session wanted signatures or a strict hand-off, where nothing of it waits and none lives."""
-    from launcher.vcs.harvest import ending, refusals
+    from launcher.vcs.harvest import refusals, tips
     from launcher.vcs.quarantine import signed
 
     try:
         descriptor = lock.opened(directory)
         try:
-            if lock.alone(descriptor, wait=False) and not ending.due(directory):
+            if lock.alone(descriptor, wait=False) and not tips.harvest_due(directory):
                 if sign:
                     signed.granted(directory)
                 if strict:
@@ -113,9 +113,9 @@ def _unless_waiting(directory: str, *, sign: bool, strict: bool) -> None:
 def nothing_new(taken: Lease) -> bool:
     """Whether the agent has committed nothing that a harvest would take. Starts no process; in doubt False."""
     try:
-        from launcher.vcs.harvest import ending
+        from launcher.vcs.harvest import tips
 
-        return not ending.due(taken.directory)
+        return not tips.harvest_due(taken.directory)
     except (Refusal, OSError, ImportError):  # the last one while Paddock is being upgraded: `finish` says so
         return False
 
@@ -159,10 +159,10 @@ def finish(
         _hold(taken.directory, hold)
     if hold is not None or nothing:
         return Finished(lines, None)
-    from launcher.vcs.harvest import ending
+    from launcher.vcs.harvest import tips
 
     try:
-        if not ending.due(taken.directory):
+        if not tips.harvest_due(taken.directory):
             return Finished(lines, None)
         from launcher.session import harvesting, packages
 

@@ -5,21 +5,72 @@ Not on the warm launch path: a cached Plan knows its provider.
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
-from launcher.session import endpoints
 from launcher.session.machine import Machine
 from launcher.session.places import Places
 from policy import runners
+from policy.config import values
 from policy.config.settings import Settings
+from policy.egress import LOCALHOST, Request
+from policy.hosts import parse_host
 from policy.launch import Command, Translation
 from policy.logins import Login
 from policy.plan import Conditional, Plan
-from policy.providers import plugins, registry, strategy
-from policy.providers.files import ProviderFile
-from policy.providers.model import ArgumentsPosition, DialectName, ProviderSpec, Switch
+from policy.providers import registry, strategy
+from policy.providers.model import ArgumentsPosition, DialectName, ProviderFile, ProviderSpec, Switch
 from policy.worktree import WorktreeSandboxContext
+
+# The hosts that a provider must reach: its own, and those that the caller's environment names as its server.
+
+
+Sourced = tuple[tuple[str, str], ...]
+
+_PORTS = {"http": 80, "https": 443}
+
+
+def endpoints_of(
+    spec: ProviderSpec, name: str, machine: Machine, environ: Mapping[str, str]
+) -> tuple[Sourced, Sourced]:
+    """(egress rules, ports of the loopback), each entry with its source.
+
+    A server on this machine's loopback is granted as a port, at its own address: clients do not use a proxy for it.
+
+    Args:
+        spec: the provider's.
+        name: the provider's, for the source.
+        machine: is asked for variables, and the Plan depends on the answers.
+        environ: the same environment. A value that holds credentials is passed over, because answers are kept.
+    """
+    rules = [(domain, f"provider {name}") for domain in spec.domains]
+    reach = []
+    for variable in spec.endpoints:
+        if "@" in environ.get(variable, ""):
+            continue
+        wanted = endpoint(machine.env(variable) or "")
+        if wanted is None:
+            continue
+        source = f"{variable} of your environment"
+        if wanted.host == LOCALHOST or (not isinstance(wanted.host, str) and wanted.host.is_loopback):
+            reach.append((values.loopback(wanted.where), source))
+        else:
+            rules.append((wanted.where, source))
+    return tuple(rules), tuple(reach)
+
+
+def endpoint(url: str) -> Request | None:
+    """Host and port of an HTTP URL; None for anything else, which is the provider's to complain about."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _PORTS[parts.scheme]
+        bracketed = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
+        return Request(parse_host(bracketed), port)
+    except (KeyError, ValueError):
+        return None
+
 
 FETCHES = (
     "{runner} asks its package registry, none of whose hosts may be reached: what it has not kept is not found. "
@@ -90,7 +141,7 @@ def choose(settings: Settings, command: list[str], directory: str, places: Place
     if wanted != "auto":
         return Chosen(load(places, dialect).require(wanted), source)
     known = registry.load_registry(
-        dialect, own_directory(places), entry_points=plugins.installed(sys.path), about=command
+        dialect, own_directory(places), entry_points=registry.installed_plugins(sys.path), about=command
     )
     found = known.detect(command)
     if found is None:
@@ -156,7 +207,7 @@ def translated(
         more = (((arguments, ()), *more)) if arguments else more
         more = tuple((added, (*unless, *dialect.unknown_to)) for added, unless in more)
         arguments = ()
-    domains, reach = endpoints.of(spec, name, machine, os.environ)
+    domains, reach = endpoints_of(spec, name, machine, os.environ)
     return Translation(
         provider=name,
         source=chosen.source,

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from launcher.session.carrier import Carrier
     from launcher.session.denials import Denials
     from launcher.session.early import Early
-    from launcher.session.learning import Wants
     from launcher.session.limits import Limits
     from launcher.session.logins import Logins
+    from launcher.session.teach import Wants
     from launcher.vcs.quarantine.lease import Lease
 
 _CAP_AUDIT_READ = 37
@@ -392,9 +392,9 @@ def _audit(places: Places) -> tuple[int, bool]:
         return audit_socket.listening(), False
     for directory in (places.runtime, f"{places.state}/run"):
         if os.access(f"{directory}/{AUDIT_SOCKET}", os.W_OK):
-            from launcher.ledger import audit_stream
+            from launcher.ledger import audit_socket
 
-            return audit_stream.request(f"{directory}/{AUDIT_SOCKET}"), True
+            return audit_socket.request_stream(f"{directory}/{AUDIT_SOCKET}"), True
     return -1, False
 
 

@@ -5,7 +5,6 @@ Launch path: see launcher/jail/syscalls.py.
 
 from launcher.jail import enter, hygiene, init, status, syscalls
 from launcher.jail.guard.attach import Guard
-from launcher.jail.namespaces import devices
 from launcher.lean import os
 from launcher.session import state
 from policy import promises
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from launcher.egress.start import Egress
     from launcher.jail.bubblewrap.enter import Jail
     from launcher.jail.namespaces.layout import Operation
-    from launcher.jail.watch.attach import Watch
+    from launcher.jail.watch.observer import Watch
     from launcher.session.limits import Limits
 
 
@@ -67,9 +66,10 @@ class Worker:
         self._bubblewrap: Jail | None = None
         self._watch: type[Watch] | None = None
         self._telling: Callable[[bytes], bytes] | None = None
+        from launcher.jail.namespaces import layout
+
         if promises.has_mounts(plan.backend):
             from launcher.jail.namespaces import enter as namespaces
-            from launcher.jail.namespaces import layout
 
             nested = [path for path, _, source in plan.grants if source == promises.NESTED]
             exempt = (*(session.slots[name] for name in ("home", "git") if name in session.slots), *nested)
@@ -81,7 +81,7 @@ class Worker:
 
                 known = probe.Support.from_data(support)
                 self._bwrap = known.bubblewrap if known is not None else ""
-        elif terminal_name := devices.terminal_name():
+        elif terminal_name := layout.terminal_name():
             # Exactly the caller's own; the rest of /dev/pts stays closed.
             self.plan = plan.replace(grants=(*plan.grants, (terminal_name, "rwi", "the caller's terminal")))
 
@@ -134,15 +134,15 @@ class Worker:
 
     def be_heard(self) -> None:
         """Has the kernel's audit told of the session. Loaded now, for the same reason as `watch` does it."""
-        from launcher.jail import seccomp_log
+        from launcher.jail import seccomp
 
-        self._telling = seccomp_log.telling
+        self._telling = seccomp.telling
 
     def watch(self) -> None:
         """Has the command watched. Loads all that takes: in the jail's view there is nothing to load."""
-        from launcher.jail.watch import attach
+        from launcher.jail.watch import observer
 
-        self._watch = attach.WatchfulGuard if self.plan.backend == promises.GUARD else attach.Watch
+        self._watch = observer.WatchfulGuard if self.plan.backend == promises.GUARD else observer.Watch
 
     def take_further(self, listener: int, proof: bytes) -> int:
         """Makes the jail's init take further commands from `listener`, which is returned. To be called once.

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from launcher.vcs.git import Git
 
@@ -32,3 +33,92 @@ def of_tree(
         if mode.startswith(_MODE):
             found[os.fsdecode(path)] = oid.decode("ascii")
     return found
+
+
+# Submodules as a commit records them: names and places from `.gitmodules`, commits from the tree.
+
+
+class Gitlink(NamedTuple):
+    """One submodule in one commit: its name, its path, and the commit recorded there."""
+
+    name: str
+    path: str
+    commit: str
+
+
+def gitlinks_of(git: Git, commit: str, environment: Mapping[str, str] | None = None) -> dict[str, Gitlink]:
+    """The submodules that a commit records, by name.
+
+    A gitlink that `.gitmodules` does not name, or with a path that would lead elsewhere, is left to git.
+
+    Args:
+        git: the repository.
+        commit: which one.
+        environment: says where objects of a trial are.
+
+    Raises:
+        GitFailed: `.gitmodules` cannot be read as configuration.
+    """
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}:.gitmodules")
+    blob = git.run(*words, ok=(0, 1, 128), environment=environment).out.decode().strip()
+    if not blob:
+        return {}
+    if blob not in _paths:
+        if len(_paths) >= _MOST_KNOWN:
+            _paths.clear()
+        _paths[blob] = _read(git, blob, environment)
+    paths = _paths[blob]
+    if not paths:
+        return {}
+    commits = of_tree(git, commit, paths.values(), environment)
+    return {name: Gitlink(name, path, commits[path]) for name, path in paths.items() if path in commits}
+
+
+_MOST_KNOWN = 256
+_paths: dict[str, dict[str, str]] = {}
+"""What each `.gitmodules`, by its object id, names: most commits of a repository have the same one."""
+
+
+def _read(git: Git, blob: str, environment: Mapping[str, str] | None) -> dict[str, str]:
+    """The paths of submodules in a `.gitmodules`, by name."""
+    words = ("config", "-z", "--blob", blob, "--get-regexp", r"^submodule\..*\.path$")
+    output = git.run(*words, ok=(0, 1), environment=environment).out
+    paths: dict[str, str] = {}
+    for entry in output.split(b"\0"):
+        key, newline, value = os.fsdecode(entry).partition("\n")
+        name = key.removeprefix("submodule.").removesuffix(".path")
+        if newline and _harmless(name) and _harmless(value):
+            paths[name] = value
+    return paths
+
+
+def with_gitlinks(git: Git, commit: str, changes: Mapping[str, str | None], environment: Mapping[str, str]) -> str:
+    """The tree of `commit` with gitlinks put (path -> commit) or taken away (path -> None).
+
+    Args:
+        git: the repository.
+        commit: whose tree is taken.
+        changes: what is different.
+        environment: names a private index; overwritten.
+
+    Raises:
+        GitFailed: it cannot be done (a path leads through a file, say).
+    """
+    git.run("read-tree", commit, environment=environment)
+    lines = []
+    zero = b"0" * len(commit)
+    for path, oid in changes.items():
+        info = b"0 " + zero if oid is None else _MODE + b" " + oid.encode()
+        lines.append(info + b"\t" + os.fsencode(path) + b"\0")
+    git.run("update-index", "-z", "--index-info", input=b"".join(sorted(lines)), environment=environment)
+    return git.run("write-tree", "--missing-ok", environment=environment).out.decode().strip()
+
+
+def _harmless(path: str) -> bool:
+    """Whether a name or path stays below where it is put, and is no option (CVE-2018-11235, CVE-2018-17456)."""
+    parts = path.split("/")
+    return (
+        bool(path)
+        and not path.startswith(("/", "-"))
+        and not any(part in ("", ".", "..") or part.lower() == ".git" for part in parts)
+    )

@@ -80,7 +80,8 @@ def launch(argv: list[str], observer: "Callable[[str, Any], None] | None" = None
     entry, given = runs.planned(launch, command, where)
     if entry is None:
         return 0
-    from launcher.bridges.acp import bridge, rules
+    from launcher.bridges.acp import bridge
+    from launcher.bridges.acp.places import Choices
 
     if not entry.plan.provider and entry.plan.provider_source.startswith("auto"):
         messages.say(
@@ -98,7 +99,7 @@ def launch(argv: list[str], observer: "Callable[[str, Any], None] | None" = None
         verbose="--verbose" in launch,
         quiet="--quiet" in launch,
         strict="--strict-handoff" in launch,
-        choices=rules.Choices(
+        choices=Choices(
             cwd=chosen["--cwd"], mcp=chosen["--mcp"], files=chosen["--fs"], terminals=chosen["--terminals"]
         ),
         grace=grace,

@@ -11,9 +11,8 @@ from typing import Any
 
 from launcher import cli
 from launcher.bridges.acp import refused
-from launcher.service.attaching import Attached, status_of
+from launcher.service.attaching import LEAVE_NAME, Attached, status_of
 from launcher.service.client import Client, session_path
-from launcher.service.raw_terminal import LEAVE_NAME
 from launcher.session import messages, places
 from launcher.session.places import Places
 from launcher.verbs import acp, help_page, question, session_request

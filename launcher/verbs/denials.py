@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from launcher.ledger import follow, store, words
+from launcher.ledger import follow, record, store
 from launcher.session import messages, places, state
 from launcher.verbs import table, typer_verb
 from policy.errors import Refusal, printable
@@ -67,7 +67,7 @@ def denials(
     else:
         _show(contents)
         for content in passed:
-            messages.show(words.decision(content))
+            messages.show(record.decision(content))
     return 0
 
 
@@ -109,7 +109,7 @@ def _show(contents: store.Contents) -> None:
         about = (f"{facts.get(name)}" for name in ("session", "command", "worktree", "backend"))
         messages.show(printable("session {}: {} in {}, {}".format(*about)))
     for content in contents.denials:
-        messages.show("\n".join(words.paragraph(content)))
+        messages.show("\n".join(record.paragraph(content)))
     if lost := contents.end.get("lost"):
         messages.show(f"lost: {lost} denial{'' if lost == 1 else 's'}, of which nothing is known but the number")
     for note in contents.end.get("notes", ()):
@@ -118,7 +118,7 @@ def _show(contents: store.Contents) -> None:
 
 def _follow(where: places.Places, session: str, *, as_json: bool) -> None:
     def show(content: dict[str, Any]) -> None:
-        messages.show(json.dumps(content) if as_json else "\n".join(words.paragraph(content)))
+        messages.show(json.dumps(content) if as_json else "\n".join(record.paragraph(content)))
 
     follow.follow(where.state, session, lambda: session in state.live_sessions(where), show)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from launcher.jail import probe
-from launcher.ledger import audit_probe
+from launcher.ledger import switching
 from launcher.session import messages, places, selftest
 from launcher.verbs import typer_verb
 from policy.errors import Refusal
@@ -31,7 +31,7 @@ def doctor(
 ) -> int:
     """Shows every layer of protection, and tries to break a real miniature jail."""
     os.environ["PATH"] = SYSTEM_PATH  # for what the self-test starts, unjailed
-    layers = (*probe.describe(probe.probe(), probe.bubblewrap(search=SYSTEM_PATH)), audit_probe.describe())
+    layers = (*probe.describe(probe.probe(), probe.bubblewrap(search=SYSTEM_PATH)), switching.describe_audit())
     refused: Refusal | None = None
     result: selftest.Result | None = None
     try:

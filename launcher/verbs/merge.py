@@ -7,20 +7,57 @@ from collections.abc import Callable
 from typing import Annotated
 
 import typer
+from pydantic import BaseModel
 
-from launcher.session import merging, places
+from launcher.session import merging, messages, places
 from launcher.vcs.journal import Run, State
 from launcher.vcs.merge import children, left, preview, target, work
 from launcher.vcs.merge.check import Check
 from launcher.vcs.merge.children import Order
-from launcher.vcs.merge.outcome import Source
+from launcher.vcs.merge.models import Source
 from launcher.vcs.quarantine import left_open, swap
 from launcher.vcs.worktrees.store import WorktreeRepository
 from launcher.verbs import table, typer_verb
-from launcher.verbs.merge_said import WARNING, Said
 from launcher.verbs.worktree_common import root_of
 from policy.errors import Refusal, printable
 from policy.pasted import quoted
+
+# What `paddock merge` says beside its result: for people on standard error, for programmes in `--json`.
+
+
+WARNING = "warning: "
+"""In front of what a merge has passed over, and somebody has to look at."""
+
+
+class Said:
+    """Lines about one merge, written to standard error as they come, and kept for the JSON.
+
+    Attributes:
+        warnings: what was said, in order, as it stands there without "paddock: " and "warning: ".
+        advice: what is left to do that the result itself does not tell, as it stands behind "note" on standard output.
+    """
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+        self.advice: list[str] = []
+
+    def say(self, line: str, mark: str = "") -> None:
+        """Says a line now.
+
+        Args:
+            line: the sentence.
+            mark: "" or `WARNING`.
+        """
+        self.warnings.append(line)
+        messages.say(f"paddock: {mark}{printable(line)}")
+
+    def document(self, result: BaseModel | None) -> str:
+        """The JSON of a result with what was said; ``null`` where there is neither."""
+        if result is None and not self.warnings:
+            return "null"
+        found = {} if result is None else result.model_dump(mode="json")
+        return json.dumps({**found, "warnings": self.warnings, "advice": self.advice}, indent=2)
+
 
 EXAMPLES = (
     ("paddock merge agent-1 agent-2", "both branches into what is checked out here, in this order"),

@@ -2,7 +2,9 @@
 
 import json
 import os
-from typing import Annotated
+import textwrap
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -10,9 +12,103 @@ from launcher.session import messages, places
 from launcher.session import providers as known_providers
 from launcher.verbs import table, typer_verb
 from policy.errors import printable
+from policy.providers.model import Dialect, ProviderFile, Switch
 from policy.providers.registry import SandboxTranslationRegistry
-from policy.providers.strategy import DeclaredStrategy
-from policy.providers.words import document, paragraphs
+from policy.providers.strategy import DeclaredStrategy, SandboxTranslationStrategy, translate
+
+# What is known about a provider, in words and as plain data, for `paddock providers`.
+
+
+_WIDTH = 100
+_MARGIN = 15
+_KNOWN_BY = "if what tells the account is the same (which a hostile agent can feign: --logins copy brings nothing back)"
+
+
+class _Example(NamedTuple):
+    worktree_path: Path = Path("WORKTREE")
+    submodule_paths: tuple[Path, ...] = ()
+
+
+def document(strategy: SandboxTranslationStrategy) -> dict[str, Any]:
+    """A provider as plain data: its file's keys, and where it comes from. Of a plug-in's own strategy, what it says."""
+    if isinstance(strategy, DeclaredStrategy):
+        return {"source": strategy.source} | strategy.spec.model_dump(mode="json", by_alias=True)
+    return {
+        "source": f"{type(strategy).__module__}.{type(strategy).__qualname__}",
+        "name": strategy.provider_name,
+        "supports_sandbox": strategy.supports_sandbox,
+    }
+
+
+def paragraphs(strategy: SandboxTranslationStrategy) -> list[str]:
+    """A provider explained, one line per fact."""
+    if not isinstance(strategy, DeclaredStrategy):
+        told, arguments = translate(strategy, _Example())
+        return [
+            f"{strategy.provider_name}  (a plug-in's own strategy: {type(strategy).__module__})",
+            *_lines("told", [*(f"{name}={value}" for name, value in told.items()), " ".join(arguments)]),
+        ]
+    spec = strategy.spec
+    native = spec.native
+    credentials = spec.credentials
+    held = [", ".join((*spec.state.directories, *spec.state.files)) + ": private to the worktree"]
+    held += [f"{spec.state.variable} leads there"] if spec.state.variable else []
+    temp = [f"{spec.temp.variable} names the session's own"] if spec.temp.variable else []
+    temp += ["programmes are unpacked and run there"] if spec.temp.executable else []
+    return [
+        f"{spec.name}  {spec.title}  ({strategy.source})",
+        *_lines("command", [", ".join(spec.commands)]),
+        *_lines("ACP adapter", [", ".join(spec.adapters)]),
+        *_lines("ACP start", [spec.acp]),
+        *_lines("told", _dialect(native)),
+        *_lines("sandbox off", _switch(native.sandbox_off)),
+        *_lines("prompts off", _switch(native.prompts_off)),
+        *_lines("contract", _dialect(spec.contract)),
+        *_lines("quiet", [f"{name}={value}" for name, value in spec.quiet.items()]),
+        *_lines("hosts", [", ".join(spec.domains)]),
+        *_lines("and those of", [", ".join(spec.endpoints)]),
+        *_lines("state", held if spec.state.directories or spec.state.files else []),
+        *_lines("files", [_file(file) for file in spec.files]),
+        *_lines("temp", temp),
+        *_lines("passed on", [", ".join((*credentials.environment, *spec.settings))]),
+        *_lines("per session", [f"{name}: a random value" for name in spec.session_secrets]),
+        *_lines("notes", [f"- {note}" for note in spec.notes]),
+    ]
+
+
+def _file(file: ProviderFile) -> str:
+    parts = [", ".join(file.only) + " of it" if file.only else "copied in"]
+    parts += [f"{', '.join(file.refreshed)} back when refreshed, {_KNOWN_BY}"] if file.refreshed else []
+    parts += [f"{name} = {json.dumps(value)} put there" for name, value in file.put.items()]
+    parts += [f"{name} = {json.dumps(value)} while its prompts are off" for name, value in file.unattended.items()]
+    return f"{file.path}: {'; '.join(parts)}"
+
+
+def _dialect(dialect: Dialect) -> list[str]:
+    words = " ".join(dialect.arguments).replace("{worktree}", "WORKTREE")
+    more = " ".join(dialect.submodule_arguments).replace("{worktree}", "WORKTREE").replace("{submodule}", "SUBMODULE")
+    lines = [f"{name}={value}".replace("{worktree}", "WORKTREE") for name, value in dialect.environment.items()]
+    return [*lines, words, *([f"{more}  for each submodule"] if more else [])]
+
+
+def _switch(switch: Switch) -> list[str]:
+    lines = [f"{name}={value}" for name, value in switch.environment.items()]
+    words = " ".join(switch.arguments)
+    lines += [f"{words}  unless you give {', '.join(switch.unless)}" if switch.unless else words]
+    return [*lines, *(["its ACP adapters ask nothing then"] if switch.silences_adapters else [])]
+
+
+def _lines(label: str, texts: list[str]) -> list[str]:
+    lines: list[str] = []
+    for text in texts:
+        further = "  " if text.startswith("- ") else ""
+        width = _WIDTH - _MARGIN
+        for line in textwrap.wrap(
+            text, width, subsequent_indent=further, break_long_words=False, break_on_hyphens=False
+        ):
+            lines.append(f"  {'' if lines else label:<{_MARGIN - 2}}{line}")
+    return lines
+
 
 EXAMPLES = (
     ("paddock providers", "the known agents, with the commands that they are recognised by"),

@@ -58,9 +58,9 @@ def launch(
         from launcher.session import packages
 
         packages.enable()
-        from launcher.verbs import run_supervised
+        from launcher.verbs import session_request
 
-        return run_supervised.run(options, command, places.current_directory())
+        return session_request.run_supervised(options, command, places.current_directory())
     entry, given = planned(options, command, where)
     if entry is None:
         return 0

@@ -32,11 +32,11 @@ def serve(
     SIGHUP reads service.toml again. Sessions outlive a service that is killed: the next one finds them. One that is
     ended in order ends them, too, and their work is harvested; SIGUSR1 before that leaves them alone.
     """
-    from launcher.service import audit_access, daemon, journal
+    from launcher.service import audit, daemon, journal
 
     os.chdir("/")  # or the worktree that it was started in would be in use for ever
     faulthandler.enable()  # the watchdog's SIGABRT then says where it stood still
-    listener = audit_access.join()  # first of all: nothing that is started later has the capability
+    listener = audit.join()  # first of all: nothing that is started later has the capability
     where = places.places(os.environ)
     handler = journal.handler(os.environ)
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.service.units import files, trusted
+from launcher.service.units import files
 from launcher.service.units.files import File, State
 from launcher.service.units.manager import Manager
 from launcher.service.units.place import Place, command, edit_line, place_for, scope_of
@@ -83,7 +83,7 @@ def _install(
     if scope is Scope.SYSTEM and root is None:
         _be_root()
     if scope is Scope.SYSTEM:
-        trusted.check(own)
+        files.check_trusted(own)
     for file in found:
         if file.state is not State.CURRENT:
             files.write(file)

@@ -3,7 +3,7 @@
 import json
 import os
 
-from launcher.ledger import audit_probe, switching
+from launcher.ledger import switching
 from launcher.service.units import files
 from launcher.service.units.files import File, State
 from launcher.service.units.manager import Manager
@@ -37,7 +37,7 @@ def _status(system: System = False, user: User = False, root: Root = None, as_js
     runs = root is None and manager.runs()
     patterns = ("paddock@*", "paddock-audit.service") if scope is Scope.SYSTEM else ("paddock.*",)
     units = manager.units(*patterns) if runs else {}
-    _, present, usable, why, remedy = audit_probe.describe()
+    _, present, usable, why, remedy = switching.describe_audit()
     whole = all(file.state is State.CURRENT for file in found)
     if as_json:
         document = {

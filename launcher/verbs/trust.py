@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from launcher.session import configuration, places
+from launcher.session.configuration import Trust, digest_of
 from launcher.session.machine import Machine
-from launcher.session.trust import Trust, digest
 from launcher.vcs import checkout
 from launcher.verbs import table, typer_verb
 from policy.errors import Refusal, printable
@@ -61,10 +61,10 @@ def trust(
         sys.stdout.flush()  # seen before it is recorded, also when recording fails
     store.trust(review.path, review.content)
     if as_json:
-        document = {"path": review.path, "sha256": digest(review.content), "loosens": list(review.loosens)}
+        document = {"path": review.path, "sha256": digest_of(review.content), "loosens": list(review.loosens)}
         print(json.dumps(document | {"trusted": True}, indent=2))
     else:
-        print(f"trusted, as it is now (sha256 {digest(review.content)[:16]}...)")
+        print(f"trusted, as it is now (sha256 {digest_of(review.content)[:16]}...)")
     return 0
 
 

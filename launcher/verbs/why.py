@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from launcher import cli
 from launcher.session import messages, places, planning
 from launcher.verbs import question
-from policy import hosts, layers, remedy, verdict
+from policy import hosts, remedy, verdict
 from policy.derive import canonical_form
 from policy.errors import printable
 
@@ -86,13 +86,13 @@ def _of_url(text: str) -> tuple[str, int]:
 
 def _about_path(planned: planning.Planned, path: str) -> tuple[dict[str, object], list[str]]:
     found = question.grantable(verdict.decide(planned.plan, path), planned.machine)
-    layer = layers.for_path(planned.plan, found)
+    layer = verdict.layers_for_path(planned.plan, found)
     wanted = [] if "w" in found.access else ["w"] if "r" in found.access else ["r", "w"]
     answers = {verdict.NAMES[letter]: remedy.remedy(planned.plan, path, letter) for letter in wanted}
     lines = found.describe(layer)
     if any(answer.note == remedy.TEMPORARY for answer in answers.values()):
         lines.append(f"  note        {remedy.TEMPORARY}")
-    note = layers.for_git(planned.plan, found)
+    note = verdict.layers_for_git(planned.plan, found)
     if note:
         lines.append(f"  note        {note}")
     if question.ABSENT in found.hint:
@@ -114,7 +114,7 @@ def _about_path(planned: planning.Planned, path: str) -> tuple[dict[str, object]
 
 def _about_host(planned: planning.Planned, host: str, port: int) -> tuple[dict[str, object], list[str]]:
     found = remedy.decide_host(planned.plan, host, port)
-    layer = "" if found.allowed else layers.for_hosts(planned.plan)
+    layer = "" if found.allowed else verdict.layers_for_hosts(planned.plan)
     shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     source = next((source for rule, source in (*planned.plan.domains, *planned.plan.domains_denied)
                    if rule == found.rule), "")  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.vcs.worktrees import processes, progress, removal
+from launcher.vcs.worktrees import condition, progress, removal
 from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.models import State, Worktree
 from launcher.vcs.worktrees.progress import Progress, Work
@@ -129,6 +129,6 @@ def _print(row: Worktree, now: Condition, far: Progress) -> None:
     if now.state is State.MISSING:
         print("\n".join(f"  {printable(way)}" for way in removal.if_missing(row, unharvested=now.unharvested)))
     if now.in_use:
-        print("  in use by " + printable(", ".join(processes.named(now.in_use))))
+        print("  in use by " + printable(", ".join(condition.named_processes(now.in_use))))
     if now.locked is not None:
         print(f"  locked: {printable(now.locked) or 'without a reason'}")

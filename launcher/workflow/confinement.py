@@ -1,6 +1,6 @@
 """From a worktree context to the words that hold a command to it: options of `paddock run`, and the provider's own."""
 
-from launcher.workflow.contexts.repository import RequestContextRepository
+from launcher.workflow.contexts.request_context import RequestContextRepository
 from policy.providers.registry import SandboxTranslationRegistry
 from policy.providers.strategy import Translation, translate
 from policy.worktree import WorktreeSandboxContext

@@ -3,19 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from launcher.vcs.merge.protocol import MergeService
-from launcher.workflow.contexts.repository import RequestContextRepository
-from launcher.workflow.contexts.request_context import OperationContext, PromptContext
+from launcher.vcs.merge.models import MergeService
+from launcher.workflow.contexts.request_context import OperationContext, PromptContext, RequestContextRepository
 from launcher.workflow.decorators.attach import AttachWorktreesDecorator
-from launcher.workflow.decorators.chain import decorate_request, decorate_result, decorate_results_request
-from launcher.workflow.decorators.merge_result import WorktreeMergeResultDecorator
-from launcher.workflow.decorators.merge_results import WorktreeMergeResultsDecorator
-from launcher.workflow.decorators.node_state import (
-    NodeStateRequestDecorator,
-    NodeStateResultDecorator,
-    NodeStateResultsDecorator,
-)
-from launcher.workflow.decorators.protocol import (
+from launcher.workflow.decorators.chain import (
     DecoratorContext,
     Request,
     RequestDecorator,
@@ -23,6 +14,19 @@ from launcher.workflow.decorators.protocol import (
     ResultDecorator,
     Results,
     ResultsRequestDecorator,
+    decorate_request,
+    decorate_result,
+    decorate_results_request,
+)
+from launcher.workflow.decorators.merge_results import (
+    ResultWorktrees,
+    WorktreeMergeResultDecorator,
+    WorktreeMergeResultsDecorator,
+)
+from launcher.workflow.decorators.node_state import (
+    NodeStateRequestDecorator,
+    NodeStateResultDecorator,
+    NodeStateResultsDecorator,
 )
 from launcher.workflow.decorators.remember import (
     RequestContextRepositoryDecorator,
@@ -30,13 +34,14 @@ from launcher.workflow.decorators.remember import (
     ToolContextDecorator,
     ToolsFor,
 )
-from launcher.workflow.decorators.result_worktrees import ResultWorktrees
 from launcher.workflow.decorators.worktree import WorktreeContextRequestDecorator
 from launcher.workflow.graph.repository import GraphRepository
-from launcher.workflow.prompts.merge_status import MergeAggregationPromptContributorFactory
-from launcher.workflow.prompts.registry import PromptContributorRegistry
-from launcher.workflow.prompts.ticket_worktrees import TicketOrchestratorWorktreePromptContributor
-from launcher.workflow.requests.base import AgentRequest
+from launcher.workflow.prompts.registry import (
+    MergeAggregationPromptContributorFactory,
+    PromptContributorRegistry,
+    TicketOrchestratorWorktreePromptContributor,
+)
+from launcher.workflow.requests.catalog import AgentRequest
 from launcher.workflow.worktrees import WorktreeService
 
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 from pydantic import ValidationError
 
-from policy.config import problems
-from policy.config.layer import Kind, Layer
+from policy.config.layer import Kind, Layer, known_keys, nearest, sentence
 from policy.config.model import Base, Configuration
 from policy.errors import Refusal
 
@@ -92,10 +91,10 @@ def _refused(error: ValidationError) -> Refusal:
     keys = [part for part in detail["loc"] if isinstance(part, str) and part != "[key]"]
     flag = flag_of(".".join(keys))
     if detail["type"] == "extra_forbidden":  # only --limit has names of its own
-        known = ", ".join(problems.known_keys(("limits",)))
-        near = problems.nearest(keys).removeprefix("limits.")
+        known = ", ".join(known_keys(("limits",)))
+        near = nearest(keys).removeprefix("limits.")
         return _usage(f"{flag}: there is no limit {keys[-1]}" + (f"; did you mean {near}?" if near else ""), known)
-    text = problems.sentence(detail)
+    text = sentence(detail)
     name = ".".join(keys)
     return _usage(flag + (f" {keys[-1]}" if flag == "--limit" else "") + text.removeprefix(name), "paddock run --help")
 

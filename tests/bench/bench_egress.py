@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.egress import confine
+from launcher.egress.process import NAME
 from tests.bench import harness
 from tests.support import identity, install
 from tests.support import paddock as paddocks
@@ -152,7 +152,7 @@ def idle(paddock: Paddock, options: list[str], client: list[str], port: int) -> 
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdout.readline()
-    (proxy,) = [pid for pid in below(process.pid) if content(pid, "comm").strip() == confine.NAME.encode()]
+    (proxy,) = [pid for pid in below(process.pid) if content(pid, "comm").strip() == NAME.encode()]
     before = pss(proxy)
     process.stdout.readline()
     after = pss(proxy)

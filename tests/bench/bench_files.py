@@ -21,7 +21,7 @@ from launcher.bridges.files.answers import Answer
 from launcher.bridges.files.calls import Call, Edit, List, Read, Write
 from launcher.bridges.files.process import WorkerProcess
 from launcher.bridges.files.scope import Scope
-from launcher.bridges.files.tools import FileTools
+from launcher.bridges.files.worker import FileTools
 from launcher.jail import syscalls
 from policy.worktree import MainWorktreeContext, WorktreeSandboxContext
 

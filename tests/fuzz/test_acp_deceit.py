@@ -12,11 +12,10 @@ from acp.schema import ReadTextFileRequest, WriteTextFileRequest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher.bridges.acp import rpc, scan
+from launcher.bridges.acp import rpc, way
 from launcher.bridges.acp.audit import Audit
-from launcher.bridges.acp.rules import Choices, Rules
-from launcher.bridges.acp.to_agent import ToAgent
-from launcher.bridges.acp.to_client import ToClient
+from launcher.bridges.acp.front import ToAgent, ToClient
+from launcher.bridges.acp.places import Choices, Rules
 from launcher.bridges.acp.way import Way
 from launcher.ledger import store
 from policy import promises
@@ -64,10 +63,10 @@ class Bridge:
                   "backend": promises.NAMESPACES, "net": "none", "command": "agent"}  # fmt: skip
         plan = Plan(**(empty | fields))
         rules = Rules(plan, Choices(), Audit(store.path_for(os.path.dirname(root), "s", 1), plan, {}))
-        look = scan.ToClient(terminals=True)
+        look = way.ToClient(terminals=True)
         client = ToClient(rules, look, NoJail(), lambda name, place: None)
         self.up = Way(look, client, client.unreadable, MOST)
-        self.down = Way(scan.ToAgent(), ToAgent(rules, client.awaits, client.opened), None, MOST)
+        self.down = Way(way.ToAgent(), ToAgent(rules, client.awaits, client.opened), None, MOST)
         self.up.replies_to(self.down)
         self.down.replies_to(self.up)
 

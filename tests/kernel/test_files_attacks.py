@@ -12,8 +12,8 @@ from pathlib import Path
 import anyio
 
 from launcher.bridges.files import frames, writing
-from launcher.bridges.files.headers import SESSION_HEADER, TOKEN_HEADER
 from launcher.bridges.files.scope import Scope
+from launcher.bridges.files.server import SESSION_HEADER, TOKEN_HEADER
 from tests.support.file_scope import boundaries
 from tests.support.file_tools import Server, over_stdio
 from tests.support.paddock import Paddock

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.jail.bubblewrap import keeper
+from launcher.jail.bubblewrap.process import keeper_program
 from tests.support.features import need
 
 EXPECTED = ("write(", "read(", "prctl(4,0", "write(", "close_range(0,4294967295,0)")
@@ -26,7 +26,7 @@ def test_the_keeper_of_aarch64_keeps_its_order(tmp_path: Path) -> None:
     """It says that it runs, waits for a word, makes itself untouchable, says so, and lets go of everything."""
     need("qemu")
     path = tmp_path / "keeper"
-    path.write_bytes(keeper.program("aarch64"))
+    path.write_bytes(keeper_program("aarch64"))
     path.chmod(0o755)
     process = started(path)
     assert process.stdin is not None

@@ -14,7 +14,7 @@ from tests.support import identity, install, paddock, served
 from tests.support.install import Installed
 from tests.support.served import Served, alive
 
-COLLECT = "import sys; from launcher.service import orphans; print(orphans.remove(sys.argv[1], {}))"
+COLLECT = "import sys; from launcher.service import job; print(job.remove_orphans(sys.argv[1], {}))"
 
 
 @pytest.fixture(scope="module", params=["root", "user"] if os.geteuid() == 0 else ["user"])

@@ -6,7 +6,7 @@ import pytest
 
 from launcher.workflow.confinement import provider_options, run_options
 from launcher.workflow.contexts.in_memory import InMemoryRequestContextRepository
-from launcher.workflow.keys import ArtifactKey
+from launcher.workflow.values import ArtifactKey
 from policy.providers.model import DialectName
 from policy.providers.registry import load_registry
 from policy.worktree import MainWorktreeContext, WorktreeSandboxContext

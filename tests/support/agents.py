@@ -16,42 +16,34 @@ from launcher.session import merging
 from launcher.session.places import places
 from launcher.vcs.merge.models import AgentMergeStatus, MergeDescriptor
 from launcher.vcs.worktrees.children import ChildWorktrees
-from launcher.workflow.agent_types import AgentType
 from launcher.workflow.confinement import run_options
 from launcher.workflow.contexts.in_memory import InMemoryRequestContextRepository
 from launcher.workflow.contexts.request_context import PromptContext, ToolContext
 from launcher.workflow.flow import Workflow, build_workflow
-from launcher.workflow.graph.nodes import Node
-from launcher.workflow.graph.repository import InMemoryGraphRepository
-from launcher.workflow.keys import ArtifactKey
-from launcher.workflow.requests.base import (
+from launcher.workflow.graph.repository import InMemoryGraphRepository, Node
+from launcher.workflow.requests.catalog import (
+    REQUEST_TYPES,
     AgentRequest,
     AgentResult,
-    DispatchRequest,
-    OwnWorktreeRequest,
-    ResultsRequest,
-)
-from launcher.workflow.requests.catalog import REQUEST_TYPES
-from launcher.workflow.requests.discovery import (
     DiscoveryAgentRequest,
     DiscoveryAgentRequests,
     DiscoveryAgentResult,
     DiscoveryAgentResults,
-)
-from launcher.workflow.requests.orchestration import OrchestratorRequest
-from launcher.workflow.requests.planning import (
+    DispatchRequest,
+    OrchestratorRequest,
+    OwnWorktreeRequest,
     PlanningAgentRequest,
     PlanningAgentRequests,
     PlanningAgentResult,
     PlanningAgentResults,
-)
-from launcher.workflow.requests.ticket import (
+    ResultsRequest,
     TicketAgentRequest,
     TicketAgentRequests,
     TicketAgentResult,
     TicketAgentResults,
 )
-from launcher.workflow.resolution import worktree_of_session
+from launcher.workflow.values import AgentType, ArtifactKey
+from launcher.workflow.worktrees import worktree_of_session
 from policy.sandbox import SandboxValidationResult, WorktreeSandbox
 from policy.worktree import WorktreeSandboxContext
 from tests.support import file_jails, templates

@@ -7,7 +7,7 @@ from pathlib import Path
 from launcher.bridges.files.answers import Answer
 from launcher.bridges.files.calls import CALLS
 from launcher.bridges.files.scope import Scope
-from launcher.bridges.files.tools import FileTools
+from launcher.bridges.files.worker import FileTools
 from policy.worktree import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 
 

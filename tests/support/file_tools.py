@@ -13,7 +13,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from launcher.bridges.files.headers import SESSION_HEADER, TOKEN_HEADER
+from launcher.bridges.files.server import SESSION_HEADER, TOKEN_HEADER
 from tests.support.identity import Word
 from tests.support.paddock import Paddock
 

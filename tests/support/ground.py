@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from launcher.vcs.journal import Run
 from launcher.vcs.merge import work
-from launcher.vcs.merge.models import MergeDescriptor
-from launcher.vcs.merge.outcome import Source
+from launcher.vcs.merge.models import MergeDescriptor, Source
 from launcher.vcs.merge.target import Target, find
 
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from launcher.vcs import journal
 from launcher.vcs.git import Completed, Git
 from launcher.vcs.merge import files, work
+from launcher.vcs.merge.models import Source
 from launcher.vcs.merge.moves import Follow
-from launcher.vcs.merge.outcome import Source
 from launcher.vcs.merge.target import find
 from launcher.vcs.transaction import Transaction
 from policy.errors import Refusal

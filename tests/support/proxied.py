@@ -11,9 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from launcher.egress.bounds import Bounds
-from launcher.egress.forward import Forward
-from launcher.egress.gateway import Gateway
+from launcher.egress.dial import Forward
+from launcher.egress.gateway import Bounds, Gateway
 from launcher.egress.log import FILE, Log
 from launcher.egress.loop import Loop, Signal
 from launcher.egress.server import Server

@@ -8,8 +8,7 @@ from pathlib import Path
 from launcher.vcs.disk import Names
 from policy.host import Trail
 from policy.plan import beneath
-from policy.toolchain_table import load_table
-from policy.toolchains import Toolchains, discover
+from policy.toolchains import Toolchains, discover, load_table
 
 TABLE = load_table()
 

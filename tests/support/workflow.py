@@ -4,21 +4,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from launcher.vcs.merge.models import (
-    AgentMergeStatus,
-    MergeAggregation,
-    MergeDescriptor,
-    MergeDirection,
-    MergeResult,
-)
-from launcher.workflow.agent_types import AgentType
+from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation, MergeDescriptor, MergeDirection, MergeResult
 from launcher.workflow.contexts.in_memory import InMemoryRequestContextRepository
 from launcher.workflow.contexts.request_context import ToolContext
 from launcher.workflow.flow import Workflow, build_workflow
-from launcher.workflow.graph.nodes import Node
-from launcher.workflow.graph.repository import InMemoryGraphRepository
-from launcher.workflow.keys import ArtifactKey
-from launcher.workflow.requests.base import AgentRequest
+from launcher.workflow.graph.repository import InMemoryGraphRepository, Node
+from launcher.workflow.requests.catalog import AgentRequest
+from launcher.workflow.values import AgentType, ArtifactKey
 from policy.errors import Refusal
 from policy.worktree import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 

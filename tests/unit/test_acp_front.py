@@ -12,8 +12,7 @@ import pytest
 from launcher.bridges.acp import judge
 from launcher.bridges.acp.audit import Audit
 from launcher.bridges.acp.front import Front
-from launcher.bridges.acp.places import Place
-from launcher.bridges.acp.rules import Choices, Rules
+from launcher.bridges.acp.places import Choices, Place, Rules
 from launcher.ledger import store
 from policy import promises
 from policy.errors import Refusal

@@ -7,10 +7,9 @@ import tempfile
 
 import pytest
 
-from launcher.bridges.acp import scan, strict
-from launcher.bridges.acp.kept import Kept
-from launcher.bridges.acp.outcome import Outcome
-from launcher.bridges.acp.way import Way
+from launcher.bridges.acp import rpc
+from launcher.bridges.acp.rpc import Outcome
+from launcher.bridges.acp.way import Kept, ToAgent, ToClient, Way
 
 POLICED = b'{"jsonrpc":"2.0","id":1,"method":"fs/write_text_file","params":{}}'
 
@@ -36,7 +35,7 @@ POLICED = b'{"jsonrpc":"2.0","id":1,"method":"fs/write_text_file","params":{}}'
 )
 def test_no_spelling_of_what_is_policed_passes_unread(line: bytes) -> None:
     """Escapes, bytes that a sloppy decoder leaves out, other encodings: all are found."""
-    look = scan.ToClient()
+    look = ToClient()
     assert look.has_word(line) or not look.is_sound(line)
 
 
@@ -50,14 +49,14 @@ def test_no_spelling_of_what_is_policed_passes_unread(line: bytes) -> None:
 )
 def test_what_is_streamed_passes_unread(line: bytes) -> None:
     """Text, escapes of control characters, replies that nobody awaits."""
-    look = scan.ToClient()
+    look = ToClient()
     assert not look.has_word(line)
     assert look.is_sound(line)
 
 
 def test_replies_are_read_while_one_is_awaited() -> None:
     """And no longer."""
-    look = scan.ToClient()
+    look = ToClient()
     look.awaited = True
     assert look.has_word(b'{"id":1,"result":{}}')
 
@@ -85,20 +84,20 @@ def test_replies_are_read_while_one_is_awaited() -> None:
 )
 def test_what_two_parsers_could_read_differently_is_refused(line: bytes) -> None:
     """Duplicate names, byte order marks, carriage returns, depth, what is no JSON."""
-    with pytest.raises(strict.Ambiguous):
-        strict.parse(line)
+    with pytest.raises(rpc.Ambiguous):
+        rpc.parse(line)
 
 
 def test_plain_json_is_read() -> None:
     """With either line ending, with characters beyond ASCII."""
-    assert strict.parse('{"a":["\u20ac",1.5,null,true]}\r\n'.encode()) == {"a": ["\u20ac", 1.5, None, True]}
+    assert rpc.parse('{"a":["\u20ac",1.5,null,true]}\r\n'.encode()) == {"a": ["\u20ac", 1.5, None, True]}
 
 
 def test_line_separators_of_other_readers_are_escaped() -> None:
     """The value stays the same, and nobody ends the line early."""
     value = {"text": "a\u2028b\u2029c\x85d\u20ac"}
     line = json.dumps(value, ensure_ascii=False).encode() + b"\n"
-    other = strict.unmistakable(line)
+    other = rpc.unmistakable(line)
     assert json.loads(other) == value
     assert len(other.decode().splitlines()) == 1
     assert "\u20ac".encode() in other
@@ -106,7 +105,7 @@ def test_line_separators_of_other_readers_are_escaped() -> None:
 
 def test_what_is_encoded_is_one_ascii_line() -> None:
     """Also with lone surrogates."""
-    assert strict.encode({"a": "\u2028\ud800"}) == b'{"a":"\\u2028\\ud800"}\n'
+    assert rpc.encode({"a": "\u2028\ud800"}) == b'{"a":"\\u2028\\ud800"}\n'
 
 
 # One direction
@@ -131,7 +130,7 @@ class Log:
 
 def way(log: Log, most: int = 1000, *, most_kept: int = 1 << 20) -> Way:
     return Way(
-        scan.ToClient(),
+        ToClient(),
         log.judge,
         log.unreadable,
         most,
@@ -214,7 +213,7 @@ def test_a_line_longer_than_a_file_may_be_is_refused() -> None:
     """And so is one for which there is no place: it is answered, and the next line comes."""
     log = Log()
     one, other = way(log, most_kept=4000), way(Log())
-    full = Way(scan.ToClient(), log.judge, log.unreadable, 1000, keep=lambda: Kept("/nonexistent"))
+    full = Way(ToClient(), log.judge, log.unreadable, 1000, keep=lambda: Kept("/nonexistent"))
     for each in (one, full):
         each.replies_to(other)
         for _ in range(10):
@@ -239,7 +238,7 @@ def test_what_is_kept_is_given_up_with_the_conversation() -> None:
 
 def test_replies_do_not_cut_a_line_that_passes_in_pieces() -> None:
     """Towards the agent, whose jail holds, nothing is kept: what the bridge says itself waits for the line's end."""
-    one = Way(scan.ToAgent(), Log().judge, None, 1000)
+    one = Way(ToAgent(), Log().judge, None, 1000)
     one.feed(b"x" * 5000)
     one.reply(b"reply\n")
     assert b"reply" not in one.out

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from launcher.bridges.acp import logins, scan
+from launcher.bridges.acp import logins, way
 from policy.logins import Login
 from policy.plan import VERSION, Plan
 
@@ -24,7 +24,7 @@ def test_an_agent_without_a_login_says_what_to_do(provider: str, files: tuple[ob
     plan = Plan(**(empty | {"version": VERSION, "provider": provider, "logins": files}))
     error = {"code": -32000, "message": "Authentication required", "data": {"a": 1}}
     asked = {"jsonrpc": "2.0", "id": 3, "error": error}
-    assert scan.ToClient().has_word(json.dumps(asked).encode())
+    assert way.ToClient().has_word(json.dumps(asked).encode())
     told, changed = logins.advised(asked, plan)
     assert changed
     assert told["error"]["message"].startswith("Authentication required. ")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.bridges.acp import scan
-from launcher.bridges.acp.outcome import Outcome
+from launcher.bridges.acp import way
 from launcher.bridges.acp.relay import HIGH_WATER, Relay
+from launcher.bridges.acp.rpc import Outcome
 from launcher.bridges.acp.stream import Sink
 from launcher.bridges.acp.way import Way
 
@@ -24,8 +24,8 @@ class Loop:
 
     def __init__(self, client: tuple[int, int], agent: tuple[int, int]) -> None:
         self.poll = select.poll()
-        up = Way(scan.ToClient(), lambda line: Outcome(back=b"no\n"), lambda why: Outcome())
-        down = Way(scan.ToAgent(), Outcome, None)
+        up = Way(way.ToClient(), lambda line: Outcome(back=b"no\n"), lambda why: Outcome())
+        down = Way(way.ToAgent(), Outcome, None)
         for fd in (agent[0], agent[1]):
             os.set_blocking(fd, False)
         self.up, self.down = up, down

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from acp.schema import ReadTextFileRequest, WriteTextFileRequest
 
-from launcher.bridges.acp import audit, places, rpc, scan, servers, to_agent, to_client
+from launcher.bridges.acp import audit, front, places, rpc, way
 from launcher.bridges.acp.audit import Audit
-from launcher.bridges.acp.outcome import Outcome
-from launcher.bridges.acp.places import Place
-from launcher.bridges.acp.rules import Choices, Rules
+from launcher.bridges.acp.places import Choices, Place, Rules
+from launcher.bridges.acp.rpc import Outcome
 from launcher.ledger import store
 from policy import promises
 from policy.plan import VERSION, Plan
@@ -43,9 +42,9 @@ class Bridge:
         self.ledger = ledger
         self.rules = Rules(plan, choices, Audit(ledger, plan, {"session": "s"}))
         self.sessions: list[tuple[str, Place]] = []
-        self.look = scan.ToClient()
-        self.up = to_client.ToClient(self.rules, self.look, self, self.found)
-        self.down = to_agent.ToAgent(self.rules, self.up.awaits, self.up.opened)
+        self.look = way.ToClient()
+        self.up = front.ToClient(self.rules, self.look, self, self.found)
+        self.down = front.ToAgent(self.rules, self.up.awaits, self.up.opened)
 
     def terminal(self, number: rpc.Id, method: str, params: dict[str, Any]) -> bytes:
         return rpc.result(number, {"terminal": method})
@@ -317,11 +316,11 @@ def test_servers_that_can_run_in_the_jail_are_kept(root: Path) -> None:
     acp = {"type": "acp", "name": "d", "id": "x"}
     broken = {"type": "http", "name": "e", "url": "https://[", "headers": []}
     rules = plan(root, net="proxy", domains=(("good.example:443", "test"),))
-    kept, dropped = servers.chosen([stdio, good, bad, acp, broken, 7, {"type": "new"}], rules, servers.JAIL)
+    kept, dropped = front.chosen_servers([stdio, good, bad, acp, broken, 7, {"type": "new"}], rules, front.MCP_IN_JAIL)
     assert kept == [stdio, good]
     assert [one.name for one in dropped] == ["c", "d", "e", "", ""]
     assert (dropped[0].host, dropped[0].port) == ("bad.example", 443)
-    assert servers.chosen([stdio, good], rules, servers.REFUSE)[0] == []
+    assert front.chosen_servers([stdio, good], rules, front.MCP_REFUSED)[0] == []
 
 
 @pytest.mark.parametrize("terminals", ["jail", "strip"])

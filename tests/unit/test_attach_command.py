@@ -6,7 +6,7 @@ from types import ModuleType
 import pytest
 
 from launcher import cli
-from launcher.service.raw_terminal import RawTerminal
+from launcher.service.attaching import RawTerminal
 from launcher.session.places import Places, places
 from launcher.verbs import attach, events, logs, show, stop, tickets
 from policy.errors import Refusal

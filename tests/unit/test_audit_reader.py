@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.ledger import audit_records as records
+from launcher.ledger import audit as records
 from launcher.ledger.audit import Reader
 from launcher.ledger.denial import Denial
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.ledger import audit_records as records
+from launcher.ledger import audit as records
 from launcher.ledger import denial
 
 ACCESS = (
@@ -24,14 +24,14 @@ SECCOMP = (
 
 
 def fields(line: bytes) -> dict[str, str]:
-    found = records.parse(records.LANDLOCK_ACCESS, line)
+    found = records.parse_record(records.LANDLOCK_ACCESS, line)
     assert found is not None
     return found[3]
 
 
 def test_an_access_record_names_path_and_rights() -> None:
     """With the system call's record, the process too."""
-    found = records.parse(records.LANDLOCK_ACCESS, ACCESS)
+    found = records.parse_record(records.LANDLOCK_ACCESS, ACCESS)
     assert found is not None
     assert found[:3] == (records.LANDLOCK_ACCESS, 1795270810.004, 408)
     told = denial.of_landlock(found[1], found[3], fields(SYSCALL))
@@ -73,7 +73,7 @@ def test_the_access_that_a_grant_needs(rights: str, letter: str) -> None:
     lambda rest: b"audit(1.5:9): domain=1 blockers=fs.read_file " + rest))  # fmt: skip
 def test_no_bytes_break_the_parser(kind: int, line: bytes) -> None:
     """What is no record is None; what is one is strings."""
-    found = records.parse(kind, line)
+    found = records.parse_record(kind, line)
     if found is not None:
         assert all(isinstance(text, str) for pair in found[3].items() for text in pair)
         denial.of_landlock(found[1], found[3], found[3])

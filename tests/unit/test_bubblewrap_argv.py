@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.jail.bubblewrap import arguments, keeper
+from launcher.jail.bubblewrap import arguments, process
 from launcher.jail.namespaces.layout import prepare
 from policy.errors import Refusal
 from policy.plan import VERSION, Plan
@@ -164,7 +164,7 @@ def test_names_of_every_kind_stay_one_word() -> None:
 @pytest.mark.parametrize(("machine", "number"), [("x86_64", 62), ("aarch64", 183)])
 def test_the_keeper_is_a_whole_elf_file(machine: str, number: int) -> None:
     """64-bit, for its machine, with one segment that holds all of it and the entry point."""
-    program = keeper.program(machine)
+    program = process.keeper_program(machine)
 
     def field(at: int, size: int) -> int:
         return int.from_bytes(program[at : at + size], "little")
@@ -180,4 +180,4 @@ def test_the_keeper_is_a_whole_elf_file(machine: str, number: int) -> None:
 def test_an_unknown_machine_has_no_keeper() -> None:
     """It is named."""
     with pytest.raises(Refusal, match="riscv64"):
-        keeper.program("riscv64")
+        process.keeper_program("riscv64")

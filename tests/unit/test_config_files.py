@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from launcher.session import configuration
-from launcher.session.configuration import load, review, sources, write_example
-from launcher.session.trust import Trust
+from launcher.session.configuration import Trust, load, review, sources, write_example
 from launcher.vcs import guarded_files
 from policy.config import flags
 from policy.errors import Refusal

@@ -2,7 +2,7 @@
 
 import pytest
 
-from policy.config import flags, layer, problems
+from policy.config import flags, layer
 from policy.config.layer import Kind, Layer
 from policy.config.model import Base
 from policy.errors import Refusal
@@ -213,7 +213,7 @@ def test_relative_paths_belong_to_projects() -> None:
 
 def test_a_line_finder_knows_dotted_and_quoted_keys() -> None:
     """The deepest part that it knows counts; what is unknown has no line."""
-    line_of = problems.line_finder('a.b = 1\n["c"]\n\n[d.e]\n# f = 1\n"f" = 2\n')
+    line_of = layer.line_finder('a.b = 1\n["c"]\n\n[d.e]\n# f = 1\n"f" = 2\n')
     assert line_of(("a", "b")) == 1
     assert line_of(("c", "x")) == 2
     assert line_of(("d", "e", "f", 0)) == 6

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.session import disk_use
-from launcher.session.disk_use import DiskUse
+from launcher.session import watchdog
+from launcher.session.watchdog import DiskUse
 
 MIB = 1 << 20
 
@@ -75,7 +75,7 @@ def test_a_walk_takes_as_many_pieces_as_it_needs(tmp_path: Path) -> None:
 
 def test_too_deep_counts_as_what_the_file_system_has_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not measured is held against the jail, not for it."""
-    monkeypatch.setattr(disk_use, "_DEPTH", 3)
+    monkeypatch.setattr(watchdog, "_DEPTH", 3)
     use = DiskUse((str(tmp_path),), 4 * MIB)
     assert measured(use) < 1
     fill(tmp_path / "1/2/3/4/5/file", 8 * MIB)

@@ -11,7 +11,7 @@ import pytest
 
 from launcher.egress import sockets
 from launcher.egress.loop import Cancelled, Loop, Signal, Timeout, current, running, sleep
-from launcher.egress.threads import Threads
+from launcher.egress.resolve import Threads
 from tests.support.proxied import PATIENCE, looped
 
 

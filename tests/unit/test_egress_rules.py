@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy import bundles
-from policy.addresses import special
 from policy.egress import EgressPolicy, Request, canonical_path, parse_egress_rule
 from policy.errors import Refusal
-from policy.hosts import parse_host
+from policy.hosts import parse_host, special
 
 HTTP = {"method": "GET", "path": "/public/a"}
 

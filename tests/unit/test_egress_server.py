@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from launcher.egress import dial as dialling
-from launcher.egress.bounds import Bounds
+from launcher.egress.gateway import Bounds
 from launcher.egress.log import FILE, Log
-from policy.addresses import Address
 from policy.egress import Verdict
+from policy.hosts import Address
 from tests.support.install import ROOT
 from tests.support.proxied import AUTH, PATIENCE, asked, echo, lines, looped, opened, prompt, proxy, run, server
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.egress import resolve
-from policy.addresses import Address
+from policy.hosts import Address
 from tests.support.proxied import AUTH, Handler, asked, opened, prompt, proxy, run, server
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.egress import http, socks, token, upstream
+from launcher.egress import exchange, http, socks, upstream
 from launcher.egress.upstream import Upstreams
 from policy.egress import Request
 from policy.errors import Refusal
@@ -161,8 +161,8 @@ def test_no_head_breaks_the_reader(text: str) -> None:
 def test_the_token_is_the_password() -> None:
     """In any case of the scheme's name; nothing else is one."""
     good = base64.b64encode(b"paddock:secret")
-    assert token.valid(token.presented(b"Basic " + good), "secret")
-    assert token.valid(token.presented(b"basic  " + good), "secret")
+    assert exchange.valid_token(exchange.presented_token(b"Basic " + good), "secret")
+    assert exchange.valid_token(exchange.presented_token(b"basic  " + good), "secret")
     for header in (
         b"",
         good,
@@ -171,7 +171,7 @@ def test_the_token_is_the_password() -> None:
         b"Basic " + base64.b64encode(b"secret"),
         b"Basic \xff",
     ):
-        assert not token.valid(token.presented(header), "secret")
+        assert not exchange.valid_token(exchange.presented_token(header), "secret")
 
 
 ENVIRONMENT = {"HTTPS_PROXY": "http://u:p%40@proxy.corp:3128", "http_proxy": "plain.corp", "HTTP_PROXY": "http://other"}

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from launcher.bridges.files import bounded, searching
+from launcher.bridges.files import searching
 from launcher.bridges.files.answers import MOST_TEXT, ErrorType, ToolFailed
 from launcher.bridges.files.scope import Scope
 from tests.support.file_scope import Files, boundaries, error_of
@@ -123,7 +123,7 @@ def test_a_pattern_that_takes_for_ever_is_ended(root: Path) -> None:
                 yield line
 
     before = time.monotonic()
-    found = bounded.lines_of(work, 10, seconds=0.5)
+    found = searching.lines_of(work, 10, seconds=0.5)
     assert found == (["needle"], "stopped after 0.5 seconds")
     assert time.monotonic() - before < 30
 
@@ -139,10 +139,10 @@ def test_work_that_takes_all_memory_is_ended() -> None:
     """Its own process runs out of it, and nobody else."""
 
     def work() -> Iterator[str]:
-        yield str(len(bytearray(2 * bounded.MOST_MEMORY)))
+        yield str(len(bytearray(2 * searching.SEARCH_MEMORY)))
 
     with pytest.raises(ToolFailed, match="memory"):
-        bounded.lines_of(work, 10)
+        searching.lines_of(work, 10)
 
 
 def test_failures_of_bounded_work_are_raised_here() -> None:
@@ -157,9 +157,9 @@ def test_failures_of_bounded_work_are_raised_here() -> None:
         raise FileNotFoundError(2, "gone")
 
     with pytest.raises(ToolFailed, match="because"):
-        bounded.lines_of(refuses, 10)
+        searching.lines_of(refuses, 10)
     with pytest.raises(FileNotFoundError):
-        bounded.lines_of(fails, 10)
+        searching.lines_of(fails, 10)
 
 
 def test_tabs_stay_and_other_control_characters_do_not(root: Path, files: Files) -> None:

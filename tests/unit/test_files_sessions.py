@@ -7,8 +7,8 @@ from launcher.bridges.files.sessions import LEGACY, Mode, Sessions, Tokens
 from launcher.workflow.contexts.in_memory import InMemoryRequestContextRepository
 from launcher.workflow.contexts.request_context import RequestContext
 from launcher.workflow.graph.repository import InMemoryGraphRepository
-from launcher.workflow.keys import ArtifactKey
-from launcher.workflow.requests.orchestration import OrchestratorRequest
+from launcher.workflow.requests.catalog import OrchestratorRequest
+from launcher.workflow.values import ArtifactKey
 from policy.worktree import WorktreeSandboxContext
 from tests.support.workflow import ROOT, World, worktree
 

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from launcher.vcs.git import Git
-from launcher.vcs.harvest.gitlink_trees import retreed
-from launcher.vcs.merge.gitlinks import Gitlink, gitlinks
+from launcher.vcs.gitlinks import Gitlink, gitlinks_of
+from launcher.vcs.harvest.signing import retreed
 from tests.support.ground import Entry, Ground
 
 _OLD, _NEW = "1" * 40, "2" * 40
@@ -17,7 +17,7 @@ def test_more_submodules_are_found_than_fit_on_a_command_line(tmp_path: Path) ->
     names = [f"{number:0200}" for number in range(12_000)]
     text = "".join(f'[submodule "{name}"]\npath={name}\n' for name in names)
     ground = Ground(tmp_path / "repo", {".gitmodules": text, names[7]: Entry("160000", _OLD), "m": "m\n"})
-    assert gitlinks(Git(ground.root / ".git"), "main") == {names[7]: Gitlink(names[7], names[7], _OLD)}
+    assert gitlinks_of(Git(ground.root / ".git"), "main") == {names[7]: Gitlink(names[7], names[7], _OLD)}
 
 
 def test_a_gitlink_below_more_directories_than_there_are_frames_is_replaced(tmp_path: Path) -> None:

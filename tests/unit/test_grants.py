@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.grants import expand, meet
+from policy.derive import expand_grants, meet_grants
 from policy.plan import Grant, beneath
 
 # A fixed tree, three levels deep: enough for every relation of a grant, an exception and their relatives.
@@ -51,7 +51,7 @@ def test_nothing_below_an_exception_gets_more_than_it_leaves(
     grants: tuple[Grant, ...], exceptions: dict[str, str]
 ) -> None:
     """Whatever the grants, the union of the expanded rules at a path stays under every exception above it."""
-    expanded = expand(grants, exceptions, listing)
+    expanded = expand_grants(grants, exceptions, listing)
     for path in PATHS:
         assert reach(expanded, path) <= ceiling(exceptions, path)
 
@@ -59,7 +59,7 @@ def test_nothing_below_an_exception_gets_more_than_it_leaves(
 @given(grants=GRANTS, exceptions=EXCEPTIONS)
 def test_everything_beside_an_exception_keeps_its_access(grants: tuple[Grant, ...], exceptions: dict[str, str]) -> None:
     """A path with no exception above and none below loses nothing, unless it hides behind a symbolic link."""
-    expanded = expand(grants, exceptions, listing)
+    expanded = expand_grants(grants, exceptions, listing)
     for path in PATHS:
         touched = any(beneath(where, path) or beneath(path, where) for where in exceptions)
         if not touched and not behind_link(path):
@@ -69,7 +69,7 @@ def test_everything_beside_an_exception_keeps_its_access(grants: tuple[Grant, ..
 @given(grants=GRANTS, exceptions=EXCEPTIONS)
 def test_nothing_is_ever_added(grants: tuple[Grant, ...], exceptions: dict[str, str]) -> None:
     """No path gets an access that it had not before."""
-    expanded = expand(grants, exceptions, listing)
+    expanded = expand_grants(grants, exceptions, listing)
     for path in PATHS:
         assert reach(expanded, path) <= reach(grants, path)
 
@@ -77,7 +77,7 @@ def test_nothing_is_ever_added(grants: tuple[Grant, ...], exceptions: dict[str, 
 @given(grants=GRANTS, exceptions=EXCEPTIONS)
 def test_an_exception_keeps_what_it_leaves(grants: tuple[Grant, ...], exceptions: dict[str, str]) -> None:
     """At an exception, exactly what it and those above it leave of the old access remains, links aside."""
-    expanded = expand(grants, exceptions, listing)
+    expanded = expand_grants(grants, exceptions, listing)
     for path in exceptions:
         nested = any(where != path and beneath(where, path) for where in exceptions)
         if not nested and not behind_link(path):
@@ -87,54 +87,54 @@ def test_an_exception_keeps_what_it_leaves(grants: tuple[Grant, ...], exceptions
 @given(grants=GRANTS)
 def test_without_exceptions_nothing_changes(grants: tuple[Grant, ...]) -> None:
     """No exception, no expansion."""
-    assert expand(grants, {}, listing) == grants
+    assert expand_grants(grants, {}, listing) == grants
 
 
 @given(grants=GRANTS, exceptions=EXCEPTIONS)
 def test_a_link_is_never_granted_itself(grants: tuple[Grant, ...], exceptions: dict[str, str]) -> None:
     """A rule on a link would land on its target, so no expansion makes one."""
     given_paths = {path for path, _, _ in grants}
-    for path, _, _ in expand(grants, exceptions, listing):
+    for path, _, _ in expand_grants(grants, exceptions, listing):
         assert path in given_paths or path not in LINKS
 
 
 def test_slots_are_left_alone() -> None:
     """A session path is not known yet, so no exception is compared with it."""
     grants = (("@home", "rwx", "private home"),)
-    assert expand(grants, {"/": ""}, listing) == grants
+    assert expand_grants(grants, {"/": ""}, listing) == grants
 
 
 def test_a_directory_above_a_denied_one_cannot_be_listed() -> None:
     """Landlock rules reach the whole subtree, so the parent itself carries nothing."""
-    expanded = expand((("/a", "rwx", "worktree"),), {"/a/b": ""}, listing)
+    expanded = expand_grants((("/a", "rwx", "worktree"),), {"/a/b": ""}, listing)
     assert expanded == (("/a/a", "rwx", "worktree"),)
 
 
 def test_a_directory_above_a_read_only_one_can_be_read() -> None:
     """What all entries have in common stays with the parent."""
-    expanded = expand((("/a", "rwx", "worktree"),), {"/a/b": "rx"}, listing)
+    expanded = expand_grants((("/a", "rwx", "worktree"),), {"/a/b": "rx"}, listing)
     assert expanded == (("/a", "rx", "worktree"), ("/a/a", "rwx", "worktree"), ("/a/b", "rx", "worktree"))
 
 
 def test_names_that_begin_alike_are_not_confused() -> None:
     """`/a/bb` is not below `/a/b`."""
     entries = {"/a": (("b", False), ("bb", False))}
-    expanded = expand((("/a", "rx", "s"),), {"/a/b": ""}, lambda path: entries.get(path, ()))
+    expanded = expand_grants((("/a", "rx", "s"),), {"/a/b": ""}, lambda path: entries.get(path, ()))
     assert expanded == (("/a/bb", "rx", "s"),)
 
 
 def test_a_name_that_cannot_be_listed_is_not_granted() -> None:
     """Where the siblings are unknown, nothing is guessed."""
-    assert expand((("/a", "rx", "s"),), {"/a/b": ""}, lambda path: ()) == ()
+    assert expand_grants((("/a", "rx", "s"),), {"/a/b": ""}, lambda path: ()) == ()
 
 
 def test_the_source_of_a_grant_is_kept() -> None:
     """`paddock explain` names where an expanded grant came from."""
-    assert {source for _, _, source in expand((("/", "rx", "--ro"),), {"/a/b": ""}, listing)} == {"--ro"}
+    assert {source for _, _, source in expand_grants((("/", "rx", "--ro"),), {"/a/b": ""}, listing)} == {"--ro"}
 
 
 @given(first=ACCESSES, second=ACCESSES)
 def test_meet_keeps_what_both_allow(first: str, second: str) -> None:
     """In the order of the first."""
-    assert set(meet(first, second)) == set(first) & set(second)
-    assert meet(first, first) == first
+    assert set(meet_grants(first, second)) == set(first) & set(second)
+    assert meet_grants(first, first) == first

@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from launcher.jail import seccomp, syscall_tables
-from launcher.jail.guard import terminals
+from launcher.jail.guard import server
 from tests.support.bpf import ENOSYS, EPERM, execute, seccomp_data
 
 NOTIFY = seccomp.USER_NOTIF
@@ -70,7 +70,7 @@ def test_file_systems_requests_are_reduced(machine: str, high: int) -> None:
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_other_side_of_a_terminal_is_the_guards(machine: str) -> None:
     """TIOCGPTPEER is notified of; pushing input stays closed."""
-    assert answer(machine, "ioctl", 3, terminals.TIOCGPTPEER) == NOTIFY
+    assert answer(machine, "ioctl", 3, server.TIOCGPTPEER) == NOTIFY
     assert answer(machine, "ioctl", 3, 0x5412) == EPERM
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.jail import status, syscall_tables, syscalls
-from launcher.jail.guard import server, serving
+from launcher.jail.guard import server
 from launcher.jail.guard.call import Call
 from launcher.jail.guard.listener import Listener
 from launcher.jail.guard.rules import Refused, Rules
@@ -112,7 +112,7 @@ def test_what_is_refused_is_told_however_its_path_is_written(char: str) -> None:
     """As much of the path, and of the programme's, as a pipe takes at once."""
     reading, writing = os.pipe()
     long = "/" + char * 4000
-    serving._tell(writing, "chmod", (7, "name", long), Refused(1, long))
+    server._tell(writing, "chmod", (7, "name", long), Refused(1, long))
     os.close(writing)
     with open(reading, "rb") as stream:
         ((kind, payload),) = status.Decoder().feed(stream.read())

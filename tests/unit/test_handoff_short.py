@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.session import handoff, nested, unsearched
+from launcher.session import handoff, nested
 from launcher.session.machine import Machine
 from tests.support import derived
 
@@ -41,9 +41,9 @@ def test_a_short_session_leaves_its_search_to_the_next_one(tmp_path: Path, monke
     assert ended(root, own, LONG, monkeypatch) == []
     for made in ("a", "b/c", ""):
         assert ended(root, own, SHORT, monkeypatch, made=made) == []
-    assert (own / unsearched.NAME).exists()
+    assert (own / handoff.UNSEARCHED_NOTE).exists()
     assert ended(root, own, LONG, monkeypatch, made="d") == ["a/.git", "b/c/.git", "d/.git"]
-    assert not (own / unsearched.NAME).exists()
+    assert not (own / handoff.UNSEARCHED_NOTE).exists()
     a_tick_later()
     assert ended(root, own, LONG, monkeypatch) == []
 
@@ -55,7 +55,7 @@ def test_where_it_cannot_be_left_to_anybody_that_is_told(tmp_path: Path, monkeyp
     own.mkdir()
     watch = handoff.Watch(derived.plan().replace(worktree=str(tmp_path), repositories=()), str(own))
     watch.begin()
-    os.unlink(own / unsearched.NAME)
+    os.unlink(own / handoff.UNSEARCHED_NOTE)
     own.rmdir()
     assert ("created", "...", "protect") in watch.changes(thorough=False)
 

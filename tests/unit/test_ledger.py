@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.ledger import egress, record, store, words
+from launcher.ledger import record, store
 from launcher.ledger.denial import GUARD, LANDLOCK, PROXY, SECCOMP, Denial, Process, of_guard
 from policy import bundles, promises
 from policy.errors import Refusal
@@ -107,7 +107,7 @@ def test_names_that_an_agent_chose_break_no_line_and_no_terminal(path: str, name
     assert len(Path(path).read_bytes().splitlines()) == 2 - 1
     (line,) = store.read(path).denials
     assert line["path"] == name
-    assert all(text.isprintable() for text in words.paragraph(line))
+    assert all(text.isprintable() for text in record.paragraph(line))
 
 
 def test_half_a_line_is_left_out(path: str) -> None:
@@ -161,19 +161,19 @@ def line(**fields: object) -> dict[str, Any]:
 
 def test_the_proxys_log_is_read(tmp_path: Path) -> None:
     """Denials only; what found no room in it is counted."""
-    log = tmp_path / egress.FILE
+    log = tmp_path / store.PROXY_LOG
     lines = [line(), line(decision="allow"), {"operation": "fault", "reason": "x"}, {"operation": "lost", "count": 7}]
     log.write_text("".join(json.dumps(one) + "\n" for one in lines))
-    (found,), lost = egress.read(str(log))
+    (found,), lost = store.read_proxy_log(str(log))
     assert (found.layer, found.host, found.port, lost) == (PROXY, "example.com", 443, 7)
     assert record.answer(found, plan()).flag == "--allow-domain example.com:443"
-    assert egress.read(str(tmp_path / "none")) == ([], 0)
+    assert store.read_proxy_log(str(tmp_path / "none")) == ([], 0)
 
 
 def test_the_proxy_knows_better_what_would_help() -> None:
     """A rule that denies has to go; a name that leads inside needs a rule for the address."""
     for hint in ("remove the rule --deny-domain example.com", "--allow-domain 10.0.0.1:443"):
-        found = egress.of_decision(line(suggestion=hint))
+        found = store.of_decision(line(suggestion=hint))
         assert found is not None
         answer = record.answer(found, plan())
         assert (answer.flag, answer.note) == ("", hint)
@@ -191,31 +191,31 @@ def test_the_proxy_knows_better_what_would_help() -> None:
 )
 def test_the_kinds_that_are_missing_are_named(backend: str, heard: bool, kinds: int) -> None:
     """By what the session's own hearing was proven to be."""
-    assert len(words.missing(backend, heard=heard)) == kinds
+    assert len(record.missing_kinds(backend, heard=heard)) == kinds
 
 
 def test_a_refused_socket_has_a_remedy_where_there_is_no_network() -> None:
     """The filter tells no arguments; with a network, sockets of that family are not what it refuses."""
     refused = denial("", layer=SECCOMP, operation="system call", target="41 of c000003e")
-    assert "--net open" in words.one_line(refused, 1, plan(net="none"))
-    assert "no option allows it" in words.one_line(refused, 1, plan())
-    assert "no option allows it" in words.one_line(refused._replace(target="42 of c000003e"), 1, plan(net="none"))
+    assert "--net open" in record.one_line(refused, 1, plan(net="none"))
+    assert "no option allows it" in record.one_line(refused, 1, plan())
+    assert "no option allows it" in record.one_line(refused._replace(target="42 of c000003e"), 1, plan(net="none"))
 
 
 def test_tmpdir_is_named_for_what_is_refused_in_tmp() -> None:
     """Where the jail has a /tmp of its own, it is not."""
     refused = denial("/tmp", operation="make a file in", wanted="w")
-    assert words.one_line(refused, 1, plan()).startswith("cat: make a file in /tmp: --rw /tmp (")
-    assert "$TMPDIR" in words.one_line(refused, 1, plan())
-    assert "$TMPDIR" not in words.one_line(refused, 1, plan(backend=promises.NAMESPACES))
+    assert record.one_line(refused, 1, plan()).startswith("cat: make a file in /tmp: --rw /tmp (")
+    assert "$TMPDIR" in record.one_line(refused, 1, plan())
+    assert "$TMPDIR" not in record.one_line(refused, 1, plan(backend=promises.NAMESPACES))
 
 
 def test_the_loopback_is_reached_by_port_unless_it_was_asked_of_the_proxy() -> None:
     """A client that came to the proxy comes there again."""
     refused = denial("", operation="connect", host="127.0.0.1", port=5432)
-    assert ": --reach 5432 (" in words.one_line(refused, 1, plan())
+    assert ": --reach 5432 (" in record.one_line(refused, 1, plan())
     asked = refused._replace(layer=PROXY, hint="--allow-domain 127.0.0.1:5432")
-    assert words.one_line(asked, 1, plan()).endswith(": --allow-domain 127.0.0.1:5432")
+    assert record.one_line(asked, 1, plan()).endswith(": --allow-domain 127.0.0.1:5432")
 
 
 def test_a_registry_that_is_refused_names_its_list() -> None:
@@ -223,6 +223,6 @@ def test_a_registry_that_is_refused_names_its_list() -> None:
     for word in ("@node", "@python"):
         host, _, port = bundles.require(word).rules[0].rpartition(":")
         refused = denial("", layer=PROXY, operation="connect", host=host, port=int(port))
-        assert f"(--allow-domain {word} allows it with others: " in words.one_line(refused, 1, plan())
+        assert f"(--allow-domain {word} allows it with others: " in record.one_line(refused, 1, plan())
     other = denial("", layer=PROXY, operation="connect", host="registry.example.com", port=443)
-    assert words.one_line(other, 1, plan()).endswith(": --allow-domain registry.example.com:443")
+    assert record.one_line(other, 1, plan()).endswith(": --allow-domain registry.example.com:443")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from launcher.session import logins as session_logins
-from launcher.session import private_files
 from tests.support.logins import Ground, brought_in, document, mode
 
 
@@ -90,14 +89,14 @@ def test_a_file_that_changed_since_it_was_read_is_not_replaced(ground: Ground) -
     """The user's own programme writes it without our lock."""
     directory = os.open(ground.user, os.O_RDONLY)
     try:
-        read = private_files.read(directory, "auth.json", 1000)
+        read = session_logins.read_private(directory, "auth.json", 1000)
         assert read is not None
         ground.host.write_text("changed")
-        assert not private_files.replace(directory, "auth.json", b"ours", read, locked=True)
-        assert not private_files.replace(directory, "auth.json", b"ours", None, locked=False)
+        assert not session_logins.replace_private(directory, "auth.json", b"ours", read, locked=True)
+        assert not session_logins.replace_private(directory, "auth.json", b"ours", None, locked=False)
         assert ground.host.read_text() == "changed"
         assert os.listdir(ground.user) == ["auth.json"]
-        assert private_files.replace(directory, "other", b"ours", None, locked=False)
+        assert session_logins.replace_private(directory, "other", b"ours", None, locked=False)
     finally:
         os.close(directory)
 

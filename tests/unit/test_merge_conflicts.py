@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from launcher.vcs.merge import report
-from launcher.vcs.merge.conflict import ConflictKind, MergeConflict
+from launcher.vcs.merge.models import ConflictKind, MergeConflict
 from launcher.vcs.merge.store import Store
 from tests.support.ground import Entry, Ground, Tree
 

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from launcher.vcs.merge.conflict import ConflictKind, ConflictStage, MergeConflict
 from launcher.vcs.merge.models import (
     SUCCESSFUL_STATUSES,
     AgentMergeStatus,
+    ConflictKind,
+    ConflictStage,
     MergeAggregation,
+    MergeConflict,
     MergeDescriptor,
     MergeDirection,
     MergeResult,

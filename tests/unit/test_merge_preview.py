@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from launcher.vcs.git import Git
-from launcher.vcs.merge import batch, identity
+from launcher.vcs.merge import batch, work
+from launcher.vcs.merge.batch import History
 from launcher.vcs.merge.children import Order, all_of, named, ordered
 from launcher.vcs.merge.engine import Engine
-from launcher.vcs.merge.history import History
 from launcher.vcs.merge.place import Place
 from launcher.vcs.merge.preview import preview
 from launcher.vcs.merge.target import find
@@ -178,7 +178,7 @@ def test_a_gate_has_the_last_word(ground: Ground) -> None:
         assert ground.git("show", f"{commit}:b") == "main"
         return "the tests fail" if label == "three" else ""
 
-    who = identity.environment(Git(str(ground.root / ".git")), {}, seconds=1)
+    who = work.identity_environment(Git(str(ground.root / ".git")), {}, seconds=1)
     with Engine(place, who) as engine:
         sources = [ground.source(name) for name in ("one", "three", "two")]
         done = batch.merge(engine, ground.id("main"), sources, "main", gate=gate)

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.session.cache import RUNNERS, key_words
+from launcher.verbs import providers
 from policy import runners
-from policy.providers import plugins, words
+from policy.providers import registry
 from policy.providers.registry import BUILTIN_DIRECTORY, load_registry
 
 REGISTRY = load_registry()
@@ -235,11 +236,11 @@ def test_plug_ins_are_noticed_without_importing_what_would_load_them(tmp_path: P
     """The entry point group's name stands in a package's entry_points.txt."""
     info = tmp_path / "agent-1.0.dist-info"
     info.mkdir()
-    assert not plugins.installed([str(tmp_path), str(tmp_path / "missing"), str(BUILTIN_DIRECTORY)])
+    assert not registry.installed_plugins([str(tmp_path), str(tmp_path / "missing"), str(BUILTIN_DIRECTORY)])
     (info / "entry_points.txt").write_text("[console_scripts]\na = b:c\n")
-    assert not plugins.installed([str(tmp_path)])
+    assert not registry.installed_plugins([str(tmp_path)])
     (info / "entry_points.txt").write_text("[paddock.providers]\na = b:c\n")
-    assert plugins.installed([str(tmp_path)])
+    assert registry.installed_plugins([str(tmp_path)])
     found = importlib.metadata.distributions(path=[str(tmp_path)])
     assert [entry.value for one in found for entry in one.entry_points] == ["b:c"]
 
@@ -247,7 +248,7 @@ def test_plug_ins_are_noticed_without_importing_what_would_load_them(tmp_path: P
 @pytest.mark.parametrize("name", REGISTRY.names())
 def test_an_explanation_has_one_line_per_fact_beneath_its_label(name: str) -> None:
     """No label runs into what it stands for, and values are written as in JSON."""
-    lines = words.paragraphs(REGISTRY.require(name))
+    lines = providers.paragraphs(REGISTRY.require(name))
     assert lines[0].startswith(f"{name}  ")
     facts = lines[1 : next(at for at, line in enumerate(lines) if line.startswith("  notes"))]
     assert all((line[:2], line[14]) == ("  ", " ") and line[15] != " " for line in facts)

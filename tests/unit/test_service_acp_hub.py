@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from launcher.service.shim.acp import hub as hubs
-from launcher.service.shim.acp.history import History
-from launcher.service.shim.acp.hub import NO_WRITER, NOT_FOUND, Hub
+from launcher.service.shim.acp.hub import NO_WRITER, NOT_FOUND, History, Hub
 
 Message = dict[str, Any]
 

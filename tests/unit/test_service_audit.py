@@ -7,8 +7,8 @@ import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from launcher.ledger import audit_records as records
-from launcher.ledger import audit_stream
+from launcher.ledger import audit as records
+from launcher.ledger import audit_socket
 from launcher.ledger.audit import Reader
 from launcher.ledger.denial import Denial
 from launcher.service import audit
@@ -64,7 +64,7 @@ class Launcher:
 
     def __init__(self, directory: Path) -> None:
         self.found: list[Denial] = []
-        fd = audit_stream.request(str(directory / AUDIT_SOCKET))
+        fd = audit_socket.request_stream(str(directory / AUDIT_SOCKET))
         assert fd != -1
         self.reader = Reader(fd, lambda pid: INIT <= pid < INIT + 10, self.found.append)
 
@@ -181,8 +181,9 @@ def test_strangers_and_nonsense_get_nothing(tmp_path: Path) -> None:
             fd = file.fileno()
             one = (socket.SOL_SOCKET, socket.SCM_RIGHTS, fd.to_bytes(4, "little"))
             two = (socket.SOL_SOCKET, socket.SCM_RIGHTS, fd.to_bytes(4, "little") * 2)
-            for words, passed in ((audit_stream.GREETING, []), (audit_stream.GREETING, [one]), (b"", [one]),
-                                  (audit_stream.GREETING, [two]), (b"x" * 4096, [])):  # fmt: skip
+            greeting = audit_socket.STREAM_GREETING
+            for words, passed in ((greeting, []), (greeting, [one]), (b"", [one]),
+                                  (audit_socket.STREAM_GREETING, [two]), (b"x" * 4096, [])):  # fmt: skip
                 asking.sendmsg([words], passed, 0, str(tmp_path / AUDIT_SOCKET))
         before = len(os.listdir("/proc/self/fd"))
         await settle()
@@ -201,16 +202,14 @@ def test_the_socket_is_its_users_alone_and_goes_with_the_service(tmp_path: Path)
 
     run(tmp_path, act)
     assert not (tmp_path / AUDIT_SOCKET).exists()
-    assert audit_stream.request(str(tmp_path / AUDIT_SOCKET)) == -1
+    assert audit_socket.request_stream(str(tmp_path / AUDIT_SOCKET)) == -1
 
 
 def test_a_launcher_that_has_ended_is_forgotten(tmp_path: Path) -> None:
     """Its process, its socket and its domains are let go of."""
 
     async def act(kernel: Kernel) -> None:
-        program = (
-            "import sys; from launcher.ledger import audit_stream; fd = audit_stream.request(sys.argv[1]); print(fd)"
-        )
+        program = "import sys; from launcher.ledger import audit_socket as a; print(a.request_stream(sys.argv[1]))"
         words = ["python3", "-c", program, str(tmp_path / AUDIT_SOCKET)]
         root = Path(audit.__file__).parents[2]
         child = subprocess.run(words, capture_output=True, text=True, check=True, cwd=root)

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from launcher.service import events
-from launcher.service.counters import Counters
 from launcher.service.database import Database
-from launcher.service.events import Events
+from launcher.service.events import Counters, Events
 from launcher.service.models import Event, EventKind, Outcome, Reason
 from launcher.service.states import SessionState
 

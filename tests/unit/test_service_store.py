@@ -16,9 +16,9 @@ import pytest
 
 from launcher.service import logs, settings
 from launcher.service.database import MIGRATIONS, Database
+from launcher.service.logs import Redactor, secrets
 from launcher.service.models import SessionRequest
 from launcher.service.shim.attempt import unstartable
-from launcher.service.shim.redaction import Redactor, secrets
 from launcher.service.states import FINAL, TRANSITIONS, SessionState, check
 from launcher.service.store import SessionStore, session_of
 from launcher.session.places import Places

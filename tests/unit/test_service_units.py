@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.service.units import files, place, templates, trusted
+from launcher.service.units import files, place, templates
 from launcher.service.units.files import State
 from launcher.service.units.templates import Scope, render
 from policy.errors import Refusal
@@ -148,24 +148,24 @@ def test_only_what_root_alone_can_change_is_trusted(public_dir: Path, monkeypatc
     command.write_text("")
     inside = public_dir / "environment/lib.py"
     inside.write_text("")
-    trusted.check(command)
+    files.check_trusted(command)
 
     inside.chmod(0o666)
     with pytest.raises(Refusal) as refused:
-        trusted.check(command)
+        files.check_trusted(command)
     assert refused.value.reference == "service-not-trusted"
     assert "lib.py has mode 0666" in refused.value.context
 
     inside.chmod(0o644)
     os.chown(inside, 65534, 65534)
     with pytest.raises(Refusal) as refused:
-        trusted.check(command)
+        files.check_trusted(command)
     assert "lib.py belongs to user 65534" in refused.value.context
 
     os.chown(inside, 0, 0)
     public_dir.chmod(0o700)
     with pytest.raises(Refusal) as refused:
-        trusted.check(command)
+        files.check_trusted(command)
     assert refused.value.reference == "service-not-reachable"
 
 

@@ -31,7 +31,7 @@ LAUNCH_PATH = (
     "launcher/jail/*/*.py",
     "launcher/session/private_git.py",
     "launcher/vcs/harvest/agent_refs.py",
-    "launcher/vcs/harvest/ending.py",
+    "launcher/vcs/harvest/tips.py",
     "launcher/vcs/harvest/tips.py",
     "launcher/vcs/quarantine/lease.py",
     "launcher/vcs/quarantine/lock.py",

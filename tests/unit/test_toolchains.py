@@ -8,9 +8,7 @@ import pytest
 
 from policy.errors import Refusal
 from policy.plan import beneath
-from policy.shebang import interpreter_of
-from policy.toolchain_table import load_table
-from policy.toolchains import discover
+from policy.toolchains import discover, interpreter_of, load_table
 from tests.support.toolchains import LAYOUTS, TABLE, Disk, found, granted, link, program, put
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.session.trust import Trust, digest
+from launcher.session.configuration import Trust, digest_of
 from launcher.vcs import guarded_files
 from launcher.vcs.quarantine.inside import Inside
 from launcher.verbs import init as init_verb
@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> Trust:
 def test_exactly_the_recorded_content_is_trusted(store: Trust) -> None:
     """Neither other bytes, nor the same bytes elsewhere."""
     assert not store.is_trusted("/p/a", b"x")
-    assert store.trust("/p/a", b"x") == digest(b"x")
+    assert store.trust("/p/a", b"x") == digest_of(b"x")
     assert store.is_trusted("/p/a", b"x")
     assert not store.is_trusted("/p/a", b"x\n")
     assert not store.is_trusted("/p/b", b"x")
@@ -36,7 +36,7 @@ def test_a_newer_record_replaces_the_older(store: Trust) -> None:
     store.trust("/p/a", b"1")
     store.trust("/p/a", b"2")
     assert not store.is_trusted("/p/a", b"1")
-    assert store.entries() == (("/p/a", digest(b"2")),)
+    assert store.entries() == (("/p/a", digest_of(b"2")),)
 
 
 def test_forgetting_takes_trust_back(store: Trust) -> None:
@@ -145,7 +145,7 @@ def test_a_failed_write_leaves_the_old_records(store: Trust, monkeypatch: pytest
         store.trust("/q", b"y")
     monkeypatch.undo()
     assert caught.value.reference == "state-unusable"
-    assert store.entries() == (("/p", digest(b"x")),)
+    assert store.entries() == (("/p", digest_of(b"x")),)
     assert sorted(os.listdir(os.path.dirname(store.path))) == ["trust.json", "trust.json.lock"]
 
 
@@ -222,7 +222,7 @@ def test_the_verb_speaks_json(desk: Desk, capsys: pytest.CaptureFixture[str]) ->
     """One document per call."""
     desk.file.write_text("[network]\nmode = 'open'\n", encoding="utf-8")
     assert trust_verb.main([".paddock.toml", "--json"]) == 0
-    sha256 = digest(desk.file.read_bytes())
+    sha256 = digest_of(desk.file.read_bytes())
     assert json.loads(capsys.readouterr().out) == {
         "path": str(desk.file),
         "sha256": sha256,

@@ -2,15 +2,20 @@
 
 import pytest
 
-from launcher.workflow.agent_types import AgentType
 from launcher.workflow.decorators.chain import DecoratorFailed
-from launcher.workflow.graph.nodes import Node
-from launcher.workflow.keys import ArtifactKey
-from launcher.workflow.requests.base import DispatchRequest, OwnWorktreeRequest
-from launcher.workflow.requests.discovery import DiscoveryAgentRequest, DiscoveryAgentRequests
-from launcher.workflow.requests.orchestration import OrchestratorRequest
-from launcher.workflow.requests.planning import PlanningAgentRequest, PlanningAgentRequests
-from launcher.workflow.requests.ticket import TicketAgentRequest, TicketAgentRequests
+from launcher.workflow.graph.repository import Node
+from launcher.workflow.requests.catalog import (
+    DiscoveryAgentRequest,
+    DiscoveryAgentRequests,
+    DispatchRequest,
+    OrchestratorRequest,
+    OwnWorktreeRequest,
+    PlanningAgentRequest,
+    PlanningAgentRequests,
+    TicketAgentRequest,
+    TicketAgentRequests,
+)
+from launcher.workflow.values import AgentType, ArtifactKey
 from tests.support.workflow import ROOT, World, worktree
 
 FAMILIES = [

@@ -5,15 +5,17 @@ from dataclasses import dataclass, field
 import pytest
 
 from launcher.workflow.decorators.chain import (
+    DecoratorContext,
     DecoratorFailed,
+    Request,
+    Result,
+    Results,
     decorate_request,
     decorate_result,
     decorate_results_request,
 )
-from launcher.workflow.decorators.protocol import DecoratorContext, Request, Result, Results
-from launcher.workflow.keys import ArtifactKey
-from launcher.workflow.requests.base import Message
-from launcher.workflow.requests.ticket import TicketAgentRequest, TicketAgentResult, TicketAgentResults
+from launcher.workflow.requests.catalog import Message, TicketAgentRequest, TicketAgentResult, TicketAgentResults
+from launcher.workflow.values import ArtifactKey
 from policy.errors import Refusal
 from tests.support.workflow import World
 

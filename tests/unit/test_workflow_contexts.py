@@ -11,7 +11,6 @@ import pytest
 from pydantic import ValidationError
 
 from launcher.vcs.merge.models import MergeAggregation
-from launcher.workflow.agent_types import AgentType
 from launcher.workflow.contexts.in_memory import REMEMBERED_EXPIRED, InMemoryRequestContextRepository
 from launcher.workflow.contexts.request_context import (
     ContextState,
@@ -20,8 +19,8 @@ from launcher.workflow.contexts.request_context import (
     RequestContext,
     ToolContext,
 )
-from launcher.workflow.keys import ArtifactKey
-from launcher.workflow.requests.ticket import TicketAgentRequest
+from launcher.workflow.requests.catalog import TicketAgentRequest
+from launcher.workflow.values import AgentType, ArtifactKey
 from policy.errors import Refusal
 from policy.worktree import WorktreeSandboxContext
 from tests.support.workflow import worktree

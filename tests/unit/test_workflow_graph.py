@@ -5,16 +5,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from launcher.workflow.agent_types import DISPATCH_TYPES, AgentType
-from launcher.workflow.graph.nodes import TRANSITIONS, Node, NodeStatus
 from launcher.workflow.graph.repository import (
+    TRANSITIONS,
     InMemoryGraphRepository,
+    Node,
+    NodeStatus,
     find_node,
     find_node_with_worktree,
     find_orchestrator,
 )
-from launcher.workflow.keys import ArtifactKey
-from launcher.workflow.resolution import worktree_of_key, worktree_of_node, worktree_of_session
+from launcher.workflow.values import DISPATCH_TYPES, AgentType, ArtifactKey
+from launcher.workflow.worktrees import worktree_of_key, worktree_of_node, worktree_of_session
 from policy.errors import Refusal
 from tests.support.workflow import World, worktree
 

@@ -5,15 +5,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from launcher.workflow.graph.nodes import NodeStatus
-from launcher.workflow.requests.orchestration import OrchestratorRequest
-from launcher.workflow.requests.ticket import (
+from launcher.workflow.graph.repository import NodeStatus
+from launcher.workflow.requests.catalog import (
+    OrchestratorRequest,
     TicketAgentRequest,
     TicketAgentRequests,
     TicketAgentResult,
     TicketAgentResults,
 )
-from launcher.workflow.resolution import worktree_of_session
+from launcher.workflow.worktrees import worktree_of_session
 from tests.support.workflow import ROOT, World
 
 AGENTS, THREADS = 1000, 16

@@ -6,30 +6,30 @@ import pytest
 
 from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation, MergeDirection
 from launcher.workflow.decorators.chain import DecoratorFailed
-from launcher.workflow.graph.nodes import NodeStatus
-from launcher.workflow.keys import ArtifactKey
-from launcher.workflow.requests.base import AgentRequest, AgentResult, DispatchRequest, ResultsRequest
-from launcher.workflow.requests.catalog import REQUEST_TYPES
-from launcher.workflow.requests.discovery import (
+from launcher.workflow.graph.repository import NodeStatus
+from launcher.workflow.requests.catalog import (
+    REQUEST_TYPES,
+    AgentRequest,
+    AgentResult,
     DiscoveryAgentRequest,
     DiscoveryAgentRequests,
     DiscoveryAgentResult,
     DiscoveryAgentResults,
-)
-from launcher.workflow.requests.orchestration import OrchestratorRequest
-from launcher.workflow.requests.planning import (
+    DispatchRequest,
+    MergerInterruptRequest,
+    MergerRequest,
+    OrchestratorRequest,
     PlanningAgentRequest,
     PlanningAgentRequests,
     PlanningAgentResult,
     PlanningAgentResults,
-)
-from launcher.workflow.requests.review import MergerInterruptRequest, MergerRequest
-from launcher.workflow.requests.ticket import (
+    ResultsRequest,
     TicketAgentRequest,
     TicketAgentRequests,
     TicketAgentResult,
     TicketAgentResults,
 )
+from launcher.workflow.values import ArtifactKey
 from policy.worktree import WorktreeSandboxContext
 from tests.support.workflow import ROOT, World, worktree
 

@@ -6,23 +6,23 @@ from dataclasses import dataclass
 import pytest
 
 from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation, MergeDirection
-from launcher.workflow.agent_types import DISPATCH_TYPES, AgentType
 from launcher.workflow.contexts.request_context import PromptContext
-from launcher.workflow.keys import ArtifactKey
-from launcher.workflow.prompts.merge_status import (
+from launcher.workflow.prompts.registry import (
+    LONGEST,
     METADATA_KEY,
     MergeAggregationPromptContributor,
     MergeAggregationPromptContributorFactory,
+    PromptContributorRegistry,
+    TicketOrchestratorWorktreePromptContributor,
+    code,
 )
-from launcher.workflow.prompts.registry import PromptContributorRegistry
-from launcher.workflow.prompts.ticket_worktrees import TicketOrchestratorWorktreePromptContributor
-from launcher.workflow.prompts.wording import LONGEST, code
-from launcher.workflow.requests.ticket import (
+from launcher.workflow.requests.catalog import (
     TicketAgentRequest,
     TicketAgentRequests,
     TicketAgentResults,
     TicketOrchestratorRequest,
 )
+from launcher.workflow.values import DISPATCH_TYPES, AgentType, ArtifactKey
 from policy.errors import Refusal
 from tests.support.workflow import ROOT, World, descriptor, worktree
 

@@ -4,24 +4,25 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from launcher.vcs.merge.models import MergeAggregation, MergeDirection
-from launcher.workflow.agent_types import AgentType
-from launcher.workflow.keys import ArtifactKey
-from launcher.workflow.requests.base import AgentRequest, AgentResult, ResultsRequest
 from launcher.workflow.requests.catalog import (
     CONTRACT_TYPES,
     REQUEST_TYPES,
     RESULT_TYPES,
     RESULTS_TYPES,
+    AgentRequest,
+    AgentResult,
     AnyRequest,
-)
-from launcher.workflow.requests.discovery import DiscoveryAgentResult, DiscoveryAgentResults
-from launcher.workflow.requests.planning import PlanningAgentResult, PlanningAgentResults
-from launcher.workflow.requests.ticket import (
+    DiscoveryAgentResult,
+    DiscoveryAgentResults,
+    PlanningAgentResult,
+    PlanningAgentResults,
+    ResultsRequest,
     TicketAgentRequest,
     TicketAgentRequests,
     TicketAgentResult,
     TicketAgentResults,
 )
+from launcher.workflow.values import AgentType, ArtifactKey
 from tests.support.workflow import descriptor, worktree
 
 KEY = ArtifactKey("run/ticket-1")

@@ -5,22 +5,26 @@ from pathlib import Path
 import pytest
 
 from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation, MergeDirection
-from launcher.workflow.agent_types import AgentType
 from launcher.workflow.contexts.request_context import ContextState, OperationContext
 from launcher.workflow.decorators.chain import DecoratorFailed
-from launcher.workflow.graph.nodes import Node
-from launcher.workflow.keys import ArtifactKey
-from launcher.workflow.requests.base import AgentRequest, OwnWorktreeRequest, ResultsRequest
-from launcher.workflow.requests.catalog import REQUEST_TYPES
-from launcher.workflow.requests.discovery import DiscoveryOrchestratorRequest
-from launcher.workflow.requests.orchestration import OrchestratorRequest
-from launcher.workflow.requests.review import MergerInterruptRequest, MergerRequest, ReviewRequest, WorkOfAnAgentRequest
-from launcher.workflow.requests.ticket import (
+from launcher.workflow.graph.repository import Node
+from launcher.workflow.requests.catalog import (
+    REQUEST_TYPES,
+    AgentRequest,
+    DiscoveryOrchestratorRequest,
+    MergerInterruptRequest,
+    MergerRequest,
+    OrchestratorRequest,
+    OwnWorktreeRequest,
+    ResultsRequest,
+    ReviewRequest,
     TicketAgentRequest,
     TicketAgentResult,
     TicketAgentResults,
     TicketOrchestratorRequest,
+    WorkOfAnAgentRequest,
 )
+from launcher.workflow.values import AgentType, ArtifactKey
 from launcher.workflow.worktrees import granted_part, trusted
 from policy.errors import Refusal
 from tests.support.workflow import ROOT, TOOLS, World, descriptor, worktree

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from launcher.vcs.git import GitFailed
-from launcher.vcs.worktrees import parallel
+from launcher.vcs.worktrees import creation
 from launcher.vcs.worktrees.request import Options
 from launcher.vcs.worktrees.service import WorktreeService
 from tests.support import worktrees
@@ -79,7 +79,7 @@ def test_it_is_what_one_git_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """Files, their conversion by attributes, modes, links, and an index in which nothing has to be read again."""
     place = _place(tmp_path, object_format)
     one = place.service.add(place.app, "one", Options(workers=1))
-    monkeypatch.setattr(parallel, "LEAST", 1)
+    monkeypatch.setattr(creation, "LEAST", 1)
     three = place.service.add(place.app, "three", Options(workers=3))
     git("worktree", "add", "-q", str(tmp_path / "gits"), at=place.app)
     assert _tree(Path(three.path)) == _tree(Path(one.path)) == _tree(tmp_path / "gits")
@@ -98,7 +98,7 @@ def test_a_part_that_fails_undoes_all(tmp_path: Path, monkeypatch: pytest.Monkey
     place = _place(tmp_path, "sha1")
     oid = git("rev-parse", "HEAD:run", at=place.app)
     (place.app / ".git/objects" / oid[:2] / oid[2:]).unlink()
-    monkeypatch.setattr(parallel, "LEAST", 1)
+    monkeypatch.setattr(creation, "LEAST", 1)
     with pytest.raises(GitFailed):
         place.service.add(place.app, "T", Options(workers=3))
     assert worktrees.leftovers(place) == []

@@ -11,7 +11,7 @@ from launcher.vcs import patience
 from launcher.vcs.harvest.decide import kept_places
 from launcher.vcs.quarantine import lock as private_lock
 from launcher.vcs.quarantine import record
-from launcher.vcs.worktrees import lock
+from launcher.vcs.worktrees import locks
 from launcher.vcs.worktrees.models import Worktree
 from launcher.vcs.worktrees.request import Options
 from launcher.vcs.worktrees.service import WorktreeService
@@ -45,7 +45,7 @@ def test_a_worktree_without_work_goes_with_its_branch(place: Place) -> None:
     assert not home.parent.exists()
     assert worktrees.leftovers(place) == []
     assert place.service.of_repository(place.app) == []
-    assert not Path(lock.of_worktree(place.state, made.worktree_id)).exists()
+    assert not Path(locks.of_worktree(place.state, made.worktree_id)).exists()
 
 
 def test_a_copied_file_is_at_stake_once_it_differs_from_the_parents(place: Place) -> None:
@@ -364,7 +364,7 @@ def test_a_worktree_in_use_or_locked_is_not_removed(place: Place) -> None:
     git("worktree", "lock", "--reason", "mine", made.path, at=place.app)
     refusal = refused(place, made)
     assert (refusal.reference, refusal.context) == ("worktree-locked", "mine")
-    with lock.held(lock.of_worktree(place.state, made.worktree_id)):
+    with locks.held(locks.of_worktree(place.state, made.worktree_id)):
         with pytest.raises(Refusal) as raised:
             place.service.remove(made, force=True)
         assert raised.value.reference == "worktree-busy"

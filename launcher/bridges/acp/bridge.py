@@ -10,6 +10,7 @@ When the client closes its side the provider gets the end of its input, when a s
 the signal; then a grace period, then SIGTERM, then the jail is ended. The launcher finishes the session as always.
 """
 
+import json
 import os
 import select
 import signal
@@ -22,14 +23,94 @@ from typing import Any, NoReturn
 from launcher.bridges.acp import refused
 from launcher.bridges.acp.audit import Audit
 from launcher.bridges.acp.front import Front
-from launcher.bridges.acp.notice import Listener, Teller
-from launcher.bridges.acp.places import Place
-from launcher.bridges.acp.rules import Choices, Rules
+from launcher.bridges.acp.places import Choices, Place, Rules
 from launcher.jail import hygiene, init, processes
 from launcher.ledger import record, store
 from launcher.session import cache, exec_client, known_as, messages, run
 from launcher.session.places import Places
 from policy.errors import EXIT_REFUSED, Refusal, printable
+
+# What the launcher of a bridge's session tells the bridge, by a pipe, in lines of words.
+#
+# Which process is the jail's init; that the provider was executed, or why it was not.
+
+
+class Teller:
+    """The launcher's end."""
+
+    def __init__(self, fd: int) -> None:
+        """Takes over the descriptor to write to."""
+        self._fd = fd
+
+    def init(self, pid: int) -> None:
+        """The jail's init is there."""
+        self._write(f"init {pid}\n".encode())
+
+    def begun(self) -> None:
+        """The provider is executed: there is no more to be told."""
+        self._write(b"begun\n")
+        if self._fd != -1:
+            os.close(self._fd)
+        self._fd = -1
+
+    def refused(self, refusal: Refusal) -> None:
+        """Nothing is started. Of a Refusal whose text is too long the first words are told."""
+        for most in (1000, 200):
+            told = [text[:most] for text in (refusal.reference, refusal.message, refusal.context, refusal.hint)]
+            line = f"refused {json.dumps([*told, refusal.exit_code])}\n".encode()
+            if len(line) <= select.PIPE_BUF:
+                self._write(line)
+                return
+
+    def _write(self, line: bytes) -> None:
+        if self._fd != -1:
+            os.write(self._fd, line)
+
+
+class Listener:
+    """The bridge's end.
+
+    Attributes:
+        fd: to be polled; -1 when nothing more is told.
+        init: process id of the jail's init; 0 when there is none yet.
+        begun: whether the provider was executed.
+        refusal: why it was not.
+    """
+
+    def __init__(self, fd: int) -> None:
+        """Takes over the descriptor to read from."""
+        os.set_blocking(fd, False)
+        self.fd = fd
+        self.init = 0
+        self.begun = False
+        self.refusal: Refusal | None = None
+        self._rest = b""
+
+    def read(self) -> None:
+        """Takes what was told."""
+        try:
+            data = os.read(self.fd, 1 << 16)
+        except BlockingIOError:
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            what, _, rest = line.partition(b" ")
+            if what == b"init":
+                self.init = int(rest)
+            elif what == b"begun":
+                self.begun = True
+            elif what == b"refused":
+                reference, message, context, hint, code = json.loads(rest)
+                self.refusal = Refusal(reference, message, context=context, hint=hint, exit_code=code)
+        if not data:
+            self.close()
+
+    def close(self) -> None:
+        """Gives it up. Safe to call twice."""
+        if self.fd != -1:
+            os.close(self.fd)
+        self.fd = -1
+
 
 GRACE = 5.0
 """Seconds for a provider to end by itself when the client has left."""

@@ -10,6 +10,7 @@ canonical name, and paths that it asks the client for get the client's own spell
 import os
 from typing import NamedTuple
 
+from launcher.bridges.acp.audit import Audit
 from launcher.bridges.acp.judge import Judge
 from policy.plan import Plan, beneath
 
@@ -110,3 +111,37 @@ def _checkout(path: str) -> str:
             return path
         path = os.path.dirname(path)
     return ""
+
+
+# What one bridge enforces: the choices of its command line, and who decides by them.
+
+
+EDITOR, JAIL, STRIP = "editor", "jail", "strip"
+"""Who carries out what an agent asks its client for: the client, the bridge in the jail, nobody."""
+
+
+class Choices(NamedTuple):
+    """What a bridge does.
+
+    Attributes:
+        cwd: with sessions outside the worktree: `places.CHECK` or `MAP`.
+        mcp: with MCP servers of the client: `servers.JAIL` or `REFUSE`.
+        files: with requests for files: `EDITOR`, `JAIL` or `STRIP`.
+        terminals: with requests for terminals: `JAIL` or `STRIP`.
+    """
+
+    cwd: str = "check"
+    mcp: str = "jail"
+    files: str = EDITOR
+    terminals: str = JAIL
+
+
+class Rules:
+    """Everything that both directions ask."""
+
+    def __init__(self, plan: Plan, choices: Choices, audit: Audit) -> None:
+        self.plan = plan
+        self.choices = choices
+        self.audit = audit
+        self.judge = Judge(plan)
+        self.places = Places(plan, self.judge, choices.cwd)

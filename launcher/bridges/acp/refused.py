@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from launcher.bridges.acp import rpc, strict
+from launcher.bridges.acp import rpc
 from launcher.bridges.acp.stream import Sink
 from policy.errors import Refusal
 
@@ -67,8 +67,8 @@ def _asked(fd: int, end: float) -> rpc.Id | None:
             return None
         data += more
     try:
-        message = strict.parse(data[: data.index(b"\n")])
-    except strict.Ambiguous:
+        message = rpc.parse(data[: data.index(b"\n")])
+    except rpc.Ambiguous:
         return None
     return rpc.usable_id(message) if isinstance(message, dict) and "method" in message else None
 

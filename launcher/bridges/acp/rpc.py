@@ -1,8 +1,111 @@
 """JSON-RPC 2.0 messages of the bridge's own (https://www.jsonrpc.org/specification)."""
 
-from typing import Any
+import json
+from typing import Any, NamedTuple
 
-from launcher.bridges.acp import strict
+# JSON that every parser reads alike, or none at all.
+#
+# The bridge decides by its own reading of a line, and the client acts on the client's. So a line that two parsers
+# could read differently (RFC 8259, sections 4, 8 and 9; the grey zones are duplicate names, byte order marks,
+# numbers beyond the interoperable range, nesting) is refused where it matters how it is read.
+
+
+MOST_DEPTH = 200
+"""Levels of nesting. ACP's own messages have about ten; many parsers stop at 128 or 512."""
+
+_SEPARATORS = ("\u0085", "\u2028", "\u2029")
+"""Legal inside a JSON string, and the end of a line for some readers (Python's splitlines, Node's readline)."""
+
+
+class Ambiguous(ValueError):
+    """A line that not every parser would read in the same way. Its text says why."""
+
+
+def parse(line: bytes) -> object:
+    """The value of one line.
+
+    Args:
+        line: with or without its final newline.
+
+    Raises:
+        Ambiguous: it is not JSON in UTF-8, or names a key twice, nests too deep, holds a carriage return ...
+    """
+    text = _text(line)
+    if "\r" in text:
+        raise Ambiguous("a carriage return inside of the line")
+    try:
+        found: object = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
+    except RecursionError:
+        raise Ambiguous("nested too deep") from None
+    except Ambiguous:
+        raise
+    except ValueError as error:
+        raise Ambiguous(f"not JSON: {error}") from None
+    if _is_deep(found):
+        raise Ambiguous("nested too deep")
+    return found
+
+
+def unmistakable(line: bytes) -> bytes:
+    """The same line with characters escaped at which some readers would end it. To be called with what `parse` took."""
+    if line.isascii():
+        return line
+    text = line.decode()
+    for character in _SEPARATORS:
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text.encode()
+
+
+def encode(value: object) -> bytes:
+    """One line: ASCII only, no white space but the final newline."""
+    return json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def _text(line: bytes) -> str:
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise Ambiguous(f"not UTF-8: {error.reason} at byte {error.start}") from None
+    text = text.removesuffix("\n").removesuffix("\r")
+    if text.startswith("\ufeff"):
+        raise Ambiguous("a byte order mark")
+    return text
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise Ambiguous(f"the key {next(name for name in names if names.count(name) > 1)!r} comes twice")
+    return found
+
+
+def _no_constant(name: str) -> None:
+    raise Ambiguous(f"{name} is no JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        raise Ambiguous("a number beyond what parsers agree on")
+    return number
+
+
+def _is_deep(value: object) -> bool:
+    """Whether containers are nested more than `MOST_DEPTH` levels; without recursion."""
+    level = [value]
+    for _ in range(MOST_DEPTH + 1):
+        below: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                below += [item for item in each.values() if isinstance(item, dict | list)]
+            elif isinstance(each, list):
+                below += [item for item in each if isinstance(item, dict | list)]
+        if not below:
+            return False
+        level = below
+    return True
+
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -44,9 +147,24 @@ def error(number: Id | None, code: int, message: str, data: object = None) -> by
     what: dict[str, Any] = {"code": code, "message": message}
     if data is not None:
         what["data"] = data
-    return strict.encode({"jsonrpc": "2.0", "id": number, "error": what})
+    return encode({"jsonrpc": "2.0", "id": number, "error": what})
 
 
 def result(number: Id, value: object) -> bytes:
     """A response, as a line."""
-    return strict.encode({"jsonrpc": "2.0", "id": number, "result": value})
+    return encode({"jsonrpc": "2.0", "id": number, "result": value})
+
+
+# What becomes of one line.
+
+
+class Outcome(NamedTuple):
+    """Whole lines, or nothing.
+
+    Attributes:
+        on: goes on to the other side.
+        back: goes back to the side that the line came from.
+    """
+
+    on: bytes = b""
+    back: bytes = b""

@@ -6,12 +6,174 @@ when no such word has come, else it is refused, and nothing of it has left. Wher
 does so piece by piece.
 """
 
+import errno
+import os
+import re
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
-from launcher.bridges.acp.kept import PORTION, Kept
-from launcher.bridges.acp.outcome import Outcome
-from launcher.bridges.acp.scan import LONGEST, Scan
+from launcher.bridges.acp.rpc import Outcome
+
+# What may pass unread: a search for bytes that anything to be policed must contain.
+#
+# Most of what crosses the bridge is streamed text, and parsing it would cost more than carrying it. So bytes are
+# first searched, at the speed of memory, for everything from which *some* JSON parser could make a policed message:
+#
+# - the beginnings of policed words behind their quote, as they are and with the slash escaped (RFC 8259, section 7);
+# - the methods that clients know in whole, in case that a dispatcher forgives white space around them;
+# - what is about logins, that error of the protocol's included;
+# - escapes of printable ASCII: ``\u0066`` is ``f``;
+# - NUL and whatever is not UTF-8 (RFC 3629): a sloppy decoder that leaves such bytes out would join what they split.
+#
+# What contains none of these is no policed message, however it is split into lines and whoever parses it,
+# well-formed or not. What contains one is parsed in the strictest way (`rpc`). Too many hits cost time, too few
+# would be a hole.
+
+
+_SLASHES = (b"/", b"\\/")
+_ROOMS = (b'"fs', b'"terminal', b'"mcp')
+_METHODS = ((b"fs", b"read_text_file"), (b"fs", b"write_text_file"), (b"terminal", b"create"), (b"mcp", b"message"))
+_TO_CLIENT = (
+    *(room + slash for room in _ROOMS for slash in _SLASHES),
+    *(room + slash + name for room, name in _METHODS for slash in _SLASHES),
+    b'"authMethods"',
+    b"-32000",
+    b"\0",
+)
+_TO_AGENT = re.compile(rb'"initialize"|"session\\?/(?:new|load|resume|fork|list)"|\\u00[2-7]')
+_ESCAPED_ASCII = re.compile(rb"\\u00[2-7]")
+
+LONGEST = 24
+"""Bytes: no word is longer, so a search that begins this far before the end of what was searched misses none."""
+
+
+class Scan(Protocol):
+    """What one direction looks for."""
+
+    def has_word(self, data: bytes | bytearray) -> bool:
+        """Whether `data`, lines or a piece of one, holds what a line to be judged must hold."""
+        ...
+
+    def is_sound(self, data: bytes | bytearray) -> bool:
+        """Whether `data`, which begins and ends between characters, is text that everybody decodes alike."""
+        ...
+
+
+class ToClient:
+    """What must not simply pass from the agent to the client.
+
+    Attributes:
+        awaited: also look for replies to requests: one of them is awaited.
+        terminals: also look for terminals that are named.
+    """
+
+    def __init__(self, *, terminals: bool = False) -> None:
+        self.awaited = False
+        self.terminals = terminals
+
+    def has_word(self, data: bytes | bytearray) -> bool:
+        """See `Scan`."""
+        for word in _TO_CLIENT:
+            if word in data:
+                return True
+        if self.terminals and b'"terminalId"' in data:
+            return True
+        if self.awaited and (b'"result"' in data or b'"error"' in data):
+            return True
+        return b"\\u00" in data and _ESCAPED_ASCII.search(data) is not None
+
+    def is_sound(self, data: bytes | bytearray) -> bool:
+        """See `Scan`."""
+        if data.isascii():
+            return True
+        try:
+            data.decode()
+        except UnicodeDecodeError:
+            return False
+        return True
+
+
+class ToAgent:
+    """What the agent must get adjusted. Whatever else the client sends is between the two of them."""
+
+    def has_word(self, data: bytes | bytearray) -> bool:
+        """See `Scan`."""
+        return _TO_AGENT.search(data) is not None
+
+    def is_sound(self, data: bytes | bytearray) -> bool:
+        """See `Scan`: the jail holds, whatever the agent makes of it."""
+        return True
+
+
+# A line too long for memory: kept in a file without a name until it is whole, then given out in portions.
+
+
+PORTION = 1 << 16
+"""Bytes that are given out at once."""
+
+_FLAGS = os.O_RDWR | os.O_CLOEXEC
+
+
+class Kept:
+    """One line, or the beginning of it. The file goes with the last descriptor, whatever happens to this process.
+
+    Attributes:
+        left: bytes that were added and not given out yet.
+    """
+
+    def __init__(self, directory: str) -> None:
+        """Makes the file.
+
+        Args:
+            directory: on a disk, out of the agent's reach.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        self.left = 0
+        self._given = 0
+        try:
+            self._fd = os.open(directory, _FLAGS | os.O_TMPFILE, 0o600)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
+                raise
+            self._fd = _named_and_removed(directory)  # a file system without O_TMPFILE (open(2))
+
+    def add(self, data: bytes | bytearray) -> None:
+        """Adds to the end.
+
+        Raises:
+            OSError: no space, or beyond a limit on files.
+        """
+        with memoryview(data) as view:
+            at = 0
+            while at < len(view):
+                at += os.pwrite(self._fd, view[at:], self._given + self.left + at)
+        self.left += len(data)
+
+    def give(self) -> bytes:
+        """The next portion; b"" when all was given out.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        data = os.pread(self._fd, PORTION, self._given)
+        self._given += len(data)
+        self.left -= len(data)
+        return data
+
+    def close(self) -> None:
+        """Gives the file up."""
+        os.close(self._fd)
+
+
+def _named_and_removed(directory: str) -> int:
+    path = f"{directory}/.line-{os.urandom(8).hex()}"
+    fd = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    os.unlink(path)
+    return fd
+
 
 MOST_HELD = 8 << 20
 """Bytes of one line that are held to be judged as a whole."""

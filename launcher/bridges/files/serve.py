@@ -1,20 +1,205 @@
 """A file server that stands alone, put together: sessions, jails, router, transport (`paddock files`)."""
 
+import ipaddress
 import json
 import os
 import signal
+import socket
+import stat
+import threading
+import time
+from collections.abc import Mapping
 
 import anyio
 import uvicorn
 
-from launcher.bridges.files import listening, server
-from launcher.bridges.files.headers import SESSION_HEADER, TOKEN_HEADER
+from launcher.bridges.files import server
 from launcher.bridges.files.jail import Jails, Outside
-from launcher.bridges.files.known import KnownSessions
 from launcher.bridges.files.router import Router
+from launcher.bridges.files.server import SESSION_HEADER, TOKEN_HEADER
 from launcher.bridges.files.sessions import LEGACY, Mode, Sessions, Tokens
-from launcher.session import messages, planning
+from launcher.session import exec_client, known_as, messages, planning
+from launcher.session.machine import Machine
 from launcher.session.places import Places
+from launcher.vcs import checkout
+from policy.errors import Refusal
+from policy.worktree import WorktreeSandboxContext
+
+# Where the server listens: a port of the loopback, or a unix socket of its owner's.
+
+
+UNIX = "unix:"
+
+
+def listen(address: str) -> tuple[socket.socket, str]:
+    """A listening socket (the caller owns it), and the URL at which it answers.
+
+    Args:
+        address: ``HOST:PORT`` with a loopback host and 0 for any free port, or ``unix:PATH``.
+
+    Refusals: http-address, http-not-loopback, http-unusable.
+    """
+    if address.startswith(UNIX):
+        return _unix(address[len(UNIX) :]), "http://localhost"
+    host, colon, port = address.rpartition(":")
+    host = host.strip("[]")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise Refusal("http-address", f"{address!r} is no address to listen at", hint="--http 127.0.0.1:0")
+    return _loopback(host, int(port))
+
+
+def remove_socket(address: str, listener: socket.socket) -> None:
+    """Removes the unix socket again, if it is still this one's name, and closes the listener."""
+    listener.close()
+    if address.startswith(UNIX):
+        try:
+            os.unlink(address[len(UNIX) :])
+        except FileNotFoundError:
+            return
+
+
+def _loopback(host: str, port: int) -> tuple[socket.socket, str]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise Refusal("http-address", f"{host!r} is no host", context=error.strerror or str(error)) from None
+    family, kind, protocol, _, where = found
+    if not ipaddress.ip_address(where[0]).is_loopback:
+        raise Refusal(
+            "http-not-loopback",
+            f"{host} is an address that other machines can reach",
+            context="tokens and files would cross the network in clear text",
+            hint="--http 127.0.0.1:PORT, and a tunnel (ssh -L) from elsewhere",
+        )
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise _unusable(f"{host}:{port}", error) from None
+    shown = f"[{where[0]}]" if family == socket.AF_INET6 else where[0]
+    return listener, f"http://{shown}:{listener.getsockname()[1]}"
+
+
+def _unix(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        _remove_dead(path)
+        listener.bind(path)
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise _unusable(path, error) from None
+    finally:
+        os.umask(mask)
+    return listener
+
+
+def _remove_dead(path: str) -> None:
+    """Removes a socket on which nobody listens any more; anything else stays, and is in the way."""
+    try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            return
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+
+
+def _unusable(where: str, error: OSError) -> Refusal:
+    return Refusal("http-unusable", f"cannot listen at {where}", context=error.strerror or str(error))
+
+
+# The sessions of a server that stands alone: those it was given a directory for, and live ones by their names.
+
+
+FRESH = 1.0
+"""Seconds for which what a live session said of itself is believed."""
+
+
+class KnownSessions:
+    """Boundaries by session id. Safe to share between threads.
+
+    Args:
+        places: Paddock's own directories.
+        directories: worktrees by id; "" for an id that names a live session.
+        submodules: names of those that are granted; none means all.
+        freeze_root: see `WorktreeSandboxContext`.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        directories: Mapping[str, str],
+        *,
+        submodules: tuple[str, ...] = (),
+        freeze_root: bool = False,
+    ) -> None:
+        self._places = places
+        self._directories = dict(directories)
+        self._submodules = list(submodules)
+        self._freeze_root = freeze_root
+        self._lock = threading.Lock()
+        self._contexts: dict[str, WorktreeSandboxContext] = {}
+        self._asked: dict[str, tuple[float, str]] = {}
+        self._seen: set[str] = set()
+
+    def find(self, session_id: str) -> WorktreeSandboxContext | None:
+        """The session's boundaries, None when it is unknown or does not run.
+
+        Raises:
+            Refusal: its directory is missing, is no worktree, or lacks a submodule that was asked for.
+        """
+        directory = self._directories.get(session_id)
+        if directory is None:
+            return None
+        if not directory:
+            directory = self._of_live(session_id)
+            if not directory:
+                return None
+        with self._lock:
+            known = self._contexts.get(directory)
+        if known is None:
+            if not os.path.isdir(directory):  # made later, it counts from then on
+                raise Refusal("worktree-missing", f"there is no directory {directory} (yet)")
+            found = checkout.find(directory, Machine(os.environ), exact=True)
+            known = planning.context_of(found, self._submodules, self._freeze_root)
+            with self._lock:
+                known = self._contexts.setdefault(directory, known)
+        return known
+
+    def ended(self, session_id: str) -> bool:
+        """Whether it was there before: such a one is never taken for an unknown one."""
+        return session_id in self._seen
+
+    def live(self, session_id: str) -> str | None:
+        """The name of the running session that the id stands for."""
+        return known_as.resolved(self._places, session_id) if self._directories.get(session_id) == "" else None
+
+    def _of_live(self, name: str) -> str:
+        """The worktree of a running session, "" when it does not run."""
+        now = time.monotonic()
+        with self._lock:
+            asked, directory = self._asked.get(name, (-FRESH, ""))
+        if now - asked < FRESH:
+            return directory
+        try:
+            said = exec_client.about(self._places, known_as.resolved(self._places, name))
+        except Refusal:
+            said = None
+        directory = said[0] if said else ""
+        with self._lock:
+            self._asked[name] = now, directory
+            if directory:
+                self._seen.add(name)
+        return directory
+
 
 GRACE = 5
 """Seconds for calls that are under way when the server is to end."""
@@ -71,12 +256,12 @@ def over_http(service: Service, address: str) -> int:
 
     Args:
         service: what is served.
-        address: see `listening.listen`.
+        address: see `listen`.
     """
     tokens = Tokens()
     names = [*service.directories, *([LEGACY] if service.mode is Mode.COMPATIBLE else [])]
     issued = {name: tokens.issue(name) for name in names}
-    listener, url = listening.listen(address)
+    listener, url = listen(address)
     try:
         with server.ending(service.router(tokens)) as router:
             http = uvicorn.Server(
@@ -97,13 +282,13 @@ def over_http(service: Service, address: str) -> int:
             for ending in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(ending, end)
             words = {"url": url + server.PATH, "sessionHeader": SESSION_HEADER, "tokenHeader": TOKEN_HEADER}
-            place = {"socket": os.path.abspath(address[len(listening.UNIX) :])} if _is_unix(address) else {}
+            place = {"socket": os.path.abspath(address[len(UNIX) :])} if _is_unix(address) else {}
             messages.show(json.dumps({**words, **place, "tokens": issued}))
             http.run(sockets=[listener])
     finally:
-        listening.remove(address, listener)
+        remove_socket(address, listener)
     return 0
 
 
 def _is_unix(address: str) -> bool:
-    return address.startswith(listening.UNIX)
+    return address.startswith(UNIX)

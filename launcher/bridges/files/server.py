@@ -19,10 +19,22 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from launcher.bridges.files.answers import Answer
 from launcher.bridges.files.calls import CALLS, MOST_CONTENT, Call, Shell
-from launcher.bridges.files.headers import SESSION_HEADER, TOKEN_HEADER
 from launcher.bridges.files.router import Router
 from launcher.bridges.files.shell import Stop
 from launcher.bridges.files.stdio import answered
+
+# The HTTP headers by which a request says whose it is (contracts section 6).
+#
+# They are not the protocol's: `Mcp-Session-Id` names a connection, and any client may have one. An id alone proves
+# nothing either, so over HTTP the session's token goes with it.
+
+
+SESSION_HEADER = "X-Paddock-Session"
+"""The session's id: the key of its request context."""
+
+TOKEN_HEADER = "X-Paddock-Token"
+"""What was handed out for that session, and to nobody else."""
+
 
 PATH = "/mcp"
 THREADS = 64

@@ -14,10 +14,9 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from launcher.bridges.files.answers import ErrorType, ToolFailed
-from launcher.workflow.contexts.repository import RequestContextRepository
+from launcher.workflow.contexts.request_context import RequestContextRepository
 from launcher.workflow.graph.repository import GraphRepository
-from launcher.workflow.resolution import worktree_of_session
-from launcher.workflow.worktrees import WorktreeService
+from launcher.workflow.worktrees import WorktreeService, worktree_of_session
 from policy.errors import Refusal, printable
 from policy.violation import escaped
 from policy.worktree import WorktreeSandboxContext

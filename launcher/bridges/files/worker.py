@@ -3,19 +3,107 @@
 Started inside the session's jail, as ``python -I -m launcher.bridges.files.worker``.
 """
 
+import errno
 import os
 import sys
 from typing import BinaryIO
 
 from pydantic import ValidationError
 
-from launcher.bridges.files import frames
-from launcher.bridges.files.answers import Answer, ErrorType, error
-from launcher.bridges.files.calls import CALLS
-from launcher.bridges.files.scope import Scope
-from launcher.bridges.files.tools import FileTools
+from launcher.bridges.files import frames, reading, searching, writing
+from launcher.bridges.files.answers import Answer, ErrorType, PathDenied, ToolFailed, denied, error
+from launcher.bridges.files.beneath import open_beneath
+from launcher.bridges.files.calls import CALLS, Call, Edit, Glob, Grep, List, Read, Shell, Write
+from launcher.bridges.files.scope import Gate, Place, Scope
 from launcher.jail import syscalls
 from policy.violation import escaped
+
+# The file tools themselves: one call in, one answer out, whatever happens (contracts section 5, FR-014, FR-019).
+#
+# Runs in the worker, inside the session's jail. Not for threads: searching starts a process.
+
+
+_KINDS = {
+    errno.ENOENT: ErrorType.NOT_FOUND,
+    errno.ENOTDIR: ErrorType.NOT_A_DIRECTORY,
+    errno.EISDIR: ErrorType.NOT_A_FILE,
+    errno.EACCES: ErrorType.ACCESS_DENIED,
+    errno.EPERM: ErrorType.ACCESS_DENIED,
+    errno.EROFS: ErrorType.ACCESS_DENIED,
+    errno.EBUSY: ErrorType.ACCESS_DENIED,  # rename(2) onto a file that the jail has mounted read-only
+}
+_WORDS = {
+    errno.ENOENT: "there is no such file or directory",
+    errno.EROFS: "the jail keeps it read-only",
+    errno.EBUSY: "the jail keeps it as it is",
+}
+
+
+class FileTools:
+    """All tools for one session; of the shell only where it starts.
+
+    Args:
+        scope: its boundaries.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self._gate = Gate(scope)
+
+    def answer(self, call: Call) -> Answer:
+        """Does what `call` asks for. Nothing is raised for what a path, a file or the kernel does."""
+        try:
+            with self._gate.place(call.path, call.operation) as place:
+                return self._act(place, call)
+        except PathDenied as refused:
+            return denied(refused.verdict)
+        except ToolFailed as failed:
+            return self._error(failed.kind, failed.message, call)
+        except (OSError, ValueError) as failure:
+            return self._failure(failure, call)
+
+    def sweep(self, call: Call) -> None:
+        """Removes what an earlier worker may have left that was killed during `call`. What it cannot reach stays."""
+        try:
+            with self._gate.place(call.path, call.operation) as place:
+                writing.sweep(place)
+        except (PathDenied, OSError):
+            return
+
+    def _act(self, place: Place, call: Call) -> Answer:
+        if isinstance(call, Read):
+            return reading.read(place, call)
+        if isinstance(call, Write):
+            return writing.write(place, call)
+        if isinstance(call, Edit):
+            return writing.edit(place, call)
+        if isinstance(call, List):
+            return reading.listing(place)
+        if isinstance(call, Glob):
+            return searching.glob(place, call, self._gate)
+        if isinstance(call, Grep):
+            return searching.grep(place, call, self._gate)
+        if isinstance(call, Shell):
+            return _directory(place)
+        raise ToolFailed(ErrorType.UNKNOWN_TOOL, f"{call.tool} is no tool for files")
+
+    def _failure(self, failure: OSError | ValueError, call: Call) -> Answer:
+        number = failure.errno if isinstance(failure, OSError) else None
+        if number in (errno.ELOOP, errno.EXDEV) and self.scope.context is not None:
+            return denied(self._gate.swapped(call.path, call.operation).verdict)
+        kind = _KINDS.get(number or 0, ErrorType.IO_ERROR)
+        words = _WORDS.get(number or 0) or (os.strerror(number) if number else str(failure))
+        return self._error(kind, words, call)
+
+    def _error(self, kind: ErrorType, message: str, call: Call) -> Answer:
+        return error(kind, message, path=call.path, root=self.scope.root, operation=call.operation.value)
+
+
+def _directory(place: Place) -> Answer:
+    """The canonical path of the directory in which a command shall start; who runs it is the router."""
+    fd = open_beneath(place.root, place.path, os.O_PATH | os.O_DIRECTORY)
+    os.close(fd)
+    return Answer(os.path.join(os.readlink(f"/proc/self/fd/{place.root}"), place.path).rstrip("/") or "/")
 
 
 def main() -> int:

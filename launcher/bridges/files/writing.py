@@ -14,7 +14,7 @@ import secrets
 import stat
 import time
 
-from launcher.bridges.files import listing
+from launcher.bridges.files import reading
 from launcher.bridges.files.answers import Answer, ErrorType, ToolFailed
 from launcher.bridges.files.beneath import make_beneath, open_beneath
 from launcher.bridges.files.calls import MOST_CONTENT, Edit, Write
@@ -47,7 +47,7 @@ def write(place: Place, call: Write) -> Answer:
         _replace(folder, place.name, data, before)
     finally:
         os.close(folder)
-    return Answer(f"{'created' if before is None else 'replaced'} {listing.shown(place.shown)}: {len(data)} bytes")
+    return Answer(f"{'created' if before is None else 'replaced'} {reading.shown(place.shown)}: {len(data)} bytes")
 
 
 def edit(place: Place, call: Edit) -> Answer:
@@ -77,7 +77,7 @@ def edit(place: Place, call: Edit) -> Answer:
         _replace(folder, place.name, data.replace(old, new), before)
     finally:
         os.close(folder)
-    return Answer(f"edited {listing.shown(place.shown)}: {count} {'place' if count == 1 else 'places'}")
+    return Answer(f"edited {reading.shown(place.shown)}: {count} {'place' if count == 1 else 'places'}")
 
 
 def sweep(place: Place) -> None:

@@ -6,7 +6,7 @@ covers what lies there. So an option for a directory always comes before those f
 Launch path: no imports but the Plan's and the layout's.
 """
 
-from launcher.jail.namespaces import devices, layout
+from launcher.jail.namespaces import layout
 from launcher.jail.namespaces.layout import Operation
 from policy.plan import Plan, beneath
 
@@ -64,7 +64,7 @@ def to_lock(operations: tuple[Operation, ...], files: frozenset[str], terminal: 
 
     `--remount-ro` makes devices unusable, because it adds the flag nodev. Arguments as for `argv`.
     """
-    nodes = [f"/dev/{name}" for name in devices.NODES] + (["/dev/console"] if terminal else [])
+    nodes = [f"/dev/{name}" for name in layout.DEVICE_NODES] + (["/dev/console"] if terminal else [])
     nodes += [o.path for o in operations if _is_device(o) and (o.path in files or not o.writable)]
     return tuple(nodes)
 

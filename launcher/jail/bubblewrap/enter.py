@@ -16,7 +16,7 @@ from _stat import S_ISDIR
 from launcher.jail import syscalls
 from launcher.jail.bubblewrap import arguments
 from launcher.jail.bubblewrap.process import Bubblewrap
-from launcher.jail.namespaces import devices, layout
+from launcher.jail.namespaces import layout
 from launcher.jail.namespaces.layout import Operation
 from launcher.lean import os
 from policy.errors import Refusal
@@ -92,7 +92,7 @@ def enter(plan: Plan, operations: tuple[Operation, ...], *, path: str, filter_pr
         raise Refusal("worktree-missing", f"{plan.worktree} has disappeared", hint="was it removed meanwhile?")
     kept = tuple(operation for operation in operations if operation.path not in gone)
     files = frozenset(where for where, seen in found.items() if not seen.directory)
-    terminal = devices.terminal_name()
+    terminal = layout.terminal_name()
     words = arguments.argv(plan, kept, uid=os.geteuid(), gid=os.getegid(), files=files, terminal=terminal)
     running = Bubblewrap(path, words, filter_program)
     try:

@@ -4,7 +4,7 @@ The filter is installed in the command's process, and so the listener is born th
 guard fetches it with pidfd_getfd(2), and the command starts when it has: at no moment is a call allowed that nobody
 judged. When the guard dies, the last copy of the listener is gone and the kernel answers ENOSYS.
 
-What answers the calls (`launcher.jail.guard.serving`) is loaded when the listener has been taken over: a command that
+What answers the calls (`launcher.jail.guard.server`) is loaded when the listener has been taken over: a command that
 makes one earlier waits, and most make none for a while.
 
 Launch path of the backend landlock+guard: see launcher/jail/syscalls.py.
@@ -140,9 +140,9 @@ class Guard:
             self._fault(error)
 
     def _start(self, fd: int) -> None:
-        from launcher.jail.guard import serving
+        from launcher.jail.guard import server
 
-        serving.start(fd, self._plan, self._addresses, self._ledger_fd, self._fault, makes=self._makes)
+        server.start(fd, self._plan, self._addresses, self._ledger_fd, self._fault, makes=self._makes)
 
     def _fault(self, error: BaseException) -> None:
         """Ends this process, and with it the jail: the launcher sees to that. Nothing goes on without its guard."""

@@ -12,13 +12,16 @@ Launch path of the backend landlock+guard: see launcher/jail/syscalls.py.
 
 import _thread
 import errno
+import marshal
 import select
 
-from launcher.jail import syscall_tables, syscalls
-from launcher.jail.guard import attach, groups, metadata, sockets, terminals
+from launcher.jail import processes, status, syscall_tables, syscalls
+from launcher.jail.guard import attach, metadata, sockets
 from launcher.jail.guard.call import Call
 from launcher.jail.guard.listener import Gone, Listener
 from launcher.jail.guard.rules import Refused, Rules
+from launcher.lean import os
+from policy.plan import Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +29,70 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 else:
     import _signal
+
+
+# New pseudo terminals without access to /dev/pts, where the user's other terminals lie.
+#
+# openpty(3) asks the master for its other side by ioctl, not by name. Landlock judges even that by its path, so the
+# guard opens it and hands it over. What opens /dev/pts/N by name stays denied.
+
+
+TIOCGPTPEER = 0x5441
+_FLAGS = os.O_ACCMODE | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def terminal_other_side(call: Call, rules: Rules) -> None:
+    """ioctl(fd, TIOCGPTPEER, flags); the caller is answered here.
+
+    O_NOCTTY is implied: a terminal becomes the caller's controlling one by TIOCSCTTY.
+    """
+    del rules  # whoever holds the master has the terminal already
+    flags = call.integer(2)
+    master = call.descriptor(call.integer(0))
+    call.check()
+    fd = call.own(syscalls.ioctl(master, TIOCGPTPEER, flags & _FLAGS | os.O_NOCTTY | os.O_CLOEXEC))
+    call.listener.answer_with_descriptor(call.identity, fd, close_on_exec=bool(flags & os.O_CLOEXEC))
+
+
+# Process groups: without a PID namespace a jail's processes can name those of the caller's session, and join them.
+#
+# Whoever is a member can have the whole group stopped by the terminal (SIGTTIN), or hung up when it is orphaned
+# with a stopped member (setpgid(2)). So a process may join the groups that the jail has made, and not the one that
+# it was started in either: the caller's pipeline is in it.
+
+
+def join_group(call: Call, rules: Rules) -> None:
+    """setpgid(pid, pgid) with a group that is named; the caller is answered here.
+
+    Both arguments are numbers in registers, so what the kernel carries out is what was judged.
+
+    Raises:
+        Refused: EPERM: the group is none of the jail's.
+    """
+    del rules
+    group = call.integer(1)
+    if not _of_the_jail(group, call.integer(0) or call.tgid()):
+        raise Refused(errno.EPERM, target=f"process group {group}")
+    call.check()
+    call.listener.let_go(call.identity)
+
+
+def _of_the_jail(group: int, member: int) -> bool:
+    if group < 0:
+        return True  # EINVAL, says the kernel
+    if group == os.getpgrp():
+        return False
+    if group == member:
+        return True  # it becomes a leader; the kernel allows that for the caller and its children only
+    return any(_group(pid) == group for pid in processes.descendants(os.getpid()))
+
+
+def _group(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
+
 
 MOST_THREADS = 32
 LOOK_AFTER = 100
@@ -55,8 +122,8 @@ _BY_NAME = (
     ("lremovexattr", metadata.lremovexattr),
     ("fremovexattr", metadata.fremovexattr),
     ("connect", sockets.connect),
-    ("ioctl", terminals.other_side),
-    ("setpgid", groups.join),
+    ("ioctl", terminal_other_side),
+    ("setpgid", join_group),
 )
 _HANDLERS = {syscall_tables.number(name, syscalls.MACHINE): handler for name, handler in _BY_NAME}
 _NAMES = {syscall_tables.number(name, syscalls.MACHINE): name for name in (*(name for name, _ in _BY_NAME), "bind")}
@@ -87,7 +154,7 @@ class Server:
             refused: told what was refused (name of the system call, caller, what it was about), and must not block.
             look: looks at each call first; whether it may go on if nothing is performed for it.
             guards: performs the calls of `_BY_NAME`; False lets them go on too.
-            makes: see `serving.start`.
+            makes: see `start`.
         """
         self._listener = listener
         self._rules = rules
@@ -223,3 +290,53 @@ def _pending(call: Call) -> int:
     """The signals that wait for the caller and that a blocking call would be interrupted by, as a mask."""
     own, shared, blocked, caught = (int(call.status(name), 16) for name in (b"SigPnd", b"ShdPnd", b"SigBlk", b"SigCgt"))
     return (own | shared) & ~blocked & (caught | _STOPS)
+
+
+# Answering a jail's calls, and telling of those that were refused.
+
+
+_PIPE_BUF = 4096 - 5  # with a message's header
+
+
+def start(
+    fd: int,
+    plan: Plan,
+    addresses: tuple[tuple[bytes, int], ...],
+    ledger_fd: int,
+    fault: "Callable[[BaseException], None]",
+    *,
+    look: "Callable[[Call], bool] | None" = None,
+    guards: bool = True,
+    makes: int = -1,
+) -> None:
+    """Serves a listener in threads of its own from now on.
+
+    Args:
+        fd: the listener.
+        plan: bound.
+        addresses: (4 or 16 bytes, port) that may be connected to over TCP.
+        ledger_fd: where refused calls are told (`launcher.jail.status`, DENIED).
+        fault: told about an exception that should never come; it does not come back.
+        look: looks at each call first, see `server.Server`.
+        guards: whether calls are performed, see `server.Server`.
+        makes: a Landlock domain, in which sockets are bound (`landlock.ruleset`); without one they are not.
+    """
+
+    def refused(call: str, caller: Caller, why: Refused) -> None:
+        _tell(ledger_fd, call, caller, why)
+
+    Server(Listener(fd), Rules(plan, addresses), fault, refused, look=look, guards=guards, makes=makes).start()
+
+
+def _tell(ledger_fd: int, call: str, caller: Caller, refused: Refused) -> None:
+    """Tells the launcher, for the ledger. One that does not read is not waited for: its jail must go on."""
+    path, wanted, host, port, target = refused.subject
+    pid, name, program = caller
+    words = (call, status.shortened(path), wanted, host, port, target, pid, name, status.shortened(program))
+    payload = marshal.dumps(words)
+    # A pipe with room for anything takes PIPE_BUF bytes at once (pipe(7)), and whole.
+    if len(payload) < _PIPE_BUF:
+        room = select.poll()  # one for each call: several threads come here, and a poll object serves one
+        room.register(ledger_fd, select.POLLOUT)
+        if room.poll(0):
+            status.send(ledger_fd, status.DENIED, payload)

@@ -15,7 +15,7 @@ import errno
 from _stat import S_ISDIR, S_ISLNK
 
 from launcher.jail import syscalls
-from launcher.jail.namespaces import devices, layout
+from launcher.jail.namespaces import layout
 from launcher.jail.namespaces.layout import Operation
 from launcher.lean import os
 from policy.errors import Refusal
@@ -61,7 +61,7 @@ class View:
         self._whole: int | None = None
         syscalls.mount("", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
         self._outer_root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._terminal = devices.terminal_name()
+        self._terminal = layout.terminal_name()
         # Files use memory of the kernel beside their content: as many as there are pieces of 512 bytes.
         # Without a limit it is a quarter of the memory, half of what tmpfs(5) takes by itself.
         self._size = "mode=755" + (f",size={size},nr_inodes={size // 512 + 256}" if size is not None else ",size=25%")
@@ -207,7 +207,7 @@ class View:
 
     def _fill_dev(self) -> None:
         directory = self._directories["/dev"]
-        for source, name in devices.nodes(self._terminal):
+        for source, name in layout.device_nodes(self._terminal):
             try:
                 node, _ = self._source(source)
             except OSError as error:
@@ -217,7 +217,7 @@ class View:
                 continue
             os.mknod(name, 0o644, dir_fd=directory)
             self._attach(node, directory, name)
-        for name, target in devices.LINKS:
+        for name, target in layout.DEVICE_LINKS:
             os.symlink(target, name, dir_fd=directory)
         os.mkdir("pts", 0o755, dir_fd=directory)
         os.mkdir("shm", 0o755, dir_fd=directory)

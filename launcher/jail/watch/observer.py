@@ -6,7 +6,11 @@ decides nothing, the jail holds whatever it says (seccomp_unotify(2) on SECCOMP_
 Launch path of `paddock learn`: see launcher/jail/syscalls.py.
 """
 
+import _socket
+import marshal
+
 from launcher.jail import status, syscalls
+from launcher.jail.guard import attach, server
 from launcher.jail.guard.call import Call
 from launcher.jail.guard.listener import Gone
 from launcher.jail.watch import calls
@@ -15,6 +19,7 @@ from launcher.lean import os
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+
 
 Want = tuple[str, str, str, int, str, str]
 """What is wanted (`calls`), of which absolute path or ``HOST PORT``, by which call; process id, name, programme."""
@@ -101,6 +106,42 @@ def _address(data: bytes) -> str:
     size, start = {_INET: (4, 4), _INET6: (16, 8)}.get(family, (0, 0))
     if not size or len(data) < start + size:
         return ""
-    import _socket
 
     return f"{_socket.inet_ntop(family, data[start : start + size])} {int.from_bytes(data[2:4], 'big')}"
+
+
+# The watch: in the place of the guard, or together with it, because a process can have one listener only.
+#
+# Where namespaces hold the jail, every notified call is looked at and goes on. Where the guard does, its own calls
+# are its own as ever, and the others are looked at.
+
+
+class Watch(attach.Guard):
+    """Watches a jail that namespaces hold. To be made in the process that will be the command's parent."""
+
+    FACTS: attach.Facts = (("watch", "layer", "path system calls are looked at, and go on"),)
+    GUARDS = False
+
+    def _prepare(self) -> None:
+        """Nothing: no call is performed here, so no domain is needed."""
+
+    def _start(self, fd: int) -> None:
+        look = Observer(self._want).look
+        server.start(
+            fd, self._plan, self._addresses, self._ledger_fd, self._fault,
+            look=look, guards=self.GUARDS, makes=self._makes,
+        )  # fmt: skip
+
+    def _want(self, want: Want) -> None:
+        # A launcher that does not read is waited for: nothing is lost, and what waits is the command.
+        status.send(self._status_fd, status.WANTED, marshal.dumps(want))
+
+
+class WatchfulGuard(Watch):
+    """Guards, and watches the rest."""
+
+    FACTS = (*attach.Guard.FACTS, *Watch.FACTS)
+    GUARDS = True
+
+    def _prepare(self) -> None:
+        attach.Guard._prepare(self)

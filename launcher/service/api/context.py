@@ -1,18 +1,123 @@
 """What the routes work with: put into the application by `build`, read from each request."""
 
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from fastapi import Request
 
-from launcher.service.api.follow import Followers
+from launcher.ledger import store
+from launcher.ledger.denial import PROXY
+from launcher.ledger.follow import Tail, proxied
+from launcher.service import logs
 from launcher.service.collecting import Collector
 from launcher.service.jobs import Jobs
 from launcher.service.peers import Peer
-from launcher.service.samples import Sampler
 from launcher.service.supervisor import Supervisor
 from launcher.service.tickets import TicketRuns
+from launcher.service.watching import Sampler
 from launcher.session.places import Places
+from policy.errors import Refusal
+
+# Answers that go on: log lines and denials as JSON lines, as they come, until the session is over.
+
+
+_LOOK = 0.2
+"""Seconds between two looks at a file."""
+
+MOST_FOLLOWERS = 64
+
+
+class Followers:
+    """Counts the answers that go on."""
+
+    def __init__(self) -> None:
+        """Starts with none."""
+        self.number = 0
+
+    def check(self) -> None:
+        """Refuses one more than there may be.
+
+        Raises:
+            Refusal: quota-followers.
+        """
+        if self.number >= MOST_FOLLOWERS:
+            raise Refusal("quota-followers", f"as many clients follow as may: {MOST_FOLLOWERS}")
+
+    async def counted(self, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """`lines`, counted while they last."""
+        self.number += 1
+        try:
+            async for line in lines:
+                yield line
+        finally:
+            self.number -= 1
+
+
+def json_line(content: object) -> bytes:
+    """One line."""
+    return json.dumps(content, ensure_ascii=True).encode() + b"\n"
+
+
+async def log_lines(
+    supervisor: Supervisor, name: str, *, tail: int | None, streams: frozenset[str], follow: bool
+) -> AsyncIterator[bytes]:
+    """A session's log, and what comes to it."""
+    directory = supervisor.log_of(name)
+    tailing = logs.Tail(directory)
+    # On a thread: it may be many megabytes.
+    for line in await asyncio.to_thread(lambda: list(_wanted(tailing.before(directory, tail), streams))):
+        yield line
+    going_on = follow
+    while going_on:
+        going_on = name in supervisor.live
+        for line in _wanted(tailing.new(), streams):
+            yield line
+        if going_on:
+            await asyncio.sleep(_LOOK)
+
+
+def _wanted(lines: Iterable[dict[str, Any]], streams: frozenset[str]) -> Iterable[bytes]:
+    return (json_line(line) for line in lines if not streams or line.get("stream") in streams)
+
+
+def denials_of(state: str, name: str) -> list[dict[str, Any]]:
+    """The denials of a session's latest life, with their counts.
+
+    Args:
+        state: Paddock's state directory.
+        name: the session.
+    """
+    path = store.path_of(state, name)
+    return [] if path is None else store.read(path).denials
+
+
+async def denial_lines(supervisor: Supervisor, state: str, name: str) -> AsyncIterator[bytes]:
+    """The denials of a live session, those that are there and those that come.
+
+    The proxy's come into the ledger at the session's end; until then its own log has them.
+    """
+    ledger: Tail | None = None
+    proxy = Tail(f"{state}/sessions/{name}/{store.PROXY_LOG}")
+    row = supervisor.store.required(name)
+    since = int(row["created"] * 1e9)
+    going_on = True
+    while going_on:
+        going_on = name in supervisor.live
+        for content in proxy.new():
+            denial = store.of_decision(content)
+            if denial is not None:
+                yield json_line(proxied(denial))
+        if ledger is None:
+            newest = next((one for one in store.kept(state) if one.session == name and one.started >= since), None)
+            ledger = None if newest is None else Tail(newest.path)
+        for content in ledger.new() if ledger is not None else ():
+            if content.pop("kind", "") == "denial" and not (proxy.at and content.get("layer") == PROXY):
+                yield json_line(content)
+        if going_on:
+            await asyncio.sleep(_LOOK)
 
 
 @dataclass

@@ -6,17 +6,8 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 
-from launcher.service.api import follow
-from launcher.service.api.context import Context, context_of, peer_of
-from launcher.service.models import (
-    Error,
-    Frozen,
-    Session,
-    SessionDetails,
-    SessionName,
-    SessionRequest,
-    Told,
-)
+from launcher.service.api.context import Context, context_of, denial_lines, denials_of, json_line, log_lines, peer_of
+from launcher.service.models import Error, Frozen, Session, SessionDetails, SessionName, SessionRequest, Told
 from launcher.service.shim.attempt import SENDABLE
 from launcher.service.states import SessionState
 from launcher.service.store import session_of
@@ -238,7 +229,7 @@ async def read_session_log(
     if unknown := sorted(set(stream) - {"stdout", "stderr", "paddock"}):
         raise Refusal("request-invalid", f"there is no stream {unknown[0]}", hint="stdout, stderr or paddock")
     context.followers.check()
-    lines = follow.log_lines(context.supervisor, name, tail=tail, streams=frozenset(stream), follow=go_on)
+    lines = log_lines(context.supervisor, name, tail=tail, streams=frozenset(stream), follow=go_on)
     return StreamingResponse(context.followers.counted(lines), media_type=JSON_LINES)
 
 
@@ -254,7 +245,7 @@ async def read_session_denials(
     context.followers.check()
     state = context.places.state
     if go_on and name in context.supervisor.live:
-        lines = follow.denial_lines(context.supervisor, state, name)
+        lines = denial_lines(context.supervisor, state, name)
         return StreamingResponse(context.followers.counted(lines), media_type=JSON_LINES)
-    found = [follow.json_line(line) for line in follow.denials_of(state, name)]
+    found = [json_line(line) for line in denials_of(state, name)]
     return StreamingResponse(iter(found), media_type=JSON_LINES)

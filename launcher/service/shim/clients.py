@@ -25,7 +25,7 @@ from urllib.parse import parse_qs
 
 from launcher.egress import loop as loops
 from launcher.jail.status import Decoder
-from launcher.service.frames import (
+from launcher.service.packets import (
     END,
     ERRORS,
     HEADER,

@@ -13,10 +13,10 @@ from typing import Any
 from launcher.egress import loop as loops
 from launcher.service import logs, packets, peers
 from launcher.service.api import status
+from launcher.service.logs import Redactor, secrets
 from launcher.service.shim.attempt import SENDABLE, Attempt, Event, Launcher, failure, unstartable
 from launcher.service.shim.clients import Client, client_for
 from launcher.service.shim.process import END, SOCKET
-from launcher.service.shim.redaction import Redactor, secrets
 from launcher.service.shim.streams import TERMINAL, Streams
 from policy.errors import Refusal
 

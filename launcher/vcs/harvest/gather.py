@@ -1,18 +1,140 @@
 """The first half of a harvest: everything new crosses into quarantines and is checked. Nothing is visible yet."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from launcher.jail import syscalls
 from launcher.vcs import gitlinks, skeleton, way
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import agent_objects, checks, taking_in, transfer
+from launcher.vcs.harvest import checks, transfer
 from launcher.vcs.harvest.jail import Jailed, Reading
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
 from launcher.vcs.harvest.trusted import pinned
 from launcher.vcs.held import Quarantine
 from launcher.vcs.quarantine.record import GIT
 from policy.errors import Refusal, printable
+from policy.pasted import pathspec, quoted
+
+# The way out of harvest-gitlink: the command that puts files in place of a repository that the agent has made.
+
+
+def taking_in_command(part: Part, git: Git, where: str, new: str, commits: int, environment: Mapping[str, str]) -> str:
+    """What can be pasted as it is: the next session makes the new commits anew, with the files in them.
+
+    The repository is removed outside: in a jail, one that lies there when it starts is read-only. That must not lead
+    elsewhere through a link of the agent's, so nothing is offered where there is one.
+
+    All of the new commits become one when there are several, as an earlier one may name the repository, too.
+
+    Args:
+        part: whose commits name what nobody has.
+        git: on it.
+        where: the place that they name, relative to `part.path`.
+        new: the newest of them.
+        commits: how many they are.
+        environment: names the quarantine that they are in.
+
+    Returns:
+        The command; "" when what lies there has been exchanged for something else.
+    """
+    place = os.path.join(part.path, where)
+    if os.path.realpath(place) != place or not os.path.isdir(place):
+        return ""
+    steps = [f"git rm -qf --cached -- {pathspec(where)}", f"git add -- {pathspec(where)}"]
+    for name in _sections(git, where, new, environment):
+        steps += [f"git config -f .gitmodules --remove-section {quoted(f'submodule.{name}')}"]
+        steps += ["git add .gitmodules"]
+    if commits > 1 and part.base:
+        steps = [f"git reset -q --soft {part.base}", *steps, "git commit -q -C ORIG_HEAD"]
+    else:
+        steps += ["git commit -q --amend --no-edit"]
+    if part.prefix:
+        steps.insert(0, f"cd {quoted(part.prefix)}")
+    root = part.path.removesuffix(f"/{part.prefix}".rstrip("/"))
+    removed = f"rm -rf {quoted(f'{place}/.git')}"
+    return f"{removed} && paddock run --worktree {quoted(root)} -- sh -c {quoted(' && '.join(steps))}"
+
+
+def _sections(git: Git, where: str, commit: str, environment: Mapping[str, str]) -> list[str]:
+    """Names of the sections for `where` in the `.gitmodules` of a commit; what git cannot parse has none."""
+    words = ("config", "-z", f"--blob={commit}:.gitmodules", "--get-regexp", r"^submodule\..*\.path$")
+    ended = git.run(*words, ok=(0, 1, 3, 128), environment=environment)
+    entries = (entry.partition("\n") for entry in os.fsdecode(ended.out).split("\0"))
+    return [key.removeprefix("submodule.").removesuffix(".path") for key, _, path in entries if path == where]
+
+
+# A look at an agent's object directory before git reads it, even in a jail: plain files and directories only.
+#
+# Git opens what bears an object's name. A FIFO in its place would never answer, and the harvest would wait for it.
+# Layout: gitrepository-layout(5).
+
+
+MOST_ENTRIES = 4_000_000
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_MOST_DEPTH = 3  # objects, pack, and what tools of git put below it (pack/multi-pack-index.d)
+
+
+def check_agent_objects(tree: str, below: str) -> None:
+    """Refuses (harvest-git-replaced) an object directory that holds anything but files and directories.
+
+    Args:
+        tree: a directory of ours; nothing that leads to it is the agent's.
+        below: the object directory's name below it.
+    """
+    top = os.open(tree, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        seen = 0
+        packs = f"{below}/pack"
+        pending = [(below, 0)]
+        while pending:
+            here, depth = pending.pop()
+            for name, kind in _listing(top, tree, here):
+                seen += 1
+                path = f"{tree}/{here}/{name}"
+                if seen > MOST_ENTRIES:
+                    raise _object_refused(f"{path} is one too many")
+                if here == packs and name.endswith(".keep"):
+                    continue  # git asks whether it is there (access(2)), and never opens it
+                if kind == "other":
+                    raise _object_refused(f"{path} is neither a file nor a directory",
+                                   f"git makes no such thing: rm {quoted(path)}; paddock worktree harvest")  # fmt: skip
+                if kind == "dir" and depth < _MOST_DEPTH:
+                    pending.append((f"{here}/{name}", depth + 1))
+    finally:
+        os.close(top)
+
+
+def _listing(top: int, tree: str, here: str) -> list[tuple[str, str]]:
+    try:
+        descriptor = syscalls.open_inside(top, here, _DIRECTORY)
+    except OSError as error:
+        raise _object_refused(f"{tree}/{here}: {error.strerror}") from None
+    try:
+        with os.scandir(descriptor) as entries:
+            return [(entry.name, _kind(entry)) for entry in entries]
+    finally:
+        os.close(descriptor)
+
+
+def _kind(entry: "os.DirEntry[str]") -> str:
+    if entry.is_file(follow_symlinks=False):
+        return "file"
+    return "dir" if entry.is_dir(follow_symlinks=False) else "other"
+
+
+def _object_refused(why: str, step: str = "") -> Refusal:
+    told = (
+        "the agent has replaced or damaged them; nothing of the main repository has changed, and files in the worktree "
+        "are as it left them"
+    )
+    return Refusal(
+        "harvest-git-replaced",
+        "the private git directory's objects cannot be read",
+        context=why,
+        hint=f"{step}\n{told}" if step else told,
+    )
+
 
 MOST_LINKS = 10_000
 """Commits of one submodule that new commits may name."""
@@ -178,7 +300,7 @@ def _unknown(around: Found, where: str, oid: str) -> Refusal:
         why = f"the submodule at {where} is not populated outside, so its commits have nowhere to go"
         update = way.update(part.path, where)
         return checks.gitlink_refused(part, where, oid, why, f"populate it and start a session here again: {update}")
-    command = taking_in.command(part, git, where, around.target, around.commits, around.quarantine.environment)
+    command = taking_in_command(part, git, where, around.target, around.commits, around.quarantine.environment)
     return checks.gitlink_refused(
         part,
         where,
@@ -191,6 +313,6 @@ def _unknown(around: Found, where: str, oid: str) -> Refusal:
 def _reading(directory: str, work: str, part: Part) -> Reading:
     tree = f"{directory}/{GIT}"
     below = f"{part.inside}/objects" if part.inside else "objects"
-    agent_objects.check(tree, below)
+    check_agent_objects(tree, below)
     empty = skeleton.make(f"{work}/empty-{part.digits}", part.digits)
     return Reading(empty, f"{tree}/{below}", part.stores or (part.store,))

@@ -10,38 +10,150 @@ sessions frozen, and takes over what is committed by then.
 """
 
 import os
+import random
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
-from launcher.vcs import jailed_git
+from launcher.vcs import jailed_git, transaction, way
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import (
-    checkout_index,
-    decide,
-    gather,
-    gone,
-    journal,
-    lfs,
-    newcomer,
-    outstanding,
-    publish,
-    refusals,
-    stashes,
-    tips,
-)
+from launcher.vcs.harvest import checkout_index, decide, gather, journal, lfs, outstanding, refusals, stashes, tips
 from launcher.vcs.harvest.agent_refs import HEADS, AgentRefs, plausible
 from launcher.vcs.harvest.gather import Found
+from launcher.vcs.harvest.journal import Entry, Update
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits, Part, PartResult
-from launcher.vcs.harvest.signatures import Signatures
+from launcher.vcs.harvest.signing import Signatures
 from launcher.vcs.held import Held, sweep
 from launcher.vcs.quarantine import contents, frozen, lock, planted, signed, swap
 from launcher.vcs.quarantine import record as records
-from launcher.vcs.quarantine.reached import reached
+from launcher.vcs.quarantine.contents import reached
+from launcher.vcs.transaction import Transaction
 from policy.errors import Refusal, printable
 from policy.handoff import refused
+from policy.pasted import quoted
+
+# Moving refs of several repositories as one outcome: all are locked and compared before any is moved.
+#
+# A SIGKILL before the first commit of a transaction leaves every ref as it was; after it, the journal says what is
+# left to do.
+
+
+Step = Callable[[str], None]
+"""Told each step before it is done."""
+
+_MOVED = ("harvest-refs-moved", "try again: paddock worktree harvest")
+_PATIENCE = 10.0
+_PAUSE = (0.01, 0.2)
+"""Seconds. Harvests of other worktrees share a submodule's repository, and may bring the very same commits to it."""
+
+
+def settle_publication(git: Git, updates: Sequence[Update]) -> list[Update]:
+    """What is left of `updates` now: done ones are left out, and those whose ref somebody else has moved go beside."""
+    left: list[Update] = []
+    for update in updates:
+        now = git.ref(update.ref)
+        if now == update.new:
+            continue
+        expected = "" if not update.old.strip("0") else update.old
+        if update.old == "" or now == expected:
+            left.append(Update(update.ref, now or "0" * len(update.new), update.new, update.beside))
+        elif update.beside:
+            before = git.ref(update.beside)
+            if before != update.new:
+                left.append(Update(update.beside, before or "0" * len(update.new), update.new))
+    return left
+
+
+def clear_publication_locks(entries: Sequence[Entry], git_for: Callable[[str], Git]) -> None:
+    """Removes what transactions of an earlier `publish` of the same entries have left when they were killed."""
+    for entry in entries:
+        refs: dict[str, set[str]] = {}
+        for update in entry.updates:
+            for name in filter(None, (update.ref, update.beside)):
+                refs.setdefault(name, set()).add(update.new)
+        transaction.clear_locks(git_for(entry.git_dir), refs)
+
+
+def publish(entries: Sequence[Entry], message: str, step: Step, git_for: Callable[[str], Git]) -> None:
+    """Moves the refs of all entries, in their order; may be repeated after a crash.
+
+    Args:
+        entries: what is published.
+        message: for the reflogs.
+        step: told what comes next.
+        git_for: git on a trusted git directory.
+
+    Raises:
+        Refusal: harvest-refs-moved (a ref is locked, and stays so); what has been moved is right.
+    """
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            _publish(entries, message, step, git_for)
+            return
+        except Refusal as refusal:
+            if refusal.reference != _MOVED[0] or time.monotonic() > end:
+                raise
+        time.sleep(random.uniform(*_PAUSE))  # without locks, and not in step with the others
+
+
+def _publish(entries: Sequence[Entry], message: str, step: Step, git_for: Callable[[str], Git]) -> None:
+    with ExitStack() as stack:
+        ready: list[Transaction] = []
+        for entry in entries:
+            git = git_for(entry.git_dir)
+            updates = settle_publication(git, entry.updates)
+            if updates:
+                step(f"prepare {entry.name or 'worktree'}")
+                held = stack.enter_context(Transaction(git, message, moved=_MOVED))
+                held.prepare([transaction.Update(each.ref, each.new, each.old) for each in updates])
+                ready.append(held)
+        for number, held in enumerate(ready):
+            step(f"commit {number}")
+            held.commit()
+
+
+# A submodule that an agent has added: what the user is told of it.
+
+
+def told_newcomer(part: Part, where: str) -> str:
+    """How the submodule at `where`, relative to `part.path`, gets files outside, if it can.
+
+    What lies behind a link may be the user's own, so nobody is sent there.
+    """
+    seen = way.look(part.root, f"{part.path}/{where}")
+    note = f"the agent has added the submodule {printable(where)}, "
+    if seen.link:
+        return note + (
+            f"and {seen.told}: what lies behind it is no submodule's, so neither remove it nor populate it; "
+            "have the agent's commit taken back, or that submodule taken out of it"
+        )
+    return note + (
+        "and what is there is its own: read .gitmodules, and remove that directory; "
+        f"then: {way.update(part.path, where)}"
+    )
+
+
+# The agent's own branch is not there, or unreadable: what that means, and how to go on.
+
+
+def told_gone(part: Part) -> tuple[str, str, str]:
+    """What is lost, and two commands: one lists the agent's commits, one lets the branch begin again."""
+    run, ref = f"paddock run --worktree {quoted(part.path)} -- sh -c", quoted(part.ref)
+    name = printable(part.ref.removeprefix("refs/heads/"))
+    log = 'cat "$(git rev-parse --git-path logs/HEAD)"'
+    # By its file: where git cannot read a branch it does not write it either.
+    again = f'rm -rf "$(git rev-parse --git-path {ref})"; git update-ref {ref} {part.base}'
+    return (
+        f"the agent has removed {name} or made it unreadable; nothing of it is taken over, and the main repository's "
+        "is as it was",
+        f"next: the agent's commits are listed by: {run} {quoted(log)}",
+        f"next: the branch as it was, or with another commit's id as the last word: {run} {quoted(again)}",
+    )
+
 
 Handoff = Callable[[tuple[FileChange, ...]], tuple[tuple[str, str, str], ...]]
 """Which of the changed files other tools would execute or obey: (change, path, mode)."""
@@ -133,7 +245,7 @@ class _Run:
         os.makedirs(self._place, 0o700, exist_ok=True)
         begun = journal.read(self._place)
         if begun is not None:
-            publish.clear_locks(begun.entries, self._git)
+            clear_publication_locks(begun.entries, self._git)
             self._finish(begun)
         self._sweep()
         record = records.read(self._directory)
@@ -231,7 +343,7 @@ class _Run:
             found = self._found(part, tip)
             founds.append(found)
             if tip.new is None and part.base and not part.inside:
-                notes += gone.told(part)
+                notes += told_gone(part)
                 self._gone = True
             elif tip.on != part.branch and tip.on is not None and not part.inside:
                 notes.append(
@@ -320,7 +432,7 @@ class _Run:
         told = () if aside is None else (planted.told(place, aside),)
         if not gather.names(found, where):
             return told
-        return (*told, newcomer.told(part, where))
+        return (*told, told_newcomer(part, where))
 
     def _finish(self, written: journal.Journal) -> None:
         """Publishes what the journal says. May be repeated after a crash, at any point."""
@@ -328,9 +440,7 @@ class _Run:
             for entry in written.entries:
                 if entry.quarantine:
                     held.add(entry.quarantine, entry.common)
-            publish.publish(
-                written.entries, _MESSAGE, self._step, lambda git_dir: self._git(git_dir).variant(hold=held.locks)
-            )
+            publish(written.entries, _MESSAGE, self._step, lambda git_dir: self._git(git_dir).variant(hold=held.locks))
         for entry in written.entries:
             if entry.index is not None and self._arrived(entry):
                 self._step(f"index {entry.name or 'worktree'}")

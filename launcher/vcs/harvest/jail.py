@@ -27,7 +27,7 @@ class Reading(NamedTuple):
 
     Attributes:
         skeleton: an empty bare repository of ours (see `skeleton.make`).
-        objects: the agent's object directory, looked through by `agent_objects.check`.
+        objects: the agent's object directory, looked through by `gather.check_agent_objects`.
         stores: object directories of trusted repositories, which hold what the agent's borrow.
     """
 

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from launcher.vcs.harvest.ending import JOURNAL
 from launcher.vcs.harvest.parts import HarvestResult, PartResult
+from launcher.vcs.harvest.tips import HARVEST_JOURNAL
 from launcher.vcs.quarantine import record
 from policy.errors import Refusal
 
-NAME = JOURNAL
+NAME = HARVEST_JOURNAL
 _VERSION = 1
 
 

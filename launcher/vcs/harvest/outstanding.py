@@ -1,8 +1,8 @@
 """Which private git directories hold work that is nowhere else.
 
-`worktree status` and `remove` ask whether commits would be lost with one: `ending.due` reads a few files and errs on
-the safe side, and here the trusted repository is asked besides, which starts git: what a ref of its own reaches, on a
-branch or kept beside one, is not lost. The service asks which ones a harvest is due in, and that starts no process.
+`worktree status` and `remove` ask whether commits would be lost with one: `tips.harvest_due` reads a few files and errs
+on the safe side, and here the trusted repository is asked besides, which starts git: what a ref of its own reaches, on
+a branch or kept beside one, is not lost. The service asks which ones a harvest is due in: that starts no process.
 """
 
 import hashlib
@@ -12,13 +12,12 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import ending, refusals, stashes, tips
+from launcher.vcs.harvest import refusals, stashes, tips
 from launcher.vcs.harvest.agent_refs import STASH, AgentRefs
 from launcher.vcs.harvest.decide import kept_places
 from launcher.vcs.quarantine import lock, signed
 from launcher.vcs.quarantine import record as records
-from launcher.vcs.quarantine.contents import given_oids, given_place
-from launcher.vcs.quarantine.reached import reached, unreached
+from launcher.vcs.quarantine.contents import given_oids, given_place, reached, unreached
 from policy.errors import Refusal
 
 _MOST_NAMED = 5
@@ -92,7 +91,7 @@ def settle(directory: str, looked: int) -> None:
     """
     try:
         record = records.read(directory)
-        if record is not None and ending.due(directory):
+        if record is not None and tips.harvest_due(directory):
             records.replace_file(f"{directory}/{records.SETTLED}", f"{looked}\n{_seen(directory, record)}".encode())
     except Refusal:
         return
@@ -105,9 +104,9 @@ def _seen(directory: str, record: records.Record) -> str:
 
 
 def _is_due(directory: str, record: records.Record) -> bool:
-    if not ending.due(directory):
+    if not tips.harvest_due(directory):
         return False
-    if os.path.lexists(f"{directory}/{records.HARVEST}/{ending.JOURNAL}"):
+    if os.path.lexists(f"{directory}/{records.HARVEST}/{tips.HARVEST_JOURNAL}"):
         return True
     try:
         with open(f"{directory}/{records.SETTLED}", encoding="ascii") as file:
@@ -137,7 +136,7 @@ def waiting(directory: str, *, kept: bool = True) -> tuple[str, ...]:
     record = records.read(directory)
     if record is None:
         return ()
-    if os.path.lexists(f"{directory}/{records.HARVEST}/{ending.JOURNAL}"):
+    if os.path.lexists(f"{directory}/{records.HARVEST}/{tips.HARVEST_JOURNAL}"):
         return ("a harvest that was begun",)
     standing = signed.read(directory)
     identity = os.path.basename(os.path.realpath(directory))

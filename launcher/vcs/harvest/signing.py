@@ -10,15 +10,95 @@ Format: gitformat-signature(5), and "commit" in git-hash-object(1).
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from launcher.vcs.git import Git
+from launcher.vcs.gitlinks import of_tree
+from launcher.vcs.harvest import as_user, checks
 from launcher.vcs.harvest.as_user import AsUser
-from launcher.vcs.harvest.gitlink_trees import Links, retreed
+from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.trusted import KEPT
 from launcher.vcs.held import Quarantine
+from launcher.vcs.quarantine import signed
 from policy.errors import Refusal
+
+# Trees in which commits of submodules are named by their signed counterparts.
+#
+# Signing makes a submodule's commit anew, under another id, so what names it has to be made anew as well. Only
+# gitlinks that new commits have put are replaced; that nothing else differs is checked on the result. Formats:
+# "tree" in git-ls-tree(1) and git-mktree(1).
+
+
+_GITLINK = b"160000"
+
+Links = Mapping[str, Mapping[str, str]]
+"""Path of a submodule -> (commit that is named there -> the one to name instead)."""
+
+
+def retreed(git: Git, tree: str, links: Links, where: Mapping[str, str]) -> list[str]:
+    """Makes a tree with other gitlinks.
+
+    Args:
+        git: on the trusted repository.
+        tree: object id.
+        links: what is to be replaced.
+        where: names the quarantine, where new trees go.
+
+    Returns:
+        Object ids of all trees that were made, the whole last; [] when nothing is to be replaced.
+
+    Raises:
+        Refusal: harvest-sign.
+        GitFailed: git failed.
+    """
+    changes: dict[bytes, bytes] = {}
+    for path, oid in of_tree(git, tree, links, where).items():
+        new = links.get(path, {}).get(oid)
+        if new is not None:
+            changes[os.fsencode(path)] = new.encode()
+    if not changes:
+        return []
+    made = _made(git, tree, changes, where)
+    _check(git, tree, made[-1], changes, where)
+    return made
+
+
+def _made(git: Git, tree: str, changes: Mapping[bytes, bytes], where: Mapping[str, str]) -> list[str]:
+    """The trees of all directories that lead to a changed path, each behind those in it: they may be thousands deep."""
+    parts = [path.split(b"/")[:-1] for path in changes]
+    directories = {tuple(part[:length]) for part in parts for length in range(len(part) + 1)}
+    new = dict(changes)
+    made: list[str] = []
+    for names in sorted(directories, key=len, reverse=True):
+        directory = b"/".join(names)
+        lines: list[bytes] = []
+        listing = git.run("ls-tree", "-z", "--full-tree", f"{tree}:{os.fsdecode(directory)}", environment=where).out
+        for entry in filter(None, listing.split(b"\0")):
+            info, _, name = entry.partition(b"\t")
+            mode, kind, oid = info.split(b" ")
+            path = b"%s/%s" % (directory, name) if directory else name
+            lines.append(b"%s %s %s\t%s\0" % (mode, kind, new.get(path, oid), name))
+        new[directory] = git.run("mktree", "-z", input=b"".join(lines), environment=where).out.strip()
+        made.append(new[directory].decode())
+    return made
+
+
+def _check(git: Git, old: str, new: str, changes: Mapping[bytes, bytes], where: Mapping[str, str]) -> None:
+    words = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", "--ignore-submodules=none")
+    fields = iter(git.run(*words, old, new, "--", environment=where).out.split(b"\0"))
+    differing = {}
+    for record in filter(None, fields):
+        before, after, _, oid, _ = record[1:].split(b" ")
+        differing[next(fields)] = oid if before == after == _GITLINK else b""
+    if differing != changes:
+        raise Refusal(
+            "harvest-sign",
+            f"the tree {old} cannot name signed commits of submodules, so nothing is taken over",
+            context="git would write more of it anew: it has entries that git does not write",
+            hint="paddock worktree harvest --no-sign",
+        )
+
 
 PATIENCE = 600.0
 """Seconds for one commit: the user may be asked for a passphrase."""
@@ -194,3 +274,85 @@ def _refused(oid: str, why: str) -> Refusal:
         hint="git commit-tree -S, in a terminal, shows whether git itself can sign; or paddock worktree harvest "
         f"--no-sign; {KEPT}",
     )
+
+
+# What stands for the agent's commits where a harvest signs: in the worktree's own repository and its submodules.
+#
+# Innermost first, because commits name those of the submodules in them.
+
+
+class Signatures:
+    """The agent's commits and the signed ones, of this harvest and of earlier ones.
+
+    Args:
+        directory: of the worktree (`record.directory_of`).
+        wanted: whether new ones are to be made.
+        step: told what comes next.
+    """
+
+    def __init__(self, directory: str, step: Callable[[str], None], *, wanted: bool) -> None:
+        self._directory = directory
+        self._wanted = wanted
+        self._step = step
+        self._known = signed.read(directory)
+
+    def standing(self, oid: str) -> str:
+        """What stands for a commit of the agent's in the repository that it is for."""
+        return self._known.get(oid, oid)
+
+    def put(self, founds: Iterable[Found], gathered: Iterable[Found], worktree: str) -> None:
+        """Puts signed commits in the place of the agent's in `gathered`, and makes them where they are wanted.
+
+        Args:
+            founds: all repositories of the worktree.
+            gathered: those with something new; those around before those inside.
+            worktree: its root.
+
+        Raises:
+            Refusal: harvest-sign, and those of `as_user.prepare`.
+            GitFailed: git failed.
+        """
+        if not (self._wanted or self._known):
+            return
+        have = {found.part.inside: self._present(found) for found in founds}
+        places = {found.part.path: found.part.inside for found in founds}
+        made: dict[str, str] = {}
+        for found in reversed(tuple(gathered)):
+            known = have[found.part.inside]
+            if self._wanted:
+                new = self._made(found, known, have, places, worktree)
+                made |= new
+                known |= new
+                found.links = tuple(known.get(oid, oid) for oid in found.links)
+            found.signed = known.get(found.new, "")
+            found.detached = known.get(found.detached, found.detached)
+            found.extra = {name: known.get(oid, oid) for name, oid in found.extra.items()}
+        if made:
+            self._known |= made
+            signed.write(self._directory, self._known)
+
+    def _made(
+        self,
+        found: Found,
+        known: Mapping[str, str],
+        have: Mapping[str, Mapping[str, str]],
+        places: Mapping[str, str],
+        worktree: str,
+    ) -> dict[str, str]:
+        part = found.part
+        assert found.quarantine is not None
+        elsewhere = {old: new for inside, pairs in have.items() if inside != part.inside for old, new in pairs.items()}
+        links: dict[str, Mapping[str, str]] = {}
+        for where, oids in found.gitlinks.items():
+            inside = places.get(os.path.normpath(f"{part.path}/{where}"))
+            pairs = elsewhere if inside is None else have[inside]  # a submodule that was moved or added there
+            if renamed := {oid: pairs[oid] for oid in oids if oid in pairs}:
+                links[where] = renamed
+        user = as_user.prepare(part.git_dir, part.common, worktree)
+        others = frozenset(elsewhere) - known.keys()
+        return sign(found.git, found.quarantine, found.work, known, user, self._step, links=links, others=others)
+
+    def _present(self, found: Found) -> dict[str, str]:
+        """The known pairs whose signed commit this repository has."""
+        gone = frozenset(checks.missing(found.git, tuple(self._known.values()), found.quarantine))
+        return {old: new for old, new in self._known.items() if new not in gone}

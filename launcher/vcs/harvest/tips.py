@@ -6,6 +6,7 @@ system calls' and the record's.
 
 from launcher.lean import os
 from launcher.vcs.harvest.agent_refs import AgentRefs
+from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.record import GIT, RECORD, Record, Repository
 from policy.errors import Refusal
 
@@ -91,3 +92,31 @@ def further(directory: str, repository: Repository, written: int) -> bool:
     """Whether a branch beside the own one may have been made or moved since `written` (see `changed_since`)."""
     with AgentRefs(f"{directory}/{GIT}", repository.private, digits(repository)) as refs:
         return refs.changed_since(written, repository.branch)
+
+
+# The end of a session with a private git directory: harvest, if there is anything to harvest.
+#
+# Most sessions end without a commit, and then it costs the reading of a few files and no process.
+
+
+HARVEST_JOURNAL = "journal"
+
+
+def harvest_due(directory: str) -> bool:
+    """Whether a harvest has anything to do; what is unusual counts as something. No process is started.
+
+    Args:
+        directory: of the worktree's private git directory.
+
+    Raises:
+        Refusal: git-record-damaged.
+    """
+    record = records.read(directory)
+    if record is None:
+        return False
+    if os.path.lexists(f"{directory}/{records.HARVEST}/{HARVEST_JOURNAL}"):
+        return True
+    try:
+        return not unchanged(directory, record)
+    except (Refusal, OSError):
+        return True

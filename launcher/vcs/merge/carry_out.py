@@ -13,8 +13,7 @@ from launcher.vcs.git import Git
 from launcher.vcs.held import sweep
 from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.journal import Journal, Move, Run, State
-from launcher.vcs.merge.agent_files import AgentFiles
-from launcher.vcs.merge.files import Files
+from launcher.vcs.merge.files import AgentFiles, Files
 from launcher.vcs.transaction import Transaction, Update, clear_locks
 from policy.errors import Refusal
 

@@ -9,7 +9,7 @@ from typing import Self
 
 from launcher.jail.remove import remove_tree
 from launcher.vcs.git import Git, GitFailed
-from launcher.vcs.merge.gitlinks import gitlinks
+from launcher.vcs.gitlinks import gitlinks_of
 from launcher.vcs.merge.place import Place
 from launcher.vcs.merge.target import Target
 from launcher.vcs.scratch import Scratch
@@ -92,7 +92,7 @@ class Check:
 
     def _lay_out_submodules(self, place: Place, git: Git, commit: str, root: str) -> None:
         """Writes the submodules' files, without git directories: the command is to see files, not repositories."""
-        for link in gitlinks(git, commit).values():
+        for link in gitlinks_of(git, commit).values():
             inner = place.submodule(link.name, link.path)
             if inner is None:
                 continue

@@ -6,10 +6,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from launcher.vcs.git import Git
-from launcher.vcs.merge.changes import changes
-from launcher.vcs.merge.outcome import Source
+from launcher.vcs.merge.models import Source
 from launcher.vcs.merge.place import Place
-from launcher.vcs.merge.store import Store
+from launcher.vcs.merge.store import Store, changes
 from launcher.vcs.merge.target import Listed, Target, worktrees
 from policy.errors import Refusal
 

@@ -1,22 +1,171 @@
 """Merging two commits of a repository, its submodules first, as objects: no ref, index or file of the user's moves."""
 
+import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from enum import Enum
 from typing import NamedTuple, Self
 
 from launcher.vcs import way
-from launcher.vcs.git import Git, GitFailed
+from launcher.vcs.git import Git, GitFailed, kill
+from launcher.vcs.gitlinks import Gitlink
 from launcher.vcs.held import Held
 from launcher.vcs.journal import Move
 from launcher.vcs.merge import report
-from launcher.vcs.merge.conflict import ConflictKind, ConflictStage, MergeConflict
-from launcher.vcs.merge.gitlinks import Gitlink
-from launcher.vcs.merge.models import MergeResult, SubmoduleMergeResult, SubmoduleStatus
-from launcher.vcs.merge.outcome import Outcome, Source
+from launcher.vcs.merge.models import (
+    ConflictKind,
+    ConflictStage,
+    MergeConflict,
+    MergeResult,
+    Outcome,
+    Source,
+    SubmoduleMergeResult,
+    SubmoduleStatus,
+)
 from launcher.vcs.merge.place import Place
 from launcher.vcs.merge.store import Relation, Store
-from launcher.vcs.merge.submodules import Action, Decision, decide, needs_override, overrides
-from launcher.vcs.merge.transfer import transfer
+
+# Taking commits from one trusted store to another of the same submodule, offline.
+
+
+_INDEX = ("index-pack", "--stdin", "--fix-thin", "--strict")
+_PACK = ("pack-objects", "--revs", "--thin", "--stdout", "-q", "--delta-base-offset")
+
+
+def transfer_objects(source: Git, target: Git, commit: str) -> None:
+    """Copies `commit` and what `target` lacks of its history.
+
+    Raises:
+        GitFailed: `source` does not have all of it, or git failed. Then `target` has no more than loose ends, which
+            nothing refers to.
+    """
+    tips = sorted(set(target.run("for-each-ref", "--format=%(objectname)").out.split()))
+    asked = b"".join(tip + b"\n" for tip in tips)
+    lines = source.run("cat-file", "--batch-check", input=asked).out.splitlines() if tips else []
+    common = [line.split(b" ")[0] for line in lines if not line.endswith(b" missing")]
+    wanted = commit.encode() + b"\n" + b"".join(b"^" + tip + b"\n" for tip in common)
+    pipe = subprocess.PIPE
+    packing = source.start(*_PACK, stdin=pipe, stdout=pipe)
+    try:
+        indexing = target.start(*_INDEX, stdin=packing.stdout, stderr=pipe)
+        try:
+            assert packing.stdin is not None
+            assert packing.stdout is not None
+            assert indexing.stderr is not None
+            packing.stdout.close()  # index-pack alone reads it, so pack-objects notices when that dies
+            try:
+                packing.stdin.write(wanted)
+                packing.stdin.close()
+            except BrokenPipeError:
+                pass  # its exit status tells
+            err = indexing.stderr.read()
+            statuses = packing.wait(source.timeout), indexing.wait(target.timeout)
+        finally:
+            kill(indexing)
+    finally:
+        kill(packing)
+    if any(statuses):
+        why = f"exit status {statuses[1]}, pack-objects {statuses[0]}"
+        raise GitFailed("git-failed", _INDEX, target.git_dir, why, status=statuses[1], err=err)
+
+
+# Which commit each submodule gets when two commits of its parent meet. Pure decisions; the engine does the merging.
+#
+# git merges a submodule's pointer only where one side descends from the other, and only beside a checkout of it.
+# Here every submodule is settled first, by name (so that moves and renames are followed), and what was settled is
+# then put into both sides, so that git finds nothing left to decide.
+
+
+class Action(Enum):
+    """What a submodule needs."""
+
+    KEEP = "keep"  # nothing new from the source
+    TAKE = "take"  # the source's commit, and git sees it by itself
+    SETTLE = "settle"  # both sides have moved on: merge in the submodule
+    ADDED = "added"  # only the source has it
+    REMOVED = "removed"  # the source has removed it, unchanged on our side
+    LEAVE = "leave"  # git is to say that it is a conflict (one side removed what the other changed)
+
+
+class Decision(NamedTuple):
+    """What becomes of one submodule.
+
+    Attributes:
+        name: of the submodule.
+        action: see `Action`.
+        ours: as the target records it.
+        theirs: as the source records it.
+        base: as their common ancestor records it.
+        path: where the result has it; None where the sides have moved it to different places.
+    """
+
+    name: str
+    action: Action
+    ours: Gitlink | None
+    theirs: Gitlink | None
+    base: Gitlink | None
+    path: str | None = None
+
+
+def decide(ours: dict[str, Gitlink], theirs: dict[str, Gitlink], base: dict[str, Gitlink]) -> list[Decision]:
+    """A decision for every submodule of either side, in the order of their names."""
+    return [_decided(name, ours.get(name), theirs.get(name), base.get(name)) for name in sorted({*ours, *theirs})]
+
+
+def _decided(name: str, ours: Gitlink | None, theirs: Gitlink | None, base: Gitlink | None) -> Decision:
+    before = base.commit if base else ""
+    if ours is None:
+        assert theirs is not None
+        if base is None:
+            return Decision(name, Action.ADDED, ours, theirs, base, theirs.path)
+        action = Action.KEEP if theirs.commit == before else Action.LEAVE
+        return Decision(name, action, ours, theirs, base)
+    if theirs is None:
+        if base is None:
+            return Decision(name, Action.KEEP, ours, theirs, base, ours.path)
+        action = Action.REMOVED if ours.commit == before else Action.LEAVE
+        return Decision(name, action, ours, theirs, base)
+    path = _decided_place(ours.path, theirs.path, base.path if base else None)
+    if theirs.commit in (ours.commit, before):
+        action = Action.KEEP
+    elif ours.commit == before:
+        action = Action.TAKE
+    else:
+        action = Action.SETTLE
+    return Decision(name, action, ours, theirs, base, path)
+
+
+def _decided_place(ours: str, theirs: str, base: str | None) -> str | None:
+    if ours == theirs or theirs == base:
+        return ours
+    return theirs if ours == base else None
+
+
+def gitlink_overrides(decision: Decision, commit: str) -> tuple[dict[str, str | None], dict[str, str | None]]:
+    """What to change in our and in their tree so that both record `commit` where the result has the submodule.
+
+    Where the two sides have moved it to different places, each keeps its own: `.gitmodules` will conflict.
+    """
+    ours, theirs = decision.ours, decision.theirs
+    assert ours is not None
+    assert theirs is not None
+    return _moved(ours.path, decision.path, commit), _moved(theirs.path, decision.path, commit)
+
+
+def _moved(now: str, wanted: str | None, commit: str) -> dict[str, str | None]:
+    if wanted is None or wanted == now:
+        return {now: commit}
+    return {now: None, wanted: commit}
+
+
+def needs_override(decision: Decision, commit: str) -> bool:
+    """Whether git, left alone, would not arrive at `commit`."""
+    ours, theirs, base = decision.ours, decision.theirs, decision.base
+    if ours is None or theirs is None:
+        return False
+    if theirs in (base, ours):
+        return commit != ours.commit
+    return ours != base or commit != theirs.commit
 
 
 class _Level(NamedTuple):
@@ -47,7 +196,7 @@ class Engine:
 
     Args:
         place: the repository, through the worktree that is merged into.
-        who: author and committer, as variables (`identity.environment`).
+        who: author and committer, as variables (`work.identity_environment`).
         hold: descriptors that git processes inherit.
         run: for which run.
 
@@ -147,7 +296,7 @@ class Engine:
                 continue
             other = Git(git_dir, hold=self._hold)
             if other.run("cat-file", "-e", f"{commit}^{{commit}}", ok=(0, 1, 128)).status == 0:
-                transfer(other, store.git, commit)
+                transfer_objects(other, store.git, commit)
                 store.made.append(commit)
                 return True
         return False
@@ -285,7 +434,7 @@ class Engine:
             commit = outcome.commit
             add(SubmoduleStatus.UP_TO_DATE if outcome.no_op else SubmoduleStatus.MERGED, outcome)
         if needs_override(decision._replace(theirs=recorded), commit):
-            on_ours, on_theirs = overrides(decision, commit)
+            on_ours, on_theirs = gitlink_overrides(decision, commit)
             settled.ours.update(on_ours)
             settled.theirs.update(on_theirs)
         return None

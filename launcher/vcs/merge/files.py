@@ -3,19 +3,117 @@
 git's own two-way merge (git-read-tree(1), "Two Tree Merge") keeps unrelated changes in index and files, and refuses
 where they overlap. It works on a copy of the index, while `index.lock` is held under our name, so that no other git
 can commit from a half-way state, also after a crash. What a crash leaves is told apart from what the user wrote by
-content (`remains`). Sessions may be at work in the same files: git is jailed, and everything else goes by descriptors.
+content (`sweep_remains`). Sessions may be at work in the same files: git is jailed, and everything else goes by
+descriptors.
 """
 
 import os
 import stat
+from typing import NamedTuple
 
 from launcher.vcs import below, patience
 from launcher.vcs.git import GitFailed
 from launcher.vcs.jailed_git import JailedGit
-from launcher.vcs.merge import remains
+from launcher.vcs.quarantine import contents, frozen
+from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.inside import Inside
+from launcher.vcs.quarantine.refs import Head
 from launcher.vcs.scratch import Scratch
 from policy.errors import Refusal
+
+# What a killed checkout leaves behind, told apart from what the user wrote.
+#
+# git writes a file in place, so a SIGKILL leaves files of the old commit, of the new one, and one that is half
+# written. Whatever is equal to one of the two, or to the beginning of one, can be made again from the objects; so
+# it may be removed, and the checkout then starts from files that are either git's or missing, which it takes for
+# clean.
+
+
+_GITLINK = "160000"
+_LINK = "120000"
+
+
+class Side(NamedTuple):
+    """What one commit has at a path: mode and object."""
+
+    mode: str
+    object_id: str
+
+
+class Difference(NamedTuple):
+    """A path whose content differs between two commits, with what each has there (one side: absent in the other)."""
+
+    path: str
+    sides: tuple[Side, ...]
+    added: bool
+
+    @property
+    def is_submodule(self) -> bool:
+        """One side has a submodule there."""
+        return any(side.mode == _GITLINK for side in self.sides)
+
+
+def sweep_remains(git: JailedGit, differences: list[Difference], environment: dict[str, str]) -> list[str]:
+    """Removes the files that can be made again, and tells which paths are free now (removed, or missing before).
+
+    Args:
+        git: on the worktree.
+        differences: what lies between the two commits.
+        environment: names the index whose attributes say how content is written to files.
+    """
+    free: list[str] = []
+    files: list[Difference] = []
+    with Inside(git.work_tree) as inside:
+        for each in differences:
+            if each.is_submodule:
+                continue
+            kind = inside.kind(each.path)
+            if kind is None:
+                if not _is_behind_link(inside, each.path):  # one that the user has put there: not git's file
+                    free.append(each.path)
+            elif kind == stat.S_IFLNK:
+                target = os.fsencode(inside.link(each.path) or "")
+                if any(side.mode == _LINK and target == _blob(git, side) for side in each.sides):
+                    free.append(each.path)
+                    inside.remove(each.path)
+            elif kind == stat.S_IFREG:
+                files.append(each)
+        hashes = _hashes(git, [each.path for each in files], environment)
+        for each in files:
+            found = hashes.get(each.path)
+            if any(side.object_id == found for side in each.sides) or any(
+                _begins(git, inside, each.path, side, environment) for side in each.sides if side.mode != _LINK
+            ):
+                inside.remove(each.path)
+                free.append(each.path)
+    return free
+
+
+def _is_behind_link(inside: Inside, path: str) -> bool:
+    parts = path.split("/")
+    return any(inside.kind("/".join(parts[:depth])) == stat.S_IFLNK for depth in range(1, len(parts)))
+
+
+def _hashes(git: JailedGit, names: list[str], environment: dict[str, str]) -> dict[str, str]:
+    """Object ids that files would have if they were added; one process. Names with a newline are left out."""
+    asked = [name for name in names if "\n" not in name and not name.startswith('"')]
+    if not asked:
+        return {}
+    content = b"".join(os.fsencode(name) + b"\n" for name in asked)
+    found = git.run("hash-object", "--stdin-paths", input=content, environment=environment).out.decode().splitlines()
+    return dict(zip(asked, found, strict=True))
+
+
+def _blob(git: JailedGit, side: Side) -> bytes:
+    return git.run("cat-file", "blob", side.object_id).out
+
+
+def _begins(git: JailedGit, inside: Inside, name: str, side: Side, environment: dict[str, str]) -> bool:
+    """Whether the file is the beginning of what git would write for this side."""
+    wanted = git.run("cat-file", "--filters", f"--path={name}", side.object_id, environment=environment).out
+    content = inside.read(name, len(wanted))
+    return content is not None and wanted.startswith(content)
+
 
 _MARK = "paddock merge "
 
@@ -122,7 +220,7 @@ class Files:
         """
         self._drop_copy()
         self._prepare()
-        swept = remains.sweep(self._git, self.differences(old, new), self._environment)
+        swept = sweep_remains(self._git, self.differences(old, new), self._environment)
         try:
             self._read_tree("-m", "-u", old, new)
         except Refusal:
@@ -132,17 +230,15 @@ class Files:
         self._write_missing(swept)
         self._publish()
 
-    def differences(self, old: str, new: str) -> list[remains.Difference]:
+    def differences(self, old: str, new: str) -> list[Difference]:
         """What `apply` would touch."""
         output = self._git.run("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", old, new).out
         fields = [os.fsdecode(field) for field in output.split(b"\0")]
         found = []
         for info, path in zip(fields[::2], fields[1::2], strict=False):
             old_mode, new_mode, before, after, _ = info[1:].split(" ")
-            sides = tuple(
-                remains.Side(mode, oid) for mode, oid in ((old_mode, before), (new_mode, after)) if oid.strip("0")
-            )
-            found.append(remains.Difference(path, sides, added=not before.strip("0")))
+            sides = tuple(Side(mode, oid) for mode, oid in ((old_mode, before), (new_mode, after)) if oid.strip("0"))
+            found.append(Difference(path, sides, added=not before.strip("0")))
         return found
 
     def _write_missing(self, paths: list[str]) -> None:
@@ -243,3 +339,85 @@ def _write(path: str, content: bytes, like: os.stat_result | None) -> None:
             os.fchmod(stream.fileno(), stat.S_IMODE(like.st_mode))
             os.utime(stream.fileno(), ns=(like.st_atime_ns, like.st_mtime_ns))
         os.fsync(stream.fileno())
+
+
+# The files of an agent's worktree, taken from one commit to another, and the agent's own git with them.
+#
+# Where the agent's sessions have ended, the next one finds out for itself where its branch is (`quarantine.renew`).
+# A frozen one goes on where it stopped, so its branch and index are put right before it does.
+
+
+_UNDER_WAY = ("index.lock", "HEAD.lock", "MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge",
+              "rebase-apply", "sequencer")  # fmt: skip
+
+
+class AgentFiles(Files):
+    """Index and files of a worktree that an agent has written.
+
+    Args:
+        git: on the worktree.
+        run: name of the run.
+        ref: full name of its branch, or ``HEAD``.
+        agent: its private git directory (see `record`); None when it has none.
+    """
+
+    def __init__(self, git: JailedGit, run: str, ref: str, agent: str | None) -> None:
+        super().__init__(git, run)
+        self._ref = ref
+        self._agent = agent
+
+    def check(self, old: str, new: str) -> None:
+        """As `Files.check`.
+
+        Raises:
+            Refusal: child-busy: a frozen agent is in the middle of something.
+        """
+        self._follow(old, old)
+        super().check(old, new)
+
+    def apply(self, old: str, new: str) -> None:
+        """As `Files.apply`; a frozen agent's own git follows."""
+        super().apply(old, new)
+        self._follow(old, new)
+
+    def recover(self, old: str, new: str) -> None:
+        """As `Files.recover`; a frozen agent's own git follows."""
+        super().recover(old, new)
+        self._follow(old, new)
+
+    def _follow(self, old: str, new: str) -> None:
+        """Takes a frozen agent's branch, HEAD and index from `old` to `new`; does nothing where none is frozen.
+
+        With `old` and `new` the same it only looks whether that is possible.
+        """
+        record = records.read(self._agent) if self._agent is not None else None
+        if record is None or self._agent is None or not frozen.sessions(self._agent):
+            return
+        for repository in record.repositories:
+            if repository.path == self._root:
+                break
+        else:
+            return  # it was not granted, so the agent has no git for it
+        branch = None if self._ref == "HEAD" else self._ref
+        with Inside(os.path.realpath(f"{self._agent}/{records.GIT}"), repository.private) as inside:
+            busy = [name for name in _UNDER_WAY if inside.exists(name)]
+            head = contents.agent_head(inside)
+            if busy or head not in (Head(branch, old), Head(branch, new)):
+                what = f"{busy[0]} exists" if busy else f"its HEAD is at {head.oid if head else 'no commit'}, not {old}"
+                raise Refusal(
+                    "child-busy",
+                    f"the frozen agent in {self._root} is in the middle of something",
+                    context=f"in its own git directory {what}",
+                    hint="let it go on, and merge when it has finished that",
+                )
+            if old == new:
+                return
+            source = contents.Source(
+                repository.path, repository.git_dir, repository.common_dir, repository.private,
+                repository.object_format, "", (), record.worktree,
+            )  # fmt: skip
+            contents.advance(inside, source, Head(branch, new))
+        moved = tuple(
+            each.replace(branch=each.branch, base=new) if each is repository else each for each in record.repositories
+        )
+        records.write(self._agent, records.Record(record.worktree, record.kind, record.form, moved))

@@ -3,12 +3,12 @@
 import os
 
 from launcher.vcs.git import Git
+from launcher.vcs.gitlinks import gitlinks_of
 from launcher.vcs.harvest import refusals
 from launcher.vcs.harvest.decide import join
 from launcher.vcs.harvest.outstanding import beside_branches, outstanding
 from launcher.vcs.merge import sessions
-from launcher.vcs.merge.gitlinks import gitlinks
-from launcher.vcs.merge.outcome import Source
+from launcher.vcs.merge.models import Source
 from launcher.vcs.merge.place import Place
 from policy.errors import Refusal
 from policy.pasted import quoted
@@ -55,7 +55,7 @@ def _of_agents(head: str, why: str, root: str, directory: str) -> list[str]:
 def _of_submodules(source: Source, place: Place) -> list[str]:
     """Commits in submodules that the child does not record: they stay in the submodule."""
     said = []
-    for link in gitlinks(Git(place.common_dir), source.commit).values():
+    for link in gitlinks_of(Git(place.common_dir), source.commit).values():
         inner = place.submodule(link.name, link.path)
         if inner is None or inner.worktree is None:
             continue

@@ -6,14 +6,92 @@ EC-MF-001 to EC-MF-007, and the reading of their gaps in SPEC-NOTES.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Literal, NamedTuple, Protocol, Self
 
-from pydantic import StringConstraints, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, model_validator
 
-from launcher.vcs.merge.conflict import Frozen, MergeConflict, ObjectId, Text, TreePath
+from launcher.vcs.merge.place import Place
 from policy.errors import printable
 from policy.worktree import AbsolutePath, Name, WorktreeSandboxContext
+
+# What git could not decide: one conflict, its kind and its sides (git-merge-tree(1), "Conflicted file info").
+
+
+def _label(value: object) -> object:
+    """Bytes that are not UTF-8 become `\\xNN`: results are read by people, programmes and language models as text."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return value
+
+
+Text = Annotated[str, BeforeValidator(_label)]
+TreePath = Annotated[Text, StringConstraints(min_length=1)]
+ObjectId = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")]
+
+
+class Frozen(BaseModel):
+    """A model that never changes and refuses unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ConflictKind(StrEnum):
+    """Kinds of conflict: git's own names (merge-ort), and one for those it may learn later."""
+
+    CONTENTS = "contents"
+    ADD_ADD = "add/add"
+    BINARY = "binary"
+    MODIFY_DELETE = "modify/delete"
+    RENAME_RENAME = "rename/rename"
+    RENAME_DELETE = "rename/delete"
+    RENAME_COLLIDES = "rename involved in collision"
+    FILE_DIRECTORY = "file/directory"
+    DISTINCT_MODES = "distinct modes"
+    DISTINCT_TYPES = "distinct types"
+    DIRECTORY_RENAME_SUGGESTED = "directory rename suggested"
+    DIRECTORY_RENAME_FILE_IN_WAY = "file in way of directory rename"
+    DIRECTORY_RENAME_COLLISION = "directory rename collision"
+    DIRECTORY_RENAME_SPLIT = "directory rename unclear split"
+    SUBMODULE = "submodule"
+    OTHER = "other"  # a kind that this version of Paddock does not know; the message has git's words
+
+
+class ConflictStage(Frozen):
+    """One side of a conflict, as git-ls-files(1) --unmerged shows it.
+
+    Attributes:
+        stage: 1 common ancestor, 2 ours (the target), 3 theirs (the source).
+        mode: octal file mode, six digits; ``120000`` is a symbolic link, ``160000`` a submodule.
+        object_id: blob, or commit of a submodule.
+        path: where that side has it; differs from the conflict's path after renames.
+    """
+
+    stage: Literal[1, 2, 3]
+    mode: Annotated[str, StringConstraints(pattern=r"^[0-7]{6}$")]
+    object_id: ObjectId
+    path: TreePath
+
+
+class MergeConflict(Frozen):
+    """One thing git could not decide.
+
+    Attributes:
+        path: the file, relative to the root of the main worktree (inside submodules too).
+        kind: what clashes.
+        stages: the sides that exist; empty where the conflict has none of its own (a failed check).
+        message: git's own words, or the last lines of a failed check.
+        other_paths: further paths involved (the other names of a rename).
+        submodule: name of the submodule it lies in.
+    """
+
+    path: TreePath
+    kind: ConflictKind
+    stages: tuple[ConflictStage, ...] = ()
+    message: Text = ""
+    other_paths: tuple[TreePath, ...] = ()
+    submodule: Name | None = None
 
 
 class MergeDirection(StrEnum):
@@ -298,3 +376,72 @@ def _refuse_doubles(what: str, values: list[str]) -> None:
     doubles = sorted(value for value, count in Counter(values).items() if count > 1)
     if doubles:
         raise ValueError(f"{what} used more than once: {doubles}")
+
+
+# What goes into a merge of two commits, and what comes out of it.
+
+
+class Outcome(NamedTuple):
+    """The merge of one source into one target commit.
+
+    Attributes:
+        commit: what the target would be; "" on failure, the target itself for a no-op.
+        no_op: the target holds it already.
+        fast_forward: the source itself is the result.
+        conflicts: what git could not decide; those in submodules come first.
+        error: why it failed, when not by conflicts alone.
+        submodules: one result for each submodule that was looked at, innermost first.
+        hint: the way out of a failure, where it has one of its own.
+    """
+
+    commit: str
+    no_op: bool = False
+    fast_forward: bool = False
+    conflicts: tuple[MergeConflict, ...] = ()
+    error: str = ""
+    submodules: tuple[SubmoduleMergeResult, ...] = ()
+    hint: str = ""
+
+
+class Source(NamedTuple):
+    """What is merged.
+
+    Attributes:
+        label: as people call it.
+        commit: of the main repository.
+        place: the worktree it comes from, when it is known: its submodules' stores may hold commits that no other
+            store has.
+        heads: take what is checked out in the submodules of `place`, where it is ahead of what the commit records.
+    """
+
+    label: str
+    commit: str
+    place: Place | None = None
+    heads: bool = False
+
+
+# What the workflow layer asks of the merge engine; its decorators know nothing else of git.
+
+
+class MergeService(Protocol):
+    """Merging by worktree contexts. What cannot be merged is an answer, not an exception.
+
+    Both phases answer with a descriptor also when a worktree is gone (EC-MF-004), its session is still running, or
+    git failed: `successful` is False then, with `error_message` and `hint`.
+    """
+
+    def merge_trunk_to_child(self, trunk: WorktreeSandboxContext, child: WorktreeSandboxContext) -> MergeDescriptor:
+        """Phase 1: brings the trunk's work to one child; a conflict leaves the child as it was."""
+        ...
+
+    def merge_children_to_trunk(
+        self, children: Sequence[AgentMergeStatus], trunk: WorktreeSandboxContext
+    ) -> MergeAggregation:
+        """Phase 2: brings every child's work to the trunk, in this order, up to the first that conflicts.
+
+        Args:
+            children: pending statuses, with phase 1's descriptor where there is one; those without a worktree context
+                count as merged.
+            trunk: where to.
+        """
+        ...

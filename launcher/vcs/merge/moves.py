@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.vcs import way
+from launcher.vcs.gitlinks import Gitlink
 from launcher.vcs.journal import Move
 from launcher.vcs.merge.engine import Engine, inside
-from launcher.vcs.merge.gitlinks import Gitlink
 from launcher.vcs.merge.place import Place
 from launcher.vcs.merge.target import Target, checked_out_at, refuse_when_busy
 from policy.errors import Refusal

@@ -5,11 +5,10 @@ from itertools import combinations
 
 from launcher.vcs.git import GitFailed
 from launcher.vcs.merge import report, rewinds
-from launcher.vcs.merge.changes import changes
-from launcher.vcs.merge.conflict import Frozen, MergeConflict, ObjectId, Text
 from launcher.vcs.merge.engine import Engine
-from launcher.vcs.merge.outcome import Source
+from launcher.vcs.merge.models import Frozen, MergeConflict, ObjectId, Source, Text
 from launcher.vcs.merge.place import Place
+from launcher.vcs.merge.store import changes
 from launcher.vcs.merge.target import Target
 from policy.errors import Refusal, printable
 from policy.worktree import Name

@@ -6,21 +6,21 @@ from contextlib import ExitStack, nullcontext
 from typing import NamedTuple
 
 from launcher.vcs.git import Git
+from launcher.vcs.gitlinks import Gitlink, gitlinks_of
 from launcher.vcs.journal import Run, State
-from launcher.vcs.merge import carry_out, identity, sessions, work
+from launcher.vcs.merge import carry_out, sessions, work
 from launcher.vcs.merge.engine import Engine
-from launcher.vcs.merge.gitlinks import Gitlink, gitlinks
 from launcher.vcs.merge.models import (
     AgentMergeStatus,
     MergeAggregation,
     MergeDescriptor,
     MergeDirection,
     MergeResult,
+    Source,
     SubmoduleMergeResult,
     SubmoduleStatus,
 )
 from launcher.vcs.merge.moves import Follow, moves
-from launcher.vcs.merge.outcome import Source
 from launcher.vcs.merge.place import Place
 from launcher.vcs.merge.target import Target, checked_out_at, refuse_when_busy
 from launcher.vcs.quarantine import swap
@@ -161,7 +161,7 @@ class WorktreeMergeService:
             return None
         key = (place.common_dir, commit)
         if key not in self._links:
-            self._links[key] = gitlinks(git, commit)
+            self._links[key] = gitlinks_of(git, commit)
         results = []
         for name, link in sorted(self._links[key].items()):
             inner = place.submodule(name, link.path)
@@ -218,7 +218,7 @@ class WorktreeMergeService:
             work.refuse_when_unfinished(journal)
             target = _at(worktree).target
             refuse_when_busy(target)
-            who = identity.environment(Git(target.git_dir), self._caller)
+            who = work.identity_environment(Git(target.git_dir), self._caller)
             name = journal.new_id()
             with Engine(known.place, who, hold=(lock,), run=name) as engine:
                 link = engine.links(engine.main, target.commit).get(submodule_name)

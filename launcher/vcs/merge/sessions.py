@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from launcher.vcs.harvest import ending
+from launcher.vcs.harvest import tips
 from launcher.vcs.harvest.outstanding import outstanding
 from launcher.vcs.harvest.parts import HarvestResult
 from launcher.vcs.quarantine import frozen, lock, swap, writers
@@ -80,7 +80,7 @@ def at_rest(state: str, root: str, harvest: Harvest | None = None, *, own: bool 
             `harvest` refuses.
     """
     directory = private_of(state, root)
-    if directory is not None and harvest is not None and ending.due(directory):
+    if directory is not None and harvest is not None and tips.harvest_due(directory):
         result = harvest(directory)
         if result.state == "kept":
             raise Refusal(

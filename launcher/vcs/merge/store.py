@@ -2,17 +2,92 @@
 
 import os
 import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
-from launcher.vcs import held
-from launcher.vcs.git import Git, GitFailed
+from launcher.vcs import held, transaction
+from launcher.vcs.git import Git, GitFailed, kill
+from launcher.vcs.gitlinks import Gitlink, gitlinks_of, with_gitlinks
 from launcher.vcs.merge import report
-from launcher.vcs.merge.commits import CommitWriter
-from launcher.vcs.merge.gitlinks import Gitlink, gitlinks, with_gitlinks
 from launcher.vcs.quarantine.settings import quoted
 from launcher.vcs.scratch import Scratch
 from launcher.vcs.skeleton import Skeleton
+
+# Writing many commits with one git process in place of one each: `git hash-object` with paths on standard input.
+#
+# It checks each commit, writes it, and prints its id before it reads on. The content is made here, byte for byte as
+# git-commit-tree(1) would; where that is not sure (another encoding, text that git would mend), it is left to git.
+
+
+_WORDS = ("hash-object", "-t", "commit", "-w", "--no-filters", "--stdin-paths")
+
+
+class CommitWriter:
+    """Writes commits into one repository. `close` ends its process.
+
+    Args:
+        git: on the repository.
+        who: author and committer, as variables, and where new objects go.
+        path: of a private file that does not exist; its name has no newline.
+    """
+
+    def __init__(self, git: Git, who: Mapping[str, str], path: str) -> None:
+        """Asks git how it would name author and committer."""
+        self._git = git
+        self._path = path
+        names = [
+            git.run("var", f"GIT_{role}_IDENT", environment=who).out.rstrip(b"\n") for role in ("AUTHOR", "COMMITTER")
+        ]
+        self._lines = b"author %s\ncommitter %s\n" % tuple(names)
+        # 1: not set
+        self._sure = not git.run("config", "--get", "i18n.commitEncoding", ok=(0, 1)).out and _plain(self._lines)
+        self._process = git.start(
+            *_WORDS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, environment=who
+        )
+
+    def write(self, tree: str, parents: Sequence[str], message: bytes) -> str | None:
+        """The id of a new commit; None where git itself has to make it.
+
+        Raises:
+            GitFailed: it could not be written.
+        """
+        if not self._sure or not _plain(message) or not message.endswith(b"\n") or len(set(parents)) < len(parents):
+            return None
+        head = b"".join(b"parent %s\n" % parent.encode() for parent in parents)
+        with open(self._path, "wb") as file:
+            file.write(b"tree %s\n%s%s\n%s" % (tree.encode(), head, self._lines, message))
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"{self._path}\n".encode())
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it has ended; its standard error says why
+        answer = transaction.answer_line(self._process)
+        if answer is None or len(answer) != len(tree):
+            raise self._failed("wrote no commit" if answer is not None else "does not answer")
+        return answer
+
+    def close(self) -> None:
+        """Ends the process, which has nothing left to do."""
+        kill(self._process)
+
+    def _failed(self, why: str) -> GitFailed:
+        assert self._process.stderr is not None
+        self._process.kill()
+        said = self._process.stderr.read(1 << 16)
+        return GitFailed("git-failed", _WORDS, self._git.git_dir, why, status=None, err=said)
+
+
+def _plain(text: bytes) -> bool:
+    """Whether git takes the text for UTF-8 as it stands, and all of it (a NUL would end it)."""
+    try:
+        decoded = text.decode()
+    except UnicodeDecodeError:
+        return False
+    # What Unicode calls noncharacters is no UTF-8 to git.
+    return not any(char == "\0" or ord(char) & 0xFFFE == 0xFFFE or 0xFDD0 <= ord(char) <= 0xFDEF for char in decoded)
+
 
 _FEW = 5
 """Commits from which on a process for all of them is less work than one for each."""
@@ -78,8 +153,8 @@ class Store:
         return with_gitlinks(self.git, commit, changes, {"GIT_INDEX_FILE": self.scratch("gitlinks")})
 
     def links(self, commit: str) -> dict[str, Gitlink]:
-        """See `gitlinks.gitlinks`."""
-        return gitlinks(self.git, commit)
+        """See `gitlinks.gitlinks_of`."""
+        return gitlinks_of(self.git, commit)
 
     def leads_to(self, ancestor: str, commit: str, *, beside: str = "") -> bool:
         """Whether `commit` has `ancestor` in its history; False also where one of the two is not here.
@@ -260,3 +335,68 @@ def _is_attributes(entry: bytes) -> bool:
     """Whether a line of git-ls-tree(1) is about a `.gitattributes` file (no link: git follows none)."""
     info, _, path = entry.partition(b"\t")
     return info.startswith(b"100") and path.rpartition(b"/")[2] == b".gitattributes"
+
+
+# What separates the children from the trunk, file by file: asked of git once for all of them.
+
+
+_GITLINK = b"160000"
+
+
+class Change(NamedTuple):
+    """How one child's tree differs from the trunk's, before anything is merged.
+
+    Attributes:
+        paths: number of paths that differ.
+        attributes: a `.gitattributes` file differs.
+        submodules: a gitlink or a `.gitmodules` file differs.
+    """
+
+    paths: int
+    attributes: bool
+    submodules: bool
+
+
+_SAME = Change(0, False, False)
+
+
+def changes(store: Store, base: str, commits: list[str]) -> list[Change]:
+    """Compares every commit of `commits` with `base` (two processes in all).
+
+    Raises:
+        GitFailed: an object is missing.
+    """
+    base_tree, *trees = store.trees([base, *commits])
+    pairs = list(dict.fromkeys(tree for tree in trees if tree != base_tree))
+    found = {base_tree: _SAME}
+    if pairs:
+        lines = "".join(f"{base_tree} {tree}\n" for tree in pairs).encode()
+        words = ("diff-tree", "--stdin", "-r", "-z", "--raw", "--no-renames", "--no-abbrev")
+        output = store.git.run(*words, input=lines).out
+        found |= _parsed_change(output, base_tree, pairs)
+    return [found[tree] for tree in trees]
+
+
+def _parsed_change(output: bytes, base: str, trees: list[str]) -> dict[str, Change]:
+    """Each pair's line, then `:MODES IDS STATUS NUL PATH NUL` for every path; a pair without differences has no line.
+
+    Read strictly from the front: a path may hold anything but NUL, lines that look like the next pair's too.
+    """
+    known = {f"{base} {tree}".encode(): tree for tree in trees}
+    found = dict.fromkeys(trees, _SAME)
+    at = 0
+    while at < len(output):
+        end = output.index(b"\n", at)
+        tree = known[output[at:end]]
+        at = end + 1
+        count, attributes, submodules = 0, False, False
+        while output.startswith(b":", at):
+            info_end = output.index(b"\0", at)
+            path_end = output.index(b"\0", info_end + 1)
+            info, path = output[at:info_end], output[info_end + 1 : path_end]
+            at = path_end + 1
+            count += 1
+            attributes |= path.rpartition(b"/")[2] == b".gitattributes"
+            submodules |= path == b".gitmodules" or _GITLINK in info[1:14].split(b" ")
+        found[tree] = Change(count, attributes, submodules)
+    return found

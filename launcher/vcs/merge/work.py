@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from typing import NamedTuple
 from launcher.vcs.git import Git
 from launcher.vcs.held import sweep
 from launcher.vcs.journal import Journal, Run, State
-from launcher.vcs.merge import batch, carry_out, catch_up, identity, sessions
+from launcher.vcs.merge import batch, carry_out, rewinds, sessions
 from launcher.vcs.merge.engine import Engine
 from launcher.vcs.merge.models import (
     AgentMergeStatus,
@@ -17,14 +18,70 @@ from launcher.vcs.merge.models import (
     MergeDescriptor,
     MergeDirection,
     MergeResult,
+    Source,
     SubmoduleMergeResult,
 )
 from launcher.vcs.merge.moves import FILES, Follow, moves
-from launcher.vcs.merge.outcome import Source
 from launcher.vcs.merge.place import Place
 from launcher.vcs.merge.target import Target, refuse_when_busy
 from policy.errors import Refusal, printable
 from policy.pasted import quoted
+
+# Who commits a merge, and when: the same inputs give the same commit, byte for byte.
+
+
+_FORBIDDEN = str.maketrans("", "", "<>\n\0")
+
+
+def identity_environment(git: Git, caller: Mapping[str, str], *, seconds: int | None = None) -> dict[str, str]:
+    """Author and committer of the merge commits of one run, as variables for `Git.run`.
+
+    The name and address are the repository's `user.name` and `user.email`, else those of the user's own or of the
+    system's configuration. `Git` reads none of the latter, so they are asked for here, as files.
+
+    Args:
+        git: the repository.
+        caller: the caller's environment (HOME, XDG_CONFIG_HOME, TZ).
+        seconds: since the epoch; now when None.
+
+    Raises:
+        Refusal: identity-unknown.
+    """
+    name, email = (_setting(git, key, caller) for key in ("user.name", "user.email"))
+    if not name or not email:
+        raise Refusal(
+            "identity-unknown",
+            "merge commits need an author, and git does not know you",
+            context=f"user.{'email' if name else 'name'} is not set",
+            hint='git config --global user.name "Your Name"; git config --global user.email you@example.org',
+        )
+    when = f"@{int(time.time()) if seconds is None else seconds} {_zone()}"
+    found: dict[str, str] = {}
+    for role in ("AUTHOR", "COMMITTER"):
+        found |= {f"GIT_{role}_NAME": name, f"GIT_{role}_EMAIL": email, f"GIT_{role}_DATE": when}
+    return found
+
+
+def _setting(git: Git, key: str, caller: Mapping[str, str]) -> str:
+    sources = [["--local"]]
+    home = caller.get("HOME", "")
+    if home.startswith("/"):
+        config = caller.get("XDG_CONFIG_HOME", "")
+        config = config if config.startswith("/") else f"{home}/.config"
+        sources += [["--file", f"{home}/.gitconfig"], ["--file", f"{config}/git/config"]]
+    sources.append(["--file", "/etc/gitconfig"])
+    for source in sources:
+        # 1: not set, or no such file
+        found = git.run("config", *source, "--includes", "--get", key, ok=(0, 1)).out
+        value = os.fsdecode(found).removesuffix("\n").translate(_FORBIDDEN).strip()
+        if value:
+            return value
+    return ""
+
+
+def _zone() -> str:
+    return time.strftime("%z")
+
 
 Find = Callable[[], Target]
 """Looks for the target; called when nobody else merges, so that what it finds stays true."""
@@ -91,7 +148,7 @@ def merge(find: Find, sources: Sequence[Source], settings: Settings, common_dir:
         target = find()
         if settings.follow.files:
             refuse_when_busy(target)
-        who = identity.environment(Git(target.git_dir), settings.caller, seconds=settings.seconds)
+        who = identity_environment(Git(target.git_dir), settings.caller, seconds=settings.seconds)
         place = Place(target.git_dir, target.common_dir, target.worktree)
         name = journal.new_id()
         with Engine(place, who, hold=(lock,), run=name) as engine:
@@ -208,9 +265,9 @@ def _hint(engine: Engine, each: batch.Merged, target: Target, direction: MergeDi
 def _merging(engine: Engine, here: Place, mine: str, there: Place, other: str, name: str = "") -> str:
     """The commands that merge `other` (called `name`) where `mine` is checked out, its submodules with it."""
     try:
-        behind = catch_up.commands(engine, here, mine, there, other)
+        behind = rewinds.catch_up_commands(engine, here, mine, there, other)
     except Refusal:
-        behind = [catch_up.UPDATE]  # why will be seen there
+        behind = [rewinds.UPDATE]  # why will be seen there
     return "; ".join((f"git merge {quoted(name or other)}", *behind))
 
 

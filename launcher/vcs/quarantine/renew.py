@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from launcher.vcs.git import Git
 from launcher.vcs.held import sweep
 from launcher.vcs.quarantine import contents, refs, settings, signed
-from launcher.vcs.quarantine.contents import Source
+from launcher.vcs.quarantine.contents import Source, reached
 from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.quarantine.lease import form_of, unusable
-from launcher.vcs.quarantine.reached import reached
 from launcher.vcs.quarantine.record import (
     GIT,
     MOUNTED,

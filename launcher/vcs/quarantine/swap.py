@@ -11,15 +11,136 @@ Launch path of jails without mounts: `os` and the system calls.
 """
 
 from launcher.lean import os
-from launcher.vcs.quarantine import lock, swap_journal
+from launcher.vcs.quarantine import lock
 from launcher.vcs.quarantine.pointer import NAME, Holder
-from launcher.vcs.quarantine.record import GIT, Record
-from launcher.vcs.quarantine.swap_journal import Entry
+from launcher.vcs.quarantine.record import GIT, SWAPPED_NOW, Record, replace_file
 from policy.errors import Refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+# What the `.git` files of a worktree were before `swap` made them lead elsewhere: written down until they are back.
+
+
+_MAGIC = b"paddock-swap 1"
+_END = b"end"
+_FIELDS = 9
+
+
+class SwapEntry:
+    """One `.git` file. Immutable by custom.
+
+    Attributes:
+        path: the directory that holds it, canonical.
+        git_dir: the trusted git directory that it leads to.
+        content: of the file.
+        mode: of the file: permission bits.
+        owner: user and group.
+        time: of its last change, in nanoseconds.
+        mark: what told this very file from any other; see `_mark`.
+        swapped: what is written in its place.
+    """
+
+    __slots__ = ("content", "git_dir", "mark", "mode", "owner", "path", "swapped", "time")
+
+    def __init__(
+        self,
+        path: str,
+        git_dir: str,
+        content: bytes,
+        mode: int,
+        owner: tuple[int, int],
+        time: int,
+        mark: str,
+        swapped: bytes,
+    ) -> None:
+        self.path = path
+        self.git_dir = git_dir
+        self.content = content
+        self.mode = mode
+        self.owner = owner
+        self.time = time
+        self.mark = mark
+        self.swapped = swapped
+
+    def moved(self, path: str) -> "SwapEntry":
+        """The same in another directory."""
+        return SwapEntry(path, self.git_dir, self.content, self.mode, self.owner, self.time, self.mark, self.swapped)
+
+
+def journal_is_there(directory: str) -> bool:
+    """Whether anything is written down in the directory of a private git directory (`record`)."""
+    return os.path.lexists(f"{directory}/{SWAPPED_NOW}")
+
+
+def write_journal(directory: str, serial: str, entries: "Iterable[SwapEntry]") -> None:
+    """Writes the entries down, synced. Neither a path nor a pointer holds a NUL, so that separates the fields.
+
+    Args:
+        directory: see `record`.
+        serial: random, names temporary files.
+        entries: the worktree's own first.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    words = [_MAGIC, serial.encode()]
+    for entry in entries:
+        words += [os.fsencode(entry.path), os.fsencode(entry.git_dir), entry.content, entry.swapped]
+        words += [str(number).encode() for number in (entry.mode, *entry.owner, entry.time)]
+        words.append(entry.mark.encode())
+    replace_file(f"{directory}/{SWAPPED_NOW}", b"\0".join((*words, _END)))
+
+
+def remove_journal(directory: str) -> None:
+    """Removes what is written down: all of it is back (OSError). Not synced: what is back may be put back once more."""
+    try:
+        os.unlink(f"{directory}/{SWAPPED_NOW}")
+    except FileNotFoundError:
+        return
+
+
+def read_journal(directory: str) -> tuple[str, tuple[SwapEntry, ...]] | None:
+    """What is written down: (serial, the entries); None when nothing is swapped.
+
+    Raises:
+        Refusal: swap-damaged.
+    """
+    path = f"{directory}/{SWAPPED_NOW}"
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise journal_failed(directory, path, error) from None
+    magic, *words = content.split(b"\0")
+    if magic != _MAGIC or len(words) < 2 + _FIELDS or words[-1] != _END or (len(words) - 2) % _FIELDS:
+        raise Refusal(
+            "swap-damaged",
+            f"{path} is not what Paddock writes",
+            context="it says which git directories the .git files of a worktree belong to",
+            hint="write them by hand (gitdir: PATH), or git worktree repair from the main checkout; then remove it",
+        )
+    entries = []
+    for at in range(1, len(words) - 1, _FIELDS):
+        where, git_dir, original, swapped, mode, uid, gid, time, mark = words[at : at + _FIELDS]
+        entries.append(SwapEntry(os.fsdecode(where), os.fsdecode(git_dir), original, int(mode), (int(uid), int(gid)),
+                             int(time), mark.decode(), swapped))  # fmt: skip
+    return words[0].decode(), tuple(entries)
+
+
+def journal_failed(directory: str, path: str, error: OSError) -> Refusal:
+    """The Refusal for a `.git` entry that cannot be put back."""
+    return Refusal(
+        "dock-failed",
+        f"{path} cannot be put right",
+        context=error.strerror or str(error),
+        hint=f"run no git there until it is: paddock worktree dock; {directory}/{SWAPPED_NOW} says what it was",
+    )
+
 
 BUSY = "paddock is at work: "
 """How a lock of `git worktree lock` begins that is Paddock's own."""
@@ -50,7 +171,7 @@ class Docked:
 
 def is_swapped(directory: str) -> bool:
     """Whether the pointers of the worktree whose private git directory is in `directory` lead there, or may."""
-    return swap_journal.is_there(directory)
+    return journal_is_there(directory)
 
 
 def swap(directory: str, record: Record) -> None:
@@ -63,7 +184,7 @@ def swap(directory: str, record: Record) -> None:
     entries = tuple(_looked(directory, record.worktree, one.path, one.git_dir, one.private)
                     for one in record.repositories)  # fmt: skip
     serial = os.urandom(6).hex()
-    swap_journal.write(directory, serial, entries)
+    write_journal(directory, serial, entries)
     try:
         for entry in entries:
             _hold(entry, os.path.basename(directory))
@@ -86,7 +207,7 @@ def dock(directory: str) -> tuple[Docked, ...]:
     Raises:
         Refusal: dock-failed, swap-damaged. It stays written down what is to be done.
     """
-    found = swap_journal.read(directory)
+    found = read_journal(directory)
     if found is None:
         return ()
     serial, entries = found
@@ -98,7 +219,7 @@ def dock(directory: str) -> tuple[Docked, ...]:
         _drop_moved(directory, root, entries)
     for entry in entries:
         _release(entry)
-    swap_journal.remove(directory)
+    remove_journal(directory)
     return done
 
 
@@ -118,10 +239,10 @@ def follow(directory: str, root: str) -> tuple[Docked, ...]:
     try:
         descriptor = lock.opened(directory)
     except OSError as error:
-        raise swap_journal.failed(directory, directory, error) from None
+        raise journal_failed(directory, directory, error) from None
     try:
         alone = lock.alone(descriptor, wait=False)
-        found = swap_journal.read(directory)
+        found = read_journal(directory)
         was = found[1][0].path if found is not None else ""
         if not alone or found is None or os.path.lexists(was):
             why = "something is there" if alone else "a session is alive in it"
@@ -136,9 +257,9 @@ def follow(directory: str, root: str) -> tuple[Docked, ...]:
         if was != root:
             there = [entry.moved(f"{root}{entry.path[len(was) :]}") for entry in entries]
             try:
-                swap_journal.write(directory, serial, there)
+                write_journal(directory, serial, there)
             except OSError as error:
-                raise swap_journal.failed(directory, f"{root}/{NAME}", error) from None
+                raise journal_failed(directory, f"{root}/{NAME}", error) from None
         return dock(directory)
     finally:
         os.close(descriptor)
@@ -189,7 +310,7 @@ def _originals(directory: str) -> dict[str, bytes]:
     except Refusal:
         pass  # whoever wants to use the worktree comes to the same place, and is told
     try:
-        known = swap_journal.read(directory)
+        known = read_journal(directory)
     except Refusal:
         return {}  # what its `.git` files lead to is refused by `checkout.find`
     return {} if known is None else {f"{entry.path}/{NAME}": entry.content for entry in known[1]}
@@ -204,14 +325,14 @@ def settle(directory: str) -> tuple[Docked, ...]:
     try:
         descriptor = lock.opened(directory)
     except OSError as error:
-        raise swap_journal.failed(directory, directory, error) from None
+        raise journal_failed(directory, directory, error) from None
     try:
         return dock_if_last(descriptor, directory)
     finally:
         os.close(descriptor)
 
 
-def _looked(directory: str, root: str, path: str, git_dir: str, private: str) -> Entry:
+def _looked(directory: str, root: str, path: str, git_dir: str, private: str) -> SwapEntry:
     """A `.git` file as it is, which must be one that leads to the trusted git directory."""
     try:
         with Holder(root, path) as holder:
@@ -222,7 +343,7 @@ def _looked(directory: str, root: str, path: str, git_dir: str, private: str) ->
         raise _changed(path, f"it does not lead to {git_dir}")
     place = f"{directory}/{GIT}/{private}" if private else f"{directory}/{GIT}"
     owner = (found.st_uid, found.st_gid)
-    return Entry(path, git_dir, content, found.st_mode & 0o777, owner, found.st_mtime_ns, _mark(found),
+    return SwapEntry(path, git_dir, content, found.st_mode & 0o777, owner, found.st_mtime_ns, _mark(found),
                  os.fsencode(f"gitdir: {place}\n"))  # fmt: skip
 
 
@@ -235,7 +356,7 @@ def leads_to(content: bytes, path: str, git_dir: str) -> bool:
     return os.path.realpath(os.path.join(path, target)) == git_dir
 
 
-def _back(directory: str, root: str, entry: Entry, serial: str) -> Docked:
+def _back(directory: str, root: str, entry: SwapEntry, serial: str) -> Docked:
     """One `.git` entry is what it was. What an agent has put there is moved to where no git looks."""
     try:
         try:
@@ -259,10 +380,10 @@ def _back(directory: str, root: str, entry: Entry, serial: str) -> Docked:
                 raise
             return Docked(entry.path, "restored", aside, in_place=content == entry.swapped)
     except OSError as error:
-        raise swap_journal.failed(directory, f"{entry.path}/{NAME}", error) from None
+        raise journal_failed(directory, f"{entry.path}/{NAME}", error) from None
 
 
-def _drop_moved(directory: str, root: str, entries: tuple[Entry, ...]) -> None:
+def _drop_moved(directory: str, root: str, entries: tuple[SwapEntry, ...]) -> None:
     """Removes pointers to the private git directories that lie elsewhere now: the command has moved a submodule.
 
     Git around it would go there by itself. What the next session needs is made anew by `git submodule update`.
@@ -280,7 +401,7 @@ def _drop_moved(directory: str, root: str, entries: tuple[Entry, ...]) -> None:
                     if content is not None and any(leads_to(content, here, target) for target in targets):
                         holder.drop(NAME)
             except OSError as error:
-                raise swap_journal.failed(directory, f"{here}/{NAME}", error) from None
+                raise journal_failed(directory, f"{here}/{NAME}", error) from None
 
 
 def _temporary(serial: str) -> str:
@@ -292,7 +413,7 @@ def _mark(found: "os.stat_result") -> str:
     return f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
 
 
-def _hold(entry: Entry, owner: str) -> None:
+def _hold(entry: SwapEntry, owner: str) -> None:
     """Locks a linked worktree as `git worktree lock` does: without a `.git`, git elsewhere would prune it as gone."""
     if not os.path.lexists(f"{entry.git_dir}/commondir"):
         return
@@ -306,7 +427,7 @@ def _hold(entry: Entry, owner: str) -> None:
         os.close(fd)
 
 
-def _release(entry: Entry) -> None:
+def _release(entry: SwapEntry) -> None:
     """Takes Paddock's lock away; one of the user's stays."""
     path = f"{entry.git_dir}/locked"
     try:

@@ -4,14 +4,43 @@ import os
 from pathlib import Path
 
 from launcher.vcs import checkout
+from launcher.vcs.checkout import Checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.worktrees import naming
-from launcher.vcs.worktrees.contexts import of_checkout
 from launcher.vcs.worktrees.models import State, Worktree
+from launcher.vcs.worktrees.naming import worktree_id
 from launcher.vcs.worktrees.request import Options
 from launcher.vcs.worktrees.service import WorktreeService
 from policy.errors import Refusal
-from policy.worktree import WorktreeSandboxContext
+from policy.worktree import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
+
+# The boundaries of an agent, from a checkout as it is on the disk.
+
+
+def context_of_checkout(found: Checkout) -> WorktreeSandboxContext:
+    """The context of a worktree with all its populated submodules granted.
+
+    The ids are those that a launch there has, and those of the worktrees that the service makes.
+    """
+    main = worktree_id(found.root)
+    submodules = tuple(
+        SubmoduleWorktreeContext(
+            submodule_name=submodule.name,
+            worktree_id=worktree_id(submodule.path),
+            worktree_path=Path(submodule.path),
+            main_worktree_id=main,
+        )
+        for submodule in found.submodules
+    )
+    return WorktreeSandboxContext(
+        main_worktree=MainWorktreeContext(
+            worktree_id=main,
+            worktree_path=Path(found.root),
+            submodule_worktree_ids=tuple(submodule.worktree_id for submodule in submodules),
+        ),
+        submodule_worktrees=submodules,
+    )
+
 
 _MOST_NAMES = 1000
 
@@ -38,7 +67,7 @@ class ChildWorktrees:
         """
         found = checkout.find(os.path.abspath(root), Present(), exact=True)
         self._service.store.note_trunk(naming.worktree_id(found.root), found.root)
-        return self._known(found.root) or of_checkout(found)
+        return self._known(found.root) or context_of_checkout(found)
 
     def worktree_context(self, worktree_id: str) -> WorktreeSandboxContext | None:
         """The boundaries of a worktree with all its submodules; None when it is unknown or no longer exists."""
@@ -52,7 +81,7 @@ class ChildWorktrees:
             return None
         if naming.worktree_id(found.root) != worktree_id:
             return None
-        return of_checkout(found) if row is None else self._known(path)
+        return context_of_checkout(found) if row is None else self._known(path)
 
     def of_repository(self, common_dir: str) -> list[Worktree]:
         """The worktrees of a repository that are ready."""

@@ -1,25 +1,197 @@
 """How a worktree is: what in it would be lost if it were removed. Git reads here, and writes nothing."""
 
 import os
+from collections.abc import Iterable
+from itertools import islice
 
 from pydantic import BaseModel, ConfigDict
 
 from launcher.jail import syscalls
-from launcher.vcs import checkout, large, patience
+from launcher.jail.processes import parent
+from launcher.vcs import below, checkout, large, patience
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.harvest.outstanding import COMMITS
 from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.quarantine.record import directory_of
-from launcher.vcs.worktrees import files, ignored, kept, processes, strangers, unwatched
-from launcher.vcs.worktrees.ignored import Ignored
+from launcher.vcs.scratch import Scratch
+from launcher.vcs.worktrees import files, kept, strangers
 from launcher.vcs.worktrees.kept import Kept
 from launcher.vcs.worktrees.models import Part, State, Worktree
 from launcher.vcs.worktrees.request import Unharvested
 from launcher.vcs.worktrees.user_config import UserConfig
 from policy.errors import Refusal
 from policy.pasted import joined
+
+# Changed files at which git was told not to look: `git status` says nothing of them, and they are work all the
+# same.
+#
+# Users keep settings of their own in tracked files that way (git-update-index(1), ``--skip-worktree`` and
+# ``--assume-unchanged``). Files that a sparse checkout leaves out have the same mark, and are not there.
+
+
+_SKIPPED = b"S"
+_GITLINK = b"160000"
+
+
+def unwatched_index(git: JailedGit) -> list[bytes]:
+    """The entries of an index, as ``git ls-files -v --stage`` prints them."""
+    return git.run("ls-files", "-v", "--stage", "-z").out.split(b"\0")
+
+
+def unwatched_gitlinks(entries: list[bytes]) -> list[bytes]:
+    """Those of submodules, without the mark in front: as ``git ls-files --stage`` prints them."""
+    return [entry[2:] for entry in entries if entry[2:9] == _GITLINK + b" "]
+
+
+def unwatched_changed(git: JailedGit, entries: list[bytes]) -> list[bytes]:
+    """Such files that are there, and not as the index has them; paths relative to the work tree.
+
+    Args:
+        git: with a work tree.
+        entries: of `unwatched_index`.
+
+    Raises:
+        Refusal: worktree-obstructed.
+        GitFailed: git failed.
+    """
+    unseen = b""
+    with Inside(git.work_tree) as inside:
+        for record in entries:
+            mark, _, entry = record.partition(b" ")
+            told, _, path = entry.partition(b"\t")
+            if (mark == _SKIPPED or mark.islower()) and told[:6] != _GITLINK and inside.exists(os.fsdecode(path)):
+                unseen += entry + b"\0"
+    if not unseen:
+        return []
+    with Scratch() as scratch:
+        own = {"GIT_INDEX_FILE": scratch.path("index")}
+        git.repository.run("update-index", "-z", "--index-info", input=unseen, environment=own)
+        patience.run(git, "update-index", "-q", "--refresh", ok=(0, 1), environment=own)
+        names = git.run("diff-files", "--name-only", "-z", environment=own).out.split(b"\0")
+    return [name for name in names if name]
+
+
+# What git ignores in a worktree: mostly made by tools and made again, but an agent's results may be among it.
+#
+# It keeps no worktree from being removed, and no backup has it. So it is named.
+
+
+_NAMED = 5
+MOST_FILES = 20_000
+"""Files that are looked at; the answer is known to be incomplete then."""
+
+
+class Ignored(BaseModel):
+    """Ignored files of one part of a worktree.
+
+    Attributes:
+        names: places relative to the part, each a file or (with a slash behind it) a directory that is wholly ignored.
+        files: how many files there are.
+        size: their bytes.
+        more: whether there are more than were looked at.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    names: tuple[str, ...] = ()
+    files: int = 0
+    size: int = 0
+    more: bool = False
+
+    def __str__(self) -> str:
+        """For people: count, size, the first names."""
+        shown = ", ".join(self.names[:_NAMED])
+        rest = f" and {len(self.names) - _NAMED} more" if len(self.names) > _NAMED else ""
+        least = "at least " if self.more else ""
+        return f"{least}{self.files} file{'' if self.files == 1 else 's'}, {_readable(self.size)}: {shown}{rest}"
+
+
+def look_at_ignored(root: str, places: Iterable[str]) -> Ignored:
+    """The ignored files of a part; empty directories are none.
+
+    Args:
+        root: of its files.
+        places: what git says is ignored, relative to `root`; with a slash behind it, it is a directory.
+    """
+    names: list[str] = []
+    files = size = 0
+    for name in places:
+        here, bytes_ = _measured(root, name, MOST_FILES - files)
+        files, size = files + here, size + bytes_
+        names += [name] if here else []
+        if files >= MOST_FILES:
+            break
+    return Ignored(names=tuple(names), files=files, size=size, more=files >= MOST_FILES)
+
+
+def _measured(root: str, name: str, most: int) -> tuple[int, int]:
+    """(number of files, bytes) of a file, or of a directory and all below it."""
+    if not name.endswith("/"):
+        with Inside(root) as inside:
+            found = inside.size(name)
+            return (0, 0) if found is None else (1, found)
+    sizes = [_size(entry) for _, entry in islice(below.files(root, at=name), most)]
+    return len(sizes), sum(sizes)
+
+
+def _size(entry: "os.DirEntry[str]") -> int:
+    """Bytes of a file; 0 where that is closed to us, or gone."""
+    try:
+        return entry.stat(follow_symlinks=False).st_size
+    except OSError:
+        return 0
+
+
+def _readable(size: int) -> str:
+    number, unit = float(size), "bytes"
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if number < 1024 or unit == "GiB":
+            break
+        number /= 1024
+    return f"{size} byte{'' if size == 1 else 's'}" if unit == "bytes" else f"{number:.1f} {unit}"
+
+
+# Who is at work in a worktree: processes that have their current directory in it.
+
+
+def processes_at_work(root: str) -> tuple[int, ...]:
+    """Processes whose current directory lies below `root`, as far as this user may see them (proc(5))."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                here = os.readlink(f"/proc/{name}/cwd")
+            except OSError:
+                continue  # ended, or somebody else's
+            if here == root or here.startswith(f"{root}/"):
+                found.append(int(name))
+    return tuple(sorted(found))
+
+
+def named_processes(ids: Iterable[int]) -> list[str]:
+    """Processes with what they run, for people: ``bash (4711)``; this one says that it is this command."""
+    found = []
+    for pid in ids:
+        try:
+            with open(f"/proc/{pid}/comm", encoding="utf-8", errors="backslashreplace") as file:
+                command = file.read().rstrip("\n")
+        except OSError:
+            command = "ended meanwhile"
+        found.append(f"{'this command' if pid == os.getpid() else command} ({pid})")
+    return found
+
+
+def are_callers(ids: Iterable[int]) -> bool:
+    """Whether all of these are this command and those that it was started from, such as the user's shell."""
+    known = {os.getpid()}
+    above = os.getppid()
+    while above > 1 and above not in known:
+        known.add(above)
+        above = parent(above)
+    return known.issuperset(ids)
+
 
 _MOST_COPIED = 1 << 20
 """Bytes of an untracked file up to which it is compared with the parent's."""
@@ -187,7 +359,7 @@ def look(worktree: Worktree, unharvested: Unharvested, user: UserConfig, state: 
         stashes=tuple(one for part in worktree.parts for one in kept.stashed(part, worktree)),
         docked=strangers.docked(directory_of(state, worktree.worktree_id)),
         own_stores=_own_stores(os.fspath(worktree.main.git_dir)),
-        in_use=processes.at_work(path),
+        in_use=processes_at_work(path),
         locked=files.lock_reason(os.fspath(worktree.main.git_dir)),
     )
 
@@ -256,11 +428,11 @@ def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
                if record[:2] in _PATH_AT]  # fmt: skip
     new = [name for name in (os.fsdecode(record[2:]) for record in records if record[:2] == b"? ")
            if not _copied(name, part, worktree)]  # fmt: skip
-    index = unwatched.index(git)
-    gitlinks = unwatched.gitlinks(index)
+    index = unwatched_index(git)
+    gitlinks = unwatched_gitlinks(index)
     moved, lagging = _moved_gitlinks(gitlinks, part, worktree)
     modified = [name for name in changed if name not in large_ones] + moved
-    modified += [os.fsdecode(name) for name in unwatched.changed(git, index)]
+    modified += [os.fsdecode(name) for name in unwatched_changed(git, index)]
     inside = os.path.relpath(part.path, worktree.path)
     ahead = 0
     detached = False
@@ -281,7 +453,7 @@ def _ignored(names: list[str], part: Part, worktree: Worktree) -> Ignored:
     """What git ignores in a part, without the parts inside it and copies that are as in the parent (`--copy`)."""
     inner = tuple(os.path.relpath(other.path, part.path) for other in worktree.parts if other is not part)
     counted = [name for name in names if name.rstrip("/") not in inner and not _copied(name, part, worktree)]
-    return ignored.look(os.fspath(part.path), counted)
+    return look_at_ignored(os.fspath(part.path), counted)
 
 
 def _large(git: Git, records: list[bytes], root: str) -> set[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from launcher.jail.remove import remove_tree
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import refusals, stashes
-from launcher.vcs.quarantine import contents, lock, record, signed, swap_journal
+from launcher.vcs.quarantine import contents, lock, record, signed, swap
 from launcher.vcs.worktrees.request import Unharvested
 from policy.errors import Refusal
 
@@ -41,7 +41,7 @@ def clear(state: str, root: str, worktree_id: str, unharvested: Unharvested) -> 
             if not lock.alone(descriptor, wait=False):
                 raise Refusal("worktree-in-use", f"a session of an earlier worktree at {root} is running",
                               hint="paddock exec --list")  # fmt: skip
-            swap_journal.remove(directory)  # it speaks of `.git` files that are gone
+            swap.remove_journal(directory)  # it speaks of `.git` files that are gone
             if _is_empty(directory, root, unharvested):
                 failures = remove_tree(directory)
                 if failures:

@@ -9,7 +9,7 @@ from launcher.vcs import written
 from launcher.vcs.checkout import Checkout
 from launcher.vcs.disk import Names
 from launcher.vcs.git import Git
-from launcher.vcs.worktrees import files, modules, naming
+from launcher.vcs.worktrees import files, module_stores, naming
 from launcher.vcs.worktrees.models import Part, State, Unpopulated, Worktree
 from launcher.vcs.worktrees.request import Options
 from policy.errors import Refusal, printable
@@ -34,7 +34,7 @@ def propose(git: Git, parent: Checkout, ticket: str, options: Options) -> Worktr
     path = place(parent, options.path, name)
     branch, base, made = _branch(git, name, options)
     _sparse(git, base, options.sparse or ())
-    found = modules.of_commit(git, base)
+    found = module_stores.modules_of_commit(git, base)
     chosen, left = _chosen(found, options.submodules, path)
     wanted = naming.slug(os.path.basename(path)[:60])
     directory = files.free_name([git.common_dir, *(module.common_dir for module in chosen)], wanted)
@@ -172,20 +172,20 @@ def _sparse(git: Git, base: str, directories: tuple[str, ...]) -> None:
 
 
 def _chosen(
-    found: list[modules.Module], wanted: tuple[str, ...] | None, path: str
-) -> tuple[list[modules.Module], tuple[Unpopulated, ...]]:
+    found: list[module_stores.Module], wanted: tuple[str, ...] | None, path: str
+) -> tuple[list[module_stores.Module], tuple[Unpopulated, ...]]:
     """Which submodules are populated, and which are left, with the reason."""
     known = {module.name for module in found}
     for name in wanted or ():
         if name not in known:
             raise Refusal("submodule-unknown", f"there is no submodule {name} in this commit",
                           context="known: " + (", ".join(sorted(known)) or "none"))  # fmt: skip
-    chosen: list[modules.Module] = []
+    chosen: list[module_stores.Module] = []
     left: list[Unpopulated] = []
     missing: list[str] = []
     for module in found:
         named = wanted is not None and any(module.name == name or module.name.startswith(f"{name}/") for name in wanted)
-        why = module.problem if wanted is None or named else modules.NOT_GRANTED
+        why = module.problem if wanted is None or named else module_stores.NOT_GRANTED
         if not why and any(module.path.startswith(f"{outer}/") for outer in missing):
             why = "the submodule around it is not populated"
         if why:
@@ -200,7 +200,7 @@ def _chosen(
     return chosen, tuple(left)
 
 
-def _submodule(module: modules.Module, root: str, directory: str, branch: str) -> Part:
+def _submodule(module: module_stores.Module, root: str, directory: str, branch: str) -> Part:
     git = Git(module.common_dir)
     ref = f"refs/heads/{branch}"
     tip = git.ref(ref)

@@ -5,19 +5,116 @@ undone where they are not.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from launcher.vcs.disk import Present
-from launcher.vcs.quarantine import left_open, record, swap
+from launcher.vcs.git import Git
+from launcher.vcs.quarantine import left_open, lock, record, swap
 from launcher.vcs.quarantine.inside import Inside
-from launcher.vcs.worktrees import files, lock, module_stores, naming, pruned
+from launcher.vcs.worktrees import files, kept, locks, module_stores, naming
 from launcher.vcs.worktrees.creation import Creation
 from launcher.vcs.worktrees.models import Part, State, Worktree
 from launcher.vcs.worktrees.removal import Removal, if_missing
 from launcher.vcs.worktrees.request import Step
 from launcher.vcs.worktrees.store import WorktreeRepository
+from policy.errors import Refusal
+
+# Worktrees that git has forgotten (`git worktree prune`, `git gc`) while work of theirs is still somewhere else.
+#
+# Commits that no harvest took over are in the private git directory, and kept ones in refs; neither is git's to
+# prune. Both are found by the worktree's git directory, so that is made again: a small one, without anything that
+# was staged.
+
+
+def can_be_restored(worktree: Worktree) -> bool:
+    """Whether the repository is still there."""
+    return os.path.isdir(worktree.main.common_dir / "objects")
+
+
+def restore_pruned(worktree: Worktree, state: str) -> None:
+    """Makes the git directories of a worktree again, where they are gone: on the branch that its last session was on.
+
+    May be repeated after a crash. The repository's lock is held.
+
+    Args:
+        worktree: whose main part git does not know any more.
+        state: Paddock's state directory.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    for part in filter(lambda part: part.linked, worktree.parts):
+        if files.points_to(os.fspath(part.git_dir)) is not None or not os.path.isdir(part.common_dir / "objects"):
+            continue
+        files.restore(part, worktree.worktree_id, _head(worktree, os.fspath(part.git_dir), state) or _of_part(part))
+        # So that git in it is content, should the files come back: nothing is staged. A branch may be gone by now.
+        Git(os.fspath(part.git_dir)).run("read-tree", "HEAD", ok=(0, 128))
+    files.record(worktree)
+    for part in worktree.parts:
+        files.unlock(part)
+
+
+def holds_kept_work(worktree: Worktree) -> bool:
+    """Whether a harvest has kept commits in refs that nobody has joined."""
+    return any(
+        kept.beside(Git(os.fspath(part.common_dir)), part, worktree, None)
+        for part in worktree.parts
+        if os.path.isdir(part.common_dir / "objects")
+    )
+
+
+def _head(worktree: Worktree, git_dir: str, state: str) -> str:
+    """What HEAD was for the last session, as the record of its private git directory says; empty without one."""
+    try:
+        known = record.read(record.directory_of(state, worktree.worktree_id))
+    except Refusal:
+        return ""  # damaged: it stays where it is, and who wants to use it is told so
+    for repository in known.repositories if known is not None else ():
+        if repository.git_dir == git_dir:
+            return f"ref: {repository.branch}" if repository.branch else repository.base or ""
+    return ""
+
+
+def _of_part(part: Part) -> str:
+    return f"ref: {part.ref}" if part.ref else part.base
+
+
+@contextmanager
+def stand_in(directory: str, known: record.Record) -> Iterator[None]:
+    """A git directory for a worktree that git has pruned and Paddock never made, as long as its work is taken over.
+
+    Args:
+        directory: of its private git directory.
+        known: the record there.
+
+    Raises:
+        Refusal: worktree-replaced: git has made another worktree with that git directory.
+    """
+    own = known.repositories[0]
+    if lock.is_of_another(own.git_dir, directory):
+        raise Refusal(
+            "worktree-replaced",
+            f"git has made another worktree at {known.worktree}",
+            context=f"work of the one before waits in {directory}",
+            hint="paddock run there puts it aside, and says where",
+        )
+    if known.kind != "linked" or os.path.isdir(own.git_dir) or not os.path.isdir(f"{own.common_dir}/objects"):
+        yield
+        return
+    owner = os.path.basename(directory)
+    part = Part(
+        name="", worktree_id=owner, path=Path(known.worktree), common_dir=Path(own.common_dir),
+        git_dir=Path(own.git_dir), branch=None, branch_made=False, base=own.base or "0" * 40,
+    )  # fmt: skip
+    files.restore(part, owner, f"ref: {own.branch}" if own.branch else own.base or "")
+    try:
+        yield
+    finally:
+        files.discard(part, owner)
 
 
 class Recovery:
@@ -50,7 +147,7 @@ class Recovery:
         damaged = module_stores.damaged(common_dir)
         if not (unknown or damaged) and all(self._is_well(row) or self._is_busy(row) for row in known):
             return looked_after
-        with lock.held(lock.of_repository(self._state, common_dir)):
+        with locks.held(locks.of_repository(self._state, common_dir)):
             self._step("mend")
             done = looked_after + module_stores.mend(common_dir)  # first: git does not even start in such a submodule
             done += [line for row in self._store.of(common_dir) for line in self._settled(row)]
@@ -74,7 +171,7 @@ class Recovery:
 
         The pointer at `root` is not to be trusted, so it only counts for a known worktree that is nowhere else.
         """
-        with lock.held(lock.of_repository(self._state, common_dir)):
+        with locks.held(locks.of_repository(self._state, common_dir)):
             for row in self._store.of(common_dir):
                 if os.fspath(row.main.git_dir) == git_dir and row.state is State.MISSING and row.path != root:
                     self._step("repoint")
@@ -83,7 +180,7 @@ class Recovery:
         return []
 
     def _settled(self, row: Worktree) -> list[str]:
-        with lock.tried(lock.of_worktree(self._state, row.worktree_id)) as own:
+        with locks.tried(locks.of_worktree(self._state, row.worktree_id)) as own:
             if own is None:
                 return []  # somebody is at it
             if row.state is State.CREATING:
@@ -124,12 +221,12 @@ class Recovery:
     def _pruned(self, row: Worktree) -> list[str]:
         """A worktree that git has forgotten. That is the user's right, but the agent's commits are none of git's."""
         private = record.directory_of(self._state, row.worktree_id)
-        if pruned.can_be_restored(row) and (os.path.isdir(private) or pruned.holds_kept_work(row)):
+        if can_be_restored(row) and (os.path.isdir(private) or holds_kept_work(row)):
             self._step("restore")
             missing = row.with_state(State.READY if self._is_there(row) else State.MISSING)
-            pruned.restore(missing, self._state)
+            restore_pruned(missing, self._state)
             # Asked only now: what is unusual counts as work, and a git directory that is gone is unusual.
-            if self._removal.waiting(row) or pruned.holds_kept_work(row):
+            if self._removal.waiting(row) or holds_kept_work(row):
                 self._step("state")
                 self._store.save(missing)
                 return [f"git has forgotten {row.path}, which has work that is nowhere else: it is known again"]
@@ -164,7 +261,7 @@ class Recovery:
         """Whether somebody makes or removes it now. Looking at all others for that would keep everybody waiting."""
         if row.state not in (State.CREATING, State.REMOVING):
             return False
-        with lock.tried(lock.of_worktree(self._state, row.worktree_id)) as own:
+        with locks.tried(locks.of_worktree(self._state, row.worktree_id)) as own:
             return own is None
 
     def _is_well(self, row: Worktree) -> bool:

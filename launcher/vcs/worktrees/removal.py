@@ -2,26 +2,149 @@
 
 import errno
 import os
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from launcher.jail.remove import remove_tree
-from launcher.vcs import checkout
+from launcher.vcs import below, checkout, gitlinks, patience
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
+from launcher.vcs.harvest import transfer
+from launcher.vcs.held import Held
+from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.quarantine import lock as private_lock
 from launcher.vcs.quarantine import record, swap, writers
 from launcher.vcs.quarantine.inside import Inside
-from launcher.vcs.worktrees import backup, condition, earlier, files, lock, module_stores, processes, strangers
+from launcher.vcs.scratch import Scratch
+from launcher.vcs.worktrees import condition, earlier, files, kept, locks, module_stores, strangers
 from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.creation import IDENTITY, remove_staging
 from launcher.vcs.worktrees.models import Part, State, Worktree
-from launcher.vcs.worktrees.removed import Removed, kept_aside
-from launcher.vcs.worktrees.request import Say, Step, Unharvested
+from launcher.vcs.worktrees.request import Removed, Say, Step, Unharvested, kept_aside
 from launcher.vcs.worktrees.store import WorktreeRepository
 from launcher.vcs.worktrees.user_config import UserConfig
 from policy.errors import Refusal
 from policy.pasted import quoted
+
+# Keeping what would be lost: a commit of everything in the files, held by a ref of our own.
+
+
+PREFIX = "refs/paddock/backup"
+
+_AUTHOR = {"GIT_AUTHOR_NAME": "paddock", "GIT_AUTHOR_EMAIL": "paddock@localhost", **IDENTITY}
+
+
+def keep_work(worktree: Worktree) -> list[tuple[str, str]]:
+    """Makes a backup of each part, and returns (git directory, ref) of each.
+
+    A backup is a commit on top of HEAD that holds the files as they are: changed ones, new ones, and those of
+    repositories that somebody put inside; not what is ignored. Where nothing differs the ref holds HEAD itself. Git
+    directories that lie among the files are never read.
+
+    Refusals: of git; worktree-obstructed.
+    """
+    worktree = strangers.with_populated(worktree)
+    patience.check(worktree.path)
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    made: list[tuple[str, str]] = []
+    commits: dict[str, str] = {}
+    for part in reversed(worktree.parts):  # inner ones first: the outer backup names the inner
+        if not os.path.isdir(part.git_dir):
+            continue
+        place = os.fspath(part.path)
+        gone = os.path.realpath(place) != place or not os.path.isdir(place)
+        git = Git(os.fspath(part.git_dir))
+        with Held(f"backup of {worktree.worktree_id}, until a ref leads to it") as held:
+            commit = _head(git) if gone else _commit(JailedGit(git.git_dir, place), part, worktree, commits, held)
+            if commit is None:
+                continue
+            commits[part.name] = commit
+            ref = f"{PREFIX}/{worktree.worktree_id}/{stamp}-{os.urandom(2).hex()}"
+            words = ("update-ref", "-m", "paddock: backup", ref, commit, "0" * len(commit))
+            git.variant(hold=held.locks).run(*words, environment=IDENTITY)
+        made.append((git.common_dir, ref))
+    return made[::-1]
+
+
+def keep_heads(worktree: Worktree) -> list[tuple[str, str]]:
+    """Makes refs for the commits of detached HEADs that nothing else holds: of a worktree whose files are missing.
+
+    Returns (git directory, ref) of each.
+    """
+    made: list[tuple[str, str]] = []
+    for part in filter(lambda part: part.linked, worktree.parts):  # stores of their own are kept as a whole
+        oid = files.head(os.fspath(part.git_dir))
+        git = Git(os.fspath(part.common_dir))
+        if not oid or oid.startswith("ref: ") or not kept.is_loose(git, oid):
+            continue
+        ref = f"{PREFIX}/{worktree.worktree_id}/{oid[:12]}"
+        git.run("update-ref", "-m", "paddock: detached HEAD of a lost worktree", ref, oid, environment=IDENTITY)
+        made.append((git.common_dir, ref))
+    return made
+
+
+def _head(git: Git) -> str | None:
+    return git.ref("HEAD", ok=(0, 1, 128)) or None
+
+
+def _commit(git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, str], held: Held) -> str | None:
+    head = _head(git)
+    with Scratch() as scratch:
+        index, objects = scratch.path("index"), scratch.path("objects")
+        for directory in (index, objects):
+            os.mkdir(directory)
+        own = {"GIT_INDEX_FILE": f"{index}/index"}
+        git.repository.run("read-tree", head or "--empty", environment=own)
+        links: set[bytes] = set()
+        changed: list[bytes] = []
+        entries = condition.unwatched_index(git)
+        if head:
+            links = set(map(os.fsencode, gitlinks.of_tree(git, head)))
+            names = git.run("diff-index", "--name-only", "-z", "--ignore-submodules=all", "HEAD").out.split(b"\0")
+            changed = [
+                name for name in (*names, *condition.unwatched_changed(git, entries)) if name and name not in links
+            ]
+        for place in strangers.in_places_of_submodules(condition.unwatched_gitlinks(entries), part, worktree):
+            changed += _inside(part, os.fsencode(place))
+        others = git.run("ls-files", "--others", "--exclude-standard", "-z").out.split(b"\0")
+        for name in filter(None, others):
+            changed += _below(part, name, links) if name.endswith(b"/") else [name]
+        own["GIT_OBJECT_DIRECTORY"] = objects
+        if changed:
+            paths = b"".join(name + b"\0" for name in changed)
+            git.run("update-index", "--add", "--remove", "--replace", "-z", "--stdin", input=paths, environment=own)
+        for inner in worktree.submodules:
+            relative = os.path.relpath(inner.path, part.path)
+            if inner.name in commits and os.fsencode(relative) in links:
+                entry = f"160000 {commits[inner.name]}\t{relative}\0"
+                git.run("update-index", "-z", "--index-info", input=os.fsencode(entry), environment=own)
+        tree = git.run("write-tree", environment=own).out.decode("ascii").strip()
+        if head and tree == git.text("rev-parse", f"{head}^{{tree}}"):
+            return head
+        words = ["commit-tree", "-m", f"paddock: backup of {worktree.path}", *(["-p", head] if head else []), tree]
+        commit = git.run(*words, environment=_AUTHOR | own).out.decode("ascii").strip()
+        transfer.adopt(git, objects, commit, scratch.path("quarantine"), held)
+    return commit
+
+
+def _below(part: Part, name: bytes, links: set[bytes]) -> list[bytes]:
+    """The files of a repository inside the worktree, which git lists as one directory; its `.git` is left out."""
+    return [] if name.rstrip(b"/") in links else _inside(part, name.rstrip(b"/"))  # [] for a populated submodule
+
+
+def _inside(part: Part, name: bytes) -> list[bytes]:
+    """The files in a directory of a part, or what is there in place of one."""
+    root = os.fsencode(part.path)
+    with Inside(os.fspath(part.path)) as inside:
+        if not inside.is_directory(os.fsdecode(name)):
+            return [name]
+    found = below.files(os.fsdecode(root), _is_git, at=os.fsdecode(name))
+    return [name + b"/" + os.fsencode(path) for path, entry in found if not _is_git(entry.name)]
+
+
+def _is_git(name: str) -> bool:
+    return name.lower() == ".git"
 
 
 class Removal:
@@ -68,14 +191,14 @@ class Removal:
         Refusals: worktree-busy, worktree-in-use, session-running, worktree-locked, worktree-missing, worktree-dirty.
         """
         with ExitStack() as held:
-            own = held.enter_context(lock.tried(lock.of_worktree(self._state, worktree.worktree_id)))
+            own = held.enter_context(locks.tried(locks.of_worktree(self._state, worktree.worktree_id)))
             if own is None:
                 raise Refusal("worktree-busy", f"somebody is at work on {worktree.path}", hint="try again later")
             held.enter_context(_no_session(self._state, worktree))
             if not force and (live := writers.live(self._state, worktree.path)):
                 raise _writing(worktree.path, [each.name for each in live])
             common_dir = os.fspath(worktree.main.common_dir)
-            with lock.held(lock.of_repository(self._state, common_dir)):
+            with locks.held(locks.of_repository(self._state, common_dir)):
                 self._step("mend")
                 for line in module_stores.mend(common_dir):  # git could not delete branches of such a submodule
                     self._say(line)
@@ -87,11 +210,11 @@ class Removal:
             if len(now.at_stake()) > len(beside) and worktree.state is State.READY:
                 self._step("backup")
                 self._say("keeping uncommitted work")
-                backups = backup.keep(worktree)
+                backups = keep_work(worktree)
             elif now.at_stake():
                 self._step("backup")
-                backups = backup.keep_heads(worktree)
-            with lock.held(lock.of_repository(self._state, common_dir)):
+                backups = keep_heads(worktree)
+            with locks.held(locks.of_repository(self._state, common_dir)):
                 self._step("record")
                 leaving = worktree.with_state(State.REMOVING)
                 self._store.save(leaving)
@@ -189,7 +312,7 @@ class Removal:
             raise _unremovable(worktree, failures)
         self._step("forget")
         self._store.forget(worktree.worktree_id)
-        lock.forget(lock.of_worktree(self._state, worktree.worktree_id))
+        locks.forget(locks.of_worktree(self._state, worktree.worktree_id))
 
     def _unpin(self, part: Part, worktree: Worktree) -> None:
         """Private git directories pin what they borrow (`vcs.quarantine`)."""
@@ -353,8 +476,8 @@ def _check(now: Condition, worktree: Worktree) -> None:
                       hint=f"git worktree unlock {quoted(now.path)}\nor --force")  # fmt: skip
     if now.in_use:
         raise Refusal("worktree-in-use", f"processes are at work in {now.path}",
-                      context=", ".join(processes.named(now.in_use[:20])),
-                      hint="cd elsewhere, then once more" if processes.are_callers(now.in_use)
+                      context=", ".join(condition.named_processes(now.in_use[:20])),
+                      hint="cd elsewhere, then once more" if condition.are_callers(now.in_use)
                       else "end them (or cd elsewhere)\nor --force")  # fmt: skip
     stake = now.at_stake()
     if worktree.state is State.MISSING:

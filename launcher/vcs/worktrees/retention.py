@@ -18,11 +18,11 @@ from launcher.jail.remove import remove_tree
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import ending
+from launcher.vcs.harvest import tips
 from launcher.vcs.journal import UNFINISHED, Journal, Run
 from launcher.vcs.quarantine import lock
 from launcher.vcs.quarantine import record as records
-from launcher.vcs.quarantine.reached import unreached
+from launcher.vcs.quarantine.contents import unreached
 from launcher.vcs.worktrees import files, naming
 from launcher.vcs.worktrees.store import FILE, WorktreeRepository
 from policy.errors import Refusal
@@ -345,7 +345,7 @@ def _is_abandoned(directory: str, known: records.Record) -> bool:
         known.kind == "linked" and os.path.isdir(f"{own.common_dir}/objects") and not os.path.lexists(own.git_dir)
     )
     try:
-        return forgotten and not os.path.lexists(known.worktree) and not ending.due(directory)
+        return forgotten and not os.path.lexists(known.worktree) and not tips.harvest_due(directory)
     except Refusal:
         return False
 

@@ -13,14 +13,13 @@ from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from launcher.vcs.quarantine import lock as private_lock
 from launcher.vcs.quarantine import record, swap
-from launcher.vcs.worktrees import condition, earlier, files, lock, naming, proposal
+from launcher.vcs.worktrees import condition, earlier, files, locks, naming, proposal
 from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.creation import Creation
 from launcher.vcs.worktrees.models import Part, State, Worktree
 from launcher.vcs.worktrees.recovery import Recovery
 from launcher.vcs.worktrees.removal import Removal
-from launcher.vcs.worktrees.removed import Removed, kept_aside
-from launcher.vcs.worktrees.request import Options, Say, Step, Unharvested, quiet
+from launcher.vcs.worktrees.request import Options, Removed, Say, Step, Unharvested, kept_aside, quiet
 from launcher.vcs.worktrees.store import WorktreeRepository
 from launcher.vcs.worktrees.user_config import UserConfig
 from policy.errors import Refusal
@@ -73,7 +72,7 @@ class WorktreeService:
     def add(self, parent: str | Path, ticket: str, options: Options | None = None) -> Worktree:
         """Makes a worktree for a ticket, beside the worktree that holds `parent` unless told where.
 
-        Refusals: see `proposal.propose`, `copying`, `GitFailed`; what was begun is undone.
+        Refusals: see `proposal.propose`, `creation`, `GitFailed`; what was begun is undone.
         """
         found = self._found(parent)
         self.settle(found.common_dir)
@@ -139,7 +138,7 @@ class WorktreeService:
                 hint="paddock worktree add TICKET makes one beside it",
             )
         self.settle(found.common_dir)
-        with lock.held(lock.of_repository(self._state, found.common_dir)):
+        with locks.held(locks.of_repository(self._state, found.common_dir)):
             if self.store.at(found.root) is not None:
                 raise Refusal("worktree-exists", f"Paddock knows {found.root} already", hint="paddock worktree list")
             worktree_id = naming.worktree_id(found.root)

@@ -6,9 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from launcher.workflow.contexts.repository import Updater
-from launcher.workflow.contexts.request_context import ContextState, RequestContext
-from launcher.workflow.keys import ArtifactKey
+from launcher.workflow.contexts.request_context import ContextState, RequestContext, Updater
+from launcher.workflow.values import ArtifactKey
 from policy.errors import Refusal
 from policy.worktree import WorktreeSandboxContext
 

@@ -1,17 +1,15 @@
 """What is known about one session: its requests, its worktree, its tools (contracts section 2, data-model.md)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Protocol, Self
 
 from pydantic import AfterValidator, AwareDatetime, Field, PlainSerializer, model_validator
 
 from launcher.vcs.merge.models import MergeAggregation
-from launcher.workflow.agent_types import AgentType
-from launcher.workflow.keys import ArtifactKey
 from launcher.workflow.requests.catalog import AnyRequest
-from launcher.workflow.values import NO_LABELS, Frozen, Metadata, ReadOnly
+from launcher.workflow.values import NO_LABELS, AgentType, ArtifactKey, Frozen, Metadata, ReadOnly
 from policy.worktree import Name, WorktreeSandboxContext
 
 
@@ -141,3 +139,45 @@ class RequestContext(Frozen):
 
 def _as_data(entry: MergeAggregation | str) -> object:
     return entry.model_dump(mode="json") if isinstance(entry, MergeAggregation) else entry
+
+
+# Where request contexts are kept, as the rest of the workflow sees it (contracts section 2).
+
+
+Updater = Callable[[RequestContext], RequestContext]
+
+
+class RequestContextRepository(Protocol):
+    """Contexts by session. Safe to share between threads.
+
+    Sessions are named by key or by the key's text. A text that is no key names nothing: it comes from a header.
+    """
+
+    def get_or_create(self, key: ArtifactKey) -> RequestContext:
+        """The session's context, an empty one when it had none (an expired one begins anew)."""
+        ...
+
+    def get(self, key: ArtifactKey | str) -> RequestContext | None:
+        """The session's context; None when it is unknown or expired. Counts as use, but not as consumption."""
+        ...
+
+    def update(self, key: ArtifactKey, updater: Updater) -> RequestContext:
+        """Replaces the context by what `updater` makes of it, atomically, and returns the new one.
+
+        Args:
+            key: the session; made when it is unknown.
+            updater: a function without side effects; it may be called more than once. It may not change the key.
+        """
+        ...
+
+    def clear(self, key: ArtifactKey | str) -> RequestContext | None:
+        """The session is complete: its context expires. Returns its last form, or None when there was none."""
+        ...
+
+    def get_worktree_context(self, session_id: ArtifactKey | str) -> WorktreeSandboxContext | None:
+        """The boundaries of a session for a tool or bridge that is about to act; marks the context consumed."""
+        ...
+
+    def state(self, key: ArtifactKey | str) -> ContextState | None:
+        """Where in its life the session's context is; None when it was never seen, or forgotten since."""
+        ...

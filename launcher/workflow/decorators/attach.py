@@ -4,11 +4,10 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
-from launcher.workflow.contexts.repository import RequestContextRepository
-from launcher.workflow.decorators.protocol import DecoratorContext, Request
-from launcher.workflow.graph.nodes import Node
-from launcher.workflow.graph.repository import GraphRepository, find_node
-from launcher.workflow.requests.base import AgentRequest, DispatchRequest, OwnWorktreeRequest
+from launcher.workflow.contexts.request_context import RequestContextRepository
+from launcher.workflow.decorators.chain import DecoratorContext, Request
+from launcher.workflow.graph.repository import GraphRepository, Node, find_node
+from launcher.workflow.requests.catalog import AgentRequest, DispatchRequest, OwnWorktreeRequest
 from launcher.workflow.worktrees import WorktreeService, granted_part, trusted
 from policy.errors import Refusal
 from policy.worktree import WorktreeSandboxContext

@@ -1,21 +1,70 @@
 """Running decorators one after another."""
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from launcher.workflow.contexts.request_context import OperationContext
-from launcher.workflow.decorators.protocol import (
-    DecoratorContext,
-    Ordered,
-    Request,
-    RequestDecorator,
-    Result,
-    ResultDecorator,
-    Results,
-    ResultsRequestDecorator,
-)
-from launcher.workflow.requests.base import AgentRequest, Message
+from launcher.workflow.requests.catalog import AgentRequest, AgentResult, AnyRequest, Message, ResultsRequest
+from launcher.workflow.values import Frozen
 from policy.errors import Refusal
+
+# What a decorator is, and what it is told (contracts sections 1, 9 and 10).
+
+
+Request = TypeVar("Request", bound=AgentRequest)
+Result = TypeVar("Result", bound=AgentResult)
+Results = TypeVar("Results", bound=ResultsRequest)
+
+
+class DecoratorContext(Frozen):
+    """Where in the workflow a message is.
+
+    Attributes:
+        last_request: the request that led to this message; its worktree is the parent's.
+        operation: the step that it belongs to.
+    """
+
+    last_request: AnyRequest | None = None
+    operation: OperationContext = OperationContext()
+
+
+class Ordered(Protocol):
+    """Anything with a place in a chain."""
+
+    @property
+    def name(self) -> str:
+        """What error messages call it."""
+        ...
+
+    @property
+    def order(self) -> int:
+        """Its place: lower numbers come first; among equals, the order in which they were given."""
+        ...
+
+
+class RequestDecorator(Ordered, Protocol):
+    """Enriches requests of every type, or returns them as they are."""
+
+    def decorate(self, request: Request, context: DecoratorContext) -> Request:
+        """`request`, enriched."""
+        ...
+
+
+class ResultDecorator(Ordered, Protocol):
+    """Enriches the result of a dispatched agent, or returns it as it is."""
+
+    def decorate(self, result: Result, context: DecoratorContext) -> Result:
+        """`result`, enriched."""
+        ...
+
+
+class ResultsRequestDecorator(Ordered, Protocol):
+    """Enriches the results of a whole dispatch, or returns them as they are."""
+
+    def decorate(self, results: Results, context: DecoratorContext) -> Results:
+        """`results`, enriched."""
+        ...
+
 
 _Ordered = TypeVar("_Ordered", bound=Ordered)
 

@@ -2,15 +2,103 @@
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 
-from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation
-from launcher.vcs.merge.protocol import MergeService
-from launcher.workflow.decorators.protocol import DecoratorContext, Results
-from launcher.workflow.decorators.result_worktrees import ResultWorktrees
-from launcher.workflow.decorators.shared_worktree import first_in_each_worktree, spread
-from launcher.workflow.requests.base import AgentResult
+from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation, MergeDescriptor, MergeDirection, MergeService
+from launcher.workflow.contexts.request_context import RequestContextRepository
+from launcher.workflow.decorators.chain import DecoratorContext, Result, Results
+from launcher.workflow.requests.catalog import AgentRequest, AgentResult
+from launcher.workflow.worktrees import WorktreeService, trusted
 from policy.errors import Refusal
 from policy.worktree import WorktreeSandboxContext
+
+# Agents that share a worktree are merged once, and each is told.
+
+
+_NOTHING_NEW = MergeDescriptor(merge_direction=MergeDirection.CHILD_TO_TRUNK, successful=True)
+
+
+def first_in_each_worktree(statuses: Sequence[AgentMergeStatus]) -> list[AgentMergeStatus]:
+    """`statuses` without those whose worktree an earlier one has; all that have none stay."""
+    seen: set[str] = set()
+    chosen: list[AgentMergeStatus] = []
+    for status in statuses:
+        place = status.worktree_context
+        if place is None or place.worktree_id not in seen:
+            chosen.append(status)
+        if place is not None:
+            seen.add(place.worktree_id)
+    return chosen
+
+
+def spread_results(asked: MergeAggregation, everybody: Sequence[AgentMergeStatus]) -> MergeAggregation:
+    """What merging the first in each worktree means for all, in the order of `everybody`.
+
+    A later agent of a worktree that was merged has brought nothing new. Behind a conflict everybody is pending: its
+    worktree may have been merged with an earlier agent, but nobody has looked for what came after.
+    """
+    tried = {status.agent_result_id: status for status in asked.merged}
+    merged: list[AgentMergeStatus] = []
+    pending: list[AgentMergeStatus] = []
+    conflicted: AgentMergeStatus | None = None
+    for status in everybody:
+        if conflicted is not None:
+            pending.append(status)
+        elif asked.conflicted is not None and asked.conflicted.agent_result_id == status.agent_result_id:
+            conflicted = asked.conflicted
+        else:
+            alone = status.model_copy(update={"merge_descriptor": _NOTHING_NEW})
+            merged.append(tried.get(status.agent_result_id, alone))
+    return MergeAggregation(merged=tuple(merged), pending=tuple(pending), conflicted=conflicted)
+
+
+# Whose work a result is: the agent's worktree, and the trunk that it was made from.
+
+
+class ResultWorktrees:
+    """Finds worktrees for both merge phases.
+
+    Args:
+        contexts: what was written down about each agent's session; believed before what a result claims.
+        worktrees: confirms claims, and knows parents.
+    """
+
+    def __init__(self, contexts: RequestContextRepository, worktrees: WorktreeService) -> None:
+        """See the class."""
+        self._contexts = contexts
+        self._worktrees = worktrees
+
+    def of_result(self, result: AgentResult) -> WorktreeSandboxContext | None:
+        """Where the agent that brought `result` has worked; None when it has no worktree."""
+        stored = self._contexts.get(result.context_id)
+        if stored is not None and stored.worktree_context is not None:
+            return stored.worktree_context
+        return trusted(self._worktrees, result.worktree_context)
+
+    def trunk_of(
+        self, result: AgentResult, child: WorktreeSandboxContext, last: AgentRequest | None
+    ) -> WorktreeSandboxContext | None:
+        """The trunk for phase 1: of the dispatch `last`, or of the one before when `last` is the agent's own request.
+
+        None when nothing is known of a trunk, or when it no longer exists.
+        """
+        if last is not None and last.context_id != result.context_id:
+            return last.worktree_context
+        stored = self._contexts.get(result.context_id)
+        before = None if stored is None else stored.previous_request
+        if before is not None and before.context_id != result.context_id:
+            return before.worktree_context
+        return None if child.parent_worktree_id is None else self._worktrees.worktree_context(child.parent_worktree_id)
+
+    def trunk_of_dispatch(self, dispatch: AgentRequest, last: AgentRequest | None) -> WorktreeSandboxContext | None:
+        """The trunk for phase 2: of the dispatch that was answered, else as written down, else as confirmed."""
+        if last is not None and last.worktree_context is not None:
+            return last.worktree_context
+        stored = self._contexts.get(dispatch.context_id)
+        if stored is not None and stored.worktree_context is not None:
+            return stored.worktree_context
+        return trusted(self._worktrees, dispatch.worktree_context)
+
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +147,7 @@ class WorktreeMergeResultsDecorator:
         given, accounted = [status.agent_result_id for status in asked], _in_order(aggregation)
         if accounted != given:
             raise RuntimeError(f"the merge service was given {given} and accounted for {accounted}")
-        return results.with_worktree_context(trunk).with_merge_aggregation(spread(aggregation, statuses))
+        return results.with_worktree_context(trunk).with_merge_aggregation(spread_results(aggregation, statuses))
 
     def _pending(self, result: AgentResult, trunk: WorktreeSandboxContext) -> AgentMergeStatus:
         worktree = self._places.of_result(result)
@@ -76,3 +164,49 @@ def _in_order(aggregation: MergeAggregation) -> list[str]:
     """All agents of an aggregation as they were tried: merged ones, the conflicted one, those left."""
     tried = [*aggregation.merged, *([aggregation.conflicted] if aggregation.conflicted else []), *aggregation.pending]
     return [status.agent_result_id for status in tried]
+
+
+# Phase 1: the trunk's work is brought to an agent's worktree when its result comes (contracts section 9).
+
+
+MERGE_RESULT_ORDER = 1000
+
+
+class WorktreeMergeResultDecorator:
+    """Puts the outcome of trunk -> child on the result (MF-009 to MF-013).
+
+    Args:
+        merges: carries it out.
+        places: finds the two worktrees.
+    """
+
+    name = "worktree-merge-result"
+    order = MERGE_RESULT_ORDER
+
+    def __init__(self, merges: MergeService, places: ResultWorktrees) -> None:
+        """See the class."""
+        self._merges = merges
+        self._places = places
+
+    def decorate(self, result: Result, context: DecoratorContext) -> Result:
+        """`result` with a descriptor; as it is when the agent has no worktree (EC-MF-006)."""
+        child = self._places.of_result(result)
+        if child is None:
+            log.debug("%s has no worktree, so there is nothing to merge", result.artifact_key)
+            return result
+        trunk = self._places.trunk_of(result, child, context.last_request)
+        if trunk is not None:
+            if trunk.worktree_id == child.worktree_id:  # it works in the trunk itself
+                descriptor = MergeDescriptor(merge_direction=MergeDirection.TRUNK_TO_CHILD, successful=True)
+            else:
+                descriptor = self._merges.merge_trunk_to_child(trunk, child)
+        elif child.parent_worktree_id is not None:
+            descriptor = MergeDescriptor(  # EC-MF-004
+                merge_direction=MergeDirection.TRUNK_TO_CHILD,
+                successful=False,
+                error_message=f"the parent worktree {child.parent_worktree_id} no longer exists",
+            )
+        else:
+            log.debug("%s was sent by nobody who has a worktree", result.artifact_key)
+            return result
+        return result.with_worktree_context(child).with_merge_descriptor(descriptor)

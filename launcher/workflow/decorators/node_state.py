@@ -2,10 +2,9 @@
 
 import logging
 
-from launcher.workflow.decorators.protocol import DecoratorContext, Request, Result, Results
-from launcher.workflow.graph.nodes import NodeStatus
-from launcher.workflow.graph.repository import GraphRepository
-from launcher.workflow.requests.review import MergerInterruptRequest, MergerRequest
+from launcher.workflow.decorators.chain import DecoratorContext, Request, Result, Results
+from launcher.workflow.graph.repository import GraphRepository, NodeStatus
+from launcher.workflow.requests.catalog import MergerInterruptRequest, MergerRequest
 
 log = logging.getLogger(__name__)
 

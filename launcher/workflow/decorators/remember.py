@@ -2,12 +2,15 @@
 
 from typing import Protocol
 
-from launcher.workflow.contexts.repository import RequestContextRepository
-from launcher.workflow.contexts.request_context import ContextState, RequestContext, ToolContext
-from launcher.workflow.decorators.protocol import DecoratorContext, Request, Result
+from launcher.workflow.contexts.request_context import (
+    ContextState,
+    RequestContext,
+    RequestContextRepository,
+    ToolContext,
+)
+from launcher.workflow.decorators.chain import DecoratorContext, Request, Result
 from launcher.workflow.graph.repository import GraphRepository, find_orchestrator
-from launcher.workflow.requests.base import AgentRequest
-from launcher.workflow.requests.ticket import TicketAgentRequest
+from launcher.workflow.requests.catalog import AgentRequest, TicketAgentRequest
 
 ORDER = -6000
 

@@ -2,15 +2,19 @@
 
 import logging
 
-from launcher.workflow.contexts.repository import RequestContextRepository
-from launcher.workflow.decorators.protocol import DecoratorContext, Request
+from launcher.workflow.contexts.request_context import RequestContextRepository
+from launcher.workflow.decorators.chain import DecoratorContext, Request
 from launcher.workflow.graph.repository import GraphRepository
-from launcher.workflow.keys import ArtifactKey
-from launcher.workflow.requests.base import AgentRequest, DispatchRequest, OwnWorktreeRequest, ResultsRequest
-from launcher.workflow.requests.orchestration import OrchestratorRequest
-from launcher.workflow.requests.review import WorkOfAnAgentRequest
-from launcher.workflow.resolution import worktree_of_key
-from launcher.workflow.worktrees import WorktreeService, trusted
+from launcher.workflow.requests.catalog import (
+    AgentRequest,
+    DispatchRequest,
+    OrchestratorRequest,
+    OwnWorktreeRequest,
+    ResultsRequest,
+    WorkOfAnAgentRequest,
+)
+from launcher.workflow.values import ArtifactKey
+from launcher.workflow.worktrees import WorktreeService, trusted, worktree_of_key
 from policy.worktree import WorktreeSandboxContext
 
 log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 import logging
 from typing import Protocol
 
-from launcher.service.frames import END, ERRORS, HELLO, INPUT, MOST_FRAME, OUTPUT
+from launcher.service.packets import END, ERRORS, HELLO, INPUT, MOST_FRAME, OUTPUT
 from launcher.service.shim.acp import hub
 from launcher.service.shim.clients import Client, Host
 from launcher.service.shim.streams import STDOUT, Piece, Streams

@@ -10,11 +10,81 @@ close to the agent (`launcher.bridges.acp`), on every line that passes here.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from launcher.bridges.acp import rpc, strict
-from launcher.service.shim.acp.history import History
+from launcher.bridges.acp import rpc
+
+# What has happened in one session of the protocol, so that an editor that comes back can be shown it again.
+#
+# The protocol's own way to show it is `session/load`: the agent streams the conversation as `session/update`
+# notifications, then answers (https://agentclientprotocol.com/protocol/session-setup). An agent that is alive need
+# not be asked for what it has said: it was heard.
+
+
+MOST_BYTES = 8 << 20
+"""Of one session's notifications; the oldest are forgotten first."""
+
+
+class History:
+    """One session.
+
+    Attributes:
+        opened: the result of the request that began it, with its modes and models as they are now; None before.
+        missing: notifications that were forgotten.
+        turns: requests of `session/prompt` that are being worked on.
+    """
+
+    def __init__(self, opened: dict[str, Any] | None = None, most: int = MOST_BYTES) -> None:
+        """Empty."""
+        self.opened = opened
+        self.missing = 0
+        self.turns = 0
+        self._most = most
+        self._lines: deque[bytes] = deque()
+        self._bytes = 0
+
+    def add(self, line: bytes) -> None:
+        """Takes a notification, as a line."""
+        self._lines.append(line)
+        self._bytes += len(line)
+        while self._bytes > self._most and len(self._lines) > 1:
+            self._bytes -= len(self._lines.popleft())
+            self.missing += 1
+
+    @property
+    def lines(self) -> tuple[bytes, ...]:
+        """The notifications that are kept, in order."""
+        return tuple(self._lines)
+
+    def loaded(self) -> dict[str, Any]:
+        """The result of a `session/load` that is answered from here."""
+        result = {name: value for name, value in (self.opened or {}).items() if name != "sessionId"}
+        meta = result.get("_meta")
+        own = {"missing": self.missing, "running": self.turns > 0}
+        return {**result, "_meta": {**(meta if isinstance(meta, dict) else {}), "paddock": own}}
+
+    def changed(self, method: str, params: dict[str, Any], result: object) -> None:
+        """A client's request has changed the session: `opened` follows, as agents need not announce it.
+
+        Args:
+            method: of the request that was answered well.
+            params: its.
+            result: its.
+        """
+        if self.opened is None:
+            return
+        for wanted, group, current, name in (
+            ("session/set_mode", "modes", "currentModeId", "modeId"),
+            ("session/set_model", "models", "currentModelId", "modelId"),
+        ):
+            known = self.opened.get(group)
+            if method == wanted and isinstance(known, dict):
+                self.opened = {**self.opened, group: {**known, current: params.get(name)}}
+        if method == "session/set_config_option" and isinstance(result, dict) and "configOptions" in result:
+            self.opened = {**self.opened, "configOptions": result["configOptions"]}
+
 
 log = logging.getLogger("paddock.service.acp")
 
@@ -125,8 +195,8 @@ class Hub:
     def from_client(self, client: Client, line: bytes) -> None:
         """Takes a line of a client's."""
         try:
-            message = strict.parse(line)
-        except strict.Ambiguous as error:
+            message = rpc.parse(line)
+        except rpc.Ambiguous as error:
             client.send(rpc.error(None, rpc.PARSE_ERROR, f"paddock cannot read this: {error}"))
             return
         if not isinstance(message, dict):
@@ -137,7 +207,7 @@ class Hub:
             self._answered(client, number, message)
         elif "id" not in message:
             if self._may_write(client):
-                self._to_agent(strict.encode(message))
+                self._to_agent(rpc.encode(message))
         elif number is None:
             client.send(rpc.error(None, rpc.INVALID_REQUEST, "the id is no string and no integer below 2**53"))
         else:
@@ -199,7 +269,7 @@ class Hub:
             self._loading[session] = client
         self._numbers += 1
         self._sent[self._numbers] = _Sent(client, number, method, params)
-        if not self._to_agent(strict.encode({**message, "id": self._numbers})):
+        if not self._to_agent(rpc.encode({**message, "id": self._numbers})):
             self._failed(self._numbers)
             return
         if method == "session/prompt" and isinstance(session, str) and session in self._sessions:
@@ -217,7 +287,7 @@ class Hub:
         """What the user says: agents do not repeat it, and the others are to see it too."""
         for block in prompt if isinstance(prompt, list) else []:
             update = {"sessionUpdate": "user_message_chunk", "content": block}
-            line = strict.encode({"jsonrpc": "2.0", "method": "session/update",
+            line = rpc.encode({"jsonrpc": "2.0", "method": "session/update",
                                   "params": {"sessionId": session, "update": update}})  # fmt: skip
             self._sessions[session].add(line)
             for other, view in self._views.items():
@@ -230,15 +300,15 @@ class Hub:
             log.info("an answer to nothing that was asked was dropped")
             return
         del self._asked[number]
-        self._to_agent(strict.encode(message))
+        self._to_agent(rpc.encode(message))
 
     # The agent
 
     def from_agent(self, line: bytes) -> None:
         """Takes a line of the agent's."""
         try:
-            message = strict.parse(line)
-        except strict.Ambiguous as error:
+            message = rpc.parse(line)
+        except rpc.Ambiguous as error:
             log.warning("a line of the agent's was dropped: %s", error)
             return
         if not isinstance(message, dict):
@@ -250,7 +320,7 @@ class Hub:
         if isinstance(method, str) and "id" in message:
             self._asks(method, number, params, message)
         elif isinstance(method, str):
-            self._tells(method, params, strict.encode(message))
+            self._tells(method, params, rpc.encode(message))
         elif isinstance(number, int) and number in self._sent:
             self._answers(self._sent.pop(number), message)
         else:
@@ -287,7 +357,7 @@ class Hub:
         if number is None or number in self._asked:
             log.warning("a request of the agent's was dropped: it has no usable id")
             return
-        session, line = params.get("sessionId"), strict.encode(message)
+        session, line = params.get("sessionId"), rpc.encode(message)
         waiting = sum(len(asked.line) for asked in self._asked.values())
         if len(self._asked) >= _MOST_ASKED or waiting + len(line) > _MOST_ASKED_BYTES:
             self._to_agent(rpc.error(number, rpc.INTERNAL_ERROR, f"{method}: too much waits for an answer already"))
@@ -334,7 +404,7 @@ class Hub:
             return
         if well and sent.method in (*_OPENING, *_LOADING) and isinstance(session, str):
             self._views[sent.client].sessions.add(session)
-        sent.client.send(strict.encode({**message, "id": sent.number}))
+        sent.client.send(rpc.encode({**message, "id": sent.number}))
         self._deliver()
 
     def _has_changed(self, sent: _Sent, session: str, *, well: bool, result: object) -> None:
@@ -352,7 +422,7 @@ class Hub:
         if result is None:
             self._greeted = False
             for client, number in waiting:
-                client.send(strict.encode({**message, "id": number}))
+                client.send(rpc.encode({**message, "id": number}))
             return message
         capabilities = result.get("agentCapabilities")
         capabilities = capabilities if isinstance(capabilities, dict) else {}
