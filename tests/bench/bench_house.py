@@ -1,0 +1,133 @@
+"""What there is to be read: `python -m tests.bench.bench_house [--json]` in the repository.
+
+Of launcher and policy: files and lines; the share of docstrings and comments; shards (modules of less than 120 lines
+with one importer, in their own package); names of modules that occur several times; circles of imports, those inside
+functions included and those for types alone left out.
+"""
+
+import ast
+import io
+import json
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("launcher", "policy")
+SHORT = 120
+
+
+class Module(NamedTuple):
+    """A module: its file, its lines, how many of them are docstrings and comments, and whom it imports."""
+
+    path: Path
+    lines: int
+    prose: tuple[int, int]
+    imports: frozenset[str]
+
+
+def modules(root: Path = ROOT) -> dict[str, Module]:
+    """All modules by their dotted names; packages too, where they hold more than their docstring."""
+    files = {
+        _name(path.relative_to(root)): path for folder in FOLDERS for path in sorted((root / folder).rglob("*.py"))
+    }
+    found = {}
+    for name, path in files.items():
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        imports = frozenset(one for one in _imported(tree.body, files) if one != name)
+        found[name] = Module(path, len(text.splitlines()), (_docstrings(tree), _comments(text)), imports)
+    return found
+
+
+def _name(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+def _imported(nodes: Iterable[ast.AST], known: dict[str, Path]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            yield from _imported(node.orelse, known)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                if inner in known or node.module in known:
+                    yield inner if inner in known else node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        else:
+            yield from _imported(ast.iter_child_nodes(node), known)
+
+
+def _docstrings(tree: ast.Module) -> int:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, kinds)]
+    first = [body[0] for body in bodies if body and isinstance(body[0], ast.Expr)]
+    return sum(
+        (node.end_lineno or node.lineno) - node.lineno + 1
+        for node in first
+        if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    )
+
+
+def _comments(text: str) -> int:
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return sum(token.type == tokenize.COMMENT and token.line.lstrip().startswith("#") for token in tokens)
+
+
+def circles(graph: dict[str, frozenset[str]]) -> list[list[str]]:
+    """Groups of modules that import each other in a circle."""
+    reached: dict[str, set[str]] = {}
+    for name in graph:
+        seen: set[str] = set()
+        pending = list(graph[name])
+        while pending:
+            other = pending.pop()
+            if other not in seen:
+                seen.add(other)
+                pending += graph[other]
+        reached[name] = seen
+    groups = {tuple(sorted(other for other in reached[name] if name in reached[other])) for name in graph}
+    return [list(group) for group in sorted(groups) if len(group) > 1]
+
+
+def figures(found: dict[str, Module]) -> dict[str, object]:
+    """What there is to be read, by the names of the figures."""
+    users = Counter(other for module in found.values() for other in module.imports)
+    only = {other: name for name, module in found.items() for other in module.imports if users[other] == 1}
+    shards = [
+        name
+        for name, module in found.items()
+        if module.path.name != "__init__.py"
+        and module.lines < SHORT
+        and only.get(name, "").rpartition(".")[0] == name.rpartition(".")[0]
+    ]
+    names = Counter(module.path.stem for module in found.values() if module.path.name != "__init__.py")
+    lines = sum(module.lines for module in found.values())
+    docstrings, comments = (sum(module.prose[at] for module in found.values()) for at in (0, 1))
+    return {
+        "files": len(found),
+        "lines": lines,
+        "docstrings": round(100 * docstrings / lines, 1),
+        "comments": round(100 * comments / lines, 1),
+        "shards": sorted(shards),
+        "several": sorted(name for name, count in names.items() if count > 1),
+        "circles": circles({name: module.imports for name, module in found.items()}),
+    }
+
+
+def main() -> None:
+    """Prints the figures."""
+    found = figures(modules())
+    if "--json" in sys.argv[1:]:
+        print(json.dumps(found, indent=1))
+        return
+    for name, value in found.items():
+        print(f"{name:12} {len(value) if isinstance(value, list) else value}")
+
+
+if __name__ == "__main__":
+    main()
