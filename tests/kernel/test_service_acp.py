@@ -181,7 +181,7 @@ def test_agent_and_editor_live_through_a_killed_service(service: Served) -> None
         second.send(id=asked["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
         number = second.prompt("who")
         second.until(id=number)
-        assert second.texts()[-1] == who, "it is the same process"
+        assert second.texts().count(who) == 2, "it is the same process"  # before or after the answer to the question
     assert len(live(service)) == 1
 
 
