@@ -16,8 +16,11 @@ from launcher.session import inputs, nested, places
 from launcher.session.nested import BARE, BORROWING
 from policy import promises
 from policy.errors import Refusal
-from policy.handoff import PROTECT, Patterns
 from policy.plan import Plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from policy.handoff import Patterns
 
 # Since when nobody has searched a worktree for what sessions made deep inside it (`made_since`): a note for the next.
 #
@@ -313,7 +316,7 @@ _MOST_BELOW = 10_000
 
 
 def made_since(
-    root: str, known: frozenset[str], since: int, patterns: Patterns, compared: frozenset[str]
+    root: str, known: frozenset[str], since: int, patterns: "Patterns", compared: frozenset[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Paths, relative to `root`, of what is newer than `since`.
 
@@ -329,6 +332,8 @@ def made_since(
         repository is named by its directory, and so is a directory that cannot be looked into since then. The last one
         is "..." when the tree is too large. Then the paths of all repositories that nobody knows, old ones too.
     """
+    from policy.handoff import PROTECT
+
     repositories: list[str] = []
     files: list[str] = []
     unknown: list[str] = []
