@@ -150,20 +150,6 @@ class Egress:
         for fd in (*inherited, *published):
             os.close(fd)
 
-    def inside(self) -> "tuple[tuple[tuple[bytes, int], ...], int]":
-        """What `hand_out` needs beside `handed_over`, for a process that has no copy of this one: see `of_inside`."""
-        return tuple((address.packed, address.port) for address in self._listening), self._pool
-
-    @classmethod
-    def of_inside(cls, data: "tuple[tuple[tuple[bytes, int], ...], int]", channel: int) -> "Egress":
-        """The same session's proxy, in the jail: good for `hand_out` only."""
-        found = cls.__new__(cls)
-        found._listening = tuple(Address(packed, port) for packed, port in data[0])
-        found._pool = data[1]
-        found._channel = channel
-        found.addresses = ()
-        return found
-
     def hand_out(self) -> None:
         """In the jail's first process, inside its network namespace: makes the sockets and passes them out.
 

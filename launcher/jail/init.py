@@ -151,22 +151,18 @@ def run_init(
     Init(status_fd, launcher_pidfd, agent, end_all=end_all, further=further, seen_as=own if end is None else 0).run()
 
 
-def run_agent(
-    status_fd: int, parent: int, start: "Callable[[], NoReturn]", before: "Callable[[], None]" = lambda: None
-) -> "NoReturn":
+def run_agent(status_fd: int, parent: int, start: "Callable[[], NoReturn]") -> "NoReturn":
     """The life of the command's process, from the fork to the exec; see `run_init`.
 
     Args:
         status_fd: as there.
         parent: process id of the init, as this process sees it.
         start: as there.
-        before: called first, tied to the parent and with the signals still blocked.
     """
     # Nothing may escape from here: this is a copy of the launcher, with all that it has on its stack.
     code = EXIT_REFUSED
     try:
         processes.tie_to_parent(parent)
-        before()
         if callable(_signal.getsignal(_signal.SIGINT)):  # else the caller ignores it, and so shall the command
             _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
         for signal in (_signal.SIGPIPE, _signal.SIGXFSZ):  # ignored by the interpreter, whatever the caller had

@@ -61,12 +61,10 @@ class Counters:
         self.harvests: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
         self.spawn = Histogram()
-        self.ahead = 0
 
-    def spawned(self, seconds: float, *, ahead: bool) -> None:
+    def spawned(self, seconds: float) -> None:
         """One command was executed."""
         self.spawn.add(seconds)
-        self.ahead += ahead
 
     def count(self, outcome: Outcome) -> None:
         """One attempt has ended."""

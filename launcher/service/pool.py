@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import marshal
 import os
 import select
 import signal
@@ -18,8 +17,6 @@ from typing import Any
 from launcher.service import packets, peers, rooms
 from launcher.service.groups import Groups
 from launcher.service.shim.process import SOCKET
-from launcher.session import early
-from launcher.session.early import Recipe
 from policy.errors import Refusal
 
 log = logging.getLogger("paddock.service")
@@ -207,7 +204,6 @@ class Pool:
         self._groups = groups
         self._trouble = trouble
         self._ready: deque[Shim] = deque()
-        self._recipe: Recipe | None = None
         self._filling: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -228,20 +224,8 @@ class Pool:
                 self._trouble(error.strerror or str(error))
                 return
             self._trouble("")
-            if self._recipe is not None:
-                self._prepare(one)
             self._ready.append(one)
             await asyncio.sleep(0)
-
-    def learn(self, recipe: Recipe) -> None:
-        """Has launchers make, from now on, jails ahead that serve a session like this one, too."""
-        known, self._recipe = self._recipe, early.common(self._recipe, recipe)
-        if self._recipe != known:
-            for one in self._ready:
-                self._prepare(one)
-
-    def _prepare(self, one: Shim) -> None:
-        one.send("prepare", recipe=marshal.dumps(self._recipe).hex())
 
     def take(self) -> Shim:
         """A shim that is ready, or a new one. The next one is not started before `fill`: it would delay this one.

@@ -347,10 +347,6 @@ class Supervisor:
             try:
                 if message["event"] == "state":
                     self.heard(live, message["about"], message["moves"])
-                elif message["event"] == "recipe":
-                    import marshal
-
-                    self.pool.learn(marshal.loads(bytes.fromhex(message["recipe"])))
             except Exception:
                 log.exception("session %s", live.name)
         if not more:
@@ -386,7 +382,7 @@ class Supervisor:
         """Counts and tells a move that is new."""
         after, why = SessionState(move["after"]), move["why"]
         if after is SessionState.RUNNING:
-            self.counters.spawned(move["spawn_seconds"], ahead=bool(move.get("ahead")))
+            self.counters.spawned(move["spawn_seconds"])
             self._spawn(self._placed(live), f"place of {live.name}")
         if after not in (SessionState.CREATED, SessionState.STARTING) or move.get("outcome"):
             live.begun.set()

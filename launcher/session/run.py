@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from launcher.egress.start import Egress
     from launcher.session.carrier import Carrier
     from launcher.session.denials import Denials
-    from launcher.session.early import Early
     from launcher.session.limits import Limits
     from launcher.session.logins import Logins
     from launcher.session.teach import Wants
@@ -46,7 +45,6 @@ def run(
     started: int = 0,
     on_start: "Callable[[int], None] | None" = None,
     observer: "Callable[[str, Any], None] | None" = None,
-    early: "Early | None" = None,
 ) -> int:
     """Runs the planned command to its end.
 
@@ -65,8 +63,7 @@ def run(
         on_start: told the process id of the jail's init, with which everything in the jail ends.
         observer: told how far the run is, with plain data: "session" when it has its directory, "jail" with the
             process id of the jail's first process, "started" with the time (`time.monotonic`) when the command was
-            executed, "jailed" with the `Worker` then, "ended".
-        early: a jail that was made before, and is used if it fits.
+            executed, "ended".
 
     Returns:
         The exit status: the command's own, or 128+N when signal N ended it.
@@ -96,7 +93,6 @@ def run(
 
     def on_executing(when: float) -> None:
         told("started", when)
-        told("jailed", worker)
 
     def on_child(pid: int) -> None:
         told("jail", pid)
@@ -121,7 +117,6 @@ def run(
             denials=parts.denials,
             first_denial=parts.first_denial,
             when_empty=parts.when_empty,
-            early=lambda status_fd: early.become(worker, status_fd) if early is not None else 0,
             on_executing=on_executing,
         )
     finally:

@@ -46,7 +46,6 @@ def supervise(
     on_child: "Callable[[int], None] | None" = None,
     first_denial: "Callable[[], Denials] | None" = None,
     when_empty: "Callable[[], None]" = lambda: None,
-    early: "Callable[[int], int]" = lambda status_fd: 0,
     on_executing: "Callable[[float], None]" = lambda when: None,
 ) -> int:
     """Runs `worker` in a child process and stays until it, and all that comes of it, has ended.
@@ -68,8 +67,6 @@ def supervise(
         on_child: told the child's process id.
         when_empty: called when nothing lives inside any more but the init, whose end then takes the kernel a while.
             Not called at all where something was left behind, or nobody knows.
-        early: gives a child that was made before, in such namespaces, and is the jail of `worker` from now on; told the
-            write end of the pipe to the launcher. 0 when there is none.
         on_executing: told when the command was executed, on the clock of `time.monotonic`.
 
     Returns:
@@ -90,12 +87,10 @@ def supervise(
     terminal = Terminal()
     own_session = terminal.fd == -1 and os.getsid(0) != os.getpid()
     try:
-        child = early(writer)
+        child = processes.fork(namespaces)
         if child == 0:
-            child = processes.fork(namespaces)
-            if child == 0:
-                others = (reader, signals, terminal.fd)
-                _work(worker, writer, pidfd, others, pid_namespace=pid_namespace, own_session=own_session)
+            others = (reader, signals, terminal.fd)
+            _work(worker, writer, pidfd, others, pid_namespace=pid_namespace, own_session=own_session)
         os.close(writer)
         writer = -1
         while handed_over:

@@ -176,19 +176,10 @@ class Worker:
 
     def _bound_pids(self, status_fd: int) -> None:
         """The number of root's processes, which no rlimit bounds."""
-        if count := self.bound_pids:
-            status.send_report(status_fd, hygiene.bound_pids_row(count))
-            self.plan = self.without_bound_pids()
-
-    @property
-    def bound_pids(self) -> int:
-        """What bounds the process ids of the jail's namespace; 0 where an rlimit does that, or a control group."""
         count = dict(self.plan.limits).get("processes", 0)
-        return 0 if self._uid != 0 or count < hygiene.FAR else count
-
-    def without_bound_pids(self) -> Plan:
-        """The plan, for where process ids are bound already."""
-        return self.plan.replace(limits=tuple(limit for limit in self.plan.limits if limit[0] != "processes"))
+        if self._uid == 0 and count >= hygiene.FAR:  # else an rlimit bounds them, or a control group
+            status.send_report(status_fd, hygiene.bound_pids_row(count))
+            self.plan = self.plan.replace(limits=tuple(limit for limit in self.plan.limits if limit[0] != "processes"))
 
     @property
     def descriptors(self) -> tuple[int, ...]:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from launcher.session.early import Early
 
 SYNOPSIS = "[options] -- COMMAND [ARGUMENT]..."
 EXAMPLES = (
@@ -43,7 +42,6 @@ def launch(
     options: cli.Parsed,
     command: list[str],
     observer: "Callable[[str, Any], None] | None" = None,
-    early: "Early | None" = None,
 ) -> int:
     """One launch from parsed options: the cached Plan if it still holds, else a new one.
 
@@ -51,7 +49,6 @@ def launch(
         options: as `cli.parse` gives them.
         command: the command's words.
         observer: see `launcher.session.run.run`.
-        early: see `launcher.session.terminal.supervise`.
     """
     where = places.places(os.environ)
     if "--supervised" in options or "--detach" in options:
@@ -79,7 +76,6 @@ def launch(
         quiet="--quiet" in options,
         strict="--strict-handoff" in options,
         observer=observer,
-        early=early,
     )
 
 
@@ -101,11 +97,9 @@ def planned(
     return None, given
 
 
-def supervised(words: list[str], observer: "Callable[[str, Any], None]", early: "Early | None") -> int:
+def supervised(words: list[str], observer: "Callable[[str, Any], None]") -> int:
     """`paddock run WORDS...` in a helper of the service; behind a first word ``acp``, `paddock acp`. See `launch`."""
     if words and words[0] == "acp":
-        if early is not None:
-            early.discard()  # the bridge makes its jail itself
         from launcher.session import packages
 
         packages.enable()
@@ -113,7 +107,7 @@ def supervised(words: list[str], observer: "Callable[[str, Any], None]", early: 
 
         return acp.launch(words[1:], observer)
     options, command = cli.parse(words, verb="run")
-    return launch(options, command, observer, early)
+    return launch(options, command, observer)
 
 
 def _text(options: cli.Parsed, name: str) -> str | None:

@@ -83,8 +83,6 @@ def render(
                      [({"directory": name}, free) for name, free in sorted(disk.items())])  # fmt: skip
     lines += _metric("paddock_logs_bytes", "gauge", "logs of all sessions", [({}, logs)])
     lines += counters.spawn.lines("paddock_spawn_seconds", "from the hand-over to a helper to the command's execution")
-    lines += _metric("paddock_jails_ahead_total", "counter", "commands executed in a jail that was made ahead",
-                     [({}, counters.ahead)])  # fmt: skip
     lines += _metric("paddock_helpers_ready", "gauge", "warm helpers", [({}, len(supervisor.pool))])
     for name, text, attribute in (
         ("processes", "processes of a session", "processes"),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from launcher.egress import loop as loops
-from launcher.jail import init, pages, processes, syscalls
+from launcher.jail import init, processes, syscalls
 from launcher.jail.processes import is_below
 from launcher.lean import os
 from launcher.service.shim.streams import TERMINAL, Streams
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import _socket
     import signal as _signal
     from typing import NoReturn
-
-    from launcher.session.early import Early, Recipe
 else:
     import _signal
 
@@ -32,34 +30,25 @@ else:
 # hand-off check and harvest. Only the interpreter's start and the imports lie behind it already. It is used once:
 # two sessions from one process would share its address space layout.
 #
-# While it waits it makes a jail ahead, if the service has said what sessions have in common (`session.early`), and
-# another one when the machine's mounts have changed. The old one ends at once: an unmounted disk is not kept busy
-# by it.
-#
 # Messages (both ways, over a SEQPACKET socket): one letter, then data for `marshal`. A launch may be larger than a
 # packet, so it comes as a memory file, the first of the descriptors that its letter brings along.
 #
-# Forked by `launcher.service.shim.attempt`. Launch path: see launcher/jail/syscalls.py.
+# Launch path: see launcher/jail/syscalls.py.
 
 
-PREPARE = b"P"  # to the helper; data: the recipe of a jail to be made ahead
 LAUNCH = b"L"  # to the helper; with a memory file, standard input, output and error
 SESSION = b"S"  # from it: name, directory, worktree, its id, backend, network
 JAIL = b"J"  # process id of the jail's first process
-STARTED = b"B"  # the command is executed; data: when (`time.monotonic`), and whether in a jail that was made ahead
+STARTED = b"B"  # the command is executed; data: when (`time.monotonic`)
 ENDED = b"X"  # status, limit that was passed, denials, harvest, hand-off changes, what was told
 REFUSED = b"E"  # the Refusal as a dictionary
-RECIPE = b"R"  # of a jail for this session, where it is not the one that was made ahead
 
 _LETTERS = {"session": SESSION, "jail": JAIL, "started": STARTED, "ended": ENDED, "refused": REFUSED}
 _NOFILE = 7  # RLIMIT_NOFILE
 _TIOCSCTTY = 0x540E
-_QUIET = 0.3
-"""Seconds without a change of the mounts before a jail is made ahead again; they mostly change several at a time."""
 
 _MOST_TOLD = 64 << 10
-_MOST_MESSAGE = 128 << 10
-"""Bytes of a message. A recipe is a list of paths, of some thousand bytes."""
+_MOST_MESSAGE = 1 << 10
 
 
 def launcher_main(parent: int, descriptor: int, run: "Callable[..., int]") -> "NoReturn":
@@ -77,58 +66,12 @@ def launcher_main(parent: int, descriptor: int, run: "Callable[..., int]") -> "N
 
     os.set_inheritable(descriptor, False)
     channel = _socket.socket(fileno=descriptor)
-    # Now, because what is made ahead is to be in this process's own session from the beginning (setsid(2)).
     os.setsid()
-    descriptors, ahead = _waited(channel)
+    data, descriptors = _received(channel)
+    if data != LAUNCH or len(descriptors) != 4:  # the shim has no use for this process any more
+        os._exit(0)
     launch = _unpacked(descriptors)
-    os._exit(_run(launch, channel, run, ahead))
-
-
-def _waited(channel: "_socket.socket") -> "tuple[list[int], Early | None]":
-    """Waits for the launch: the descriptors that came with it, and the jail that was made ahead meanwhile."""
-    from launcher.session.mounts import Mounts
-
-    mounts = Mounts()
-    recipe: Recipe | None = None
-    ahead: Early | None = None
-    quiet = True
-    while True:
-        told, changed = mounts.wait(channel.fileno(), None if quiet else _QUIET)
-        if changed and ahead is not None:
-            ahead.discard()
-            ahead = None
-        if changed:
-            quiet = False
-        elif not told:
-            quiet = True
-            ahead = _prepared(recipe)
-        if not told:
-            continue
-        data, descriptors = _received(channel)
-        if data[:1] == PREPARE:
-            recipe = marshal.loads(data[1:])
-            if ahead is not None:
-                ahead.discard()
-            ahead = _prepared(recipe) if quiet else None
-        elif data == LAUNCH and len(descriptors) == 4:
-            mounts.close()
-            return descriptors, ahead
-        else:  # the shim has no use for this process any more
-            os._exit(0)
-
-
-def _prepared(recipe: "Recipe | None") -> "Early | None":
-    """A jail made ahead; None where that cannot be: then the launch itself will say why, if it cannot be either."""
-    if recipe is None:
-        return None
-    from launcher.session import early
-
-    try:
-        made = early.Early(recipe)
-        pages.own()
-        return made
-    except (OSError, Refusal):
-        return None
+    os._exit(_run(launch, channel, run))
 
 
 def _received(channel: "_socket.socket") -> tuple[bytes, list[int]]:
@@ -181,7 +124,7 @@ def _replace_environment(wanted: dict[str, str]) -> None:
     os.environ.update(wanted)
 
 
-def _run(launch: "dict[str, Any]", channel: "_socket.socket", run: "Callable[..., int]", ahead: "Early | None") -> int:
+def _run(launch: "dict[str, Any]", channel: "_socket.socket", run: "Callable[..., int]") -> int:
     def send(letter: bytes, data: "Any") -> None:  # noqa: ANN401  # what marshal takes
         try:
             channel.send(letter + marshal.dumps(data))
@@ -193,37 +136,20 @@ def _run(launch: "dict[str, Any]", channel: "_socket.socket", run: "Callable[...
     def observer(what: str, data: object) -> None:
         nonlocal started
         started = started or what == "started"
-        if what == "jailed":
-            _tell_recipe(data, ahead, send)
-            return
-        if what == "started":
-            data = data, ahead is not None and ahead.used
         if what == "ended" and isinstance(data, tuple):
             data = _bounded(data)
         send(_LETTERS[what], data)
 
     try:
         os.chdir(launch["directory"])
-        return run(launch["words"], observer, ahead)
+        return run(launch["words"], observer)
     except Refusal as error:
         refusal = error
     except Exception as error:
         what = "ended, but not all that belongs to its end could be done" if started else "could not be started"
         refusal = init.failure(f"the session {what}", error)
-    finally:
-        if ahead is not None:
-            ahead.discard()
     send(REFUSED, refusal.as_dict())
     return refusal.exit_code
-
-
-def _tell_recipe(worker: "Any", ahead: "Early | None", send: "Callable[[bytes, Any], None]") -> None:  # noqa: ANN401
-    """Says what could have been made ahead for this session, unless it was."""
-    from launcher.session import early
-
-    wanted = early.recipe(worker)
-    if wanted is not None and (ahead is None or wanted != ahead.recipe) and len(marshal.dumps(wanted)) < _MOST_MESSAGE:
-        send(RECIPE, wanted)
 
 
 def _bounded(data: "tuple[Any, ...]") -> "tuple[Any, ...]":
@@ -337,13 +263,6 @@ class Launcher:
         finally:
             os.close(memory)
 
-    def prepare(self, recipe: bytes) -> None:
-        """Has it make a jail ahead. One that takes no message, or has ended, is found so when it is needed."""
-        try:
-            self.channel.send(PREPARE + recipe)
-        except OSError:
-            return
-
     def messages(self) -> list[tuple[bytes, Any]]:
         """What it has said since the last call: (letter, data)."""
         found: list[tuple[bytes, Any]] = []
@@ -445,31 +364,25 @@ class Attempt:
         about: what it said of the session, as soon as it did: directory, worktree and so on.
         jail: process id of the jail's first process; 0 before there is one.
         spawn_seconds: from the hand-over to the execution of the command; None before.
-        ahead: its jail was made ahead (`launcher.session.early`).
         begun: the command is executed, or will never be.
         ended: the launcher has ended.
     """
 
-    def __init__(
-        self, launcher: Launcher, streams: Streams, placed: Callable[[], None], learned: Callable[[bytes], None]
-    ) -> None:
+    def __init__(self, launcher: Launcher, streams: Streams, placed: Callable[[], None]) -> None:
         """Prepares; `launch` begins.
 
         Args:
             launcher: a warm one.
             streams: the session's.
             placed: called when `about` is known, before anything can be committed.
-            learned: told what could have been made ahead, in marshal's format.
         """
         self.launcher = launcher
         self.about: tuple[str, ...] = ()
         self.jail = 0
         self.spawn_seconds: float | None = None
-        self.ahead = False
         self.begun = Event()
         self.ended = Event()
         self._placed = placed
-        self._learned = learned
         self._streams = streams
         self._handed = 0.0
         self._end: tuple[Any, ...] | None = None
@@ -500,15 +413,12 @@ class Attempt:
             elif letter == JAIL:
                 self.jail = data
             elif letter == STARTED:
-                self.spawn_seconds = data[0] - self._handed  # not when this loop came to hear of it
-                self.ahead = data[1]
+                self.spawn_seconds = data - self._handed  # not when this loop came to hear of it
                 self.begun.set()
             elif letter == ENDED:
                 self._end = data
             elif letter == REFUSED:
                 self._refusal = data
-            elif letter == RECIPE:
-                self._learned(marshal.dumps(data))
 
     def _over(self) -> None:
         if self.launcher.ended() is None:

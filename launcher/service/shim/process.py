@@ -9,9 +9,9 @@ service is there what happened. A service that starts later finds it by its sock
     socket     of the shim (`launcher.service.packets`)
     end        everything, once the session is over; whichever service is next takes it over
 
-Messages to it: ``begin``, ``prepare`` and ``launch`` from the service that has started it; then ``hello`` (how many
+Messages to it: ``begin`` and ``launch`` from the service that has started it; then ``hello`` (how many
 moves are known), ``stop``, ``signal``, ``attach`` (with the client's connection), ``settings``, ``collected``. From it:
-``state`` with what has changed, ``recipe``, ``answer``. Nothing here needs a disk to end a session.
+``state`` with what has changed, ``answer``. Nothing here needs a disk to end a session.
 """
 
 import gc
@@ -61,7 +61,5 @@ def main(descriptor: int, run: Callable[..., int]) -> NoReturn:
             os.close(fd)
         if content is None:
             os._exit(0)
-        if content["op"] == "prepare" and warm is not None:
-            warm.prepare(bytes.fromhex(content["recipe"]))
-        elif content["op"] == "launch":
+        if content["op"] == "launch":
             os._exit(ShimSession(content, channel, run, group, warm).serve())

@@ -188,7 +188,7 @@ class ShimSession:
         try:
             if warm is None or warm.ended() is not None:
                 warm = Launcher(self._run, self._group and f"{self._group}/run")
-            attempt = Attempt(warm, self.streams, self._placed, self._learned)
+            attempt = Attempt(warm, self.streams, self._placed)
         except OSError as error:
             raise unstartable(error) from None
         self._attempt = attempt
@@ -224,13 +224,9 @@ class ShimSession:
             return
         changed = {"spawn_seconds": attempt.spawn_seconds, "started": self.about["started"] or time.time()}
         if self.about["state"] == STARTING:
-            self._move(RUNNING, f"its command runs, in {self.about['backend']}", ahead=attempt.ahead, **changed)
+            self._move(RUNNING, f"its command runs, in {self.about['backend']}", **changed)
         elif self.about["spawn_seconds"] is None:
             self._note(**changed)
-
-    def _learned(self, recipe: bytes) -> None:
-        for listener in list(self._listeners):
-            self._send(listener, {"event": "recipe", "recipe": recipe.hex()})
 
     def _pause(self, outcome: dict[str, Any], attempt: int) -> float | None:
         """Seconds until it is to be started again; None when it is not."""
