@@ -138,7 +138,7 @@ def _taken(directory: str, worktree: str, *, strict: bool) -> "HarvestResult":
 
 
 def collect(roots: dict[str, str], bounds: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Removes what nothing needs any more: see `launcher.service.job` and `launcher.vcs.worktrees.retention`.
+    """Removes what nothing needs any more: see `remove_orphans` and `launcher.vcs.worktrees.retention`.
 
     Args:
         roots: roots of worktrees by their ids, as sessions have noted them.

@@ -6,7 +6,7 @@ end, in every mode. The comparison is by inode, size and times: the kernel sets 
 (ctime), and no unprivileged process can set it back, so nothing that was written goes unseen; what was rewritten alike
 is told too.
 
-Launch path: `os`, `launcher.session.inputs`, `launcher.session.nested`, `launcher.session.handoff`.
+Launch path: `os`, `launcher.session.inputs`, `launcher.session.nested`.
 """
 
 import time

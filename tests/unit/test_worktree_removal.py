@@ -381,3 +381,21 @@ def test_a_tree_that_resists_is_removed(place: Place) -> None:
     deep.chmod(0)
     place.service.remove(made, force=True)
     assert not os.path.lexists(made.path)
+
+
+def test_who_comes_while_files_are_removed_waits_for_nobody(place: Place) -> None:
+    """Deleting a tree holds no repository: others are made beside it; at its own place nobody begins meanwhile."""
+    seen: list[str] = []
+
+    def step(what: str) -> None:
+        if what == "files":
+            seen.append(WorktreeService(place.state).add(place.app, "other").ticket)
+            with pytest.raises(Refusal) as raised:
+                WorktreeService(place.state).add(place.app, "T", Options(branch="again"))
+            seen.append(raised.value.reference)
+
+    made = place.service.add(place.app, "T")
+    WorktreeService(place.state, step=step).remove(made)
+    assert seen == ["other", "worktree-busy"]
+    assert [row.ticket for row in place.service.of_repository(place.app)] == ["other"]
+    assert place.service.add(place.app, "T").ticket == "T"

@@ -213,7 +213,7 @@ class Event:
 
 
 class Launcher:
-    """A warm launcher process (`launcher.service.shim.attempt`), which this process has forked. Used once.
+    """A warm launcher process (`launcher_main`), which this process has forked. Used once.
 
     Attributes:
         pid: its process id; it leads a session (setsid(2)) of that number.
@@ -247,7 +247,7 @@ class Launcher:
         """Hands over the one launch.
 
         Args:
-            launch: words, environment, directory, umask, open_files, terminal; see `letters.main`.
+            launch: words, environment, directory, umask, open_files, terminal; see `_unpacked`.
             streams: what becomes its standard input, output and error; they stay the caller's here.
 
         Raises:
