@@ -20,10 +20,10 @@ WORKER = [sys.executable, "-c", PATH + "from launcher.bridges.files import worke
 HOSTILE = PATH + (
     "import os, time, json\n"
     "def take():\n"
-    "    n = int.from_bytes(os.read(0, 4), 'little'); data = b''\n"
+    "    n = int.from_bytes(os.read(0, 5)[1:], 'little'); data = b''\n"
     "    while len(data) < n: data += os.read(0, n - len(data))\n"
     "    return data\n"
-    "def say(text): os.write(1, len(text).to_bytes(4, 'little') + text)\n"
+    "def say(text): os.write(1, b'J' + len(text).to_bytes(4, 'little') + text)\n"
     'take(); say(b\'{"ready": true, "pid": 1}\')\n'
     "request = json.loads(take())\n"
 )
