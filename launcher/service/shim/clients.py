@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
-from launcher.egress import loop as loops
+from launcher import loop as loops
 from launcher.jail.status import Decoder
 from launcher.service.packets import (
     END,
