@@ -30,7 +30,7 @@ SOMETIMES = (
     "launcher.ledger.audit_socket",
     "launcher.session.denials",
     "launcher.jail.seccomp",
-    "launcher.egress.start",
+    "launcher.egress.handle",
     "launcher.session.own_terminal",
     "launcher.session.short_temp",
     "launcher.session.limits",

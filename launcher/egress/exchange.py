@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from launcher.egress import hello, sockets
 from launcher.egress.gateway import Bounds, Gateway
-from launcher.egress.loop import Timeout
 from launcher.egress.relay import Relay
+from launcher.loop import Timeout
 from policy.egress import Request, Verdict
 from policy.hosts import parse_host
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 from launcher.egress import resolve, sockets, upstream
 from launcher.egress.dial import Unreachable, dial
 from launcher.egress.log import Log
-from launcher.egress.loop import Timeout
 from launcher.egress.upstream import Upstream, Upstreams
 from launcher.egress.witness import NOBODY, Witness
+from launcher.loop import Timeout
 from policy.egress import EgressPolicy, Request, Verdict
 
 # What one session's proxy will bear. A jail that goes beyond it harms its own network, and nothing else.

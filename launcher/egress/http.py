@@ -13,9 +13,9 @@ import h11
 from launcher.egress import answers, sockets
 from launcher.egress.exchange import TOKEN_MISSING, Exchange, Gone, presented_token, valid_token
 from launcher.egress.gateway import Denied, Failed
-from launcher.egress.loop import Timeout, current, running, sleep
 from launcher.egress.relay import Relay
 from launcher.egress.upstream import Upstream
+from launcher.loop import Timeout, current, running, sleep
 from policy.egress import Request, Verdict
 from policy.hosts import parse_host
 

@@ -3,7 +3,7 @@
 from launcher.egress import socks
 from launcher.egress.exchange import TOKEN_MISSING, Exchange, valid_token
 from launcher.egress.gateway import Denied, Failed
-from launcher.egress.loop import Timeout
+from launcher.loop import Timeout
 from policy.egress import Request, Verdict
 
 

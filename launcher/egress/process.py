@@ -12,13 +12,13 @@ from typing import NoReturn
 
 from launcher.egress.dial import Forward
 from launcher.egress.gateway import Bounds, Gateway
+from launcher.egress.handle import destination
 from launcher.egress.log import FILE, Log
-from launcher.egress.loop import Loop, Task
 from launcher.egress.server import Pool, Publication, Server
-from launcher.egress.start import destination
 from launcher.egress.upstream import Upstreams
 from launcher.egress.witness import Witness
 from launcher.jail import capabilities, hygiene, landlock, syscalls
+from launcher.loop import Loop, Task
 from policy.egress import EgressPolicy
 from policy.plan import Plan
 

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 
 from launcher.egress.hello import Handshake
-from launcher.egress.loop import running
+from launcher.loop import running
 
 _BUFFER = bytearray(256 << 10)
 _VIEW = memoryview(_BUFFER)

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable
 from typing import TypeVar
 
-from launcher.egress.loop import Loop, Signal, Timeout, running
+from launcher.loop import Loop, Signal, Timeout, running
 from policy.egress import LOCALHOST, EgressPolicy, Request, Verdict
 from policy.hosts import Address
 

@@ -10,8 +10,8 @@ from launcher.egress.dial import Forward
 from launcher.egress.exchange import Exchange, Gone
 from launcher.egress.gateway import Bounds, Gateway
 from launcher.egress.log import Log
-from launcher.egress.loop import Task, Timeout, running, sleep
 from launcher.egress.relay import Relay
+from launcher.loop import Task, Timeout, running, sleep
 from policy.egress import Verdict
 
 # A port of the machine's loopback that leads to a port of the jail's: what --publish grants.

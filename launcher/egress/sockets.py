@@ -5,7 +5,7 @@ import os
 import socket
 from collections.abc import Iterable
 
-from launcher.egress.loop import Callback, Signal, Timer, running
+from launcher.loop import Callback, Signal, Timer, running
 
 
 async def accept(listener: socket.socket) -> socket.socket:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from launcher.egress.start import Egress
+    from launcher.egress.handle import Egress
     from launcher.session.carrier import Carrier
     from launcher.session.denials import Denials
     from launcher.session.limits import Limits
@@ -205,9 +205,9 @@ class _Parts:
         plan, session = self._plan, self._session
         self._watch.begin()
         if plan.net == "proxy":
-            from launcher.egress import start
+            from launcher.egress import handle
 
-            self.egress = start.Egress(plan, session.directory, _packages)
+            self.egress = handle.Egress(plan, session.directory, _packages)
             session.slots.update(self.egress.slots)
         if plan.git == "private":
             from launcher.session import private_git

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-    from launcher.egress.start import Egress
+    from launcher.egress.handle import Egress
     from launcher.jail.bubblewrap.enter import Jail
     from launcher.jail.namespaces.layout import Operation
     from launcher.jail.watch.observer import Watch

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from launcher.egress.dial import Forward
 from launcher.egress.gateway import Bounds, Gateway
 from launcher.egress.log import FILE, Log
-from launcher.egress.loop import Loop, Signal
 from launcher.egress.server import Server
 from launcher.egress.upstream import Upstreams
+from launcher.loop import Loop, Signal
 from policy.egress import EgressPolicy
 
 SECRET = "0123456789abcdef"

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from launcher.egress import sockets
-from launcher.egress.loop import Cancelled, Loop, Signal, Timeout, current, running, sleep
 from launcher.egress.resolve import Threads
+from launcher.loop import Cancelled, Loop, Signal, Timeout, current, running, sleep
 from tests.support.proxied import PATIENCE, looped
 
 

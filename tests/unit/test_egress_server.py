@@ -22,8 +22,8 @@ from tests.support.proxied import AUTH, PATIENCE, asked, echo, lines, looped, op
 def test_the_proxy_is_loaded_without_openssl() -> None:
     """TLS passes through it and is not spoken, so the library stays out: of its time, and of what could be attacked."""
     program = (
-        "import sys; sys.path[:0] = sys.argv[1:]; from launcher.egress import start;"
-        " start._load(lambda: None).run; print([line for line in open('/proc/self/maps') if '/lib' in line])"
+        "import sys; sys.path[:0] = sys.argv[1:]; from launcher.egress import handle;"
+        " handle._load(lambda: None).run; print([line for line in open('/proc/self/maps') if '/lib' in line])"
     )
     paths = [str(ROOT), *(path for path in sys.path if path.endswith("site-packages"))]
     ended = subprocess.run(

@@ -26,7 +26,7 @@ LAUNCH_PATH = (
     "launcher/verbs/run.py",
     "launcher/ledger/audit*.py",
     "launcher/ledger/enforcement.py",
-    "launcher/egress/start.py",
+    "launcher/egress/handle.py",
     "launcher/jail/*.py",
     "launcher/jail/*/*.py",
     "launcher/session/private_git.py",

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from launcher import loop as loops
 from launcher import wire
-from launcher.egress import loop as loops
 from launcher.jail import init, processes, syscalls
 from launcher.jail.processes import is_below
 from launcher.lean import os

@@ -23,8 +23,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
+from launcher import loop as loops
 from launcher import wire
-from launcher.egress import loop as loops
 from launcher.service.packets import (
     END,
     ERRORS,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from launcher.egress import loop as loops
+from launcher import loop
 from launcher.service import logs, packets, peers
 from launcher.service.api import status
 from launcher.service.logs import Redactor, secrets
@@ -97,7 +97,7 @@ class ShimSession:
         self._clients: list[Client] = []
         self._attempt: Attempt | None = None
         self._stopped: str | None = None
-        self._stopping: loops.Task | None = None
+        self._stopping: loop.Task | None = None
         self._wake = Event()
         self._client = Event()
         self._collected = Event()
@@ -109,7 +109,7 @@ class ShimSession:
             from launcher.service.shim.acp import agent
 
             self._acp = agent
-        self._loop = loops.Loop(self._fault)
+        self._loop = loop.Loop(self._fault)
         self._socket: socket.socket | None = None
 
     def serve(self) -> int:

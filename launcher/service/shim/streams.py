@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from launcher.egress import loop as loops
-from launcher.egress.loop import Signal
+from launcher import loop as loops
+from launcher.loop import Signal
 from launcher.service.logs import LogWriter
 
 STDOUT, STDERR = "stdout", "stderr"
