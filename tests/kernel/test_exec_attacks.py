@@ -14,10 +14,9 @@ from launcher import wire
 from launcher.jail import init, request
 from tests.support import paddock as paddocks
 from tests.support.install import base_python
-from tests.support.paddock import Paddock
+from tests.support.paddock import EXEC_PATIENCE as PATIENCE
+from tests.support.paddock import Paddock, Session, below, content
 from tests.support.programs.scene import SWITCHES, Scene
-from tests.support.session import PATIENCE, Session
-from tests.support.wrapped import below, content
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ from launcher import wire
 from launcher.bridges.files import frames, writing
 from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.server import SESSION_HEADER, TOKEN_HEADER
-from tests.support.file_scope import boundaries
-from tests.support.file_tools import Server, over_stdio
+from tests.support.file_tools import Server, boundaries, over_stdio
 from tests.support.paddock import Paddock
 
 # All that a command can think of doing to the processes beside it.

@@ -20,8 +20,7 @@ from launcher.bridges.files.router import Router
 from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.sessions import Sessions
 from policy.worktree import WorktreeSandboxContext
-from tests.support.file_rooms import HOSTILE, WORKER, Stand, routed
-from tests.support.file_scope import boundaries, error_of
+from tests.support.file_tools import HOSTILE, WORKER, Stand, boundaries, error_of, routed
 
 
 @pytest.fixture
