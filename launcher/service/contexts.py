@@ -1,4 +1,4 @@
-"""Request contexts in the service's database: a `launcher.workflow.contexts.request_context.RequestContextRepository`.
+"""Request contexts in the service's database: a `launcher.workflow.request_context.RequestContextRepository`.
 
 So they outlive a job and the service. Safe between threads and processes: an update reads, computes outside of any
 lock, and writes only if nobody was in between (a version number), or begins anew.
@@ -15,8 +15,8 @@ from launcher.service.models import SessionRequest
 from launcher.session import planning
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
-from launcher.workflow.contexts.request_context import ContextState, RequestContext, RequestContextRepository, Updater
-from launcher.workflow.values import ArtifactKey
+from launcher.workflow.request_context import ContextState, RequestContext, RequestContextRepository, Updater
+from launcher.workflow.requests import ArtifactKey
 from policy.errors import Refusal
 from policy.worktree import WorktreeSandboxContext
 

@@ -8,7 +8,7 @@ import pytest
 from launcher.bridges.acp import contexts as acp_contexts
 from launcher.bridges.acp.places import Place
 from launcher.session import known_as, places, state
-from launcher.workflow.contexts.in_memory import InMemoryRequestContextRepository
+from launcher.workflow.in_memory import InMemoryRequestContextRepository
 from policy.worktree import MainWorktreeContext, WorktreeSandboxContext
 
 

@@ -7,8 +7,8 @@ with it find the worktree that its jail holds (contracts section 6).
 from collections.abc import Callable
 
 from launcher.bridges.acp.places import Place
-from launcher.workflow.contexts.request_context import RequestContextRepository
-from launcher.workflow.values import ArtifactKey
+from launcher.workflow.request_context import RequestContextRepository
+from launcher.workflow.requests import ArtifactKey
 from policy.worktree import WorktreeSandboxContext
 
 

@@ -65,7 +65,7 @@ class Sessions(Frozen):
 
 
 class SessionContext(Told):
-    """The request context of a session (`launcher.workflow.contexts.request_context`).
+    """The request context of a session (`launcher.workflow.request_context`).
 
     Attributes:
         session_id: the text of its key, which tools name.

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from launcher.workflow.contexts.request_context import OperationContext
-from launcher.workflow.requests.catalog import AgentRequest, AgentResult, AnyRequest, Message, ResultsRequest
-from launcher.workflow.values import Frozen
+from launcher.workflow.request_context import OperationContext
+from launcher.workflow.requests import AgentRequest, AgentResult, AnyRequest, Frozen, Message, ResultsRequest
 from policy.errors import Refusal
 
 # What a decorator is, and what it is told (contracts sections 1, 9 and 10).

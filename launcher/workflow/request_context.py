@@ -8,8 +8,7 @@ from typing import Annotated, Protocol, Self
 from pydantic import AfterValidator, AwareDatetime, Field, PlainSerializer, model_validator
 
 from launcher.vcs.merge.models import MergeAggregation
-from launcher.workflow.requests.catalog import AnyRequest
-from launcher.workflow.values import NO_LABELS, AgentType, ArtifactKey, Frozen, Metadata, ReadOnly
+from launcher.workflow.requests import NO_LABELS, AgentType, AnyRequest, ArtifactKey, Frozen, Metadata, ReadOnly
 from policy.worktree import Name, WorktreeSandboxContext
 
 

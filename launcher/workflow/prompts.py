@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation
-from launcher.workflow.contexts.request_context import PromptContext
-from launcher.workflow.requests.catalog import DispatchRequest, ResultsRequest
-from launcher.workflow.values import AgentType
+from launcher.workflow.request_context import PromptContext
+from launcher.workflow.requests import AgentType, DispatchRequest, ResultsRequest
 from policy.errors import Refusal, printable
 from policy.worktree import WorktreeSandboxContext
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from launcher.vcs.merge.models import Text
-from launcher.workflow.values import AgentType, ArtifactKey, Frozen
+from launcher.workflow.requests import AgentType, ArtifactKey, Frozen
 from policy.errors import Refusal
 from policy.worktree import Name
 

@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from launcher.workflow.contexts.request_context import ContextState, RequestContext, Updater
-from launcher.workflow.values import ArtifactKey
+from launcher.workflow.request_context import ContextState, RequestContext, Updater
+from launcher.workflow.requests import ArtifactKey
 from policy.errors import Refusal
 from policy.worktree import WorktreeSandboxContext
 
