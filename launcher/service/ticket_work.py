@@ -1,7 +1,7 @@
 """The two ends of a ticket run, as functions from plain data to plain data: worktrees are made; work is merged.
 
-Between them lie the agents' sessions, which are the service's (`launcher.service.tickets`). Nothing here knows of them:
-another way to run a command in a worktree, on another machine say, fits between the same two ends.
+Between them lie the agents' sessions, which are the service's (`launcher.service.ticket_runs`). Nothing here knows of
+them: another way to run a command in a worktree, on another machine say, fits between the same two ends.
 """
 
 import logging
@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from launcher.service.contexts import StoredRequestContexts
 from launcher.service.database import Database
-from launcher.service.ticket_models import of_ticket
+from launcher.service.schema import of_ticket
+from launcher.service.tables import StoredRequestContexts
 from launcher.session import cache, configuration, merging, places, planning, providers
 from launcher.session.machine import Machine
 from launcher.vcs import checkout, jailed_git

@@ -226,13 +226,10 @@ class OwnWorktreeRequest(AgentRequest):
 
 
 class DispatchRequest(AgentRequest):
-    """The requests to several agents, sent out together.
+    """The requests to several agents, sent out together. Each type names its own `requests`."""
 
-    Attributes:
-        requests: one per agent.
-    """
-
-    requests: tuple[OwnWorktreeRequest, ...] = ()
+    if TYPE_CHECKING:
+        requests: tuple[OwnWorktreeRequest, ...] = ()
 
     @property
     def children(self) -> tuple[OwnWorktreeRequest, ...]:
@@ -260,24 +257,19 @@ class AgentResult(Message):
         return self.evolve(merge_descriptor=descriptor)
 
 
-class CollectedResults(AgentRequest):
-    """A request that carries the results of one dispatch.
-
-    Attributes:
-        results: in the order in which they are merged.
-    """
-
-    results: tuple[AgentResult, ...] = ()
-
-
-class ResultsRequest(CollectedResults):
+class ResultsRequest(AgentRequest):
     """The results of one dispatch, on their way to the model that decides what comes next (contracts section 11).
+
+    Each type names its own `results`.
 
     Attributes:
         merge_aggregation: how bringing the results into the trunk went (phase 2); None before that.
     """
 
     merge_aggregation: MergeAggregation | None = None
+
+    if TYPE_CHECKING:
+        results: tuple[AgentResult, ...] = ()
 
     def child_results(self) -> tuple[AgentResult, ...]:
         """The single results, in the order in which they are merged."""
@@ -300,8 +292,25 @@ class WorkOfAnAgentRequest(AgentRequest):
     conflicted: AgentMergeStatus | None = None
 
 
-class _ContextRequest(AgentRequest):
-    """A request to the agent that finds what other agents need to know.
+# The types of contracts sections 7 and 11. `kind` tells them apart in JSON.
+
+
+class ContextManagerRoutingRequest(AgentRequest):
+    """An agent asks for the context manager.
+
+    Attributes:
+        reason: what it needs to know.
+        return_to: who goes on afterwards.
+    """
+
+    agent_type: ClassVar[AgentType] = AgentType.CONTEXT_MANAGER
+    kind: Literal["ContextManagerRoutingRequest"] = "ContextManagerRoutingRequest"
+    reason: Text = ""
+    return_to: AgentType | None = None
+
+
+class ContextManagerRequest(AgentRequest):
+    """To the agent that finds what other agents need to know.
 
     Attributes:
         reason: what is to be found out.
@@ -309,34 +318,9 @@ class _ContextRequest(AgentRequest):
     """
 
     agent_type: ClassVar[AgentType] = AgentType.CONTEXT_MANAGER
-
+    kind: Literal["ContextManagerRequest"] = "ContextManagerRequest"
     reason: Text = ""
     return_to: AgentType | None = None
-
-
-class _FocusedRequest(OwnWorktreeRequest):
-    """A request to one agent that looks at one part of the work.
-
-    Attributes:
-        focus: which part.
-    """
-
-    focus: Text = ""
-
-
-# The types of contracts sections 7 and 11. `kind` tells them apart in JSON.
-
-
-class ContextManagerRoutingRequest(_ContextRequest):
-    """An agent asks for the context manager."""
-
-    kind: Literal["ContextManagerRoutingRequest"] = "ContextManagerRoutingRequest"
-
-
-class ContextManagerRequest(_ContextRequest):
-    """To the context manager itself."""
-
-    kind: Literal["ContextManagerRequest"] = "ContextManagerRequest"
 
 
 class OrchestratorRequest(AgentRequest):
@@ -365,11 +349,16 @@ class DiscoveryOrchestratorRequest(AgentRequest):
     kind: Literal["DiscoveryOrchestratorRequest"] = "DiscoveryOrchestratorRequest"
 
 
-class DiscoveryAgentRequest(_FocusedRequest):
-    """To one agent that looks at one part of the code."""
+class DiscoveryAgentRequest(OwnWorktreeRequest):
+    """To one agent that looks at one part of the code.
+
+    Attributes:
+        focus: which part.
+    """
 
     agent_type: ClassVar[AgentType] = AgentType.DISCOVERY_AGENT
     kind: Literal["DiscoveryAgentRequest"] = "DiscoveryAgentRequest"
+    focus: Text = ""
 
 
 class DiscoveryAgentRequests(DispatchRequest):
@@ -394,7 +383,7 @@ class DiscoveryAgentResults(ResultsRequest):
     results: tuple[DiscoveryAgentResult, ...] = ()
 
 
-class DiscoveryCollectorRequest(CollectedResults):
+class DiscoveryCollectorRequest(AgentRequest):
     """To the agent that makes one picture of all findings."""
 
     agent_type: ClassVar[AgentType] = AgentType.DISCOVERY_COLLECTOR
@@ -409,11 +398,16 @@ class PlanningOrchestratorRequest(AgentRequest):
     kind: Literal["PlanningOrchestratorRequest"] = "PlanningOrchestratorRequest"
 
 
-class PlanningAgentRequest(_FocusedRequest):
-    """To one agent that plans one part of the work."""
+class PlanningAgentRequest(OwnWorktreeRequest):
+    """To one agent that plans one part of the work.
+
+    Attributes:
+        focus: which part.
+    """
 
     agent_type: ClassVar[AgentType] = AgentType.PLANNING_AGENT
     kind: Literal["PlanningAgentRequest"] = "PlanningAgentRequest"
+    focus: Text = ""
 
 
 class PlanningAgentRequests(DispatchRequest):
@@ -438,7 +432,7 @@ class PlanningAgentResults(ResultsRequest):
     results: tuple[PlanningAgentResult, ...] = ()
 
 
-class PlanningCollectorRequest(CollectedResults):
+class PlanningCollectorRequest(AgentRequest):
     """To the agent that makes tickets of all plans."""
 
     agent_type: ClassVar[AgentType] = AgentType.PLANNING_COLLECTOR
@@ -494,7 +488,7 @@ class TicketAgentResults(ResultsRequest):
     results: tuple[TicketAgentResult, ...] = ()
 
 
-class TicketCollectorRequest(CollectedResults):
+class TicketCollectorRequest(AgentRequest):
     """To the agent that sums up the work on all tickets."""
 
     agent_type: ClassVar[AgentType] = AgentType.TICKET_COLLECTOR
@@ -567,7 +561,10 @@ CONTRACT_TYPES: tuple[type[AgentRequest], ...] = (
 RESULTS_TYPES = (TicketAgentResults, PlanningAgentResults, DiscoveryAgentResults)
 """The types of contracts section 11; requests too, because they are what the routing model is asked with."""
 
-REQUEST_TYPES: tuple[type[AgentRequest], ...] = (*CONTRACT_TYPES, *RESULTS_TYPES, MergerInterruptRequest)
+_AFTER = CONTRACT_TYPES.index(MergerRequest) + 1
+REQUEST_TYPES: tuple[type[AgentRequest], ...] = (
+    *CONTRACT_TYPES[:_AFTER], MergerInterruptRequest, *CONTRACT_TYPES[_AFTER:], *RESULTS_TYPES
+)  # fmt: skip
 """Every type that flows through the request decorators."""
 
 RESULT_TYPES: tuple[type[AgentResult], ...] = (TicketAgentResult, PlanningAgentResult, DiscoveryAgentResult)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.service.contexts import StoredRequestContexts
 from launcher.service.database import Database
+from launcher.service.tables import StoredRequestContexts
 from launcher.workflow.in_memory import InMemoryRequestContextRepository
 from launcher.workflow.request_context import ContextState, RequestContext, RequestContextRepository
 from launcher.workflow.requests import ArtifactKey, TicketAgentRequest

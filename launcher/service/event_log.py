@@ -13,8 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
 from launcher.service.database import Database
-from launcher.service.models import Condition, Event, EventKind, Outcome
-from launcher.service.states import SessionState
+from launcher.service.schema import Condition, Event, EventKind, Outcome, SessionState
 from policy.errors import Refusal
 
 # What the service counts since its start, for its metrics.

@@ -21,12 +21,15 @@ from typing import Any, Literal
 from launcher.service import ticket_ends
 from launcher.service.database import Database
 from launcher.service.jobs import Jobs
-from launcher.service.models import EventKind, Reason, Session, SessionRequest
-from launcher.service.states import FINAL, SessionState
-from launcher.service.supervisor import Supervisor
-from launcher.service.ticket_models import (
+from launcher.service.schema import (
+    FINAL,
     OVER,
+    EventKind,
     OnConflict,
+    Reason,
+    Session,
+    SessionRequest,
+    SessionState,
     Ticket,
     TicketRequest,
     TicketResume,
@@ -36,6 +39,7 @@ from launcher.service.ticket_models import (
     TicketStep,
     of_ticket,
 )
+from launcher.service.supervisor import Supervisor
 from launcher.session import places
 from policy.errors import Refusal
 

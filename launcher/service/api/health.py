@@ -11,8 +11,8 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import PlainTextResponse, StreamingResponse
 
 from launcher.service.api.context import context_of
-from launcher.service.models import Condition, Error, Event, EventKind, Frozen, SessionName, Usage
-from launcher.service.settings import Settings
+from launcher.service.instance import Settings
+from launcher.service.schema import Condition, Error, Event, EventKind, Frozen, SessionName, Usage
 from launcher.service.supervisor import Supervisor
 from policy.errors import Refusal
 

@@ -24,8 +24,6 @@ from typing import NoReturn
 
 from launcher.service.shim.attempt import Launcher
 
-SOCKET, RECORD, END = "socket", "record", "end"
-
 
 def main(descriptor: int, run: Callable[..., int]) -> NoReturn:
     """Waits for a launch, and keeps that session until it is over.

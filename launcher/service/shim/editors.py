@@ -15,6 +15,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from launcher.bridges.acp import rpc
+from launcher.service.packets import END, ERRORS, HELLO, INPUT, MOST_FRAME, OUTPUT
+from launcher.service.shim.clients import Client, Host
+from launcher.service.shim.streams import STDOUT, Piece, Streams
+from policy.errors import Refusal
 
 # What has happened in one session of the protocol, so that an editor that comes back can be shown it again.
 #
@@ -106,7 +110,7 @@ _OPENING = ("session/new", "session/fork")
 _CLOSING = ("session/close", "session/delete")
 
 
-class Client(Protocol):
+class Participant(Protocol):
     """One editor."""
 
     def send(self, line: bytes) -> None:
@@ -124,7 +128,7 @@ class _View:
 class _Sent(NamedTuple):
     """A client's request that the agent works on."""
 
-    client: Client
+    client: Participant
     number: rpc.Id
     method: str
     params: dict[str, Any]
@@ -137,7 +141,7 @@ class _Asked:
         self.line = line
         self.method = method
         self.session = session
-        self.told: Client | None = None
+        self.told: Participant | None = None
 
     @property
     def for_people(self) -> bool:
@@ -150,17 +154,17 @@ class Hub:
     def __init__(self, to_agent: Callable[[bytes], bool]) -> None:
         """Args: sends the agent a line; False when it does not read what it was sent."""
         self._to_agent = to_agent
-        self._views: dict[Client, _View] = {}
+        self._views: dict[Participant, _View] = {}
         self._numbers = 0
         self._sent: dict[int, _Sent] = {}
         self._asked: dict[rpc.Id, _Asked] = {}
         self._sessions: dict[str, History] = {}
-        self._loading: dict[str, Client] = {}
+        self._loading: dict[str, Participant] = {}
         self._greeting: dict[str, Any] | None = None
         self._loads = False
         self._greeted = False
-        self._waiting: list[tuple[Client, rpc.Id]] = []
-        self.writer: Client | None = None
+        self._waiting: list[tuple[Participant, rpc.Id]] = []
+        self.writer: Participant | None = None
 
     # Clients
 
@@ -174,13 +178,13 @@ class Hub:
         """Whether the agent works on a prompt."""
         return any(history.turns for history in self._sessions.values())
 
-    def attach(self, client: Client, *, take: bool = False) -> None:
+    def attach(self, client: Participant, *, take: bool = False) -> None:
         """A client comes. The first one writes, and one that takes the place of the present one."""
         self._views[client] = _View()
         if take or self.writer is None:
             self.writer = client
 
-    def detach(self, client: Client) -> None:
+    def detach(self, client: Participant) -> None:
         """A client goes. What only a programme could have answered is refused; what is for people waits."""
         del self._views[client]
         self._waiting = [entry for entry in self._waiting if entry[0] is not client]
@@ -192,7 +196,7 @@ class Hub:
                 if not asked.for_people:
                     self._refuse_agent(number, asked)
 
-    def from_client(self, client: Client, line: bytes) -> None:
+    def from_client(self, client: Participant, line: bytes) -> None:
         """Takes a line of a client's."""
         try:
             message = rpc.parse(line)
@@ -214,7 +218,7 @@ class Hub:
             params = message.get("params")
             self._request(client, number, method, params if isinstance(params, dict) else {}, message)
 
-    def _request(self, client: Client, number: rpc.Id, method: str, params: dict[str, Any],
+    def _request(self, client: Participant, number: rpc.Id, method: str, params: dict[str, Any],
                  message: dict[str, Any]) -> None:  # fmt: skip
         session = params.get("sessionId")
         if method == "initialize":
@@ -226,7 +230,7 @@ class Hub:
         else:
             self._forward(client, number, method, params, message)
 
-    def _may_write(self, client: Client) -> bool:
+    def _may_write(self, client: Participant) -> bool:
         if self.writer is None:
             self.writer = client
         return self.writer is client
@@ -234,7 +238,7 @@ class Hub:
     def _is_open(self, session: str) -> bool:
         return session in self._sessions and session not in self._loading
 
-    def _initialize(self, client: Client, number: rpc.Id, message: dict[str, Any]) -> None:
+    def _initialize(self, client: Participant, number: rpc.Id, message: dict[str, Any]) -> None:
         if self._greeting is not None:
             client.send(rpc.result(number, self._greeting))
         elif self._greeted:
@@ -243,7 +247,7 @@ class Hub:
             self._greeted = True
             self._forward(client, number, "initialize", {}, message)
 
-    def _load_again(self, client: Client, number: rpc.Id, method: str, session: str) -> None:
+    def _load_again(self, client: Participant, number: rpc.Id, method: str, session: str) -> None:
         """A session that the agent has open: shown as it was heard."""
         history = self._sessions[session]
         self._may_write(client)
@@ -254,7 +258,7 @@ class Hub:
         self._views[client].sessions.add(session)
         self._deliver()
 
-    def _forward(self, client: Client, number: rpc.Id, method: str, params: dict[str, Any],
+    def _forward(self, client: Participant, number: rpc.Id, method: str, params: dict[str, Any],
                  message: dict[str, Any]) -> None:  # fmt: skip
         session = params.get("sessionId")
         if method in _LOADING and isinstance(session, str):
@@ -283,7 +287,7 @@ class Hub:
         self._greeted = self._greeted and sent.method != "initialize"
         sent.client.send(rpc.error(sent.number, rpc.INTERNAL_ERROR, "the agent does not read what it is sent"))
 
-    def _heard_user(self, client: Client, session: str, prompt: object) -> None:
+    def _heard_user(self, client: Participant, session: str, prompt: object) -> None:
         """What the user says: agents do not repeat it, and the others are to see it too."""
         for block in prompt if isinstance(prompt, list) else []:
             update = {"sessionUpdate": "user_message_chunk", "content": block}
@@ -294,7 +298,7 @@ class Hub:
                 if other is not client and session in view.sessions:
                     other.send(line)
 
-    def _answered(self, client: Client, number: rpc.Id | None, message: dict[str, Any]) -> None:
+    def _answered(self, client: Participant, number: rpc.Id | None, message: dict[str, Any]) -> None:
         asked = self._asked.get(number) if number is not None else None
         if number is None or asked is None or asked.told is not client:
             log.info("an answer to nothing that was asked was dropped")
@@ -340,7 +344,7 @@ class Hub:
             if client is loader or (loader is None and (session in view.sessions or client in opening)):
                 client.send(line)
 
-    def _opening(self) -> list[Client]:
+    def _opening(self) -> list[Participant]:
         """For whom sessions are being made: their first notifications may precede the answer."""
         return [sent.client for sent in self._sent.values() if sent.method in _OPENING]
 
@@ -431,3 +435,137 @@ class Hub:
         for client, number in waiting:
             client.send(rpc.result(number, self._greeting))
         return {**message, "result": self._greeting}
+
+
+# The agent's side of a hub: the standard streams of its session, cut into lines.
+
+MOST_LINE = 16 << 20
+"""Bytes of one line, which is parsed as a whole."""
+
+
+class Lines:
+    """Cuts bytes into lines. One that is too long is dropped, and said so."""
+
+    def __init__(self, most: int = MOST_LINE) -> None:
+        """Args: bytes of the longest line."""
+        self._most = most
+        self._rest = bytearray()
+        self._dropping = False
+        self.dropped = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that are whole now."""
+        *whole, rest = data.split(b"\n")
+        found: list[bytes] = []
+        for piece in whole:
+            self._add(piece)
+            if self._dropping:
+                self.dropped += 1
+            elif self._rest:
+                found.append(bytes(self._rest))
+            self._rest.clear()
+            self._dropping = False
+        self._add(rest)
+        return found
+
+    def _add(self, piece: bytes) -> None:
+        if not self._dropping and len(self._rest) + len(piece) > self._most:
+            log.warning("a line of more than %d bytes was dropped", self._most)
+            self._dropping = True
+            self._rest.clear()
+        if not self._dropping:
+            self._rest += piece
+
+
+class Editor(Participant, Protocol):
+    """A client that is attached to the session."""
+
+    def errors(self, data: bytes) -> None:
+        """Takes what the agent has written to its standard error."""
+        ...
+
+    def over(self) -> None:
+        """The session is over."""
+        ...
+
+
+class AgentSide:
+    """Of one session, from the first client on to the session's end."""
+
+    def __init__(self, streams: Streams) -> None:
+        """Takes the session's standard input for itself, and all of its output, what was kept included."""
+        self.hub = Hub(streams.write)
+        self._editors: list[Editor] = []
+        self._lines = Lines()
+        streams.writer = self
+        streams.subscribe(self, 0)
+
+    def attach(self, editor: Editor, *, take: bool) -> None:
+        """A client comes."""
+        self._editors.append(editor)
+        self.hub.attach(editor, take=take)
+
+    def detach(self, editor: Editor) -> None:
+        """A client goes; the agent stays."""
+        self._editors.remove(editor)
+        self.hub.detach(editor)
+
+    def output(self, piece: Piece) -> None:
+        """Takes output of the agent's."""
+        if piece.stream == STDOUT:
+            for line in self._lines.feed(piece.data):
+                self.hub.from_agent(line)
+        else:
+            for editor in list(self._editors):
+                editor.errors(piece.data)
+
+    def over(self) -> None:
+        """The session is over."""
+        for editor in list(self._editors):
+            editor.over()
+
+
+class EditorClient(Client):
+    """An editor's connection: ``mode=acp`` of the attach stream (`launcher.service.shim.clients`)."""
+
+    high_water = 4 << 20
+
+    def __init__(self, host: Host, side: AgentSide, *, take: bool) -> None:
+        """Args: the session; its agent's side; whether it becomes the one that writes."""
+        super().__init__(host)
+        self._side = side
+        self._takes = take
+        self._lines = Lines()
+
+    def join(self) -> None:
+        """Becomes one of the agent's editors, and says hello."""
+        self._side.attach(self, take=self._takes)
+        writer = self._side.hub.writer is self
+        self.send_json(HELLO, {"session": self.host.name, "mode": "acp", "writer": writer})
+
+    def send(self, line: bytes) -> None:
+        """Passes a line of the agent's on, in as many frames as it takes."""
+        for at in range(0, len(line), MOST_FRAME):
+            self.send_frame(OUTPUT, line[at : at + MOST_FRAME])
+
+    def errors(self, data: bytes) -> None:
+        """Passes on what the agent says on standard error."""
+        self.send_frame(ERRORS, data)
+
+    def frame_received(self, kind: bytes, payload: bytes) -> None:
+        """Takes a frame of the editor's.
+
+        Raises:
+            Refusal: request-invalid.
+        """
+        if kind == INPUT:
+            for line in self._lines.feed(payload):
+                self._side.hub.from_client(self, line)
+        elif kind == END:
+            self.hang_up()
+        else:
+            raise Refusal("request-invalid", "this is no frame of an editor's stream")
+
+    def leave(self) -> None:
+        """The agent stays."""
+        self._side.detach(self)

@@ -25,7 +25,7 @@ from launcher.jail.processes import jailed
 from launcher.ledger import audit as records
 from launcher.ledger import audit_socket
 from launcher.ledger.audit_socket import STREAM_GREETING
-from launcher.service import peers
+from launcher.service import packets
 from launcher.session.places import AUDIT_SOCKET
 from policy.errors import Refusal
 
@@ -268,7 +268,7 @@ class Exchange:
                 return "it has sent another socket"
         if len(self._launchers) >= MOST_LAUNCHERS:
             return "too many have asked"
-        if peers.depth_of(pidfd) != 1:
+        if packets.depth_of(pidfd) != 1:
             return "it is in a PID namespace of its own"
         return "it makes connections for a jail" if jailed(pid) else ""
 

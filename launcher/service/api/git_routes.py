@@ -7,8 +7,17 @@ from pydantic import Field
 
 from launcher.service.api.context import context_of, peer_of
 from launcher.service.api.sessions import Key
-from launcher.service.models import Directory, Error, Frozen, SessionName, Told, Word
-from launcher.service.ticket_models import TicketRequest, TicketResume, TicketRun
+from launcher.service.schema import (
+    Directory,
+    Error,
+    Frozen,
+    SessionName,
+    TicketRequest,
+    TicketResume,
+    TicketRun,
+    Told,
+    Word,
+)
 
 router = APIRouter(prefix="/v1")
 
