@@ -1,8 +1,8 @@
-"""The proxy process, from the launcher's side: forked early, handed its sockets, ended with the session.
+"""The launcher's handle on the proxy process: forked early, handed its sockets, ended with the session.
 
-The child imports what it needs, which takes longer than a launch, while the jail is built, for an agent, or once the
-command has started: connections wait in the listening socket's queue. Where the jail has a network namespace,
-the sockets are made inside it and their descriptors passed out; nothing of the proxy's is ever inside.
+The child's imports take longer than a launch. For an agent they happen while the jail is built, else once the command
+has started: connections wait in the listening socket's queue. Where the jail has a network namespace, the sockets are
+made inside it and their descriptors passed out; nothing of the proxy is ever inside.
 
 Launch path of sessions with a proxy: see launcher/jail/syscalls.py.
 """
@@ -38,14 +38,14 @@ _SOL_SOCKET, _SO_REUSEADDR = 1, 2
 _BACKLOG = 1024
 _LOOPBACK = bytes((127, 0, 0, 1))
 
-_OF_TERMINALS = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP, _signal.SIGTSTP, _signal.SIGTTIN, _signal.SIGTTOU)
-"""Signals that come to the caller's whole session, to which the proxy belongs while it is loaded."""
+_TERMINAL_SIGNALS = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP, _signal.SIGTSTP, _signal.SIGTTIN, _signal.SIGTTOU)
+"""They come to the caller's whole session, to which the proxy belongs while it is loaded."""
 
 _HANDED_OVER_WITHIN = 120.0
-"""Seconds until the sockets must have come: longer than a jail may take to be built."""
+"""Seconds: longer than a jail may take to be built."""
 
 _QUIET = 40
-"""Milliseconds in which the command starts undisturbed, unless it connects: short commands never use a network."""
+"""Milliseconds in which the command starts undisturbed unless it connects: short commands never use a network."""
 
 _POOL = 96
 """Connections from outside to published ports at the same time: each needs a socket of the jail's network namespace."""
@@ -85,7 +85,7 @@ class Egress:
     Attributes:
         slots: what the Plan's environment is bound with: the proxy's address with credentials, port and token.
         addresses: (packed address, port) that the guard lets the command connect to.
-        handed_over: descriptors that belong to the jail's first process, which calls `hand_out`.
+        handed_over: descriptors for the jail's first process, which calls `hand_out`.
     """
 
     __slots__ = ("_channel", "_directory", "_listening", "_pid", "_pidfd", "_pool", "addresses", "handed_over", "slots")
@@ -173,7 +173,7 @@ class Egress:
             os.close(self._channel)
 
     def close(self) -> str:
-        """Ends the proxy. Returns "", or what to tell when it had ended before."""
+        """Ends the proxy. Returns "", or a message when it had ended before."""
         os.kill(self._pid, _signal.SIGTERM)  # not waited for yet, so the number is still the proxy's
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
@@ -188,7 +188,7 @@ class Egress:
         return f"the network proxy had ended before the command: {self._fault() or f'status {status}'}"
 
     def _fault(self) -> str:
-        """What the proxy's log says last, when that is a fault of its own."""
+        """The last line of the proxy's log, when that is a fault of its own."""
         import json
 
         from launcher.egress.log import FILE
@@ -202,7 +202,7 @@ class Egress:
 
 
 def _check_upstream() -> None:
-    """Refuses now what the proxy process could only fail on (`launcher.egress.upstream`)."""
+    """Refuses now what the proxy process could only fail on (`launcher.egress.gateway.Upstreams`)."""
     for name in ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"):
         scheme, separator, _ = (os.environ.get(name.lower()) or os.environ.get(name) or "").partition("://")
         if separator and scheme != "http":
@@ -252,12 +252,11 @@ def _work(
         for fd in (0, 1, 2):
             os.dup2(null, fd)
         hygiene.close_inherited((*inherited, *published))
-        for number in _OF_TERMINALS:
+        for number in _TERMINAL_SIGNALS:
             _signal.signal(number, _signal.SIG_IGN)
         if plan.provider:
-            # Agents connect while they start, when each processor is wanted: now the launcher wants one. And still in
-            # the caller's session: with one of its own a process weighs as much as all of the agent (sched(7),
-            # autogroup).
+            # Agents connect while they start and use every processor; now the launcher uses one. And before setsid: a
+            # session of its own gives a process the weight of the whole agent (sched(7), autogroup).
             _load(prepare)
             from launcher.egress import http  # noqa: F401  # which every agent's first request needs
         os.setsid()
@@ -280,8 +279,8 @@ def _work(
 
 def _load(prepare: "Callable[[], None]") -> "Any":  # noqa: ANN401  # a module
     prepare()
-    # TLS passes through here and is not spoken: hmac does without OpenSSL, which takes long to load.
+    # TLS passes through and is not spoken here: hmac does without OpenSSL, which takes long to load.
     sys.modules["_hashlib"] = None  # type: ignore[assignment]  # "cannot be imported"
-    from launcher.egress import process
+    from launcher.egress import proxy
 
-    return process
+    return proxy
