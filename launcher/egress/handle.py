@@ -11,7 +11,8 @@ import select
 import sys
 import time
 
-from launcher.jail import hygiene, local_sockets, syscalls
+from launcher import wire
+from launcher.jail import hygiene, syscalls
 from launcher.lean import os
 from policy import promises
 from policy.errors import Refusal
@@ -40,6 +41,9 @@ _LOOPBACK = bytes((127, 0, 0, 1))
 
 _TERMINAL_SIGNALS = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP, _signal.SIGTSTP, _signal.SIGTTIN, _signal.SIGTTOU)
 """They come to the caller's whole session, to which the proxy belongs while it is loaded."""
+
+_LISTENER, _SOCKET = b"L", b"S"
+"""Frames to the proxy, each with one descriptor: what listens in the jail, and what can connect there."""
 
 _HANDED_OVER_WITHIN = 120.0
 """Seconds: longer than a jail may take to be built."""
@@ -159,11 +163,11 @@ class Egress:
         try:
             for address in self._listening:
                 fd = address.listen()
-                local_sockets.send(self._channel, b"L", (fd,))
+                wire.send(self._channel, wire.frame(_LISTENER), (fd,))
                 os.close(fd)
             for _ in range(self._pool):
                 fd = syscalls.socket(_AF_INET, _SOCK_STREAM | os.O_CLOEXEC | os.O_NONBLOCK)
-                local_sockets.send(self._channel, b"S", (fd,))
+                wire.send(self._channel, wire.frame(_SOCKET), (fd,))
                 os.close(fd)
         except OSError as error:
             raise Refusal(
@@ -265,7 +269,7 @@ def _work(
             listeners = []
             deadline = time.monotonic() + _HANDED_OVER_WITHIN
             for _ in range(handed_out):
-                if not local_sockets.receive(inherited[0], 1, deadline, listeners):
+                if wire.receive(inherited[0], listeners, deadline=deadline, most=0) == (b"", b""):
                     os._exit(0)  # the jail was not built
             os.close(inherited[0])
         poll = select.poll()

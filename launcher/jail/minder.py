@@ -13,7 +13,8 @@ and what every launch has loaded already.
 
 import select
 
-from launcher.jail import hygiene, init, local_sockets, processes, request, status, syscalls
+from launcher import wire
+from launcher.jail import hygiene, init, processes, request, status, syscalls
 from launcher.lean import os
 from policy import promises
 from policy.errors import EXIT_NOT_FOUND, EXIT_REFUSED, Refusal
@@ -72,7 +73,7 @@ def run(connection: int, jail: "Jail", *, uid: int, pid_namespace: bool) -> "NoR
     """
     descriptors: list[int] = []
     try:
-        if not _is_outside(*local_sockets.peer(connection), uid, pid_namespace=pid_namespace):
+        if not _is_outside(*wire.peer(connection), uid, pid_namespace=pid_namespace):
             os._exit(0)
         processes.adopt_orphans()
         hygiene.close_inherited((connection, *jail.descriptors))
@@ -174,7 +175,7 @@ class _Minder:
         if self._plan.backend == promises.GUARD:
             # One of the machine's own, of which no other is granted.
             self._plan = self._plan.replace(grants=(*self._plan.grants, (name, "rwi", "the command's terminal")))
-        local_sockets.send(self._connection, request.message(request.TERMINAL), (master,))
+        wire.send(self._connection, wire.frame(request.TERMINAL), (master,))
         os.close(master)
         kind, _ = request.receive(self._connection, [], 0)
         return terminal if kind == request.GO else -1

@@ -15,11 +15,12 @@ from launcher.jail import syscalls
 from launcher.lean import os
 from launcher.session import inputs, messages
 from launcher.session.places import Places, current_directory, made
-from policy.errors import printable
+from policy.errors import Refusal, printable
 from policy.plan import Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 _MAGIC = b"paddock-plan-1\n"
@@ -95,14 +96,60 @@ def entry(words: tuple[object, ...], options: Parsed, command: list[str], where:
     # Its own directories are denied by the plan, so a plan belongs to them.
     key_bytes = key((*words, where.home, *where.own()), cwd)
     found = load(where, key_bytes, os.environ)
-    if found is None:
+    if found is not None:
+        return found
+
+    def planned() -> Entry:
         from launcher.session import packages
 
         packages.enable()
         from launcher.session import planning
 
-        found = planning.entry(options, command, cwd, where, key=key_bytes)
-    return found
+        return planning.entry(options, command, cwd, where, key=key_bytes)
+
+    return planned() if "pydantic" in sys.modules else _in_child(planned)
+
+
+def _in_child(planned: "Callable[[], Entry]") -> Entry:
+    """Has a child process make the Plan, so that what this imports (20 MiB) is gone while the session lives."""
+    source, sink = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.close(source)
+            try:
+                planned_entry = planned()
+                answer: tuple[Any, ...] = (planned_entry.plan.to_data(), planned_entry.support, planned_entry.filter)
+            except Exception as error:
+                from launcher.jail import init
+
+                why = error if isinstance(error, Refusal) else init.failure("paddock could not go on", error)
+                answer = (why.reference, why.message, why.context, why.hint, why.exit_code)
+            with os.fdopen(sink, "wb") as file:
+                file.write(_dumped(answer))
+            status = 0
+        finally:
+            os._exit(status)  # without a word after an interrupt: the parent was interrupted too
+    os.close(sink)
+    with os.fdopen(source, "rb") as file:
+        content = file.read()
+    _, status = os.waitpid(child, 0)
+    if status or not content:
+        raise Refusal(
+            "plan-not-made",
+            "the process that plans the launch ended early",
+            context=f"wait status {status}",
+            hint="was it killed for want of memory?",
+        )
+    answer = marshal.loads(content)
+    if len(answer) != 3:
+        reference, message, context, hint, exit_code = answer
+        raise Refusal(reference, message, context=context, hint=hint, exit_code=exit_code)
+    plan_data, support, filter_program = answer
+    plan = Plan.from_data(plan_data)
+    assert plan is not None  # made by this very code
+    return Entry(plan, support, filter_program)
 
 
 def key(words: tuple[object, ...], cwd: str) -> bytes:

@@ -14,6 +14,7 @@ Launch path: see launcher/jail/syscalls.py.
 import select
 import time
 
+from launcher import wire
 from launcher.jail import hygiene, init, processes, status, syscalls
 from launcher.lean import os
 from policy.errors import EXIT_REFUSED, Refusal
@@ -179,7 +180,7 @@ class _Jail:
         self._signals = signals
         self._terminal = terminal
         self._on_report = on_report
-        self._decoder = status.Decoder()
+        self._decoder = wire.Decoder()
         self._started = False
         self._late = False
         self._stopped = (0, 0)  # the signal, 0 while the command runs, and the number of the stop

@@ -251,7 +251,7 @@ def _load(directory: int, changed: int) -> None:
     from launcher import jail
 
     tag = sys.implementation.cache_tag
-    for name in ("local_sockets", "request", "minder"):
+    for name in ("request", "minder"):
         try:
             found = os.stat(f"{name}.py", dir_fd=directory)
             outdated = os.fstat(directory).st_mtime_ns != changed

@@ -19,9 +19,8 @@ from tests.support import forked
 from tests.support.features import need
 from tests.support.identity import Who
 from tests.support.install import base_python
-from tests.support.paddock import Paddock
+from tests.support.paddock import Paddock, below, content
 from tests.support.programs.scene import SWITCHES
-from tests.support.wrapped import below, content
 
 PATIENCE = 30.0
 

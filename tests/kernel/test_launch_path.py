@@ -105,3 +105,17 @@ def test_a_changed_configuration_takes_the_long_way(who: Who, installed: Install
     (worktree / ".paddock.toml").write_text("# nothing changed but the file\n")
     who.give(worktree)
     assert "pydantic" in imported(who, installed, worktree, ("true",))
+
+
+def test_a_live_session_keeps_nothing_of_what_planned_it(who: Who, installed: Installed, worktree: Path) -> None:
+    """A launch that had to make its Plan holds no library afterwards that one that found it would not have."""
+    (worktree / ".paddock.toml").write_text("# planned anew\n")
+    who.give(worktree)
+    words = [str(installed.paddock), *OPTIONS, "sh", "-c", "echo ready; read line"]
+    with who.start(words, cwd=worktree) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        maps = Path(f"/proc/{process.pid}/maps").read_text()
+        process.communicate(b"\n")
+    assert "python" in maps
+    assert "pydantic" not in maps

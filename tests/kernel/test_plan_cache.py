@@ -3,6 +3,7 @@
 import marshal
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from launcher.session import cache, configuration, inputs, planning
 from policy import promises
 from policy.errors import Refusal
 from tests.support import identity
-from tests.support.plan_bench import Bench
+from tests.support.derived import Bench
 
 SECRET = "hunter2-correct-horse"
 
@@ -372,3 +373,31 @@ def test_values_and_arguments_never_reach_the_disk(bench: Bench) -> None:
     for path in files:
         assert SECRET.encode() not in path.read_bytes()
         assert b"TOKEN" in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("end", "reference"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "plan-not-made"),
+        (lambda: None.nothing, "internal-error"),  # type: ignore[attr-defined]
+        (lambda: open("/proc/nothing"), "launch-failed"),  # noqa: SIM115
+    ],
+)
+def test_a_planning_process_that_ends_early_is_a_refusal(end: Callable[[], cache.Entry], reference: str) -> None:
+    """Nothing is started without a Plan, however the process ended that was to make it."""
+    with pytest.raises(Refusal) as refused:
+        cache._in_child(end)
+    assert refused.value.reference == reference
+
+
+def test_a_refusal_of_the_planning_process_is_the_launchs(bench: Bench) -> None:
+    """All that a Refusal says comes across, undecodable names too."""
+    first = Refusal("grant-missing", "no \udcff here", context="a\nb", hint="look", exit_code=127)
+
+    def refuse() -> cache.Entry:
+        raise first
+
+    with pytest.raises(Refusal) as refused:
+        cache._in_child(refuse)
+    assert vars(refused.value) == vars(first)
+    assert cache._in_child(bench.plan).plan.to_data() == bench.plan().plan.to_data()
