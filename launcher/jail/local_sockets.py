@@ -1,4 +1,4 @@
-"""Messages over unix(7) stream sockets, with descriptors on board.
+"""Messages over unix(7) stream sockets, with descriptors on board; sockets made in a jail and handed out of it.
 
 By ctypes, because inside a jail nothing can be imported that is not there already (`_socket` may be a file of its own).
 
@@ -8,8 +8,12 @@ Loaded for a further command: built-in modules only, see launcher/jail/minder.py
 import select
 import time
 
+from launcher.jail import syscalls
 from launcher.lean import ctypes, os
+from policy.errors import Refusal
 
+_AF_INET, _AF_INET6, _SOCK_STREAM = 2, 10, 1
+_BACKLOG = 1024
 _SOL_SOCKET = 1
 _SO_PEERCRED = 17
 _SCM_RIGHTS = 1
@@ -102,3 +106,44 @@ def _message(
     vector = (ctypes.c_uint64 * 2)(ctypes.addressof(payload), len(payload))
     words = (0, 0, ctypes.addressof(vector), 1, ctypes.addressof(control), len(control), 0)
     return (ctypes.c_uint64 * 7)(*words), vector
+
+
+def listening(packed: bytes, port: int) -> int:
+    """A listening TCP socket at an address of 4 or 16 bytes, non-blocking and close-on-exec, owned by the caller."""
+    family = _AF_INET if len(packed) == 4 else _AF_INET6
+    fd = syscalls.socket(family, _SOCK_STREAM | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        # struct sockaddr_in and sockaddr_in6 (ip(7), ipv6(7))
+        head = family.to_bytes(2, "little") + port.to_bytes(2, "big")
+        tail = packed + bytes(8) if family == _AF_INET else bytes(4) + packed + bytes(4)
+        syscalls.bind(fd, head + tail)
+        syscalls.listen(fd, _BACKLOG)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def hand_out(channel: int, addresses: "tuple[tuple[bytes, int], ...]", pool: int) -> None:
+    """In the jail's network namespace: makes sockets for the proxy outside and passes them out; closes `channel`.
+
+    Args:
+        channel: a socket to the proxy.
+        addresses: where to listen (`listening`).
+        pool: how many further TCP sockets, not bound.
+
+    Raises:
+        Refusal: proxy-unavailable.
+    """
+    try:
+        for address in addresses:
+            fd = listening(*address)
+            send(channel, b"L", (fd,))
+            os.close(fd)
+        for _ in range(pool):
+            fd = syscalls.socket(_AF_INET, _SOCK_STREAM | os.O_CLOEXEC | os.O_NONBLOCK)
+            send(channel, b"S", (fd,))
+            os.close(fd)
+    except OSError as error:
+        raise Refusal("proxy-unavailable", "the network proxy has no socket in the jail", context=str(error)) from None
+    os.close(channel)
