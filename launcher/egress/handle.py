@@ -1,8 +1,8 @@
-"""The proxy process, from the launcher's side: forked early, handed its sockets, ended with the session.
+"""The launcher's handle on the proxy process: forked early, handed its sockets, ended with the session.
 
-The child imports what it needs, which takes longer than a launch, while the jail is built, for an agent, or once the
-command has started: connections wait in the listening socket's queue. Where the jail has a network namespace,
-the sockets are made inside it and their descriptors passed out; nothing of the proxy's is ever inside.
+The child's imports take longer than a launch. For an agent they happen while the jail is built, else once the command
+has started: connections wait in the listening socket's queue. Where the jail has a network namespace, the sockets are
+made inside it and their descriptors passed out; nothing of the proxy is ever inside.
 
 Launch path of sessions with a proxy: see launcher/jail/syscalls.py.
 """
@@ -11,7 +11,8 @@ import select
 import sys
 import time
 
-from launcher.jail import hygiene, local_sockets, syscalls
+from launcher import wire
+from launcher.jail import hygiene, syscalls
 from launcher.lean import os
 from policy import promises
 from policy.errors import Refusal
@@ -36,14 +37,14 @@ PORT = 3128
 _AF_INET, _AF_INET6, _AF_UNIX, _SOCK_STREAM = 2, 10, 1, 1
 _LOOPBACK = bytes((127, 0, 0, 1))
 
-_OF_TERMINALS = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP, _signal.SIGTSTP, _signal.SIGTTIN, _signal.SIGTTOU)
-"""Signals that come to the caller's whole session, to which the proxy belongs while it is loaded."""
+_TERMINAL_SIGNALS = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP, _signal.SIGTSTP, _signal.SIGTTIN, _signal.SIGTTOU)
+"""They come to the caller's whole session, to which the proxy belongs while it is loaded."""
 
 _HANDED_OVER_WITHIN = 120.0
-"""Seconds until the sockets must have come: longer than a jail may take to be built."""
+"""Seconds: longer than a jail may take to be built."""
 
 _QUIET = 40
-"""Milliseconds in which the command starts undisturbed, unless it connects: short commands never use a network."""
+"""Milliseconds in which the command starts undisturbed unless it connects: short commands never use a network."""
 
 _POOL = 96
 """Connections from outside to published ports at the same time: each needs a socket of the jail's network namespace."""
@@ -88,12 +89,12 @@ class Egress:
         try:
             if own_network:
                 for text, _ in plan.publish:
-                    published.append(local_sockets.listening(*destination(text.rpartition(":")[0])))
+                    published.append(syscalls.listening_tcp(*destination(text.rpartition(":")[0])))
                 ours, theirs = _socket.socketpair(_AF_UNIX, _SOCK_STREAM)
                 self.sockets = (ours.detach(), ((_LOOPBACK, port), *granted), _POOL if published else 0)
                 inherited = (theirs.detach(),)
             else:
-                inherited = (local_sockets.listening(_LOOPBACK, 0),)
+                inherited = (syscalls.listening_tcp(_LOOPBACK, 0),)
                 port = _port_of(inherited[0])
                 self.addresses = ((_LOOPBACK, port), *granted)
         except OSError as error:
@@ -120,7 +121,7 @@ class Egress:
             os.close(fd)
 
     def close(self) -> str:
-        """Ends the proxy. Returns "", or what to tell when it had ended before."""
+        """Ends the proxy. Returns "", or a message when it had ended before."""
         os.kill(self._pid, _signal.SIGTERM)  # not waited for yet, so the number is still the proxy's
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
@@ -135,7 +136,7 @@ class Egress:
         return f"the network proxy had ended before the command: {self._fault() or f'status {status}'}"
 
     def _fault(self) -> str:
-        """What the proxy's log says last, when that is a fault of its own."""
+        """The last line of the proxy's log, when that is a fault of its own."""
         import json
 
         from launcher.egress.log import FILE
@@ -149,7 +150,7 @@ class Egress:
 
 
 def _check_upstream() -> None:
-    """Refuses now what the proxy process could only fail on (`launcher.egress.upstream`)."""
+    """Refuses now what the proxy process could only fail on (`launcher.egress.gateway.Upstreams`)."""
     for name in ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"):
         scheme, separator, _ = (os.environ.get(name.lower()) or os.environ.get(name) or "").partition("://")
         if separator and scheme != "http":
@@ -199,12 +200,11 @@ def _work(
         for fd in (0, 1, 2):
             os.dup2(null, fd)
         hygiene.close_inherited((*inherited, *published))
-        for number in _OF_TERMINALS:
+        for number in _TERMINAL_SIGNALS:
             _signal.signal(number, _signal.SIG_IGN)
         if plan.provider:
-            # Agents connect while they start, when each processor is wanted: now the launcher wants one. And still in
-            # the caller's session: with one of its own a process weighs as much as all of the agent (sched(7),
-            # autogroup).
+            # Agents connect while they start and use every processor; now the launcher uses one. And before setsid: a
+            # session of its own gives a process the weight of the whole agent (sched(7), autogroup).
             _load(prepare)
             from launcher.egress import http  # noqa: F401  # which every agent's first request needs
         os.setsid()
@@ -213,7 +213,7 @@ def _work(
             listeners = []
             deadline = time.monotonic() + _HANDED_OVER_WITHIN
             for _ in range(handed_out):
-                if not local_sockets.receive(inherited[0], 1, deadline, listeners):
+                if wire.receive(inherited[0], listeners, deadline=deadline, most=0) == (b"", b""):
                     os._exit(0)  # the jail was not built
             os.close(inherited[0])
         poll = select.poll()
@@ -227,8 +227,8 @@ def _work(
 
 def _load(prepare: "Callable[[], None]") -> "Any":  # noqa: ANN401  # a module
     prepare()
-    # TLS passes through here and is not spoken: hmac does without OpenSSL, which takes long to load.
+    # TLS passes through and is not spoken here: hmac does without OpenSSL, which takes long to load.
     sys.modules["_hashlib"] = None  # type: ignore[assignment]  # "cannot be imported"
-    from launcher.egress import process
+    from launcher.egress import proxy
 
-    return process
+    return proxy

@@ -16,6 +16,7 @@ jail's own modules.
 import marshal
 import os
 
+from launcher import wire
 from launcher.jail import init, landlock, processes, spawn, status, syscalls
 from launcher.jail.spec import HELD, JailSpec
 from policy.errors import EXIT_REFUSED, Refusal
@@ -31,9 +32,6 @@ SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/
 """Trees of programmes, without configuration."""
 _FILES = ("/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/passwd")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
-
-_MOST_DESCRIPTORS = 32
-"""In one request to `serve`."""
 
 
 def main(descriptor: int, parent: int) -> int:
@@ -55,24 +53,19 @@ def serve(descriptor: int, parent: int) -> int:
     """Runs a command for each request on a socket, as `main` does, in a process forked from this one.
 
     Python and the jail's modules are started once for many commands. Each command's process is a child of `parent`
-    (CLONE_PARENT), which waits for it. A request is one byte with descriptors: where the process answers with its id,
-    the spec, standard input, output and error, and what it holds open.
+    (CLONE_PARENT), which waits for it. A request is a frame without payload and descriptors: where the process answers
+    with its id, the spec, standard input, output and error, and what it holds open.
     """
-    import _socket
-
     from launcher.jail import bpf, probe, syscall_tables  # noqa: F401  # before the first fork
 
     processes.tie_to_parent(parent)
-    size = _socket.CMSG_SPACE(_MOST_DESCRIPTORS * 4)
-    requests = _socket.socket(fileno=descriptor)
     while True:
-        data, ancillary, _, _ = requests.recvmsg(1, size)
-        if not data:
+        given: list[int] = []
+        if not wire.receive(descriptor, given, deadline=None, most=0)[0]:
             return 0
-        given = [number for *_, found in ancillary for number in memoryview(found).cast("i")]
         if processes.fork(syscalls.CLONE_PARENT) == 0:
             try:
-                requests.close()
+                os.close(descriptor)
                 os._exit(_forked(given, parent))
             finally:
                 os._exit(EXIT_REFUSED)
@@ -178,7 +171,7 @@ def run(spec: JailSpec) -> int:
 
 def _followed(reader: int) -> int | None:
     """The command's wait status, read until the jail has ended; None when its init ended without a word."""
-    decoder = status.Decoder()
+    decoder = wire.Decoder()
     found: int | None = None
     refusal: Refusal | None = None
     while data := os.read(reader, 65536):

@@ -13,7 +13,8 @@ and what every launch has loaded already.
 
 import select
 
-from launcher.jail import hygiene, init, local_sockets, processes, request, status, syscalls
+from launcher import wire
+from launcher.jail import hygiene, init, processes, request, status, syscalls
 from launcher.jail.spec import JailSpec
 from launcher.lean import os
 from policy.errors import EXIT_NOT_FOUND, EXIT_REFUSED, Refusal
@@ -44,7 +45,7 @@ def run(connection: int, jail: "Inside", *, uid: int, pid_namespace: bool) -> "N
     """
     descriptors: list[int] = []
     try:
-        if not _is_outside(*local_sockets.peer(connection), uid, pid_namespace=pid_namespace):
+        if not _is_outside(*wire.peer(connection), uid, pid_namespace=pid_namespace):
             os._exit(0)
         processes.adopt_orphans()
         hygiene.close_inherited((connection, *jail.descriptors))
@@ -148,7 +149,7 @@ class _Minder:
         if self._spec.guard:
             # One of the machine's own, of which no other is granted.
             self._spec = self._spec.replace(grants=(*self._spec.grants, (name, "rwi", "the command's terminal")))
-        local_sockets.send(self._connection, request.message(request.TERMINAL), (master,))
+        wire.send(self._connection, wire.frame(request.TERMINAL), (master,))
         os.close(master)
         kind, _ = request.receive(self._connection, [], 0)
         return terminal if kind == request.GO else -1

@@ -104,7 +104,7 @@ class Inside:
         if spec.audited:
             from launcher.jail import seccomp  # noqa: F401
         if spec.sockets[0] != -1:
-            from launcher.jail import local_sockets  # noqa: F401
+            from launcher.jail.namespaces import enter as _enter  # noqa: F401
         if spec.listener != -1:
             # What serves further commands is not loaded now, when every launch would wait for it, and cannot be found
             # later, when the view is the jail's: its directory stays open.
@@ -145,9 +145,9 @@ class Inside:
         if self.spec.namespaces and not self.spec.landlock:
             held += ["reads", "writes"]  # by the view
         if self.spec.sockets[0] != -1:
-            from launcher.jail import local_sockets
+            from launcher.jail.namespaces import enter as namespaces
 
-            local_sockets.hand_out(*self.spec.sockets)
+            namespaces.hand_out(*self.spec.sockets)
         self._held = tuple(held)
 
     def _namespaces(self, status_fd: int) -> Facts:
@@ -277,7 +277,7 @@ def _load(directory: int, changed: int) -> None:
     from launcher import jail
 
     tag = sys.implementation.cache_tag
-    for name in ("local_sockets", "request", "minder"):
+    for name in ("request", "minder"):
         try:
             found = os.stat(f"{name}.py", dir_fd=directory)
             outdated = os.fstat(directory).st_mtime_ns != changed

@@ -14,6 +14,7 @@ Launch path: see launcher/jail/syscalls.py.
 import select
 import time
 
+from launcher import wire
 from launcher.jail import hygiene, init, processes, spawn, status
 from launcher.jail.spec import JailSpec
 from launcher.lean import os
@@ -129,7 +130,7 @@ class _Jail:
         self._reader = jailed.status
         self._signals = signals
         self._terminal = terminal
-        self._decoder = status.Decoder()
+        self._decoder = wire.Decoder()
         self._started = False
         self._late = False
         self._stopped = (0, 0)  # the signal, 0 while the command runs, and the number of the stop

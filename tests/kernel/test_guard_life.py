@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher import wire
 from launcher.jail import filtering, hygiene, seccomp, status, syscalls
 from launcher.jail.bpf import Program
 from launcher.jail.guard import attach, server, trial
@@ -260,7 +261,7 @@ def test_a_guard_that_cannot_take_over_starts_nothing(who: Who) -> None:
             signal.pause()
         os.close(saying)
         code = os.waitstatus_to_exitcode(os.waitpid(guard, 0)[1])
-        decoder = status.Decoder()
+        decoder = wire.Decoder()
         messages: list[tuple[bytes, bytes]] = []
         while data := os.read(said, 4096):
             messages += decoder.feed(data)
@@ -324,7 +325,7 @@ def test_a_fault_of_the_guard_ends_it(user: Who, public_dir: Path, monkeypatch: 
         os.close(saying)
         os.close(answering)
         code = os.waitstatus_to_exitcode(os.waitpid(guard, 0)[1])
-        ((_, payload),) = status.Decoder().feed(os.read(said, 4096))
+        ((_, payload),) = wire.Decoder().feed(os.read(said, 4096))
         return os.read(answered, 64).decode(), status.refusal(payload).context, code
 
     answer, context, code = forked.run(act, user)

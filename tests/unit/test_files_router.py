@@ -15,8 +15,7 @@ from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.sessions import Mode, Sessions
 from policy.errors import Refusal
 from policy.worktree import WorktreeSandboxContext
-from tests.support.file_rooms import Stand, routed
-from tests.support.file_scope import boundaries, error_of
+from tests.support.file_tools import Stand, boundaries, error_of, routed
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher import wire
 from launcher.jail import status, syscall_tables, syscalls
 from launcher.jail.guard import server
 from launcher.jail.guard.call import Call
@@ -121,7 +122,7 @@ def test_what_is_refused_is_told_however_its_path_is_written(char: str) -> None:
     server._tell(writing, "chmod", (7, "name", long), Refused(1, long))
     os.close(writing)
     with open(reading, "rb") as stream:
-        ((kind, payload),) = status.Decoder().feed(stream.read())
+        ((kind, payload),) = wire.Decoder().feed(stream.read())
     call, path, *_, program = marshal.loads(payload)
     assert (kind, call) == (status.DENIED, "chmod")
     for told in (path, program):

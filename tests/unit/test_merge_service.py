@@ -15,7 +15,7 @@ from launcher.vcs.worktrees.naming import worktree_id
 from policy.errors import Refusal
 from policy.worktree import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 from tests.support import templates
-from tests.support.nested import Nested, changed
+from tests.support.repository import Nested, changed
 
 
 class Team:

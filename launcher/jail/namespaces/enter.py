@@ -5,6 +5,7 @@ Launch path: see launcher/jail/syscalls.py.
 
 import errno
 
+from launcher import wire
 from launcher.jail import processes, syscalls
 from launcher.jail.namespaces.layout import PROTECT, Operation
 from launcher.jail.namespaces.view import View
@@ -23,6 +24,7 @@ _ALWAYS = (
 
 _AF_INET = 2
 _SOCK_DGRAM_CLOEXEC = 2 | os.O_CLOEXEC
+_SOCK_STREAM_CLOEXEC = 1 | os.O_CLOEXEC
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP_RUNNING = 0x1 | 0x40
 _IFREQ = 40
@@ -112,6 +114,31 @@ def loopback_up() -> None:
         raise Refusal("loopback-down", "the jail's loopback interface stays down", context=str(error)) from None
     finally:
         os.close(fd)
+
+
+def hand_out(channel: int, addresses: "tuple[tuple[bytes, int], ...]", pool: int) -> None:
+    """In the jail's network namespace: makes sockets for the proxy outside and passes them out; closes `channel`.
+
+    Args:
+        channel: a socket to the proxy.
+        addresses: where to listen.
+        pool: how many further TCP sockets, not bound.
+
+    Raises:
+        Refusal: proxy-unavailable.
+    """
+    try:
+        for address in addresses:
+            fd = syscalls.listening_tcp(*address)
+            wire.send(channel, wire.frame(b"L"), (fd,))
+            os.close(fd)
+        for _ in range(pool):
+            fd = syscalls.socket(_AF_INET, _SOCK_STREAM_CLOEXEC | os.O_NONBLOCK)
+            wire.send(channel, wire.frame(b"S"), (fd,))
+            os.close(fd)
+    except OSError as error:
+        raise Refusal("proxy-unavailable", "the network proxy has no socket in the jail", context=str(error)) from None
+    os.close(channel)
 
 
 def facts(spec: JailSpec, operations: tuple[Operation, ...], view: View) -> Facts:
