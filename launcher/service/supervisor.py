@@ -28,7 +28,7 @@ from launcher.vcs.disk import Present
 from launcher.workflow.request_context import RequestContext, RequestContextRepository
 from launcher.workflow.requests import ArtifactKey
 from policy.errors import Refusal
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 
 # Whether a session is accepted: its words and the quotas, before anything is written down or started.
 

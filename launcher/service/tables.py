@@ -12,7 +12,7 @@ from launcher.service.schema import FINAL, Outcome, Session, SessionRequest, Ses
 from launcher.workflow.request_context import ContextState, RequestContext, Updater
 from launcher.workflow.requests import ArtifactKey
 from policy.errors import Refusal
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 
 _FINAL = ", ".join(f"'{state}'" for state in sorted(FINAL))
 _COLUMNS = frozenset({

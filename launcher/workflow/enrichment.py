@@ -20,7 +20,7 @@ from launcher.workflow.requests import (
 )
 from launcher.workflow.worktrees import WorktreeService, granted_part, trusted, worktree_of_key
 from policy.errors import Refusal
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 
 ORDER = -6000
 

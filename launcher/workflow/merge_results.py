@@ -11,7 +11,7 @@ from launcher.workflow.request_context import RequestContextRepository
 from launcher.workflow.requests import AgentRequest, AgentResult, MergerInterruptRequest, MergerRequest
 from launcher.workflow.worktrees import WorktreeService, trusted
 from policy.errors import Refusal
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 
 # Agents that share a worktree are merged once, and each is told.
 

@@ -8,7 +8,7 @@ from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation
 from launcher.workflow.request_context import PromptContext
 from launcher.workflow.requests import AgentType, DispatchRequest, ResultsRequest
 from policy.errors import Refusal, printable
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 
 # What a prompt contributor is (contracts section 3).
 

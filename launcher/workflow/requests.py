@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation, MergeDescriptor, Text
-from policy.worktree import Name, WorktreeSandboxContext
+from policy.sandbox_context import Name, WorktreeSandboxContext
 
 # What the models of the workflow have in common: frozen, strict about names, convertible to JSON and back.
 

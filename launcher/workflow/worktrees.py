@@ -10,7 +10,7 @@ from launcher.workflow.requests import ArtifactKey
 from policy.errors import Refusal
 from policy.providers.registry import SandboxTranslationRegistry
 from policy.providers.strategy import Translation, translate
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 
 
 class WorktreeService(Protocol):

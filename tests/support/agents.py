@@ -45,7 +45,7 @@ from launcher.workflow.requests import (
 )
 from launcher.workflow.worktrees import run_options, worktree_of_session
 from policy.sandbox import SandboxValidationResult, WorktreeSandbox
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 from tests.support import file_tools, templates
 from tests.support.identity import Who
 from tests.support.install import Installed

@@ -14,11 +14,10 @@ from policy import verdict
 from policy.config.rules import Rules
 from policy.derive import derive
 from policy.errors import Refusal
-from policy.host import Trail
-from policy.launch import Command, Git, Support, Translation
+from policy.launch import Command, Git, Support, Trail, Translation
 from policy.plan import Plan
+from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 from policy.toolchains import Toolchains
-from policy.worktree import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 
 # Launches without the launch, for tests of the plan cache.
 

@@ -11,7 +11,7 @@ from launcher.workflow.in_memory import InMemoryRequestContextRepository
 from launcher.workflow.request_context import ToolContext
 from launcher.workflow.requests import AgentRequest, AgentType, ArtifactKey
 from policy.errors import Refusal
-from policy.worktree import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
+from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 
 TOOLS = ToolContext(tools=("read", "write"))
 ROOT = ArtifactKey("run")

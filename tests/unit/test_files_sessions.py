@@ -8,7 +8,7 @@ from launcher.workflow.graph import InMemoryGraphRepository
 from launcher.workflow.in_memory import InMemoryRequestContextRepository
 from launcher.workflow.request_context import RequestContext
 from launcher.workflow.requests import ArtifactKey, OrchestratorRequest
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 from tests.support.workflow import ROOT, World, worktree
 
 KEY = ArtifactKey("run/one")

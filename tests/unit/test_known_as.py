@@ -9,7 +9,7 @@ from launcher.bridges.acp import contexts as acp_contexts
 from launcher.bridges.acp.places import Place
 from launcher.session import known_as, places, state
 from launcher.workflow.in_memory import InMemoryRequestContextRepository
-from policy.worktree import MainWorktreeContext, WorktreeSandboxContext
+from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
 
 
 @pytest.fixture

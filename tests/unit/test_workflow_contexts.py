@@ -15,7 +15,7 @@ from launcher.workflow.in_memory import REMEMBERED_EXPIRED, InMemoryRequestConte
 from launcher.workflow.request_context import ContextState, OperationContext, PromptContext, RequestContext, ToolContext
 from launcher.workflow.requests import AgentType, ArtifactKey, TicketAgentRequest
 from policy.errors import Refusal
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 from tests.support.workflow import worktree
 
 KEY = ArtifactKey("run/one")

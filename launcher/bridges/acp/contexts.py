@@ -9,7 +9,7 @@ from collections.abc import Callable
 from launcher.bridges.acp.places import Place
 from launcher.workflow.request_context import RequestContextRepository
 from launcher.workflow.requests import ArtifactKey
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 
 
 def registrar(contexts: RequestContextRepository, boundaries: WorktreeSandboxContext) -> Callable[[str, Place], None]:

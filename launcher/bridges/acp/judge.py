@@ -19,7 +19,7 @@ from policy.verdict import decide
 
 if TYPE_CHECKING:
     from policy.sandbox import SandboxValidationResult, WorktreeSandbox
-    from policy.worktree import WorktreeSandboxContext
+    from policy.sandbox_context import WorktreeSandboxContext
 
 READ, WRITE = "READ", "WRITE"
 
@@ -163,7 +163,7 @@ def _is_file_or_absent(path: str) -> bool:
 
 
 def _context(plan: Plan) -> "WorktreeSandboxContext":
-    from policy.worktree import MainWorktreeContext, WorktreeSandboxContext
+    from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
 
     root = plan.worktree
     empty = [path for path, source in plan.read_only if source == promises.UNPOPULATED]
