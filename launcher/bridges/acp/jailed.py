@@ -6,7 +6,7 @@ import signal
 import socket
 from collections.abc import Callable
 
-from launcher.bridges.acp.relay import Poll
+from launcher.bridges.acp.carrier import Poll
 from launcher.jail import request, status
 from policy.errors import Refusal, printable
 
