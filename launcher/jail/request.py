@@ -1,14 +1,13 @@
-"""What a client asks a running jail for: messages of a kind, a length and NUL-separated fields, as `status` sends back.
+"""What a client asks a running jail for: frames (`launcher.wire`) of NUL-separated fields.
 
-The bytes come from another process of the same user, so they are only ever split, never unmarshalled, and their length
-is bounded before any is read.
+The bytes come from another process of the same user, so they are only ever split, never unmarshalled.
 
 Loaded for a further command: built-in modules only, see launcher/jail/minder.py.
 """
 
 import time
 
-from launcher.jail import local_sockets
+from launcher import wire
 from launcher.lean import os
 from policy.errors import Refusal
 
@@ -26,7 +25,6 @@ MOST_BYTES = 4 << 20
 PATIENCE = 10.0
 """Seconds in which a message must be complete."""
 
-_HEADER = 5
 _VERSION = b"1"
 
 DIRECT, PTY = "d", "t"
@@ -62,12 +60,15 @@ class Command:
         self.streams = streams
 
     def encode(self) -> bytes:
-        """The message's payload. Refusal request-invalid when a field holds a NUL, which no argument can."""
+        """The message's payload. Refusals: request-invalid for a NUL, which no argument can hold; request-too-long."""
         pairs = [f"{name}={value}" for name, value in self.environment]
         fields = [self.streams, "!" if self.insists else "?", self.cwd, str(len(self.argv)), *self.argv, *pairs]
         if any("\0" in field for field in fields):
             raise _invalid("an argument or a variable holds a NUL character")
-        return b"\0".join((_VERSION, *map(os.fsencode, fields)))
+        payload = b"\0".join((_VERSION, *map(os.fsencode, fields)))
+        if len(payload) > MOST_BYTES:
+            raise _too_long(f"{len(payload)} bytes, of {MOST_BYTES} at most")
+        return payload
 
     @classmethod
     def decode(cls, payload: bytes) -> "Command":
@@ -92,13 +93,6 @@ def _invalid(why: str) -> Refusal:
     return Refusal("request-invalid", "the request for a further command is not well formed", context=why)
 
 
-def message(kind: bytes, payload: bytes = b"") -> bytes:
-    """The bytes of one message. Refusal request-too-long."""
-    if len(payload) > MOST_BYTES:
-        raise _too_long(len(payload))
-    return kind + len(payload).to_bytes(4, "little") + payload
-
-
 def receive(connection: int, descriptors: list[int], most: int = MOST_BYTES) -> tuple[bytes, bytes]:
     """The next message as (kind, payload); (b"", b"") when the client has left.
 
@@ -109,25 +103,15 @@ def receive(connection: int, descriptors: list[int], most: int = MOST_BYTES) -> 
 
     Refusals: request-too-long, request-late, request-invalid.
     """
-    deadline = time.monotonic() + PATIENCE
     try:
-        head = local_sockets.receive(connection, _HEADER, deadline, descriptors)
-        if not head:
-            return b"", b""
-        size = int.from_bytes(head[1:], "little")
-        if size > most:
-            raise _too_long(size)
-        payload = local_sockets.receive(connection, size, deadline, descriptors)
+        return wire.receive(connection, descriptors, deadline=time.monotonic() + PATIENCE, most=most)
     except TimeoutError:
         raise Refusal("request-late", f"the request was not complete within {PATIENCE:.0f} seconds") from None
-    except ValueError as error:
+    except wire.TooLong as error:
+        raise _too_long(str(error)) from None
+    except wire.Malformed as error:
         raise _invalid(str(error)) from None
-    return (head[:1], payload) if len(payload) == size else (b"", b"")
 
 
-def _too_long(size: int) -> Refusal:
-    return Refusal(
-        "request-too-long",
-        "arguments and environment together are too long",
-        context=f"{size} bytes, of {MOST_BYTES} at most",
-    )
+def _too_long(why: str) -> Refusal:
+    return Refusal("request-too-long", "arguments and environment together are too long", context=why)

@@ -1,14 +1,14 @@
-"""What the processes inside tell the launcher, over one pipe: short messages with a kind, a length and a payload.
+"""What the processes inside report to the launcher, over one pipe: frames (`launcher.wire`).
 
 The pipe is close-on-exec, so the command itself never holds it: every message is Paddock's own.
 
-Launch path: marshal, time and os only.
+Launch path: built-in modules and `launcher.wire` only.
 """
 
 import marshal
 import time
 
-from launcher.lean import os
+from launcher import wire
 from policy.errors import Refusal
 
 TYPE_CHECKING = False
@@ -26,16 +26,13 @@ DENIED = b"D"  # the guard has refused something; payload: marshal of what `laun
 WANTED = b"W"  # a watched command wants something; payload: marshal of `launcher.jail.watch.observer.Want`
 REPORT = b"R"  # facts for the ledger; payload: marshal of a tuple
 
-_HEADER = 5
 _LONGEST = 1500
 
 
 def send(fd: int, kind: bytes, payload: bytes = b"") -> None:
     """Writes one message. A launcher that is gone is no error: its death ends the caller by other means."""
-    data = kind + len(payload).to_bytes(4, "little") + payload
     try:
-        while data:
-            data = data[os.write(fd, data) :]
+        wire.write(fd, wire.frame(kind, payload))
     except BrokenPipeError:
         return
 
@@ -91,27 +88,3 @@ def report(payload: bytes) -> "tuple[Any, ...]":
     """The facts that `send_report` wrote."""
     facts: tuple[Any, ...] = marshal.loads(payload)
     return facts
-
-
-class Decoder:
-    """Puts messages together from the pieces that a pipe delivers."""
-
-    def __init__(self, rest: bytes = b"") -> None:
-        """Args: what was read before and is part of a message."""
-        self._rest = rest
-
-    def twin(self) -> "Decoder":
-        """Another one that has read as much as this one."""
-        return Decoder(self._rest)
-
-    def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
-        """The messages that are complete with `data`, as (kind, payload), in order."""
-        self._rest += data
-        messages = []
-        while len(self._rest) >= _HEADER:
-            end = _HEADER + int.from_bytes(self._rest[1:_HEADER], "little")
-            if len(self._rest) < end:
-                break
-            messages.append((self._rest[:1], self._rest[_HEADER:end]))
-            self._rest = self._rest[end:]
-        return messages

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
-from launcher.jail.status import Decoder
 from launcher.service.client import Client, session_path
 from launcher.service.jobs import refusal_of
-from launcher.service.packets import END, ERRORS, HELLO, INPUT, OUTPUT, OVER, REFUSED, SIGNAL, WINDOW, frame
+from launcher.service.packets import END, ERRORS, HELLO, INPUT, OUTPUT, OVER, REFUSED, SIGNAL, WINDOW
+from launcher.wire import Decoder, frame, write
 from policy.errors import Refusal
 
 # This process's own terminal while it stands for a session's: raw, with a way out that no programme uses.
@@ -222,7 +222,7 @@ class Attached:
         """Handles what has come; whether more is to come."""
         for kind, payload in self._decoder.feed(data):
             if kind in (OUTPUT, ERRORS):
-                _put(1 if kind == OUTPUT else 2, payload)
+                write(1 if kind == OUTPUT else 2, payload)
             elif kind == HELLO:
                 self.hello = json.loads(payload)
             elif kind == OVER:
@@ -254,12 +254,6 @@ class Attached:
 def _noted(number: int, where: FrameType | None) -> None:
     """Python itself writes the number to the descriptor."""
     del number, where
-
-
-def _put(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 def status_of(session: dict[str, Any] | None) -> int:

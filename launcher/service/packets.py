@@ -1,7 +1,7 @@
-"""Messages between the service and its sessions' shims: JSON objects over SEQPACKET sockets, with descriptors.
+"""What travels between the service and its sessions' shims, and between a shim and who is attached to its session.
 
-JSON, because the two sides may be of different versions of Paddock and of Python: a shim lives as long as its session,
-and the service is upgraded meanwhile. What is too large for a packet goes as a memory file (memfd_create(2)).
+Service and shim: JSON objects in packets (`launcher.wire`). JSON, because the two sides may be of different versions of
+Paddock and of Python: a shim lives as long as its session, and the service is upgraded meanwhile.
 """
 
 import json
@@ -9,10 +9,10 @@ import os
 import socket
 from typing import Any
 
-_MOST_PACKET = 60 << 10
-_MOST_CONTENT = 64 << 20
-_MOST_DESCRIPTORS = 4
-_IN_A_FILE = b"M"
+from launcher import wire
+
+VERSION = 1
+"""Of the messages between service and shim. One without a version is of the first release, which is 1."""
 
 
 def send(connection: socket.socket, content: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
@@ -22,25 +22,7 @@ def send(connection: socket.socket, content: dict[str, Any], descriptors: tuple[
         BlockingIOError: the other side does not read.
         OSError: the other side is gone; there is no memory for a file.
     """
-    data = json.dumps(content).encode()
-    if len(data) <= _MOST_PACKET:
-        _send(connection, data, descriptors)
-        return
-    memory = os.memfd_create("message", os.MFD_CLOEXEC)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(memory, view) :]
-        _send(connection, _IN_A_FILE, (memory, *descriptors))
-    finally:
-        os.close(memory)
-
-
-def _send(connection: socket.socket, data: bytes, descriptors: tuple[int, ...]) -> None:
-    if descriptors:
-        socket.send_fds(connection, [data], list(descriptors), socket.MSG_NOSIGNAL)
-    else:
-        connection.send(data, socket.MSG_NOSIGNAL)
+    wire.send_packet(connection.fileno(), json.dumps({"version": VERSION, **content}).encode(), descriptors)
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
@@ -48,26 +30,15 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]
 
     Raises:
         BlockingIOError: there is none now.
-        ValueError: this is no message of ours.
+        ValueError: this is no message, or one of a version that this side does not know.
     """
-    try:
-        data, descriptors, _, _ = socket.recv_fds(
-            connection, 2 * _MOST_PACKET, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
-        )
-    except ConnectionResetError:
-        return None, []
+    data, descriptors = wire.receive_packet(connection.fileno())
     if not data:
         return None, descriptors
     try:
-        if data == _IN_A_FILE and descriptors:
-            memory = descriptors.pop(0)
-            try:
-                data = os.pread(memory, min(os.fstat(memory).st_size, _MOST_CONTENT), 0)
-            finally:
-                os.close(memory)
         content = json.loads(data)
-        if not isinstance(content, dict):
-            raise ValueError("a message is one object")
+        if not isinstance(content, dict) or content.pop("version", VERSION) != VERSION:
+            raise wire.Malformed("a message is one object, of a known version")
     except ValueError:
         for fd in descriptors:
             os.close(fd)
@@ -75,21 +46,11 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]
     return content, descriptors
 
 
-# Frames of the attach stream, for both of its ends: a letter, four bytes of length (little-endian), a payload.
-#
-# What each letter means is said where the service speaks it (`launcher.service.api.stream`); `launcher.jail.status`
-# has the same form, and takes frames apart. A module of its own, because clients start quicker without the
-# service's models.
-
+# The kinds of the frames of the attach stream, for both of its ends; `launcher.service.shim.clients` says what each
+# means. Here, because clients start quicker without the service's models.
 
 HELLO, OUTPUT, ERRORS, OVER, REFUSED = b"H", b"O", b"R", b"X", b"E"
 INPUT, END, SIGNAL, WINDOW = b"I", b"Z", b"K", b"W"
 
 MOST_FRAME = 1 << 20
-"""Bytes of a payload."""
-HEADER = 5
-
-
-def frame(kind: bytes, payload: bytes = b"") -> bytes:
-    """One frame."""
-    return kind + len(payload).to_bytes(4, "little") + payload
+"""Bytes of a frame's payload."""

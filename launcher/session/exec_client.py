@@ -10,7 +10,8 @@ import os
 import select
 import time
 
-from launcher.jail import hygiene, init, local_sockets, processes, request, status
+from launcher import wire
+from launcher.jail import hygiene, init, processes, request, status
 from launcher.session import state
 from launcher.session.places import Places, unusable
 from launcher.session.relayed import Relay
@@ -174,13 +175,13 @@ def connect(places: Places, name: str) -> _socket.socket:
             )
         connection.connect(state.control_address(directory))
         # Whoever listens (SO_PEERCRED says who called listen(2)) answers with what this process will believe.
-        launcher, uid = local_sockets.peer(connection.fileno())
+        launcher, uid = wire.peer(connection.fileno())
         if uid != os.geteuid():
             raise Refusal("session-not-ours", f"the session {name} is answered by another user")
         if processes.jailed(launcher):
             raise Refusal("session-not-ours", f"the session {name} is answered from a jail")
         try:
-            connection.sendall(request.message(request.PROOF, _proof(launcher)))
+            connection.sendall(wire.frame(request.PROOF, _proof(launcher)))
         except (BrokenPipeError, ConnectionResetError):
             pass  # refused without having been read: the reason waits to be read
     except (FileNotFoundError, ConnectionRefusedError):
@@ -234,18 +235,14 @@ def about(places: Places, name: str) -> "tuple[str, ...] | None":
     except Refusal:
         return None
     try:
-        connection.settimeout(ANSWER_TIMEOUT)
-        decoder = status.Decoder()
         deadline = time.monotonic() + ANSWER_TIMEOUT
-        connection.sendall(request.message(request.ABOUT))
-        while time.monotonic() < deadline and (data := connection.recv(65536)):
-            for kind, payload in decoder.feed(data):
-                return tuple(map(str, status.report(payload))) if kind == status.REPORT else None
-    except OSError:
+        wire.send(connection.fileno(), wire.frame(request.ABOUT))
+        kind, payload = wire.receive(connection.fileno(), [], deadline=deadline)
+        return tuple(map(str, status.report(payload))) if kind == status.REPORT else None
+    except (OSError, wire.Malformed):
         return None
     finally:
         connection.close()
-    return None
 
 
 def run(connection: _socket.socket, command: request.Command) -> int:
@@ -262,7 +259,7 @@ def run(connection: _socket.socket, command: request.Command) -> int:
     """
     streams = Streams()
     command.streams = streams.kinds
-    data = request.message(request.COMMAND, command.encode())
+    data = wire.frame(request.COMMAND, command.encode())
     init.block_signals()
     signals = init.open_signals()
     client = _Client(connection, signals, streams)
@@ -292,14 +289,12 @@ class _Client:
         self._stop = 0
         self._open = True
         # The command waits for the start signal, so a terminal's master is awaited before anything else.
-        self._decoder = status.Decoder()
+        self._decoder = wire.Decoder()
 
     def send(self, data: bytes, descriptors: list[int]) -> None:
         """Sends the request. A session that refuses without reading says why, so a failure is no end yet."""
-        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, b"".join(fd.to_bytes(4, "little") for fd in descriptors))]
         try:
-            sent = self._connection.sendmsg([data], rights if descriptors else [])
-            self._connection.sendall(data[sent:])
+            wire.send(self._connection.fileno(), data, tuple(descriptors))
         except (BrokenPipeError, ConnectionResetError):
             return
 
@@ -358,7 +353,7 @@ class _Client:
                 self._pass_on(signal, group=code == init.SI_KERNEL)
 
     def _pass_on(self, signal: int, *, group: bool) -> None:
-        self._say(request.message(request.SIGNAL, bytes((signal, group))))
+        self._say(wire.frame(request.SIGNAL, bytes((signal, group))))
 
     def _say(self, data: bytes) -> None:
         try:
@@ -367,22 +362,14 @@ class _Client:
             return  # it has ended; its last words are on the way
 
     def _on_message(self) -> None:
-        control_space = _socket.CMSG_LEN(4)
-        try:
-            data, ancillary, _, _ = self._connection.recvmsg(65536, control_space)
-        except ConnectionResetError:
-            data, ancillary = b"", []
-        descriptors = [
-            int.from_bytes(raw[:4], "little")
-            for level, kind, raw in ancillary
-            if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS)
-        ]
+        descriptors: list[int] = []
+        data = wire.receive_piece(self._connection.fileno(), descriptors)
         if not data:
             self._open = False
         for kind, payload in self._decoder.feed(data):
             if kind == request.TERMINAL and self._relay is not None and descriptors:
                 self._relay.begin(descriptors.pop())
-                self._say(request.message(request.GO))
+                self._say(wire.frame(request.GO))
             elif kind == status.STARTING:
                 self._started = True
                 self._streams.limit(int.from_bytes(payload, "little"))

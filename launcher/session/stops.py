@@ -11,6 +11,7 @@ Loaded when a command stops.
 import select
 import time
 
+from launcher import wire
 from launcher.jail import processes, status, syscalls
 from launcher.lean import ctypes, os
 
@@ -50,7 +51,7 @@ def _has_shell() -> bool:
         return False
 
 
-def stop(signal: int, reader: int, child: int, decoder: status.Decoder) -> None:
+def stop(signal: int, reader: int, child: int, decoder: wire.Decoder) -> None:
     """Stops this process; comes back when somebody continues it, or its command has gone on or ended.
 
     Comes back at once where the signal cannot stop it: the process group is orphaned, or the signal is ignored.
@@ -85,7 +86,7 @@ def stop(signal: int, reader: int, child: int, decoder: status.Decoder) -> None:
         os.waitpid(pid, 0)
 
 
-def _attend(signal: int, reader: int, child: int, decoder: status.Decoder, parent: int, tell: int) -> "NoReturn":
+def _attend(signal: int, reader: int, child: int, decoder: wire.Decoder, parent: int, tell: int) -> "NoReturn":
     # Nothing may escape from here: this is a copy of the launcher, with all that it has on its stack.
     try:
         processes.tie_to_parent(parent)
@@ -132,7 +133,7 @@ def _state(pid: int) -> bytes:
         return b""
 
 
-def goes_on(reader: int, decoder: status.Decoder, copy: tuple[int, int], *, by_shell: bool) -> bool:
+def goes_on(reader: int, decoder: wire.Decoder, copy: tuple[int, int], *, by_shell: bool) -> bool:
     """Whether the pipe says that the command runs again or has ended; tee(2) takes nothing out of it.
 
     Args:

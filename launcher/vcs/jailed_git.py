@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
+from launcher import wire
 from launcher.jail import confined
 from launcher.vcs import hardening
 from launcher.vcs.git import TIMEOUT, Completed, Git, GitFailed
@@ -242,7 +243,7 @@ class _Helper:
         answer, theirs_too = os.pipe()
         with os.fdopen(answer, "rb") as answered:
             try:
-                socket.send_fds(self._socket, [b"\0"], [theirs_too, *descriptors])
+                wire.send(self._socket.fileno(), wire.frame(b"S"), (theirs_too, *descriptors))
             finally:
                 os.close(theirs_too)
             number = answered.read()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import acp_agents
+from tests.support import agent_scene
 from tests.support.agent_scene import EXECUTED, Scene
 from tests.support.features import need
 from tests.support.models.script import Run, Step, Write
@@ -34,15 +34,15 @@ def forged(scene: Scene) -> Run:
     return Run(f"printf '%s\\n' {shlex.join(lines)} >/proc/2/fd/1 && echo asked the editor")
 
 
-@pytest.mark.parametrize("make", acp_agents.AGENTS)
+@pytest.mark.parametrize("make", agent_scene.AGENTS)
 def test_an_agent_of_an_editor_works_in_its_worktree_and_reaches_nothing_else(
-    scene: Scene, make: Callable[[Scene], acp_agents.Agent], tmp_path: Path
+    scene: Scene, make: Callable[[Scene], agent_scene.Agent], tmp_path: Path
 ) -> None:
     """It writes, reads, executes and commits there; outside, neither its tools nor the editor do, whoever asks."""
     need("userns")
     agent = make(scene)
     *script, last = scene.script()
-    told = acp_agents.talk(scene, agent, [*script, forged(scene), last], tmp_path / "stderr")
+    told = agent_scene.talk(scene, agent, [*script, forged(scene), last], tmp_path / "stderr")
     assert (told.stop_reason, told.status) == ("end_turn", 0), told.stderr
     scene.judge(scene.model.script, hosts=agent.hosts)
     assert told.editor.written == [f"{scene.worktree}/made.txt"] * agent.through_editor
@@ -56,16 +56,16 @@ def test_an_agent_of_an_editor_works_in_its_worktree_and_reaches_nothing_else(
     assert {f"{scene.outside}/by-editor", f"{scene.outside}/secret"} <= set(refused)
 
 
-@pytest.mark.parametrize("make", [acp_agents.qwen, acp_agents.goose])
+@pytest.mark.parametrize("make", [agent_scene.qwen, agent_scene.goose])
 def test_without_the_bridge_an_editor_writes_outside_for_an_agent(
-    scene: Scene, make: Callable[[Scene], acp_agents.Agent], tmp_path: Path
+    scene: Scene, make: Callable[[Scene], agent_scene.Agent], tmp_path: Path
 ) -> None:
     """The editor is in no jail, and a prefix alone does not see what it is asked for, commands included."""
     need("userns")
     beside = scene.beside
     agent = replace(make(scene), options=())
     script: list[Step] = [Write(str(beside), "x\n"), Run(f"{scene.outside}/tool")]
-    told = acp_agents.talk(scene, agent, script, tmp_path / "stderr", verb="run")
+    told = agent_scene.talk(scene, agent, script, tmp_path / "stderr", verb="run")
     assert told.editor.written == [str(beside)], told.stderr
     assert beside.read_text() == "x\n"
     assert (EXECUTED in scene.model.results[1]) is agent.through_terminal

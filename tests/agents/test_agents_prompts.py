@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import acp_agents
-from tests.support.acp_agents import Agent
-from tests.support.agent_scene import EXECUTED, KEY, Scene
+from tests.support import agent_scene
+from tests.support.agent_scene import EXECUTED, KEY, Agent, Scene
 from tests.support.features import need
 
 
@@ -19,17 +18,17 @@ def claude(_scene: Scene) -> Agent:
 
 def codex(scene: Scene) -> Agent:
     """With the way to the model in its configuration."""
-    return Agent(("codex-acp",), acp_agents.codex(scene).environment)
+    return Agent(("codex-acp",), agent_scene.codex(scene).environment)
 
 
 def opencode(scene: Scene) -> Agent:
     """The same; what it may do is not said there."""
-    return Agent(("opencode", "acp"), acp_agents.opencode(scene).environment)
+    return Agent(("opencode", "acp"), agent_scene.opencode(scene).environment)
 
 
 def goose(scene: Scene) -> Agent:
     """It asks nobody by itself, so here its user wants to be asked."""
-    agent = acp_agents.goose(scene)
+    agent = agent_scene.goose(scene)
     return replace(agent, environment=agent.environment | {"GOOSE_MODE": "approve"})
 
 
@@ -49,7 +48,7 @@ def qwen(scene: Scene) -> Agent:
 def test_an_agent_in_a_jail_does_not_ask(scene: Scene, make: Callable[[Scene], Agent], tmp_path: Path) -> None:
     """Neither before it writes a file nor before it runs a command; and it is told of no option but by Paddock."""
     need("userns")
-    told = acp_agents.talk(scene, make(scene), scene.script()[:3], tmp_path / "stderr")
+    told = agent_scene.talk(scene, make(scene), scene.script()[:3], tmp_path / "stderr")
     assert (told.stop_reason, told.editor.allowed) == ("end_turn", []), told.stderr
     assert (scene.worktree / "made.txt").exists()
     assert EXECUTED in scene.model.results[2]
@@ -61,6 +60,6 @@ def test_an_agent_whose_questions_are_kept_asks(scene: Scene, make: Callable[[Sc
     need("userns")
     agent = make(scene)
     kept = replace(agent, options=("--keep-prompts",))
-    told = acp_agents.talk(scene, kept, scene.script()[:3], tmp_path / "stderr")
+    told = agent_scene.talk(scene, kept, scene.script()[:3], tmp_path / "stderr")
     assert told.stop_reason == "end_turn"
     assert told.editor.allowed

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.support import acp_agents, acp_editor, agent_packages, identity, install
+from tests.support import acp_editor, agent_packages, agent_scene, identity, install
 from tests.support.agent_scene import Scene
 from tests.support.features import need
 from tests.support.models.script import Run, Step, Write
@@ -65,7 +65,7 @@ def test_zed_starts_an_agent_in_its_worktree(scene: Scene, tmp_path: Path) -> No
 
 def test_zed_starts_the_others_as_they_are_tried_elsewhere(scene: Scene) -> None:
     """Their commands are those of `test_agents_acp.py`."""
-    tried = [("paddock", "acp", "--", *make(scene).command) for make in acp_agents.AGENTS]
+    tried = [("paddock", "acp", "--", *make(scene).command) for make in agent_scene.AGENTS]
     text = recipe("zed")
     titles = json.loads(text)["agent_servers"]
     assert len(titles) == 4

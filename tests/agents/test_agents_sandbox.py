@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.support import acp_agents
+from tests.support import agent_scene
 from tests.support.agent_scene import EXECUTED, Scene
 from tests.support.features import need
 
@@ -38,10 +38,10 @@ def test_without_the_translation_no_command_runs_and_codex_ends_well(scene: Scen
 def test_without_the_translation_the_adapter_reports_the_end_of_a_turn(scene: Scene, tmp_path: Path) -> None:
     """Over ACP an editor is told that all went well."""
     need("userns")
-    agent = acp_agents.codex(scene)
+    agent = agent_scene.codex(scene)
     options = ("--provider", "none", "--net", "proxy", "--env", "OPENAI_API_KEY", "--env", "CODEX_CONFIG")
-    untold = acp_agents.Agent(agent.command, agent.environment | {"INITIAL_AGENT_MODE": "agent"}, options=options)
-    told = acp_agents.talk(scene, untold, scene.script()[2:3], tmp_path / "stderr")
+    untold = agent_scene.Agent(agent.command, agent.environment | {"INITIAL_AGENT_MODE": "agent"}, options=options)
+    told = agent_scene.talk(scene, untold, scene.script()[2:3], tmp_path / "stderr")
     assert told.stop_reason == "end_turn"
     assert BROKEN in scene.model.results[0]
     assert not (scene.worktree / "shell.txt").exists()

@@ -17,9 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.support import acp_agents, agent_packages, agent_scene, install
-from tests.support.acp_agents import Agent
-from tests.support.agent_scene import Scene
+from tests.support import agent_packages, agent_scene, install
+from tests.support.agent_scene import Agent, Scene
 
 _MARK = "executed at"
 _STARTER = f"""#!/bin/bash
@@ -134,7 +133,7 @@ def main() -> None:
     title = f"{'bare':>9}  {'in a jail':>9}  {'ratio':>6}"
     print(f"{'':18}  {'the whole command':^28}    {'the agent alone':^28}")
     print(f"{'':18}  {title}    {title}   (medians of {rounds} starts, by turns)")
-    for make in acp_agents.AGENTS:
+    for make in agent_scene.AGENTS:
         if not wanted or make.__name__ in wanted:
             print(measured(make, rounds), flush=True)
 

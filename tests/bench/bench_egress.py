@@ -19,12 +19,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.egress.process import NAME
+from launcher.egress.proxy import NAME
 from tests.bench import harness
 from tests.support import identity, install
 from tests.support import paddock as paddocks
-from tests.support.paddock import Paddock
-from tests.support.wrapped import below, content
+from tests.support.paddock import Paddock, below, content
 
 REQUESTS, TUNNELS = 300, 1000
 

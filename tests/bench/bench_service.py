@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from tests.kernel.test_service_attach import Client
-from tests.support import identity, install, paddock, served, service_load
+from tests.support import identity, install, paddock, served
 from tests.support.served import Served
 
 
@@ -24,10 +24,10 @@ def main(rounds: int) -> None:
     made = paddock.make(who, install.install(), who.give(place / "place"))
     try:
         with served.serving(made, helpers=4) as service:
-            service_load.churn(service, 5, "warm")
-            if service_load.bubblewrap_works():
-                ours, theirs = service_load.spawns(service, rounds, "s")
-                mine, other = service_load.percentile(ours, 50), service_load.percentile(theirs, 50)
+            served.churn(service, 5, "warm")
+            if served.bubblewrap_works():
+                ours, theirs = served.spawns(service, rounds, "s")
+                mine, other = served.percentile(ours, 50), served.percentile(theirs, 50)
                 print(f"start of a command, p50: warm helper {mine * 1000:.1f} ms, bubblewrap {other * 1000:.1f} ms, "
                       f"ratio {mine / other:.2f}")  # fmt: skip
                 # The quickest of each is what the work itself takes, on a machine that others use too.
@@ -35,14 +35,14 @@ def main(rounds: int) -> None:
                       f"ratio {min(ours) / min(theirs):.2f}")  # fmt: skip
             done = threading.Event()
             latencies: list[float] = []
-            asking = threading.Thread(target=lambda: latencies.extend(service_load.answers(service, done.is_set)))
+            asking = threading.Thread(target=lambda: latencies.extend(served.answers(service, done.is_set)))
             asking.start()
-            seconds = service_load.churn(service, rounds, "c")
+            seconds = served.churn(service, rounds, "c")
             done.set()
             asking.join()
             print(f"sessions in turn, 4 at a time: {seconds / rounds * 1000:.1f} ms each; answers meanwhile: "
-                  f"p50 {service_load.percentile(latencies, 50) * 1000:.1f} ms, "
-                  f"p99 {service_load.percentile(latencies, 99) * 1000:.1f} ms")  # fmt: skip
+                  f"p50 {served.percentile(latencies, 50) * 1000:.1f} ms, "
+                  f"p99 {served.percentile(latencies, 99) * 1000:.1f} ms")  # fmt: skip
             chatty(service)
             idle(service)
     finally:
@@ -60,7 +60,7 @@ def chatty(service: Served, sessions: int = 20) -> None:
     for number in range(sessions):
         service.post(f"/v1/sessions/yes{number}/stop", {"term_seconds": 0, "forget": True, "wait": 60})
     for percent in (50, 99):
-        before, after = service_load.percentile(quiet, percent), service_load.percentile(loud, percent)
+        before, after = served.percentile(quiet, percent), served.percentile(loud, percent)
         print(f"answers, p{percent}: idle {before * 1000:.1f} ms, {sessions} sessions that print without end "
               f"{after * 1000:.1f} ms, ratio {after / before:.2f}")  # fmt: skip
 
@@ -68,7 +68,7 @@ def chatty(service: Served, sessions: int = 20) -> None:
 def asked(service: Served, seconds: float = 10.0) -> list[float]:
     """Seconds that each answer took, for a while."""
     end = time.monotonic() + seconds
-    return service_load.answers(service, lambda: time.monotonic() > end)
+    return served.answers(service, lambda: time.monotonic() > end)
 
 
 def idle(service: Served) -> None:

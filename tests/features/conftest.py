@@ -13,8 +13,7 @@ from tests.support import identity
 from tests.support.agents import ORCHESTRATOR, Scene
 from tests.support.features import need
 from tests.support.install import Installed
-from tests.support.spec_ids import IDS
-from tests.support.traceability import MARKER
+from tests.support.traceability import IDS, MARKER
 
 
 def pytest_bdd_apply_tag(tag: str, function: Callable[..., object]) -> bool | None:

@@ -20,7 +20,7 @@ from launcher.bridges.acp.rulings import Choices, Decisions, Rules
 from launcher.ledger import store
 from policy import promises
 from policy.plan import VERSION, Plan, beneath
-from tests.support import acp_readers
+from tests.support import acp_editor
 
 EXAMPLES = int(os.environ.get("PADDOCK_EXAMPLES", "150"))
 MOST = 3000  # bytes of a line that are held here, so that lines without end are met often
@@ -153,8 +153,8 @@ def test_no_reader_finds_a_request_that_leads_out(root: str, lines: list[bytes],
     """However the bytes are cut, escaped, doubled or hidden; and what comes back to the agent is well-formed."""
     bridge = Bridge(root)
     fed(bridge.up, b"".join(lines).replace(b"ROOT", root.encode()), sizes)
-    for message in acp_readers.messages(bytes(bridge.up.out)):
-        method = acp_readers.method(message)
+    for message in acp_editor.messages(bytes(bridge.up.out)):
+        method = acp_editor.method(message)
         assert method not in METHODS[3:5], message
         assert not str(message.get("method")).startswith(("fs/delete", "terminal/", "mcp/")), message
         if method in METHODS[:2]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from launcher.bridges.files.answers import Answer
 from launcher.bridges.files.scope import Scope
 from launcher.jail import syscalls
-from tests.support.file_scope import Files, boundaries, error_of
+from tests.support.file_tools import Files, boundaries, error_of
 
 SECRET = "secret of somebody else"
 NAMES = (

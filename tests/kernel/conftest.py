@@ -14,18 +14,17 @@ from pathlib import Path
 import pytest
 
 from policy import promises
-from tests.support import install, repository
+from tests.support import install, proxied, repository
 from tests.support import jail as jails
 from tests.support import paddock as paddocks
-from tests.support import world as worlds
 from tests.support.features import need
 from tests.support.identity import MARKER, Who
 from tests.support.install import Installed
 from tests.support.jail import Jail
 from tests.support.paddock import Paddock
 from tests.support.programs.scene import Scene
+from tests.support.proxied import World
 from tests.support.repository import Repo
-from tests.support.world import World
 
 PR_SET_CHILD_SUBREAPER = 36
 GRACE_SECONDS = 5.0
@@ -153,7 +152,7 @@ def world() -> Iterator[World]:
     need("network")
     directory = Path(tempfile.mkdtemp(prefix="w-", dir=install.public_root()))
     directory.chmod(0o755)
-    with worlds.world(directory) as made:
+    with proxied.world(directory) as made:
         yield made
     shutil.rmtree(directory)
 

@@ -14,9 +14,10 @@ from tests.support import paddock as paddocks
 from tests.support.features import need
 from tests.support.identity import Who
 from tests.support.install import Installed
-from tests.support.paddock import Paddock
+from tests.support.paddock import BACKEND, PATIENCE, Paddock, below, content, program
+from tests.support.paddock import run_in_bubblewrap as run
+from tests.support.paddock import shell_in_bubblewrap as shell
 from tests.support.repository import Repo
-from tests.support.wrapped import BACKEND, PATIENCE, below, content, program, run, shell
 
 
 @pytest.fixture

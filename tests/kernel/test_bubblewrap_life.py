@@ -16,9 +16,8 @@ from tests.support.console import CTRL_C, CTRL_D, CTRL_Z, SHELL, Console
 from tests.support.features import need
 from tests.support.identity import Who
 from tests.support.install import Installed
-from tests.support.paddock import Paddock
-from tests.support.session import Session
-from tests.support.wrapped import BACKEND, PATIENCE, below, content, run
+from tests.support.paddock import BACKEND, PATIENCE, Paddock, Session, below, content
+from tests.support.paddock import run_in_bubblewrap as run
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tests.support.features import need
 from tests.support.identity import Who
 from tests.support.install import Installed
 from tests.support.paddock import Paddock, make
-from tests.support.world import World
+from tests.support.proxied import World
 
 URL = "https://good.example"
 

@@ -16,7 +16,7 @@ from tests.support.internet import BANNER, MACHINE, RESOLVER, SECOND, SERVER, SE
 from tests.support.paddock import Paddock
 from tests.support.programs import egress
 from tests.support.programs.scene import SWITCHES
-from tests.support.world import World
+from tests.support.proxied import World
 
 ALLOWED = (
     "good.example", "*.good.example", "second.example:80/public", "both.example", "six.example", "mixed.example",

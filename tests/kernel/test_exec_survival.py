@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import paddock as paddocks
-from tests.support.paddock import Paddock
-from tests.support.session import PATIENCE, Session
+from tests.support.paddock import EXEC_PATIENCE as PATIENCE
+from tests.support.paddock import Paddock, Session
 
 ROUNDS = 12
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.console import CTRL_C, CTRL_D, CTRL_Z, SHELL, Console
-from tests.support.paddock import Paddock
-from tests.support.session import PATIENCE, Session
+from tests.support.paddock import EXEC_PATIENCE as PATIENCE
+from tests.support.paddock import Paddock, Session
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import anyio
 
+from launcher import wire
 from launcher.bridges.files import frames, writing
 from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.server import SESSION_HEADER, TOKEN_HEADER
-from tests.support.file_scope import boundaries
-from tests.support.file_tools import Server, over_stdio
+from tests.support.file_tools import Server, boundaries, over_stdio
 from tests.support.paddock import Paddock
 
 # All that a command can think of doing to the processes beside it.
@@ -72,11 +72,7 @@ def test_the_kernel_holds_where_the_validator_would_not(paddock: Paddock, backen
         data += frames.packed(frames.Request(number=number, tool=tool, arguments=dict(arguments)))
     said, errors = process.communicate(data, timeout=60)
     assert process.returncode == 0, errors
-    replies = []
-    while said:
-        size = int.from_bytes(said[:4], "little")
-        replies.append(json.loads(said[4 : 4 + size]))
-        said = said[4 + size :]
+    replies = [json.loads(payload) for _, payload in wire.Decoder().feed(said)]
     inside, *outside = replies[1:]
     assert (inside["text"], inside["failed"]) == ("content\n", False)
     assert len(outside) == len(calls) - 1

@@ -15,10 +15,10 @@ from launcher.bridges.files.answers import Answer
 from launcher.bridges.files.pool import Pool
 from launcher.bridges.files.router import Router
 from launcher.bridges.files.sessions import Sessions
-from policy.worktree import MainWorktreeContext, WorktreeSandboxContext
-from tests.support import file_jails
+from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
+from tests.support import file_tools
 from tests.support.features import need
-from tests.support.file_scope import error_of
+from tests.support.file_tools import error_of
 from tests.support.install import Installed
 
 SESSIONS = int(os.environ.get("PADDOCK_SESSIONS", "8"))
@@ -50,7 +50,7 @@ def test_jailed_sessions_side_by_side(installed: Installed, tmp_path: Path) -> N
     begun = time.monotonic()
     calls = 0
     lock = threading.Lock()
-    with file_jails.jails(installed, tmp_path / "home") as jails:
+    with file_tools.jails(installed, tmp_path / "home") as jails:
         router = Router(Sessions(contexts.get), jails.enter, pool=Pool(most=THREADS))
 
         def work(thread: int) -> None:

@@ -6,8 +6,7 @@ import anyio
 import pytest
 
 from tests.support.file_tools import Caller, Server, over_stdio
-from tests.support.paddock import Paddock
-from tests.support.session import Session
+from tests.support.paddock import Paddock, Session
 
 
 def seen(paddock: Paddock) -> tuple[str, ...]:

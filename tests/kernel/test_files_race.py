@@ -14,8 +14,7 @@ import pytest
 from launcher.bridges.files.answers import Answer
 from launcher.bridges.files.scope import Scope
 from launcher.jail import syscalls
-from tests.support.file_scope import Files, boundaries
-from tests.support.file_tools import over_stdio
+from tests.support.file_tools import Files, boundaries, over_stdio
 from tests.support.paddock import Paddock
 
 SWAPS = int(os.environ.get("PADDOCK_SWAPS", "4000"))

@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support import git_attacks, identity, install, private_git, repository
+from tests.support import identity, install, private_git, repository
 from tests.support.features import need
-from tests.support.git_attacks import Attack
 from tests.support.identity import Who
 from tests.support.install import Installed
-from tests.support.private_git import Planted
+from tests.support.private_git import Attack, Planted
 from tests.support.repository import Repo
 
 # What a harvest of `one` may change or add; everything else stays as it is, to the nanosecond.
@@ -112,7 +111,7 @@ def _agent(scene: Scene, planted: Planted, attack: Attack) -> None:
         "CANARY": str(scene.canary),
         "MAIN": str(scene.repo.main),
     }
-    ended = planted.who.run(["sh", "-c", git_attacks.script(attack)], cwd=planted.worktree, env=environment)
+    ended = planted.who.run(["sh", "-c", private_git.script(attack)], cwd=planted.worktree, env=environment)
     assert ended.returncode == 0, ended.stderr
 
 
@@ -128,7 +127,7 @@ def _unharmed(scene: Scene, before: dict[str, tuple[object, ...]]) -> None:
     assert left == []
 
 
-@pytest.mark.parametrize("attack", git_attacks.ALL, ids=lambda attack: attack.name)
+@pytest.mark.parametrize("attack", private_git.ALL, ids=lambda attack: attack.name)
 def test_an_attack_harms_nothing_and_the_next_commit_is_taken(scene: Scene, planted: Planted, attack: Attack) -> None:
     """The main repository stays bit for bit outside its own branch, nothing is executed, and harvests go on."""
     base = scene.repo.git("rev-parse", "one")
@@ -141,7 +140,7 @@ def test_an_attack_harms_nothing_and_the_next_commit_is_taken(scene: Scene, plan
     assert attack.said in str(result)
     _unharmed(scene, before)
     assert {path.name for path in scene.canary.iterdir()} == canaries, "something was executed"
-    if outcome not in git_attacks.TAKEN:
+    if outcome not in private_git.TAKEN:
         assert scene.repo.git("rev-parse", "one") == base
     _without_fifos(planted.worktree)
     shutil.rmtree(planted.directory)

@@ -20,7 +20,7 @@ from policy import promises
 from policy.plan import Plan
 from tests.support import git_commands
 from tests.support.features import need
-from tests.support.killing import killed_at
+from tests.support.forked import killed_at
 
 PLACES = ("", "library", "library/inner")
 

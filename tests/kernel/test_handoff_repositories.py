@@ -10,8 +10,7 @@ from tests.support import paddock as paddocks
 from tests.support.features import need
 from tests.support.identity import Who
 from tests.support.install import Installed
-from tests.support.paddock import Paddock
-from tests.support.session import Session
+from tests.support.paddock import Paddock, Session
 
 MONITOR = '[core]\\nfsmonitor="touch pwned;false"\\n'
 SPLIT = (

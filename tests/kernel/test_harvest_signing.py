@@ -14,9 +14,8 @@ from tests.support.features import need
 from tests.support.git_scene import ok
 from tests.support.identity import Who
 from tests.support.install import Installed
-from tests.support.paddock import Paddock
+from tests.support.paddock import Paddock, Session
 from tests.support.private_git import Planted
-from tests.support.session import Session
 
 _FORMAT = "--format=%T %an %ae %at %cn %ce %ct %e %B"
 """All that a commit says, but for its parents and signature."""

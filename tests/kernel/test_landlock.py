@@ -11,8 +11,7 @@ import pytest
 
 from launcher.jail import hygiene, landlock, syscalls
 from tests.support import features, forked
-from tests.support.domain import ABIS, create, grants, plant, read, restricted, write
-from tests.support.forked import verdict
+from tests.support.forked import ABIS, create, grants, plant, read, restricted, verdict, write
 from tests.support.identity import Who
 
 

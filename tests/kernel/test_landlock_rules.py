@@ -9,8 +9,7 @@ import pytest
 from launcher.jail import hygiene, landlock
 from policy.errors import Refusal
 from tests.support import features, forked
-from tests.support.domain import ABIS, create, grants, plant, read, restricted
-from tests.support.forked import verdict
+from tests.support.forked import ABIS, create, grants, plant, read, restricted, verdict
 from tests.support.identity import Who
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import exchanges, paddock
+from tests.support import paddock
 from tests.support.identity import Who
 from tests.support.install import Installed
 from tests.support.paddock import Paddock
@@ -92,14 +92,14 @@ def test_the_trees_of_a_check_are_not_where_tmpdir_leads(ground: Paddock, backen
     root = ground.main.parent / "z"
     (root / "tmp").mkdir()
     ground.who.give(root / "tmp")
-    outside = exchanges.canary(ground.who, root.parent)
-    before = exchanges.seen(outside)
-    words = ("--git", "readonly", "--", *exchanges.WHATEVER_COMES, str(root / "tmp"), str(outside))
-    with exchanges.session(ground.who, ground.installed, backend, root, *words):
+    outside = paddock.canary(ground.who, root.parent)
+    before = paddock.seen(outside)
+    words = ("--git", "readonly", "--", *paddock.WHATEVER_COMES, str(root / "tmp"), str(outside))
+    with paddock.session(ground.who, ground.installed, backend, root, *words):
         environment = {"TMPDIR": str(root / "tmp")}
         for branch in ("x", "y"):
             ended = ground.call("merge", "--check", "test -e a", branch, cwd=ground.main, env=environment)
-            assert (ended.returncode, exchanges.seen(outside)) == (0, before), ended
+            assert (ended.returncode, paddock.seen(outside)) == (0, before), ended
         assert [path.name for path in (root / "tmp").iterdir()] == ["known.link"]
     assert list((ground.who.home / ".local/state/paddock/scratch").iterdir()) == []
     assert list((ground.who.home / ".local/state/paddock-checks").iterdir()) == []

@@ -14,7 +14,7 @@ from launcher.session import cache, configuration, inputs, planning
 from policy import promises
 from policy.errors import Refusal
 from tests.support import identity
-from tests.support.plan_bench import Bench
+from tests.support.derived import Bench
 
 SECRET = "hunter2-correct-horse"
 

@@ -13,8 +13,7 @@ import pytest
 
 from tests.support.features import need
 from tests.support.git_scene import ok
-from tests.support.paddock import Paddock
-from tests.support.session import Session
+from tests.support.paddock import Paddock, Session
 
 _PLANT = """
 set -e

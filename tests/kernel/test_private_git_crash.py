@@ -13,7 +13,7 @@ from launcher.vcs.quarantine import record as records
 from policy.plan import Plan
 from tests.support import git_commands
 from tests.support.features import need
-from tests.support.killing import killed_at
+from tests.support.forked import killed_at
 
 
 @pytest.fixture

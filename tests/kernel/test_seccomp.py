@@ -17,7 +17,7 @@ import pytest
 from launcher.jail import capabilities, filtering, seccomp, syscall_tables, syscalls
 from policy.errors import Refusal
 from tests.support import forked
-from tests.support.filtered import HERE, LIBC, call, filtered, raw
+from tests.support.bpf import HERE, LIBC, call, filtered, raw
 from tests.support.forked import verdict
 from tests.support.identity import Who
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support import forked
-from tests.support.filtered import filtered
+from tests.support.bpf import filtered
 from tests.support.forked import verdict
 from tests.support.identity import Who
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from launcher.jail.status import Decoder
+from launcher.wire import Decoder
 from tests.support import identity, install, paddock, served
 from tests.support.console import CTRL_C, Console
 from tests.support.install import Installed
@@ -156,9 +156,8 @@ def test_nonsense_in_a_stream_is_refused(service: Served, frame: bytes) -> None:
     name = f"nonsense-{len(frame)}"
     service.create("cat", name=name, stdin="pipe")
     with Client(service, name, "mode=write") as client:
-        client.connection.sendall(frame)
         try:
-            client.connection.sendall(bytes(1 << 16))
+            client.connection.sendall(frame + bytes(1 << 16))
         except (TimeoutError, BrokenPipeError, ConnectionResetError):
             pass
         assert json.loads(client.read(b"E")[-1][1])["errorType"] in ("request-invalid", "request-large")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.test_service_attach import Client
-from tests.support import paddock, served, service_load
+from tests.support import paddock, served
 from tests.support.identity import Who
 from tests.support.install import Installed
 from tests.support.served import Served
@@ -33,37 +33,37 @@ def service(user: Who, installed: Installed, public_dir: Path) -> Iterator[Serve
 @pytest.mark.timeout(1_800)
 def test_many_at_once_and_many_in_turn(service: Served, capsys: pytest.CaptureFixture[str]) -> None:
     """Descriptors come back to the number before, memory does not grow with the number of sessions."""
-    service_load.churn(service, 10, "warm")
-    service_load.alive(service, min(SESSIONS, 10), "w")
+    served.churn(service, 10, "warm")
+    served.still_alive(service, min(SESSIONS, 10), "w")
     for number in range(min(SESSIONS, 10)):
         service.post(f"/v1/sessions/w{number}/stop", {"wait": 60, "forget": True})
-    before = service_load.settled(service, HELPERS)
+    before = served.settled(service, HELPERS)
 
-    names = service_load.alive(service, SESSIONS, "a")
-    many = service_load.cost(service)
+    names = served.still_alive(service, SESSIONS, "a")
+    many = served.cost(service)
     one_more = service.post("/v1/sessions", {"command": ["true"], "directory": str(service.paddock.worktree)})
     assert one_more.status == 201
     for name in names:
         assert service.post(f"/v1/sessions/{name}/stop", {}).status == 200
     for name in names:
         assert service.over(name)["outcome"]["reason"] == "stopped"
-    between = service_load.settled(service, HELPERS)
+    between = served.settled(service, HELPERS)
 
     done = threading.Event()
     latencies: list[float] = []
-    asking = threading.Thread(target=lambda: latencies.extend(service_load.answers(service, done.is_set)))
+    asking = threading.Thread(target=lambda: latencies.extend(served.answers(service, done.is_set)))
     asking.start()
     try:
-        seconds = service_load.churn(service, CHURN, "c")
+        seconds = served.churn(service, CHURN, "c")
     finally:
         done.set()
         asking.join()
-    after = service_load.settled(service, HELPERS)
+    after = served.settled(service, HELPERS)
     with capsys.disabled():
         print(
             f"\n{SESSIONS} at once: {many.descriptors} descriptors, {many.memory >> 10} MiB; {CHURN} in turn: "
-            f"{seconds / CHURN * 1000:.0f} ms each, answers in {service_load.percentile(latencies, 50) * 1000:.1f} ms, "
-            f"p99 {service_load.percentile(latencies, 99) * 1000:.0f} ms; memory {before.memory >> 10}, "
+            f"{seconds / CHURN * 1000:.0f} ms each, answers in {served.percentile(latencies, 50) * 1000:.1f} ms, "
+            f"p99 {served.percentile(latencies, 99) * 1000:.0f} ms; memory {before.memory >> 10}, "
             f"{between.memory >> 10}, {after.memory >> 10} MiB; descriptors {before.descriptors}, "
             f"{between.descriptors}, {after.descriptors}"
         )

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.install import base_python
-from tests.support.paddock import Paddock, said
+from tests.support.paddock import EXEC_PATIENCE as PATIENCE
+from tests.support.paddock import Paddock, Session, said
 from tests.support.programs.scene import SWITCHES, Scene
-from tests.support.session import PATIENCE, Session
 
 # Acts on one descriptor; says which went through. What only the file shows is looked at from outside.
 ATTACK = """

@@ -8,8 +8,7 @@ from policy import promises
 from tests.support.features import need
 from tests.support.identity import Who
 from tests.support.install import Installed, base_python
-from tests.support.paddock import Paddock, make
-from tests.support.session import Session
+from tests.support.paddock import Paddock, Session, make
 
 LONG = "a-home-directory-with-a-name-that-leaves-no-room/for-the-address-of-a-socket-in-107-bytes"
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import exchanges, repository
+from tests.support import paddock as exchanges
+from tests.support import repository
 from tests.support.features import need
 from tests.support.identity import Who
 from tests.support.install import Installed

@@ -45,8 +45,8 @@ from launcher.workflow.requests.catalog import (
 from launcher.workflow.values import AgentType, ArtifactKey
 from launcher.workflow.worktrees import worktree_of_session
 from policy.sandbox import SandboxValidationResult, WorktreeSandbox
-from policy.worktree import WorktreeSandboxContext
-from tests.support import file_jails, templates
+from policy.sandbox_context import WorktreeSandboxContext
+from tests.support import file_tools, templates
 from tests.support.identity import Who
 from tests.support.install import Installed
 
@@ -245,7 +245,7 @@ class Scene:
         """File tools are called in the name of a session, as its header would be; each works in a jail."""
         sessions = Sessions.of_workflow(self.contexts, self.graph, self.worktrees)
         before = self._contents()
-        with file_jails.jails(self.installed, self.who.home) as jails:
+        with file_tools.jails(self.installed, self.who.home) as jails:
             router = Router(sessions, jails.enter)
             try:
                 said = [router.call(tool, TOOLS[tool](path), session, None) for tool, path in calls]

@@ -2,20 +2,170 @@
 
 import json
 import subprocess
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
+from unittest import mock
 
 import httpx2
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
+from launcher.bridges.files import jail
+from launcher.bridges.files.answers import Answer
+from launcher.bridges.files.calls import CALLS, Call
+from launcher.bridges.files.jail import Jails
+from launcher.bridges.files.pool import Room
+from launcher.bridges.files.process import WorkerProcess
+from launcher.bridges.files.router import Router
+from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.server import SESSION_HEADER, TOKEN_HEADER
+from launcher.bridges.files.sessions import Mode, Sessions
+from launcher.bridges.files.worker import FileTools
+from launcher.session.places import Places
+from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 from tests.support.identity import Word
+from tests.support.install import Installed
 from tests.support.paddock import Paddock
+
+# File tools in this process, over a directory that stands for a worktree: for the tools' own rules, without a jail.
+
+
+def boundaries(root: Path, *, closed: Iterable[str] = (), denied: Iterable[Path] = ()) -> WorktreeSandboxContext:
+    """The context of a worktree at `root`, whose submodules `closed` are not granted."""
+    modules = tuple(
+        SubmoduleWorktreeContext(
+            submodule_name=name,
+            worktree_id=f"w.{name}",
+            worktree_path=root / name,
+            main_worktree_id="w",
+            granted=False,
+        )
+        for name in closed
+    )
+    return WorktreeSandboxContext(
+        main_worktree=MainWorktreeContext(
+            worktree_id="w",
+            worktree_path=root,
+            submodule_worktree_ids=tuple(module.worktree_id for module in modules),
+        ),
+        ungranted_submodules=modules,
+        denied_paths=tuple(denied),
+    )
+
+
+class Files:
+    """Calls of tools on one scope."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.tools = FileTools(scope)
+
+    def __call__(self, tool: str, **arguments: object) -> Answer:
+        """One call, as the worker does it."""
+        return self.tools.answer(CALLS[tool].model_validate(arguments))
+
+    def text(self, tool: str, **arguments: object) -> str:
+        """The text of a call that succeeds."""
+        answer = self(tool, **arguments)
+        assert not answer.failed, answer.text
+        return answer.text
+
+    def error(self, tool: str, **arguments: object) -> str:
+        """The errorType of a call that fails, in whose JSON nothing is missing."""
+        answer = self(tool, **arguments)
+        assert answer.failed, answer.text
+        return error_of(answer)
+
+
+def error_of(answer: Answer) -> str:
+    """The errorType of an error with all six keys."""
+    told = json.loads(answer.text)
+    assert list(told) == ["error", "errorType", "attemptedPath", "sandboxRoot", "operation", "message"]
+    assert told["error"] is True
+    assert told["message"]
+    return str(told["errorType"])
+
+
+# Rooms for the file tools' router without a jail: workers of this suite's own, honest ones and others.
+
+ROOT = Path(__file__).resolve().parents[2]
+PATH = f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
+WORKER = [sys.executable, "-c", PATH + "from launcher.bridges.files import worker; sys.exit(worker.main())"]
+
+# Reads the scope, says hello, then does to the first request what the test says.
+HOSTILE = PATH + (
+    "import os, time, json\n"
+    "def take():\n"
+    "    n = int.from_bytes(os.read(0, 5)[1:], 'little'); data = b''\n"
+    "    while len(data) < n: data += os.read(0, n - len(data))\n"
+    "    return data\n"
+    "def say(text): os.write(1, b'J' + len(text).to_bytes(4, 'little') + text)\n"
+    'take(); say(b\'{"ready": true, "pid": 1}\')\n'
+    "request = json.loads(take())\n"
+)
+
+
+class Stand:
+    """A room without a jail: a worker that this test starts.
+
+    Args:
+        scope: its boundaries.
+        argv: what is started.
+    """
+
+    def __init__(self, scope: Scope, argv: list[str] | None = None) -> None:
+        self.process = WorkerProcess(argv or WORKER, scope, "/")
+        self.refusals: list[str] = []
+
+    @property
+    def usable(self) -> bool:
+        return not self.process.ended
+
+    def refused(self, call: Call) -> None:
+        self.refusals.append(call.path)
+
+    def command(self, line: str, directory: str) -> list[str]:
+        return ["env", "-C", directory, "sh", "-c", line]
+
+
+def routed(root: Path, argv: list[str] | None = None, mode: Mode = Mode.STRICT) -> Router:
+    """A router with one session, `one`, in `root`."""
+    context = boundaries(root)
+
+    def enter(session_id: str, found: WorktreeSandboxContext) -> Room:
+        assert (session_id, found) == ("one", context)
+        return Stand(Scope(context=found), argv)
+
+    known = {"one": context}
+    outside = (lambda: Stand(Scope(context=None, base=str(root)))) if mode is Mode.COMPATIBLE else None
+    return Router(Sessions(known.get, mode=mode), enter, outside)
+
+
+# A router in this process whose workers run in real jails, from the installed wheel.
+
+
+@contextmanager
+def jails(installed: Installed, home: Path) -> Iterator[Jails]:
+    """Makes jails for the suite's own user, whose home this is (as HOME of this process).
+
+    The sources under test are not installed beside the suite's interpreter, so the wheel's stands for it.
+    """
+    python = str(installed.python)
+    start = (python, "-I", "-m")
+    places = Places(str(home), f"{home}/.config/paddock", f"{home}/.local/state/paddock", f"{home}/.cache/paddock")
+    with (
+        mock.patch.object(jail, "PADDOCK", (*start, "launcher")),
+        mock.patch.object(jail, "WORKER", (*start, "launcher.bridges.files.worker")),
+        mock.patch.object(jail, "BEGIN", (*start, "launcher.bridges.files.begin")),
+        mock.patch.object(jail, "_code", list),
+        mock.patch.dict("os.environ", {"HOME": str(home)}),
+    ):
+        yield Jails(places, {"--git": "readonly"})
+
 
 PATIENCE = 60.0
 

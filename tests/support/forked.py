@@ -3,11 +3,14 @@
 import errno
 import os
 import pickle
+import signal
+import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
-from launcher.jail import capabilities, syscalls
+from launcher.jail import capabilities, hygiene, landlock, syscalls
 from tests.support.identity import Who
 
 T = TypeVar("T")
@@ -75,3 +78,80 @@ def verdict(call: Callable[..., object], *arguments: object) -> str:
     except OSError as error:
         return errno.errorcode[error.errno or 0]
     return "ok"
+
+
+# Landlock domains in forked children, and the small tree that they are tried on.
+
+Grants = tuple[tuple[str, str, str], ...]
+
+ABIS = range(1, min(landlock.kernel_abi()[0], landlock.NEWEST_ABI) + 1)
+"""Every ABI that this kernel can stand in for."""
+
+
+def grants(*pairs: tuple[Path | str, str]) -> Grants:
+    """Grants from (path, access) pairs."""
+    return tuple((str(path), access, "test") for path, access in pairs)
+
+
+def restricted(given: Grants, act: Callable[[], T], *, abi: int, network: bool = True) -> T:
+    """What `act` returns inside a domain with these grants; in a child only."""
+    hygiene.no_new_privs()
+    landlock.restrict(given, abi=abi, network=network, log=True)
+    return act()
+
+
+def read(path: Path) -> None:
+    """Opens a file for reading."""
+    os.close(os.open(path, os.O_RDONLY))
+
+
+def write(path: Path) -> None:
+    """Opens a file for writing, as it is."""
+    os.close(os.open(path, os.O_WRONLY))
+
+
+def create(path: Path) -> None:
+    """Makes a file that must not be there yet."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def plant(place: Path, who: Who) -> Path:
+    """`open` and `shut` in `place`, each with a file, a programme, a directory with a file, and an empty directory."""
+    for name in ("open", "shut"):
+        (place / name / "inner").mkdir(parents=True)
+        (place / name / "empty").mkdir()
+        (place / name / "file").write_text("content")
+        (place / name / "inner" / "deep").write_text("content")
+        (place / name / "tool").write_text("#!/bin/sh\n")
+        (place / name / "tool").chmod(0o755)
+    return who.give(place)
+
+
+# Killing a function at each of its changes of the disk, one run after the other.
+
+CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.chmod", "os.utime", "os.rmdir", "subprocess.Popen")
+
+
+def killed_at(number: int, act: Callable[[], object]) -> bool:
+    """Runs `act` in a child that is killed before its change number `number`; whether it came so far."""
+
+    def child() -> None:
+        left = number
+
+        def hook(event: str, arguments: tuple[object, ...]) -> None:
+            nonlocal left
+            changes = event in CHANGES or (event == "open" and isinstance(arguments[2], int)
+                                           and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))  # fmt: skip
+            if changes:
+                left -= 1
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        act()
+
+    try:
+        run(child)
+    except Killed:
+        return True
+    return False

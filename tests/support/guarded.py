@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from policy import promises
-from tests.support import install, repository, syscalls_by_name
+from tests.support import bpf, install, repository
 from tests.support.identity import Who, Word
 from tests.support.install import Installed
 from tests.support.repository import Repo
@@ -70,7 +70,7 @@ class Guarded:
 
     def python(self, code: str, *words: Word) -> list[Word]:
         """The words that run `code`, after the prelude, with `words` in ``sys.argv[1:]``."""
-        prelude = PRELUDE + f"NUMBERS = {syscalls_by_name.NUMBERS!r}\n"
+        prelude = PRELUDE + f"NUMBERS = {bpf.NUMBERS!r}\n"
         return [install.base_python(), "-I", "-S", "-c", prelude + code, *words]
 
     def tried(self, code: str, *words: Word, options: Sequence[Word] = (), timeout: float = 120) -> Any:  # noqa: ANN401

@@ -1,15 +1,116 @@
 """The installed command in a small repository: what it says, what it answers, and what it leaves behind."""
 
+import fcntl
+import itertools
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 
+from policy import promises
 from tests.support import templates
+from tests.support.features import need
 from tests.support.identity import Who, Word
-from tests.support.install import Installed
+from tests.support.install import Installed, base_python
+from tests.support.programs.scene import SWITCHES
+
+# A session that exchanges directories for links (renameat2) as long as it lives, and a tree that they lead to.
+
+_PYTHON = ("/usr/bin/python3", "-c")
+_LOOP = r"""
+import ctypes, os, sys
+place, outside = map(os.fsencode, sys.argv[1:])
+os.chdir(place)
+renameat2 = ctypes.CDLL(None).renameat2
+def twice(name, link):
+    for _ in range(2):
+        renameat2(-100, name, -100, link, 2)
+"""
+
+DIRECTORIES = (*_PYTHON, _LOOP + r"""
+open(".gitignore", "w").write("*")  # so that no git looks at what is exchanged
+names = [f"d{number}".encode() for number in range(150)]
+for name in names:
+    os.makedirs(name + b"/below")
+    open(name + b"/file", "w").close()
+    os.symlink(outside, name + b".link")
+print("ready", flush=True)
+while True:
+    for name in names:
+        twice(name, name + b".link")
+""")  # fmt: skip
+"""The command: directories of its own in a place; two arguments, the place and what the links lead to."""
+
+WHATEVER_COMES = (*_PYTHON, _LOOP + r"""
+known = {b"known.link"}
+os.symlink(outside, b"known.link")
+print("ready", flush=True)
+while True:
+    pending = [b"."]
+    while pending:
+        here = pending.pop()
+        try:
+            names = [each.name for each in os.scandir(here) if each.is_dir(follow_symlinks=False)]
+        except OSError:
+            continue
+        for name in names:
+            path = here + b"/" + name
+            if path.count(b"/") < 3:
+                pending.append(path)
+            twice(path, b"known.link")
+""")  # fmt: skip
+"""The command: every directory that anybody makes in a place, three levels deep; arguments as above."""
+
+
+def canary(who: Who, place: Path) -> Path:
+    """A tree of the user's with closed modes, in a place of his."""
+    outside = place / "outside"
+    for directory in (outside, outside / "below"):
+        directory.mkdir()
+        (directory / "file").write_text("precious")
+        (directory / "file").chmod(0o640)
+    who.give(outside)
+    for directory in (outside / "below", outside):
+        directory.chmod(0o751)
+    return outside
+
+
+def seen(top: Path) -> dict[str, tuple[object, ...]]:
+    """What is below a directory, with all that anybody could change of it: nobody sets a ctime back."""
+    found: dict[str, tuple[object, ...]] = {}
+    for path in (top, *sorted(top.rglob("*"))):
+        entry = path.lstat()
+        content = path.read_bytes() if path.is_file() else b""
+        found[str(path.relative_to(top))] = (entry.st_mode, entry.st_nlink, entry.st_ctime_ns, content)
+    return found
+
+
+@contextmanager
+def session(who: Who, installed: Installed, backend: str, root: Path, *words: str) -> Iterator[None]:
+    """A session with this command, which says `ready`, lives when the block begins, and is gone when it has ended."""
+    need({promises.NAMESPACES: "userns", promises.BUBBLEWRAP: "bubblewrap"}.get(backend, "landlock"))
+    extra, switches = SWITCHES[backend]
+    process = subprocess.Popen(
+        who.command([installed.paddock, "run", *switches, *words]),
+        cwd=root,
+        env=who.environment(extra),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"ready\n", process.stderr.read()
+        yield
+    finally:
+        process.kill()
+        process.communicate()
+
 
 # One error: what and its reference, then why, then what to do; nothing else but warnings.
 FIRST = re.compile(r"paddock: (?!warning: ).+ \[(?P<reference>[a-z][a-z0-9-]*)\]")
@@ -125,3 +226,129 @@ def said(stderr: str) -> Said:
     assert all(MORE.fullmatch(line) for line in lines[1:]), f"more than one error: {stderr}"
     assert stderr.replace("\n", "").isprintable(), f"not for a terminal: {stderr!r}"
     return Said(first["reference"], stderr)
+
+
+# The bubblewrap backend of the installed command, for its tests.
+
+BACKEND = ("--backend", "bubblewrap")
+PATIENCE = 30.0
+
+
+def run_in_bubblewrap(paddock: Paddock, *words: str, **options: object) -> "subprocess.CompletedProcess[str]":
+    """`paddock run --backend bubblewrap WORDS...`."""
+    return paddock.run(*BACKEND, *words, **options)
+
+
+def shell_in_bubblewrap(paddock: Paddock, line: str, *options: str) -> str:
+    """What a line of sh(1) in the jail prints; it must succeed."""
+    ended = run_in_bubblewrap(paddock, *options, "--", "sh", "-euc", line)
+    assert (ended.returncode, ended.stderr) == (0, ""), ended
+    return ended.stdout
+
+
+def program(code: str) -> list[str]:
+    """A Python programme for the jail."""
+    return [str(base_python()), "-I", "-S", "-c", textwrap.dedent(code)]
+
+
+def content(pid: int, name: str) -> bytes:
+    """A file of /proc/PID, empty when the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+def below(pid: int) -> list[int]:
+    """Every process below `pid`."""
+    found: list[int] = []
+    for child in map(int, content(pid, f"task/{pid}/children").split()):
+        found += [child, *below(child)]
+    return found
+
+
+# A live session of the installed command, for tests that run further commands in it.
+
+EXEC_PATIENCE = 30.0
+
+# Lives until its standard input is closed.
+WAITING = ("sh", "-c", "echo ready; exec cat")
+
+_numbers = itertools.count(1)
+
+
+class Session:
+    """`paddock run --session NAME -- COMMAND` in the worktree. A context manager: at its end the session has ended.
+
+    Args:
+        paddock: the command.
+        env: variables on top of the user's, a choice of backend among them.
+        command: says `ready` on its standard output when it runs, and ends when its standard input does.
+        options: further options of `paddock run`.
+    """
+
+    def __init__(
+        self,
+        paddock: Paddock,
+        env: Mapping[str, str] | None = None,
+        command: Sequence[Word] = WAITING,
+        options: Sequence[Word] = (),
+    ) -> None:
+        self.paddock = paddock
+        self.name = f"s{next(_numbers)}"
+        self.env = dict(env or {})
+        words = paddock.words("run", "--session", self.name, *options, "--", *command)
+        self.process = paddock.who.start(words, cwd=paddock.worktree, env={**paddock.env, **self.env})
+
+    def __enter__(self) -> "Session":
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        said = self.process.stdout.readline()
+        assert said == b"ready\n", self.process.stderr.read()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def end(self) -> int:
+        """Lets the first command end; returns the session's exit status."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            return self.process.wait(EXEC_PATIENCE)
+        finally:
+            self.process.kill()
+            for stream in (self.process.stdout, self.process.stderr):
+                assert stream is not None
+                stream.close()
+
+    def kill(self) -> None:
+        """Kills the launcher with SIGKILL, and waits until the last process of the session has ended."""
+        lock = os.open(self.directory, os.O_RDONLY)
+        self.process.kill()
+        self.process.wait(EXEC_PATIENCE)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        os.close(lock)
+
+    @property
+    def directory(self) -> Path:
+        """The session's private directory."""
+        return self.paddock.state / "sessions" / self.name
+
+    def words(self, *command: Word, options: Sequence[Word] = ()) -> list[str]:
+        """The command line that runs `command` in the session."""
+        return self.paddock.words("exec", self.name, *options, "--", *command)
+
+    def run(
+        self, *command: Word, options: Sequence[Word] = (), stdin: str = "", cwd: Path | None = None
+    ) -> "subprocess.CompletedProcess[str]":
+        """Runs `command` in the session to its end."""
+        return self.paddock.call("exec", self.name, *options, "--", *command, stdin=stdin, cwd=cwd)
+
+    def start(self, *command: Word, options: Sequence[Word] = ()) -> "subprocess.Popen[bytes]":
+        """Starts `command` in the session, with pipes; the caller ends it."""
+        return self.paddock.who.start(
+            self.words(*command, options=options), cwd=self.paddock.worktree, env=self.paddock.env
+        )

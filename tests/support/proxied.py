@@ -3,21 +3,166 @@
 import asyncio
 import ipaddress
 import json
+import os
 import socket
+import socketserver
+import subprocess
+import sys
 import threading
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from launcher.egress.dial import Forward
-from launcher.egress.gateway import Bounds, Gateway
+import trustme
+
+from launcher.egress.gateway import Bounds, Gateway, Upstreams
 from launcher.egress.log import FILE, Log
-from launcher.egress.server import Server
-from launcher.egress.upstream import Upstreams
+from launcher.egress.proxy import Forward, Server
 from launcher.loop import Loop, Signal
 from policy.egress import EgressPolicy
+from tests.support import internet
+from tests.support.identity import Who, Word
+
+# A machine with an Internet of its own (`internet.py`), for tests that need public addresses and names.
+
+CERTIFIED = ("good.example", "*.good.example", "other.example", "second.example", "six.example", "both.example")
+_PROGRAM = Path(internet.__file__)
+
+
+@dataclass(frozen=True)
+class World:
+    """A running world.
+
+    Attributes:
+        directory: holds `www`, which the servers serve, `ca.pem`, which certified them, and `seen.jsonl`.
+        prefix: words in front of a command that is to run on the machine; it needs the suite's own rights.
+    """
+
+    directory: Path
+    prefix: tuple[str, ...]
+
+    def run(
+        self,
+        who: Who,
+        argv: Sequence[Word],
+        *,
+        cwd: Path,
+        env: Mapping[str, str] | None = None,
+        stdin: str = "",
+    ) -> "subprocess.CompletedProcess[str]":
+        """Runs `argv` on the machine, as `who`, to its end."""
+        return subprocess.run(
+            [*self.prefix, "env", f"--chdir={cwd}", *who.command(argv)],
+            cwd=cwd,
+            env=who.environment(env),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def start(
+        self, who: Who, argv: Sequence[Word], *, cwd: Path, env: Mapping[str, str] | None = None
+    ) -> "subprocess.Popen[str]":
+        """Starts `argv` on the machine, as `who`, with pipes; the caller ends it."""
+        return subprocess.Popen(
+            [*self.prefix, "env", f"--chdir={cwd}", *who.command(argv)],
+            cwd=cwd,
+            env=who.environment(env),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def seen(self, since: int = 0) -> list[dict[str, Any]]:
+        """What has arrived anywhere, without the first `since` entries."""
+        file = self.directory / "seen.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()][since:]
+
+
+@contextmanager
+def world(directory: Path) -> Iterator[World]:
+    """Makes a world in `directory`, which every user can enter."""
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(directory / "ca.pem")
+    ca.issue_cert(*CERTIFIED).private_key_and_cert_chain_pem.write_to_path(directory / "server.pem")
+    (directory / "www").mkdir()
+    (directory / "seen.jsonl").touch()
+    root = os.geteuid() == 0
+    user = () if root else ("--user", "--map-current-user", "--keep-caps")
+    process = subprocess.Popen(
+        ["unshare", *user, "--net", "--mount", "--", sys.executable, _PROGRAM, "machine", directory],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"ready\n", "the world was not made"
+        namespaces = ("--net", "--mount") if root else ("--user", "--preserve-credentials", "--net", "--mount")
+        yield World(directory, ("nsenter", f"--target={process.pid}", *namespaces, "--"))
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(30)
+        finally:
+            process.kill()
+            process.stdout.close()
+
+
+# A company's proxy that lets nobody out and remembers who wanted where: what leaves a jail would come by here.
+
+
+@dataclass
+class CompanyProxy:
+    """A running proxy.
+
+    Attributes:
+        port: on 127.0.0.1.
+        asked: first lines of the requests.
+    """
+
+    port: int
+    asked: list[str] = field(default_factory=list)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the launcher is told, so that its own proxy goes through this one."""
+        return dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"), f"http://127.0.0.1:{self.port}")
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    timeout = 30
+
+    def handle(self) -> None:
+        line = self.rfile.readline(4096).decode("latin-1").strip()
+        self.server.proxy.asked.append(line)  # type: ignore[attr-defined]  # ours, below
+        self.wfile.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    proxy: CompanyProxy
+
+
+@contextmanager
+def company_proxy() -> Iterator[CompanyProxy]:
+    """A proxy for as long as the context lasts."""
+    with _Server(("127.0.0.1", 0), _Handler) as server:
+        server.proxy = CompanyProxy(server.server_address[1])
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield server.proxy
+        finally:
+            server.shutdown()
+            thread.join()
+
 
 SECRET = "0123456789abcdef"
 AUTH = b"Proxy-Authorization: Basic " + b64encode(f"paddock:{SECRET}".encode()) + b"\r\n"
@@ -53,10 +198,16 @@ async def proxy(
     """A proxy that allows localhost and 127.0.0.1: its port."""
     log = Log(f"{directory}/{FILE}", bounds.log_bytes)
     gateway = Gateway(EgressPolicy(("127.0.0.1", "localhost", "example.com")), Upstreams(env), log, bounds)
-    serving = Server(gateway, SECRET, log, bounds, name_required=False)
-    forward = Forward(ipaddress.ip_address("127.0.0.1"), forward_to, "rule", log, 5) if forward_to else None
+    serving = Server(gateway, SECRET, log, name_required=False)
+    forward = Forward(ipaddress.ip_address("127.0.0.1"), forward_to, "rule", log) if forward_to else None
     faults: list[BaseException] = []
     loop = Loop(faults.append)
+
+    def end() -> None:
+        for relay in list(serving.relays):
+            relay.close()
+        loop.stop()
+
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         tasks = [loop.spawn(serving.serve(listener, forward)), loop.spawn(serving.sweep())]
@@ -65,8 +216,7 @@ async def proxy(
         try:
             yield listener.getsockname()[1]
         finally:
-            loop.post(serving.close)
-            loop.post(loop.stop)
+            loop.post(end)
             await asyncio.to_thread(thread.join)
             log.close()
     assert not faults

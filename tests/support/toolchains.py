@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.vcs.disk import Names
-from policy.host import Trail
+from policy.launch import Trail
 from policy.plan import beneath
 from policy.toolchains import Toolchains, discover, load_table
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher import wire
 from launcher.jail import request
 from policy.errors import Refusal
 
@@ -70,7 +71,7 @@ def test_a_message_is_read_to_its_end_and_no_further() -> None:
     """What follows belongs to the next message."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        theirs.sendall(request.message(request.SIGNAL, b"\x0f\x00") + request.message(request.GO))
+        theirs.sendall(wire.frame(request.SIGNAL, b"\x0f\x00") + wire.frame(request.GO))
         assert request.receive(ours.fileno(), [], 2) == (request.SIGNAL, b"\x0f\x00")
         assert request.receive(ours.fileno(), [], 2) == (request.GO, b"")
         theirs.close()
@@ -82,6 +83,6 @@ def test_a_message_that_stays_incomplete_is_given_up(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(request, "PATIENCE", 0.01)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        theirs.sendall(request.message(request.SIGNAL, b"\x0f\x00")[:-1])
+        theirs.sendall(wire.frame(request.SIGNAL, b"\x0f\x00")[:-1])
         with pytest.raises(Refusal, match="not complete"):
             request.receive(ours.fileno(), [])

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.bridges.files.answers import MOST_TEXT
 from launcher.bridges.files.scope import Scope
-from tests.support.file_scope import Files, boundaries
+from tests.support.file_tools import Files, boundaries
 
 
 @pytest.fixture

@@ -14,9 +14,8 @@ from launcher.bridges.files.router import Router
 from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.sessions import Mode, Sessions
 from policy.errors import Refusal
-from policy.worktree import WorktreeSandboxContext
-from tests.support.file_rooms import Stand, routed
-from tests.support.file_scope import boundaries, error_of
+from policy.sandbox_context import WorktreeSandboxContext
+from tests.support.file_tools import Stand, boundaries, error_of, routed
 
 
 @pytest.fixture

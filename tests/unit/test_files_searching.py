@@ -11,7 +11,7 @@ import pytest
 from launcher.bridges.files import searching
 from launcher.bridges.files.answers import MOST_TEXT, ErrorType, ToolFailed
 from launcher.bridges.files.scope import Scope
-from tests.support.file_scope import Files, boundaries, error_of
+from tests.support.file_tools import Files, boundaries, error_of
 
 
 @pytest.fixture

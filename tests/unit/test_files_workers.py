@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher import wire
 from launcher.bridges.files import frames, process, writing
 from launcher.bridges.files.answers import Answer
 from launcher.bridges.files.calls import Read, Write
@@ -18,9 +19,8 @@ from launcher.bridges.files.process import WorkerFailed, WorkerProcess
 from launcher.bridges.files.router import Router
 from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.sessions import Sessions
-from policy.worktree import WorktreeSandboxContext
-from tests.support.file_rooms import HOSTILE, WORKER, Stand, routed
-from tests.support.file_scope import boundaries, error_of
+from policy.sandbox_context import WorktreeSandboxContext
+from tests.support.file_tools import HOSTILE, WORKER, Stand, boundaries, error_of, routed
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def root(tmp_path: Path) -> Path:
     "does",
     [
         "os._exit(0)",
-        "os.write(1, b'\\xff\\xff\\xff\\xff')",
+        "os.write(1, b'J\\xff\\xff\\xff\\xff')",
         "os.write(1, b'\\0\\0')\nos._exit(0)",
         "say(b'no json')",
         "say(b'[]')",
@@ -44,7 +44,7 @@ def root(tmp_path: Path) -> Path:
         "say(json.dumps({'number': 1, 'text': 'x' * 1000000, 'note': 'y' * 5000, 'failed': False}).encode())",
         "say(json.dumps({'number': 1, 'text': 'x', 'note': '', 'failed': False, 'more': 1}).encode())",
         "reply = json.dumps({'number': 1, 'text': 'x', 'note': '', 'failed': False}).encode()\n"
-        "os.write(1, (len(reply).to_bytes(4, 'little') + reply) * 2)",
+        "os.write(1, (b'J' + len(reply).to_bytes(4, 'little') + reply) * 2)",
         "say(b'[' * 500000)",
     ],
 )
@@ -167,7 +167,7 @@ def test_a_worker_ends_with_its_router(root: Path) -> None:
     reading, writing = os.pipe()
     told, answers = os.pipe()
     worker = subprocess.Popen(WORKER, stdin=reading, stdout=answers)
-    frames.send(writing, frames.packed(Scope(context=boundaries(root))))
+    wire.write(writing, frames.packed(Scope(context=boundaries(root))))
     assert b"ready" in os.read(told, 1000)
     os.close(writing)
     assert worker.wait(60) == 0

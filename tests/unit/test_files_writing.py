@@ -12,7 +12,7 @@ import pytest
 from launcher.bridges.files import writing
 from launcher.bridges.files.calls import MOST_CONTENT, Write
 from launcher.bridges.files.scope import Scope
-from tests.support.file_scope import Files, boundaries
+from tests.support.file_tools import Files, boundaries
 
 HANDOFF = ((".envrc", "protect"), (".vscode/tasks.json", "protect"), (".github/workflows/*", "report"))
 

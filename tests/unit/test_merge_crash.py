@@ -14,7 +14,7 @@ import pytest
 from tests.support import templates
 from tests.support.ground import Ground
 from tests.support.merging import Task, forked
-from tests.support.nested import Nested, changed
+from tests.support.repository import Nested, changed
 
 ROUNDS = int(os.environ.get("PADDOCK_KILLS", "1"))
 pytestmark = pytest.mark.timeout(300 if ROUNDS == 1 else 1800)

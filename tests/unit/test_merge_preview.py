@@ -14,7 +14,7 @@ from launcher.vcs.merge.preview import preview
 from launcher.vcs.merge.target import find
 from policy.errors import Refusal
 from tests.support.ground import Ground
-from tests.support.nested import LINES, Nested, changed
+from tests.support.repository import LINES, Nested, changed
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from launcher.vcs.merge.children import all_of
 from launcher.vcs.merge.models import MergeDescriptor
 from launcher.vcs.merge.preview import preview
 from tests.support.ground import ENVIRONMENT, last, statuses
-from tests.support.nested import Nested, changed, link
+from tests.support.repository import Nested, changed, link
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from launcher.vcs.merge.service import WorktreeMergeService
 from launcher.vcs.quarantine import lock, record
 from launcher.vcs.worktrees.naming import worktree_id
 from policy.errors import Refusal
-from policy.worktree import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
+from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 from tests.support import templates
-from tests.support.nested import Nested, changed
+from tests.support.repository import Nested, changed
 
 
 class Team:

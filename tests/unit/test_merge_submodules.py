@@ -11,7 +11,7 @@ from launcher.vcs.merge.models import SubmoduleStatus
 from launcher.vcs.merge.store import Store
 from policy.errors import Refusal
 from tests.support.ground import Ground, last, statuses
-from tests.support.nested import LINES, Nested, changed, link, modules
+from tests.support.repository import LINES, Nested, changed, link, modules
 
 
 @pytest.fixture

@@ -65,6 +65,7 @@ JAIL_MAY_IMPORT = (
     "launcher.jail",
     "launcher.ledger",
     "launcher.lean",
+    "launcher.wire",
 )
 
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.spec_ids import IDS, OPEN
-from tests.support.traceability import Misplaced, problems, shown, table
+from tests.support.traceability import IDS, OPEN, Misplaced, problems, shown, table
 
 
 def test_every_id_has_a_test_or_waits_openly() -> None:

@@ -11,7 +11,7 @@ import pytest
 from launcher.vcs.worktrees.request import Options
 from launcher.vcs.worktrees.service import WorktreeService
 from policy.errors import Refusal
-from tests.support import exchanges, forked, install, worktrees
+from tests.support import forked, install, paddock, worktrees
 from tests.support.worktrees import Place, committed, git
 
 MOST_STEPS = 60
@@ -198,7 +198,7 @@ def test_what_is_exchanged_for_a_link_at_any_step_leads_nowhere(tmp_path: Path, 
         if action == "remove":
             place.service.add(place.app, "T", Options(path=str(trees / "T"), start=empty))
             (other / "T/.git").write_bytes((trees / "T/.git").read_bytes())
-        before = exchanges.seen(other)
+        before = paddock.seen(other)
         left = number
 
         def step(name: str) -> None:
@@ -218,7 +218,7 @@ def test_what_is_exchanged_for_a_link_at_any_step_leads_nowhere(tmp_path: Path, 
                 service.remove(place.service.find(place.app, "T"), force=True)
         except Refusal:
             assert left <= 0
-        assert exchanges.seen(other) == before, f"{action}, before step {number}: {seen[-1:]}"
+        assert paddock.seen(other) == before, f"{action}, before step {number}: {seen[-1:]}"
         if left > 0:
             break
     assert {"rename", "note" if action == "add" else "files"} <= set(seen)

@@ -4,8 +4,10 @@ import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Callable
 
+from launcher import wire
 from launcher.bridges.acp.carrier import Poll
 from launcher.jail import request, status
 from policy.errors import Refusal, printable
@@ -66,7 +68,7 @@ class Jailed:
         self._most = most
         self._input = bytearray(stdin)
         self._on_end = on_end
-        self._decoder = status.Decoder()
+        self._decoder = wire.Decoder()
         self._exit: Ended | None = None
         self.output = bytearray()
         self.truncated = False
@@ -74,19 +76,17 @@ class Jailed:
         inside: list[int] = []
         self._pipe = self._feed = -1
         try:
-            data = request.message(request.COMMAND, command.encode())
+            data = wire.frame(request.COMMAND, command.encode())
             self._pipe, writer = os.pipe()
             inside = [self._reader(), writer, os.dup(writer)]
-            connection.settimeout(_PATIENCE)
-            sent = socket.send_fds(connection, [data], inside)
-            connection.sendall(data[sent:])
+            connection.setblocking(False)
+            wire.send(connection.fileno(), data, tuple(inside), time.monotonic() + _PATIENCE)
         except BaseException:
             self.close()
             raise
         finally:
             for fd in inside:
                 os.close(fd)
-        connection.setblocking(False)
         os.set_blocking(self._pipe, False)
         poll.register(connection.fileno(), select.POLLIN)
         poll.register(self._pipe, select.POLLIN)

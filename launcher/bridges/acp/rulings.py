@@ -23,7 +23,7 @@ from policy.verdict import decide
 if TYPE_CHECKING:
     from launcher.ledger.denial import Denial
     from policy.sandbox import SandboxValidationResult, WorktreeSandbox
-    from policy.worktree import WorktreeSandboxContext
+    from policy.sandbox_context import WorktreeSandboxContext
 
 READ, WRITE = "READ", "WRITE"
 
@@ -167,7 +167,7 @@ def _is_file_or_absent(path: str) -> bool:
 
 
 def _context(plan: Plan) -> "WorktreeSandboxContext":
-    from policy.worktree import MainWorktreeContext, WorktreeSandboxContext
+    from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
 
     root = plan.worktree
     empty = [path for path, source in plan.read_only if source == promises.UNPOPULATED]

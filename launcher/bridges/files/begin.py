@@ -12,6 +12,7 @@ import sys
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
+from launcher import wire
 from launcher.bridges.files import frames
 from launcher.bridges.files.scope import Scope
 from launcher.session import messages, planning
@@ -72,7 +73,7 @@ def main(text: str) -> int:
         messages.say(str(refusal))
         return refusal.exit_code
     scope = Scope(context=planned.context, handoff=planned.plan.handoff_patterns)
-    frames.send(1, frames.packed(Begun(scope=scope, plan=planned.plan.to_data())))
+    wire.write(1, frames.packed(Begun(scope=scope, plan=planned.plan.to_data())))
     os.execv(task.argv[0], task.argv)
 
 

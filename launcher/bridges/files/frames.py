@@ -1,21 +1,23 @@
-"""Messages between router and worker: a length and JSON, over pipes.
+"""Messages between router and worker: JSON in frames (`launcher.wire`), over pipes.
 
 The worker works in a jail together with whatever the agent has left there, so the router takes its bytes for anybody's:
 the length is bounded before a byte is read, and what comes is held against a model before it is believed.
 """
 
 import os
-from typing import BinaryIO
+from collections.abc import Iterator
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from launcher import wire
 from launcher.bridges.files.answers import MOST_TEXT, Answer
 
 MOST_REQUEST = 96 << 20
 """Bytes: two texts of 8 MiB whose characters JSON may each write as six."""
 
 MOST_REPLY = 8 * MOST_TEXT
-HEADER = 4
+_JSON = b"J"
+_BLOCK = 1 << 16
 
 
 class Hello(BaseModel):
@@ -56,22 +58,12 @@ class Reply(BaseModel):
 
 def packed(message: BaseModel) -> bytes:
     """The bytes of one message."""
-    data = message.model_dump_json().encode()
-    return len(data).to_bytes(HEADER, "little") + data
+    return wire.frame(_JSON, message.model_dump_json().encode())
 
 
-def received(stream: BinaryIO) -> bytes | None:
-    """The next message from the router; None at the end."""
-    head = stream.read(HEADER)
-    if len(head) < HEADER:
-        return None
-    size = int.from_bytes(head, "little")
-    data = stream.read(size)
-    return data if len(data) == size else None
-
-
-def send(fd: int, data: bytes) -> None:
-    """Writes all of `data`."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(fd, rest) :]
+def received(fd: int) -> Iterator[bytes]:
+    """What the router sends, message by message, until it closes the pipe."""
+    decoder = wire.Decoder(MOST_REQUEST)
+    while data := os.read(fd, _BLOCK):
+        for _, payload in decoder.feed(data):
+            yield payload

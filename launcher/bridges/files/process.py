@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from pydantic import ValidationError
 
+from launcher import wire
 from launcher.bridges.files import frames
 from launcher.bridges.files.answers import Answer
 from launcher.bridges.files.calls import Call
@@ -155,7 +156,8 @@ class WorkerProcess:
     def _exchange(self, data: bytes, patience: float, most: int = frames.MOST_REPLY) -> bytes:
         """Sends one message and returns the next one that comes."""
         rest = memoryview(data)
-        came = bytearray()
+        came: list[tuple[bytes, bytes]] = []
+        decoder = wire.Decoder(most)
         deadline = time.monotonic() + patience
         poll = select.poll()
         poll.register(self._output, select.POLLIN)
@@ -176,13 +178,11 @@ class WorkerProcess:
                     if not self._overheard():
                         poll.unregister(self._errors)
                 else:
-                    came += self._read()
-            if len(came) >= frames.HEADER:
-                size = int.from_bytes(came[: frames.HEADER], "little")
-                if size > most or len(came) > frames.HEADER + size:
-                    raise WorkerFailed("it says more than a worker would")
-                if len(came) == frames.HEADER + size:
-                    return bytes(came[frames.HEADER :])
+                    came += self._decoded(decoder)
+            if len(came) > 1 or (came and decoder.is_within):
+                raise WorkerFailed("it says more than a worker would")
+            if came:
+                return came[0][1]
 
     def _sent(self, rest: memoryview) -> memoryview:
         try:
@@ -191,6 +191,12 @@ class WorkerProcess:
             return rest
         except OSError:
             raise WorkerFailed("it has ended", self._last_words()) from None
+
+    def _decoded(self, decoder: wire.Decoder) -> list[tuple[bytes, bytes]]:
+        try:
+            return list(decoder.feed(self._read()))
+        except wire.Malformed:
+            raise WorkerFailed("it says more than a worker would") from None
 
     def _read(self) -> bytes:
         try:

@@ -6,10 +6,10 @@ Started inside the session's jail, as ``python -I -m launcher.bridges.files.work
 import errno
 import os
 import sys
-from typing import BinaryIO
 
 from pydantic import ValidationError
 
+from launcher import wire
 from launcher.bridges.files import frames, reading, searching, writing
 from launcher.bridges.files.answers import Answer, ErrorType, PathDenied, ToolFailed, denied, error
 from launcher.bridges.files.beneath import open_beneath
@@ -114,23 +114,23 @@ def main() -> int:
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     os.dup2(null, 0)
     os.dup2(2, 1)  # what anything prints by mistake is no answer
-    with open(reading, "rb") as stream:
-        return serve(stream, writing)
+    return serve(reading, writing)
 
 
-def serve(stream: BinaryIO, writing: int) -> int:
-    """Answers calls until the stream ends: first the scope, then requests, one at a time."""
-    first = frames.received(stream)
+def serve(reading: int, writing: int) -> int:
+    """Answers calls until the pipe ends: first the scope, then requests, one at a time."""
+    messages = frames.received(reading)
+    first = next(messages, None)
     if first is None:
         return 1
     tools = FileTools(Scope.model_validate_json(first))
-    frames.send(writing, frames.packed(frames.Hello(ready=True, pid=os.getpid())))
-    while (data := frames.received(stream)) is not None:
+    wire.write(writing, frames.packed(frames.Hello(ready=True, pid=os.getpid())))
+    for data in messages:
         request = frames.Request.model_validate_json(data)
         answer = _answer(tools, request)
         reply = frames.Reply(number=request.number, text=escaped(answer.text), note=answer.note, failed=answer.failed)
         try:
-            frames.send(writing, frames.packed(reply))
+            wire.write(writing, frames.packed(reply))
         except BrokenPipeError:
             break
     return 0

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from launcher import loop as loops
+from launcher import wire
 from launcher.jail import init, processes, syscalls
 from launcher.jail.processes import is_below
 from launcher.lean import os
@@ -17,7 +18,6 @@ from policy.errors import Refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import _socket
     import signal as _signal
     from typing import NoReturn
 else:
@@ -30,13 +30,12 @@ else:
 # hand-off check and harvest. Only the interpreter's start and the imports lie behind it already. It is used once:
 # two sessions from one process would share its address space layout.
 #
-# Messages (both ways, over a SEQPACKET socket): one letter, then data for `marshal`. A launch may be larger than a
-# packet, so it comes as a memory file, the first of the descriptors that its letter brings along.
+# Messages (both ways, packets of `launcher.wire`): one letter, then data for `marshal`.
 #
 # Launch path: see launcher/jail/syscalls.py.
 
 
-LAUNCH = b"L"  # to the helper; with a memory file, standard input, output and error
+LAUNCH = b"L"  # to the helper, with standard input, output and error
 SESSION = b"S"  # from it: name, directory, worktree, its id, backend, network
 JAIL = b"J"  # process id of the jail's first process
 STARTED = b"B"  # the command is executed; data: when (`time.monotonic`)
@@ -48,7 +47,6 @@ _NOFILE = 7  # RLIMIT_NOFILE
 _TIOCSCTTY = 0x540E
 
 _MOST_TOLD = 64 << 10
-_MOST_MESSAGE = 1 << 10
 
 
 def launcher_main(parent: int, descriptor: int, run: "Callable[..., int]") -> "NoReturn":
@@ -62,42 +60,20 @@ def launcher_main(parent: int, descriptor: int, run: "Callable[..., int]") -> "N
     processes.tie_to_parent(parent)
     gc.disable()  # as for every launch; and a collection would write to pages that the jail's processes share
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # no KeyboardInterrupt while a plan is made
-    import _socket
-
     os.set_inheritable(descriptor, False)
-    channel = _socket.socket(fileno=descriptor)
     os.setsid()
-    data, descriptors = _received(channel)
-    if data != LAUNCH or len(descriptors) != 4:  # the shim has no use for this process any more
+    data, streams = wire.receive_packet(descriptor)
+    if data[:1] != LAUNCH or len(streams) != 3:  # the shim has no use for this process any more
         os._exit(0)
-    launch = _unpacked(descriptors)
-    os._exit(_run(launch, channel, run))
+    launch = _placed(marshal.loads(data[1:]), streams)
+    os._exit(_run(launch, descriptor, run))
 
 
-def _received(channel: "_socket.socket") -> tuple[bytes, list[int]]:
-    """A message, with the descriptors that came along; b"" when the shim has closed its end."""
-    import _socket
-
-    data, ancillary, _, _ = channel.recvmsg(_MOST_MESSAGE, _socket.CMSG_SPACE(4 * 4), _socket.MSG_CMSG_CLOEXEC)
-    return data, [
-        int.from_bytes(raw[at : at + 4], "little")
-        for level, kind, raw in ancillary
-        if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS)
-        for at in range(0, len(raw) - 3, 4)
-    ]
-
-
-def _unpacked(descriptors: list[int]) -> "dict[str, Any]":
-    """Takes its place: standard streams, environment, directory, mask. Returns the launch."""
-    memory, *streams = descriptors
-    content = b""
-    while piece := os.read(memory, 1 << 20):
-        content += piece
-    os.close(memory)
+def _placed(launch: "dict[str, Any]", streams: list[int]) -> "dict[str, Any]":
+    """Takes a launch's place: standard streams, environment, mask. Returns it."""
     for number, fd in enumerate(streams):
         os.dup2(fd, number, inheritable=True)
         os.close(fd)
-    launch: dict[str, Any] = marshal.loads(content)
     if launch["terminal"]:
         import fcntl
 
@@ -124,10 +100,10 @@ def _replace_environment(wanted: dict[str, str]) -> None:
     os.environ.update(wanted)
 
 
-def _run(launch: "dict[str, Any]", channel: "_socket.socket", run: "Callable[..., int]") -> int:
+def _run(launch: "dict[str, Any]", channel: int, run: "Callable[..., int]") -> int:
     def send(letter: bytes, data: "Any") -> None:  # noqa: ANN401  # what marshal takes
         try:
-            channel.send(letter + marshal.dumps(data))
+            wire.send_packet(channel, letter + marshal.dumps(data))
         except OSError:
             return  # the shim has gone, and with it, in a moment, this process
 
@@ -170,7 +146,6 @@ SENDABLE = {
 _DRAIN_SECONDS = 2.0
 _UNFORESEEN = ("launch-failed", "internal-error")
 """Of `launcher.jail.init.failure`."""
-_LARGEST = 1 << 18
 
 
 class Event:
@@ -247,29 +222,21 @@ class Launcher:
         """Hands over the one launch.
 
         Args:
-            launch: words, environment, directory, umask, open_files, terminal; see `_unpacked`.
+            launch: words, environment, directory, umask, open_files, terminal; see `_placed`.
             streams: what becomes its standard input, output and error; they stay the caller's here.
 
         Raises:
             OSError: it has ended.
         """
-        memory = os.memfd_create("launch", os.MFD_CLOEXEC)
-        try:
-            content = memoryview(marshal.dumps(launch))
-            while content:
-                content = content[os.write(memory, content) :]
-            os.lseek(memory, 0, os.SEEK_SET)
-            socket.send_fds(self.channel, [LAUNCH], [memory, *streams])
-        finally:
-            os.close(memory)
+        wire.send_packet(self.channel.fileno(), LAUNCH + marshal.dumps(launch), streams)
 
     def messages(self) -> list[tuple[bytes, Any]]:
         """What it has said since the last call: (letter, data)."""
         found: list[tuple[bytes, Any]] = []
         while True:
             try:
-                packet = self.channel.recv(_LARGEST)
-            except (BlockingIOError, ConnectionResetError):
+                packet, _ = wire.receive_packet(self.channel.fileno())
+            except BlockingIOError:
                 return found
             if not packet:
                 return found

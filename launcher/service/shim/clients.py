@@ -2,7 +2,7 @@
 
 ``GET /v1/sessions/NAME/attach`` with ``Connection: Upgrade`` and ``Upgrade: paddock-stream`` is looked at by the
 service, which then hands the connection over to the session's shim. It is answered with 101, and from then on both
-sides send frames: a letter, four bytes of length (little-endian), a payload (`launcher.jail.status` has the same form).
+sides send frames (`launcher.wire`): a letter, four bytes of length (little-endian), a payload.
 Query: ``mode=read`` (default) or ``write``, ``offset=N`` to get what is kept from there on (``offset=0``: all that is
 kept), ``take=1`` to become the writer in place of another one.
 
@@ -24,11 +24,10 @@ from typing import Any, Protocol
 from urllib.parse import parse_qs
 
 from launcher import loop as loops
-from launcher.jail.status import Decoder
+from launcher import wire
 from launcher.service.packets import (
     END,
     ERRORS,
-    HEADER,
     HELLO,
     INPUT,
     MOST_FRAME,
@@ -37,7 +36,6 @@ from launcher.service.packets import (
     REFUSED,
     SIGNAL,
     WINDOW,
-    frame,
 )
 from launcher.service.shim.streams import MOST_INPUT, STDOUT, TERMINAL, Piece, Streams
 from policy.errors import Refusal
@@ -81,8 +79,7 @@ class Client(ABC):
     def __init__(self, host: Host) -> None:
         """Looks whether it may attach; `begin` attaches it."""
         self.host = host
-        self._decoder = Decoder()
-        self._pending = 0
+        self._decoder = wire.Decoder(MOST_FRAME)
         self._connection: socket.socket | None = None
         self._waiting = bytearray()
         self._closing = False
@@ -124,7 +121,7 @@ class Client(ABC):
 
     def send_frame(self, kind: bytes, payload: bytes) -> None:
         """Sends a frame, unless the stream has ended."""
-        self._write(frame(kind, payload))
+        self._write(wire.frame(kind, payload))
 
     def send_json(self, kind: bytes, content: dict[str, Any]) -> None:
         """Sends a frame that holds JSON."""
@@ -214,19 +211,20 @@ class Client(ABC):
 
     def _take(self, data: bytes) -> None:
         """Takes frames apart; one that is refused ends the stream."""
-        self._pending += len(data)
         try:
             for kind, payload in self._decoder.feed(data):
-                self._pending -= HEADER + len(payload)
                 self.frame_received(kind, payload)
                 if self._connection is None or self._closing:
                     return
-            if self._pending > MOST_FRAME + HEADER:
-                raise Refusal("request-large", "a frame of the stream is too long",
-                              context=f"at most {MOST_FRAME} bytes")  # fmt: skip
         except Refusal as refusal:
-            self.send_json(REFUSED, dict(refusal.as_dict()))
-            self.hang_up()
+            self._refuse(refusal)
+        except wire.TooLong:
+            self._refuse(Refusal("request-large", "a frame of the stream is too long",
+                                 context=f"at most {MOST_FRAME} bytes"))  # fmt: skip
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self.send_json(REFUSED, dict(refusal.as_dict()))
+        self.hang_up()
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None

@@ -9,9 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from launcher.egress import sockets
-from launcher.egress.resolve import Threads
-from launcher.loop import Cancelled, Loop, Signal, Timeout, current, running, sleep
+from launcher.loop import Cancelled, Loop, Signal, Threads, Timeout, current, receive, running, sleep
 from tests.support.proxied import PATIENCE, looped
 
 
@@ -187,7 +185,7 @@ def test_who_stops_waiting_for_a_socket_leaves_the_next_owner_of_its_number_alon
         here.setblocking(False)
 
         async def wait() -> None:
-            await sockets.receive(here, 1)
+            await receive(here, 1)
 
         task = loop.spawn(wait())
         await sleep(0)
