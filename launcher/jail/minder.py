@@ -7,7 +7,7 @@ The command gets a process group of its own below it: a group whose parent is in
 The command ends: its status goes to the client, and what it left in the background lives as long as the jail. The
 client leaves: everything below this process ends.
 
-Loaded when a client comes, from inside the jail's view (`launcher.session.run`): imports nothing but built-in modules
+Loaded when a client comes, from inside the jail's view (`launcher.jail.spawn`): imports nothing but built-in modules
 and what every launch has loaded already.
 """
 
@@ -15,46 +15,18 @@ import select
 
 from launcher import wire
 from launcher.jail import hygiene, init, processes, request, status, syscalls
+from launcher.jail.spec import JailSpec
 from launcher.lean import os
-from policy import promises
 from policy.errors import EXIT_NOT_FOUND, EXIT_REFUSED, Refusal
-from policy.plan import Plan, beneath
+from policy.plan import beneath
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-    from typing import NoReturn, Protocol
+    from typing import NoReturn
 
     from launcher.jail.guard.attach import Guard
-
-    class Jail(Protocol):
-        """What a further command needs of its jail."""
-
-        plan: Plan
-        environment: dict[str, str]
-        proof: bytes  # what a client must know
-
-        @property
-        def descriptors(self) -> tuple[int, ...]:
-            """What `enter`, which closes them, and the guard need."""
-
-        def separate(self) -> int:
-            """Keeps the next child apart from other commands. Returns this process's id as that child sees it."""
-
-        def guard(self, plan: Plan, status_fd: int) -> "Guard | None":
-            """The guard of one more command, in the backend that has one. In the command's parent."""
-
-        def enter(
-            self,
-            plan: Plan,
-            argv: list[str],
-            environment: dict[str, str],
-            *,
-            guard: "Guard | None",
-            keep: int,
-            search: tuple[str, ...],
-        ) -> NoReturn:
-            """Turns this process into a jailed command; see `launcher.jail.enter`."""
+    from launcher.jail.spawn import Inside
 else:
     import _signal
 
@@ -62,12 +34,12 @@ _TIOCSCTTY = 0x540E
 _SIGNAL_BYTES = 2
 
 
-def run(connection: int, jail: "Jail", *, uid: int, pid_namespace: bool) -> "NoReturn":
+def run(connection: int, jail: "Inside", *, uid: int, pid_namespace: bool) -> "NoReturn":
     """Serves one client, then ends this process.
 
     Args:
         connection: to the client, who may not have said anything yet.
-        jail: what a further command needs.
+        jail: which it runs in.
         uid: the user's, as this process sees it.
         pid_namespace: the init is process 1 of one.
     """
@@ -77,13 +49,12 @@ def run(connection: int, jail: "Jail", *, uid: int, pid_namespace: bool) -> "NoR
             os._exit(0)
         processes.adopt_orphans()
         hygiene.close_inherited((connection, *jail.descriptors))
-        kind, payload = request.receive(connection, descriptors, len(jail.proof))
-        if kind and (kind != request.PROOF or payload != jail.proof):
+        kind, payload = request.receive(connection, descriptors, len(jail.spec.proof))
+        if kind and (kind != request.PROOF or payload != jail.spec.proof):
             raise Refusal("peer-refused", "this process may not use the session's control socket")
         kind, payload = request.receive(connection, descriptors) if kind else (b"", b"")
         if kind == request.ABOUT:
-            plan = jail.plan
-            status.send_report(connection, (plan.worktree, plan.command, plan.backend, plan.net, plan.provider))
+            status.send_report(connection, jail.spec.about)
         elif kind == request.COMMAND:
             _Minder(connection, jail, request.Command.decode(payload), descriptors).run()
         elif kind:
@@ -117,15 +88,18 @@ def _is_outside(pid: int, peer: int, uid: int, *, pid_namespace: bool) -> bool:
 class _Minder:
     """The loop around one command."""
 
-    def __init__(self, connection: int, jail: "Jail", wanted: request.Command, descriptors: list[int]) -> None:
+    def __init__(self, connection: int, jail: "Inside", wanted: request.Command, descriptors: list[int]) -> None:
         self._connection = connection
         self._jail = jail
         self._wanted = wanted
         self._descriptors = descriptors
         if len(descriptors) != wanted.streams.count(request.DIRECT):
             raise Refusal("request-invalid", "the request does not bring the streams that it speaks of")
-        self._plan = jail.plan.replace(cwd=_directory(wanted, jail.plan), command=wanted.argv[0])
-        self._environment = _environment(jail.environment, wanted.environment)
+        self._spec = jail.spec.replace(
+            cwd=_directory(wanted, jail.spec),
+            argv=tuple(wanted.argv),
+            environment=jail.spec.environment | dict(wanted.environment),
+        )
         self._command = 0
 
     def run(self) -> None:
@@ -144,7 +118,7 @@ class _Minder:
             if terminal == -1:
                 return
         signals = init.open_signals()
-        guard = self._jail.guard(self._plan, self._connection)
+        guard = self._jail.guard(self._spec, self._connection)
         own = self._jail.separate()
         self._command = os.fork()
         if self._command == 0:
@@ -172,9 +146,9 @@ class _Minder:
         except OSError as error:
             raise Refusal("no-terminal", "no terminal could be made inside the jail", context=str(error)) from None
         syscalls.ioctl(terminal, _TIOCSCTTY, 0)
-        if self._plan.backend == promises.GUARD:
+        if self._spec.guard:
             # One of the machine's own, of which no other is granted.
-            self._plan = self._plan.replace(grants=(*self._plan.grants, (name, "rwi", "the command's terminal")))
+            self._spec = self._spec.replace(grants=(*self._spec.grants, (name, "rwi", "the command's terminal")))
         wire.send(self._connection, wire.frame(request.TERMINAL), (master,))
         os.close(master)
         kind, _ = request.receive(self._connection, [], 0)
@@ -194,18 +168,16 @@ class _Minder:
             for signal in _signal.valid_signals() - {_signal.SIGKILL, _signal.SIGSTOP}:
                 _signal.signal(signal, _signal.SIG_DFL)
             _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
-            size = dict(self._plan.limits).get("file_size", 0)
+            size = dict(self._spec.limits).get("file_size", 0)
             status.send(self._connection, status.STARTING, size.to_bytes(8, "little"))
             if guard is not None:
                 # Forked from a process that is not, and the guard has to fetch its listener.
                 syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
             self._jail.enter(
-                self._plan,
-                self._wanted.argv,
-                self._environment,
+                self._spec,
                 guard=guard,
-                keep=self._connection,
-                search=_candidates(self._wanted.argv[0], self._environment.get("PATH", os.defpath)),
+                pipe=self._connection,
+                search=_candidates(self._spec.argv[0], self._spec.environment.get("PATH", os.defpath)),
             )
         except Refusal as refusal:
             code = refusal.exit_code
@@ -271,23 +243,19 @@ def _own_group(pid: int) -> None:
         return  # it has executed something already, so the child was first
 
 
-def _directory(wanted: request.Command, plan: Plan) -> str:
+def _directory(wanted: request.Command, spec: JailSpec) -> str:
     """The directory to start in: inside the worktree."""
-    inside = beneath(wanted.cwd, plan.worktree) and os.path.normpath(wanted.cwd) == wanted.cwd
+    inside = beneath(wanted.cwd, spec.worktree) and os.path.normpath(wanted.cwd) == wanted.cwd
     if inside:
         return wanted.cwd
     if wanted.insists:
         raise Refusal(
             "directory-outside",
             f"{wanted.cwd} is not inside the session's worktree",
-            context=f"the worktree is {plan.worktree}",
+            context=f"the worktree is {spec.worktree}",
             hint="leave --cwd out to start where the session's first command did",
         )
-    return plan.cwd
-
-
-def _environment(base: dict[str, str], given: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    return {**base, **dict(given)}
+    return spec.cwd
 
 
 def _candidates(name: str, path: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from launcher.vcs.disk import Present
 from launcher.workflow.contexts.request_context import ContextState, RequestContext, RequestContextRepository, Updater
 from launcher.workflow.values import ArtifactKey
 from policy.errors import Refusal
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 
 
 class StoredRequestContexts:

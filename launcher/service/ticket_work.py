@@ -39,9 +39,9 @@ from launcher.workflow.requests.catalog import (
     TicketOrchestratorRequest,
 )
 from launcher.workflow.values import AgentType, ArtifactKey
-from policy.config import flags
+from policy.config import layer
 from policy.errors import Refusal
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 
 Say = Callable[[dict[str, Any]], None]
 """Told each step at once, so that the service can write it down."""
@@ -258,7 +258,7 @@ def _check(root: str, ticket: dict[str, Any], path: str) -> None:
     options = ticket["options"]
     config = options.get("--config")
     try:
-        given = flags.layer(planning.without_values(options), cwd=root, home=where.home)
+        given = layer.layer(planning.without_values(options), cwd=root, home=where.home)
         config = os.path.join(root, config) if config else None
         settings, _ = configuration.load(root, config, given, os.environ)
         providers.choose(settings, ticket["command"], root, where, Machine(os.environ))

@@ -6,10 +6,10 @@ Launch path: see launcher/jail/syscalls.py.
 import time
 
 from launcher.jail import hygiene, syscalls
+from launcher.jail.spec import Facts, JailSpec
 from launcher.lean import os
-from launcher.session import cache, gitlinks, handoff, messages, state, terminal
+from launcher.session import cache, gitlinks, handoff, launch_spec, messages, state, terminal
 from launcher.session.places import AUDIT_SOCKET, Places
-from launcher.session.worker import Worker
 from policy import promises
 from policy.errors import Refusal, printable
 from policy.plan import Place, Plan
@@ -88,40 +88,18 @@ def run(
     )
     told = observer if observer is not None else _nobody
     told("session", (session.name, session.directory, plan.worktree, plan.worktree_id, plan.backend, plan.net))
-    facts: list[tuple[str, str, str]] = []
     status_code: int | None = None
-
-    def on_executing(when: float) -> None:
-        told("started", when)
-
-    def on_child(pid: int) -> None:
-        told("jail", pid)
-        if on_start is not None:
-            on_start(pid)
-
     parts = _Parts(plan, session, places, strict=strict, thorough=strict or target is not None)
+    parts.tell, parts.on_start = told, on_start
     try:
         if verbose:
             messages.say(f"paddock: provider {plan.provider or 'none'} ({printable(plan.provider_source)})")
             messages.say(f"paddock: session {session.name}, {plan.backend}, worktree {printable(plan.worktree)}")
-        worker = parts.made(entry, arguments, given)
-        listener = parts.listening(worker, wants, started)
-        ends = parts.carry(worker, to_carry) if to_carry else ()
-        status_code = terminal.supervise(
-            worker,
-            namespaces=worker.namespaces,
-            on_report=facts.extend,
-            on_child=on_child,
-            handed_over=(listener, *ends, *(parts.egress.handed_over if parts.egress is not None else ())),
-            watch=parts.limits.watch if parts.limits is not None else None,
-            denials=parts.denials,
-            first_denial=parts.first_denial,
-            when_empty=parts.when_empty,
-            on_executing=on_executing,
-        )
+        spec = parts.made(entry, arguments, given, wants, started)
+        status_code = terminal.supervise(parts.carried(spec, to_carry) if to_carry else spec, parts)
     finally:
         try:
-            parts.end(facts)
+            parts.end()
         finally:
             refusals = parts.denials.total if parts.denials is not None else 0
             told("ended", (status_code, parts.passed, refusals, parts.harvested, parts.changes, tuple(parts.lines)))
@@ -129,7 +107,7 @@ def run(
             from launcher.ledger import enforcement
 
             content = enforcement.document(
-                plan, tuple(facts), session=session.name, status=status_code, changes=parts.changes,
+                plan, tuple(parts.facts), session=session.name, status=status_code, changes=parts.changes,
                 harvest=parts.harvested,
             )  # fmt: skip
             try:
@@ -153,11 +131,13 @@ def _nobody(what: str, data: "Any") -> None:  # noqa: ANN401  # as `observer`
     del what, data
 
 
-class _Parts:
+class _Parts(terminal.Listener):
     """What a session has beside its command. Made one after the other, ended together, however many there are by then.
 
     Attributes:
         limits, egress, denials: None where the plan has no need of them.
+        facts: of the jail, and of the limits at the end.
+        tell, on_start: see `run`.
         changes: of hand-off files, once the jail is empty.
         passed: the limit that ended the session, or "".
         harvested: the report of the harvest; None without a private git directory.
@@ -166,12 +146,6 @@ class _Parts:
         lines: what is to be said at the end.
         lost: what became of bytes on standard streams.
     """
-
-    __slots__ = (
-        "_bound", "_carrier", "_emptied", "_failures", "_git", "_logins", "_nothing_to_harvest", "_places", "_plan",
-        "_session", "_started", "_strict", "_thorough", "_trouble", "_watch", "changes", "denials", "egress",
-        "harvested", "limits", "lines", "lost", "passed", "refused", "searched",
-    )  # fmt: skip
 
     def __init__(self, plan: Plan, session: state.Session, places: Places, *, strict: bool, thorough: bool) -> None:
         self._plan = plan
@@ -196,12 +170,22 @@ class _Parts:
         self.changes: tuple[handoff.Change, ...] = ()
         self.passed = ""
         self.searched = False
+        self.facts: list[tuple[str, str, str]] = []
+        self.tell: Callable[[str, Any], None] = _nobody
+        self.on_start: Callable[[int], None] | None = None
         self.harvested: dict[str, Any] | None = None
         self.refused: Refusal | None = None
         self.lines: list[str] = []
 
-    def made(self, entry: cache.Entry, arguments: tuple[str, ...], given: dict[str, str]) -> Worker:
-        """Makes what the plan asks for. Returns what runs in the jail."""
+    def made(
+        self,
+        entry: cache.Entry,
+        arguments: tuple[str, ...],
+        given: dict[str, str],
+        wants: "Wants | None",
+        started: int,
+    ) -> JailSpec:
+        """Makes what the plan asks for. Returns the jail to be spawned."""
         plan, session = self._plan, self._session
         self._watch.begin()
         if plan.net == "proxy":
@@ -223,36 +207,50 @@ class _Parts:
             self._note()
         session.slots["secret"] = os.urandom(24).hex()
         bound = plan.bind(session.slots)
-        if hygiene.needs_more_than_rlimits(plan):
+        if launch_spec.needs_more_than_rlimits(plan):
             from launcher.session import limits
 
             private = (*session.private.values(),) or (session.slots["tmp"],)
             private = (session.slots["home"], *private, *((self._git.directory,) if self._git is not None else ()))
             self.limits = limits.Limits(bound, session.directory, private, uid=os.geteuid())
             bound = self.limits.plan
-        environment = hygiene.environment(bound, os.environ, given)
-        return Worker(
-            bound, bound.argv(arguments), environment, entry.filter, session, self.limits, entry.support, self.egress
+        self._bound, self._started = bound, started or time.time_ns()
+        self.denials = _denials(self._places, session, bound, wants, self._started)
+        environment = launch_spec.environment(bound, os.environ, given)
+        spec = launch_spec.jail_spec(bound, arguments, environment)
+        spec = launch_spec.of_session(spec, session, entry.support, plan.backend).replace(
+            filter=entry.filter,
+            listener=session.listen(),
+            watch=wants is not None,
+            audited=self.denials is not None and self.denials.fd != -1,
         )
+        spec.proof = session.proof
+        if self.limits is not None:
+            self.watchdog, spec.cgroups = self.limits.watch, self.limits.descriptors
+        if self.egress is not None:
+            spec.addresses, spec.sockets = self.egress.addresses, self.egress.sockets
+        return spec
 
-    def listening(self, worker: Worker, wants: "Wants | None", started: int) -> int:
-        """Has somebody hear what is refused. Returns the socket for further commands."""
-        self._bound, self._started = worker.plan, started or time.time_ns()
-        self.denials = _denials(self._places, self._session, worker.plan, wants, self._started)
-        if wants is not None:
-            worker.watch()
-        if self.denials is not None and self.denials.fd != -1:
-            worker.be_heard()
-        listener = self._session.listen()
-        return worker.take_further(listener, self._session.proof)
-
-    def carry(self, worker: Worker, streams: tuple[int, ...]) -> tuple[int, ...]:
-        """Keeps the caller's files out of the jail. Returns the ends of pipes that are the jail's in their place."""
+    def carried(self, spec: JailSpec, streams: tuple[int, ...]) -> JailSpec:
+        """The spec with pipes in the places of the caller's files, which stay out of the jail."""
         from launcher.session.carrier import Carrier
 
-        self._carrier = Carrier(streams, worker.plan.limits)
-        worker.streams = self._carrier.streams
-        return self._carrier.ends
+        self._carrier = Carrier(streams, spec.limits)
+        return spec.replace(streams=self._carrier.streams)
+
+    def on_report(self, facts: Facts) -> None:
+        """See `terminal.Listener`, as for the others."""
+        self.facts += facts
+
+    def on_child(self, pid: int) -> None:
+        """The jail's first process."""
+        self.tell("jail", pid)
+        if self.on_start is not None:
+            self.on_start(pid)
+
+    def on_executing(self, when: float) -> None:
+        """The command runs."""
+        self.tell("started", when)
 
     def first_denial(self) -> "Denials":
         """What gathers the session's denials where only the guard tells of any, and now has: few sessions need it."""
@@ -287,16 +285,12 @@ class _Parts:
 
             self._nothing_to_harvest = private_git.nothing_new(self._git)
 
-    def end(self, facts: list[tuple[str, str, str]]) -> None:
-        """Ends all of it, and hands over the work; with a strict hand-off none when hand-off files have changed.
-
-        Args:
-            facts: of the jail; what the limits say of themselves is added.
-        """
+    def end(self) -> None:
+        """Ends all of it, and hands over the work; with a strict hand-off none when hand-off files have changed."""
         if self._carrier is not None:
             self.lost = self._carrier.finish(ended=True)
         if self.limits is not None:
-            facts[:] = self.limits.facts(tuple(facts))
+            self.facts[:] = self.limits.facts(tuple(self.facts))
             self.lines += self.limits.told()
             self._failures += self.limits.close()
             self.passed = self.limits.passed

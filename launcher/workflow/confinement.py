@@ -3,7 +3,7 @@
 from launcher.workflow.contexts.request_context import RequestContextRepository
 from policy.providers.registry import SandboxTranslationRegistry
 from policy.providers.strategy import Translation, translate
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 
 
 def run_options(context: WorktreeSandboxContext) -> list[str]:

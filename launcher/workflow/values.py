@@ -8,7 +8,7 @@ from typing import Annotated, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer, RootModel, ValidationError, field_validator
 
-from policy.worktree import Name
+from policy.sandbox_context import Name
 
 _V = TypeVar("_V")
 

@@ -8,7 +8,7 @@ from launcher.workflow.contexts.request_context import RequestContextRepository
 from launcher.workflow.graph.repository import GraphRepository, Node, find_node_with_worktree
 from launcher.workflow.values import ArtifactKey
 from policy.errors import Refusal
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 
 
 class WorktreeService(Protocol):

@@ -13,8 +13,8 @@ from launcher import wire
 from launcher.jail import filtering, hygiene, seccomp, status, syscalls
 from launcher.jail.bpf import Program
 from launcher.jail.guard import attach, server, trial
+from launcher.jail.spec import JailSpec
 from policy.errors import Refusal
-from policy.plan import VERSION, Plan
 from tests.support import forked, guarded, install
 from tests.support.features import need
 from tests.support.forked import verdict
@@ -241,7 +241,6 @@ def test_doctor_names_what_is_missing(jail: Guarded, number: int, step: str) -> 
 
 def test_a_guard_that_cannot_take_over_starts_nothing(who: Who) -> None:
     """Where tracing is closed although the plan counted on it, guard and command's process both refuse."""
-    plan = _plan()
 
     def act() -> tuple[str, str, int]:
         said, saying = os.pipe()
@@ -249,7 +248,7 @@ def test_a_guard_that_cannot_take_over_starts_nothing(who: Who) -> None:
         if guard == 0:
             hygiene.no_new_privs()
             filtering.install(_denying(438))
-            served = attach.Guard(plan, saying)
+            served = attach.Guard(JailSpec(), saying)
             child = os.fork()
             if child == 0:
                 hygiene.close_inherited((saying, *served.descriptors))
@@ -303,7 +302,6 @@ def test_a_fault_of_the_guard_ends_it(user: Who, public_dir: Path, monkeypatch: 
     file = public_dir / "file"
     file.touch()
     user.give(public_dir)
-    plan = _plan()
 
     def broken(call: object, rules: object) -> int:
         raise ZeroDivisionError("made up")
@@ -315,7 +313,7 @@ def test_a_fault_of_the_guard_ends_it(user: Who, public_dir: Path, monkeypatch: 
         answered, answering = os.pipe()
         guard = os.fork()
         if guard == 0:
-            served = attach.Guard(plan, saying)
+            served = attach.Guard(JailSpec(), saying)
             child = os.fork()
             if child == 0:
                 hygiene.close_inherited((answering, *served.descriptors))
@@ -333,10 +331,6 @@ def test_a_fault_of_the_guard_ends_it(user: Who, public_dir: Path, monkeypatch: 
     answer, context, code = forked.run(act, user)
     assert (answer, code) == ("ENOSYS", 125)
     assert "ZeroDivisionError('made up')" in context
-
-
-def _plan() -> Plan:
-    return Plan(**(dict.fromkeys(Plan.FIELDS, ()) | {"version": VERSION, "net": "none"}))
 
 
 def _denying(number: int) -> bytes:

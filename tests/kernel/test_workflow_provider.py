@@ -9,7 +9,7 @@ from launcher.workflow.contexts.in_memory import InMemoryRequestContextRepositor
 from launcher.workflow.values import ArtifactKey
 from policy.providers.model import DialectName
 from policy.providers.registry import load_registry
-from policy.worktree import MainWorktreeContext, WorktreeSandboxContext
+from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
 from tests.support.paddock import Paddock
 
 SESSION = ArtifactKey("run/dispatch/one")

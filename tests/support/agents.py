@@ -45,7 +45,7 @@ from launcher.workflow.requests.catalog import (
 from launcher.workflow.values import AgentType, ArtifactKey
 from launcher.workflow.worktrees import worktree_of_session
 from policy.sandbox import SandboxValidationResult, WorktreeSandbox
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 from tests.support import file_tools, repository
 from tests.support.identity import Who
 from tests.support.install import Installed

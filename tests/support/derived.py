@@ -16,11 +16,10 @@ from policy import verdict
 from policy.config.rules import Rules
 from policy.derive import derive
 from policy.errors import Refusal
-from policy.host import Trail
-from policy.launch import Command, Git, Support, Translation
+from policy.launch import Command, Git, Support, Trail, Translation
 from policy.plan import Plan, beneath
+from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 from policy.toolchains import Toolchains, discover, load_table
-from policy.worktree import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 
 # A table of toolchains' homes and a host over the real disk, for the tests of discovery.
 

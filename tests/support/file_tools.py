@@ -27,7 +27,7 @@ from launcher.bridges.files.server import SESSION_HEADER, TOKEN_HEADER
 from launcher.bridges.files.sessions import Mode, Sessions
 from launcher.bridges.files.worker import FileTools
 from launcher.session.places import Places
-from policy.worktree import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
+from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 from tests.support.identity import Word
 from tests.support.install import Installed
 from tests.support.paddock import Paddock

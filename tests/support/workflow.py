@@ -12,7 +12,7 @@ from launcher.workflow.graph.repository import InMemoryGraphRepository, Node
 from launcher.workflow.requests.catalog import AgentRequest
 from launcher.workflow.values import AgentType, ArtifactKey
 from policy.errors import Refusal
-from policy.worktree import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
+from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 
 TOOLS = ToolContext(tools=("read", "write"))
 ROOT = ArtifactKey("run")

@@ -9,7 +9,7 @@ from launcher.workflow.contexts.request_context import RequestContext
 from launcher.workflow.graph.repository import InMemoryGraphRepository
 from launcher.workflow.requests.catalog import OrchestratorRequest
 from launcher.workflow.values import ArtifactKey
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 from tests.support.workflow import ROOT, World, worktree
 
 KEY = ArtifactKey("run/one")

@@ -13,7 +13,7 @@ from launcher.vcs.merge.service import WorktreeMergeService
 from launcher.vcs.quarantine import lock, record
 from launcher.vcs.worktrees.naming import worktree_id
 from policy.errors import Refusal
-from policy.worktree import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
+from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 from tests.support.repository import Nested, changed, repeat
 
 

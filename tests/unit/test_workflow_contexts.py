@@ -22,7 +22,7 @@ from launcher.workflow.contexts.request_context import (
 from launcher.workflow.requests.catalog import TicketAgentRequest
 from launcher.workflow.values import AgentType, ArtifactKey
 from policy.errors import Refusal
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 from tests.support.workflow import worktree
 
 KEY = ArtifactKey("run/one")

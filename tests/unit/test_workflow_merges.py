@@ -30,7 +30,7 @@ from launcher.workflow.requests.catalog import (
     TicketAgentResults,
 )
 from launcher.workflow.values import ArtifactKey
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 from tests.support.workflow import ROOT, World, worktree
 
 DISPATCH = ROOT.child("dispatch")

@@ -18,8 +18,8 @@ from launcher.workflow.contexts.request_context import RequestContextRepository
 from launcher.workflow.graph.repository import GraphRepository
 from launcher.workflow.worktrees import WorktreeService, worktree_of_session
 from policy.errors import Refusal, printable
+from policy.sandbox_context import WorktreeSandboxContext
 from policy.violation import escaped
-from policy.worktree import WorktreeSandboxContext
 
 LEGACY = ""
 """Stands for all callers without a session, in the mode `compatible`."""

@@ -3,16 +3,17 @@
 bubblewrap carries its options out in order, each source seen outside and each target inside; what a later one mounts
 covers what lies there. So an option for a directory always comes before those for what lies below it.
 
-Launch path: no imports but the Plan's and the layout's.
+Launch path: no imports but the spec's and the layout's.
 """
 
 from launcher.jail.namespaces import layout
 from launcher.jail.namespaces.layout import Operation
-from policy.plan import Plan, beneath
+from launcher.jail.spec import JailSpec
+from policy.plan import beneath
 
 
 def argv(
-    plan: Plan,
+    spec: JailSpec,
     operations: tuple[Operation, ...],
     *,
     uid: int,
@@ -20,18 +21,17 @@ def argv(
     files: frozenset[str] = frozenset(),
     terminal: str = "",
 ) -> list[str]:
-    """The options of bwrap(1) that show `plan`, without descriptors and command.
+    """The options of bwrap(1) that show `spec`, without descriptors and command.
 
     Args:
-        plan: bound.
         operations: from `layout.prepare`, without those whose path is not there.
         uid: effective user id, kept inside.
         gid: effective group id, kept inside.
         files: those paths of operations that are no directories.
         terminal: path of the caller's terminal, "" without one.
     """
-    size = dict(plan.limits).get("disk")
-    words = ["--unshare-all", "--unshare-user", *(("--share-net",) if plan.net == "open" else ())]
+    size = dict(spec.limits).get("disk")
+    words = ["--unshare-all", "--unshare-user", *(("--share-net",) if spec.net == "open" else ())]
     # `--die-with-parent` ends everything with the process above; no `--new-session`: nobody inside has the terminal,
     # and the command, which does, cannot push input into it (seccomp).
     words += ["--die-with-parent", "--as-pid-1", "--cap-drop", "ALL", "--chdir", "/"]

@@ -18,12 +18,9 @@ from launcher.jail.bubblewrap import arguments
 from launcher.jail.bubblewrap.process import Bubblewrap
 from launcher.jail.namespaces import layout
 from launcher.jail.namespaces.layout import Operation
+from launcher.jail.spec import Facts, JailSpec
 from launcher.lean import os
 from policy.errors import Refusal
-from policy.plan import Plan
-
-Facts = tuple[tuple[str, str, str], ...]
-"""(row of policy.promises or name of a layer, "held" | "not held" | "layer", detail)."""
 
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES)
 
@@ -59,16 +56,14 @@ class _Seen:
         self.read_only = bool(os.fstatvfs(fd).f_flag & os.ST_RDONLY)
 
 
-def enter(plan: Plan, operations: tuple[Operation, ...], *, path: str, filter_program: bytes) -> "Jail":
+def enter(spec: JailSpec, operations: tuple[Operation, ...]) -> "Jail":
     """Lets bubblewrap build the jail's view and namespaces, and joins them.
 
     To be called once, single-threaded, in the process that will start the command.
 
     Args:
-        plan: bound.
-        operations: from `layout.prepare` for the same plan.
-        path: of bwrap.
-        filter_program: from `seccomp.program`.
+        spec: with `bwrap` and `filter`.
+        operations: from `layout.prepare` for it.
 
     Returns:
         What is held now, and what ends everything in there.
@@ -88,25 +83,25 @@ def enter(plan: Plan, operations: tuple[Operation, ...], *, path: str, filter_pr
                 if operation.nested or operation.kind != layout.PRIVATE:
                     skipped.append((operation.path, error.strerror or ""))
     gone = {where for where, _ in skipped}
-    if plan.worktree in gone:
-        raise Refusal("worktree-missing", f"{plan.worktree} has disappeared", hint="was it removed meanwhile?")
+    if spec.worktree in gone:
+        raise Refusal("worktree-missing", f"{spec.worktree} has disappeared", hint="was it removed meanwhile?")
     kept = tuple(operation for operation in operations if operation.path not in gone)
     files = frozenset(where for where, seen in found.items() if not seen.directory)
     terminal = layout.terminal_name()
-    words = arguments.argv(plan, kept, uid=os.geteuid(), gid=os.getegid(), files=files, terminal=terminal)
-    running = Bubblewrap(path, words, filter_program)
+    words = arguments.argv(spec, kept, uid=os.geteuid(), gid=os.getegid(), files=files, terminal=terminal)
+    running = Bubblewrap(spec.bwrap, words, spec.filter)
     try:
-        running.limit(plan.limits)
+        running.limit(spec.limits)
         running.join(arguments.to_lock(kept, files, terminal))
         for operation in kept:
             if operation.kind not in (layout.LINK, layout.PRIVATE):
                 _compare(operation, found[operation.path], running.mounts)
         _check_own()
-        running.separate_first(plan.limits)
+        running.separate_first(spec.limits)
     except BaseException:
         running.end()
         raise
-    return Jail(_facts(plan, kept, path, skipped), running)
+    return Jail(_facts(spec, kept, skipped), running)
 
 
 def _look(path: str) -> _Seen:
@@ -152,11 +147,11 @@ def _changed(operation: Operation, why: str) -> Refusal:
     )
 
 
-def _facts(plan: Plan, operations: tuple[Operation, ...], path: str, skipped: list[tuple[str, str]]) -> Facts:
-    kinds = "user, mount, pid, ipc, uts, cgroup" + ("" if plan.net == "open" else ", net")
+def _facts(spec: JailSpec, operations: tuple[Operation, ...], skipped: list[tuple[str, str]]) -> Facts:
+    kinds = "user, mount, pid, ipc, uts, cgroup" + ("" if spec.net == "open" else ", net")
     protected = sum(operation.kind == layout.PROTECT for operation in operations)
     facts = [
-        ("bubblewrap", "layer", f"{path}: {kinds}; {len(operations)} operations"),
+        ("bubblewrap", "layer", f"{spec.bwrap}: {kinds}; {len(operations)} operations"),
         ("reads", "held", "what is not granted is not mounted"),
         ("deny-inside-allow", "held", "covered by mounts"),
         ("toolchains", "held", "mounted one by one"),
@@ -169,7 +164,7 @@ def _facts(plan: Plan, operations: tuple[Operation, ...], path: str, skipped: li
         ("shared-memory", "held", "private /dev/shm, IPC namespace"),
         ("terminals", "held", "private devpts"),
     ]
-    if plan.net == "open":
+    if spec.net == "open":
         facts.append(("unix-sockets", "not held", "abstract names: the network is the machine's"))
     else:
         facts.append(("unix-sockets", "held", "paths: not mounted; abstract names: network namespace"))

@@ -102,7 +102,7 @@ _MS_NOATIME, _MS_NODIRATIME, _MS_RELATIME, _ST_RELATIME = 0x400, 0x800, 0x200000
 
 
 Limits = tuple[tuple[str, int], ...]
-"""As `Plan.limits`."""
+"""As `JailSpec.limits`."""
 
 
 class Bubblewrap:

@@ -8,9 +8,9 @@ from _stat import S_ISREG
 from launcher.jail.bubblewrap import arguments
 from launcher.jail.bubblewrap.process import Bubblewrap, own_proc
 from launcher.jail.namespaces import layout
+from launcher.jail.spec import JailSpec
 from launcher.lean import os
 from policy.errors import Refusal
-from policy.plan import Plan
 
 _WORKS = b"\0"
 
@@ -79,8 +79,8 @@ def _shows_proc(running: Bubblewrap) -> str:
 
 
 def _tried(path: str) -> str:
-    plan = Plan(**(dict.fromkeys(Plan.FIELDS, ()) | {"net": "none"}))
-    words = arguments.argv(plan, layout.prepare(plan), uid=os.geteuid(), gid=os.getegid())
+    spec = JailSpec()
+    words = arguments.argv(spec, layout.prepare(spec), uid=os.geteuid(), gid=os.getegid())
     try:
         running = Bubblewrap(path, words, _ALLOW_EVERYTHING)
         try:

@@ -13,9 +13,9 @@ Launch path of the backend landlock+guard: see launcher/jail/syscalls.py.
 import _thread
 
 from launcher.jail import capabilities, filtering, hygiene, init, landlock, processes, status, syscalls
+from launcher.jail.spec import Facts, JailSpec
 from launcher.lean import ctypes, os
 from policy.errors import EXIT_REFUSED, Refusal
-from policy.plan import Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ else:
 
 WAKE = _signal.SIGURG
 """Interrupts a thread that waits in a connect. Ignored by default, so one from elsewhere does nothing either."""
-
-Facts = tuple[tuple[str, str, str], ...]
 
 # Whether this process is in the guard's domain. Inherited over fork: the guards of a jail's further commands share it,
 # so that these commands reach each other's abstract sockets.
@@ -50,25 +48,21 @@ class Guard:
         ("terminals", "held", "/dev/pts is not granted; the guard opens the other side of new ones"),
     )
 
-    def __init__(
-        self, plan: Plan, status_fd: int, addresses: tuple[tuple[bytes, int], ...] = (), ledger_fd: int | None = None
-    ) -> None:
+    def __init__(self, spec: JailSpec, status_fd: int, ledger_fd: int | None = None) -> None:
         """Opens the pipes and moves this process into a Landlock domain of which the jail's is a part.
 
         The domain takes nothing away but abstract sockets made outside, so that a connect that is performed here is
         judged as if the jail made it (landlock(7), LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET).
 
         Args:
-            plan: bound.
+            spec: of the jail.
             status_fd: where faults are told (`launcher.jail.status`).
-            addresses: (4 or 16 bytes, port) that may be connected to over TCP: the session's proxy, say.
             ledger_fd: a pipe to whoever keeps the session's ledger, where refused calls are told. None for `status_fd`.
 
         Raises:
             Refusal: Landlock cannot scope abstract sockets (before ABI 6).
         """
-        self._plan = plan
-        self._addresses = addresses
+        self._spec = spec
         self._status_fd = status_fd
         self._ledger_fd = status_fd if ledger_fd is None else ledger_fd
         self._makes = -1
@@ -83,7 +77,7 @@ class Guard:
         hygiene.no_new_privs()
         if not _confined:
             _confine()
-        self._makes = landlock.ruleset(self._plan.grants, network=self._plan.net == "open")
+        self._makes = landlock.ruleset(self._spec.grants, network=self._spec.net == "open")
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -142,7 +136,7 @@ class Guard:
     def _start(self, fd: int) -> None:
         from launcher.jail.guard import server
 
-        server.start(fd, self._plan, self._addresses, self._ledger_fd, self._fault, makes=self._makes)
+        server.start(fd, self._spec, self._ledger_fd, self._fault, makes=self._makes)
 
     def _fault(self, error: BaseException) -> None:
         """Ends this process, and with it the jail: the launcher sees to that. Nothing goes on without its guard."""

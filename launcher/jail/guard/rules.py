@@ -1,14 +1,14 @@
-"""What the guard lets through: a pure reading of the Plan.
+"""What the guard lets through: a pure reading of the JailSpec.
 
-A path may be changed, and a socket file connected to, where the Plan says "write" and no exception takes it away. The
+A path may be changed, and a socket file connected to, where the spec says "write" and no exception takes it away. The
 arithmetic is the one of `policy.verdict.decide`; a test holds the two against each other.
 
-Launch path: nothing is imported but `os`, the Plan and the promises.
+Launch path: nothing is imported but `os`, the spec and the promises.
 """
 
+from launcher.jail.spec import JailSpec
 from launcher.lean import os
 from policy import promises
-from policy.plan import Plan
 
 DELETED = " (deleted)"
 
@@ -18,7 +18,7 @@ _BEYOND_DENIAL = (promises.NESTED, promises.PRIVATE_HOME, promises.PRIVATE_TEMP,
 
 
 class Refused(PermissionError):
-    """The Plan does not let it happen; what it was is for the ledger.
+    """The spec does not let it happen; what it was is for the ledger.
 
     Args:
         number: the errno for the caller.
@@ -34,26 +34,20 @@ class Refused(PermissionError):
 
 
 class Rules:
-    """The answers for one Plan."""
+    """The answers for one jail."""
 
     __slots__ = ("_denied", "_nested", "_read_only", "_writable", "addresses")
 
-    def __init__(self, plan: Plan, addresses: tuple[tuple[bytes, int], ...] = ()) -> None:
-        """Reads a bound Plan.
-
-        Args:
-            plan: bound.
-            addresses: (4 or 16 bytes, port) that may be connected to over TCP when `plan.net` is not "open".
-        """
-        grants = [(path, source) for path, access, source in plan.grants if "w" in access]
+    def __init__(self, spec: JailSpec) -> None:
+        grants = [(path, source) for path, access, source in spec.grants if "w" in access]
         self._writable = frozenset(path for path, _ in grants)
         self._nested = frozenset(path for path, source in grants if source in _BEYOND_DENIAL)
-        self._denied = frozenset(path for path, _ in plan.denied)
-        self._read_only = frozenset(path for path, _ in plan.read_only)
-        self.addresses = None if plan.net == "open" else frozenset(addresses)
+        self._denied = frozenset(path for path, _ in spec.denied)
+        self._read_only = frozenset(path for path, _ in spec.read_only)
+        self.addresses = None if spec.net == "open" else frozenset(spec.addresses)
 
     def may_write(self, path: str) -> bool:
-        """Whether the Plan lets `path` (absolute, canonical) be written."""
+        """Whether the spec lets `path` (absolute, canonical) be written."""
         granted = nested = False
         while True:
             nested = nested or path in self._nested

@@ -20,8 +20,8 @@ from launcher.jail.guard import attach, metadata, sockets
 from launcher.jail.guard.call import Call
 from launcher.jail.guard.listener import Gone, Listener
 from launcher.jail.guard.rules import Refused, Rules
+from launcher.jail.spec import JailSpec
 from launcher.lean import os
-from policy.plan import Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -300,8 +300,7 @@ _PIPE_BUF = 4096 - 5  # with a message's header
 
 def start(
     fd: int,
-    plan: Plan,
-    addresses: tuple[tuple[bytes, int], ...],
+    spec: JailSpec,
     ledger_fd: int,
     fault: "Callable[[BaseException], None]",
     *,
@@ -313,8 +312,6 @@ def start(
 
     Args:
         fd: the listener.
-        plan: bound.
-        addresses: (4 or 16 bytes, port) that may be connected to over TCP.
         ledger_fd: where refused calls are told (`launcher.jail.status`, DENIED).
         fault: told about an exception that should never come; it does not come back.
         look: looks at each call first, see `server.Server`.
@@ -325,7 +322,7 @@ def start(
     def refused(call: str, caller: Caller, why: Refused) -> None:
         _tell(ledger_fd, call, caller, why)
 
-    Server(Listener(fd), Rules(plan, addresses), fault, refused, look=look, guards=guards, makes=makes).start()
+    Server(Listener(fd), Rules(spec), fault, refused, look=look, guards=guards, makes=makes).start()
 
 
 def _tell(ledger_fd: int, call: str, caller: Caller, refused: Refused) -> None:

@@ -1,16 +1,17 @@
-"""From a Plan to the mounts that show it: operations as data, in the order in which they are carried out.
+"""From a JailSpec to the mounts that show it: operations as data, in the order in which they are carried out.
 
-Pure. The jail's root is a tmpfs that holds nothing but what the Plan names, so nothing has to be hidden there; only
+Pure. The jail's root is a tmpfs that holds nothing but what the spec names, so nothing has to be hidden there; only
 exceptions inside granted trees need mounts of their own. Whether a path is a file or a directory is not known here.
 
-Launch path: no imports but the Plan's.
+Launch path: no imports but the spec's.
 """
 
 from _stat import S_ISCHR
 
+from launcher.jail.spec import JailSpec
 from launcher.lean import os
 from policy.errors import Refusal
-from policy.plan import Plan, beneath
+from policy.plan import beneath
 
 PRIVATE = "private"  # a directory of the jail's own
 BIND = "bind"  # what a grant names, at its own path
@@ -104,26 +105,18 @@ class Operation:
         return f"<{self.describe()}>"
 
 
-def prepare(
-    plan: Plan, exempt: tuple[str, ...] = (), private: "Mapping[str, str] | None" = None
-) -> tuple[Operation, ...]:
-    """The operations that build the view of `plan`, parents before what lies below them.
+def prepare(spec: JailSpec) -> tuple[Operation, ...]:
+    """The operations that build the view of `spec`, parents before what lies below them.
 
     A denied path hides grants at and below it, and a read-only path makes them read-only, as `policy.verdict` says
-    it. /dev, /proc, /tmp, /var/tmp and /dev/shm are always the jail's own.
-
-    Args:
-        plan: bound.
-        exempt: paths at and below which grants hold although a denied path lies above them: the session's slots
-            (Paddock's state is denied, the private home lies in it), granted submodules of hidden ones.
-        private: which of /tmp and /var/tmp show a directory of the session, and which one; mount points for grants
-            below are made there. The others are empty.
+    it. /dev, /proc, /tmp, /var/tmp and /dev/shm are always the jail's own; mount points for grants below the last
+    three are made there.
     """
-    grants = _effective(plan, exempt)
-    protected = _protected(plan, grants)
-    binds = {path: (source, "w" in access) for source, path, access in plan.binds}
-    denied = {path for path, _ in plan.denied} - binds.keys()
-    holes = [path for path in (*grants, *binds) if any(beneath(path, root) for root in exempt)]
+    grants = _effective(spec)
+    protected = _protected(spec, grants)
+    binds = {path: (source, "w" in access) for source, path, access in spec.binds}
+    denied = {path for path, _ in spec.denied} - binds.keys()
+    holes = [path for path in (*grants, *binds) if any(beneath(path, root) for root in spec.exempt)]
 
     regions: dict[str, str] = {}
     disk: set[str] = set()
@@ -175,7 +168,7 @@ def prepare(
             source, writable = binds[path]
             add(Operation(BIND, path, writable=writable, source=source), _WRITABLE if writable else _READ_ONLY)
         elif path in PRIVATE_DIRECTORIES:
-            add(Operation(PRIVATE, path, text=(private or {}).get(path, "")), _OURS)
+            add(Operation(PRIVATE, path, text=spec.private.get(path, "")), _OURS)
         elif path in denied and path not in grants:
             if around in (_READ_ONLY, _WRITABLE):
                 below = tuple(hole for hole in holes if beneath(hole, path))
@@ -192,7 +185,7 @@ def prepare(
                 protect(path, "granted for reading only")
             else:
                 add(Operation(BIND, path, writable=writable), _WRITABLE if writable else _READ_ONLY)
-    return (*operations, *_links(plan, nearest, regions, disk))
+    return (*operations, *_links(spec, nearest, regions, disk))
 
 
 def gathered(grants: "tuple[Grant, ...]") -> "tuple[Grant, ...]":
@@ -221,13 +214,13 @@ def gathered(grants: "tuple[Grant, ...]") -> "tuple[Grant, ...]":
     return found
 
 
-def _effective(plan: Plan, exempt: tuple[str, ...]) -> dict[str, bool]:
+def _effective(spec: JailSpec) -> dict[str, bool]:
     """Granted path -> writable, without what is denied or the jail's own."""
     grants: dict[str, bool] = {}
-    exempt = _roots(exempt)
-    denied = _roots(path for path, _ in plan.denied)
-    read_only = _roots(path for path, _ in plan.read_only)
-    for path, access, _ in plan.grants:
+    exempt = _roots(spec.exempt)
+    denied = _roots(path for path, _ in spec.denied)
+    read_only = _roots(path for path, _ in spec.read_only)
+    for path, access, _ in spec.grants:
         if path in PRIVATE_DIRECTORIES or _is_own(path):
             continue
         writable = "w" in access
@@ -259,26 +252,26 @@ def _is_own(path: str) -> bool:
     )
 
 
-def _protected(plan: Plan, grants: dict[str, bool]) -> dict[str, str]:
+def _protected(spec: JailSpec, grants: dict[str, bool]) -> dict[str, str]:
     """Path -> why, of what stays read-only in writable trees. An explicit writable grant of the very path wins."""
-    found = {path: "hand-off file" for path, mode in plan.handoff if mode == "protect" and not grants.get(path)}
-    return found | dict(plan.read_only)
+    found = {path: "hand-off file" for path, mode in spec.handoff if mode == "protect" and not grants.get(path)}
+    return found | dict(spec.read_only)
 
 
 def _links(
-    plan: Plan, nearest: "Callable[[str], tuple[str, str]]", regions: dict[str, str], disk: set[str]
+    spec: JailSpec, nearest: "Callable[[str], tuple[str, str]]", regions: dict[str, str], disk: set[str]
 ) -> list[Operation]:
     """The links that lie on the jail's own tmpfs; those inside granted trees are there already."""
     return [
         Operation(LINK, path, text=target, nested=nearest(path)[0] in disk)
-        for path, target in plan.links
+        for path, target in spec.links
         if path not in regions and nearest(path)[1] == _OURS and not _is_own(path)
     ]
 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     Grant = tuple[str, str, str]
 

@@ -13,6 +13,7 @@ from launcher.jail import status, syscalls
 from launcher.jail.guard import attach, server
 from launcher.jail.guard.call import Call
 from launcher.jail.guard.listener import Gone
+from launcher.jail.spec import Facts
 from launcher.jail.watch import calls
 from launcher.lean import os
 
@@ -119,7 +120,7 @@ def _address(data: bytes) -> str:
 class Watch(attach.Guard):
     """Watches a jail that namespaces hold. To be made in the process that will be the command's parent."""
 
-    FACTS: attach.Facts = (("watch", "layer", "path system calls are looked at, and go on"),)
+    FACTS: Facts = (("watch", "layer", "path system calls are looked at, and go on"),)
     GUARDS = False
 
     def _prepare(self) -> None:
@@ -128,7 +129,7 @@ class Watch(attach.Guard):
     def _start(self, fd: int) -> None:
         look = Observer(self._want).look
         server.start(
-            fd, self._plan, self._addresses, self._ledger_fd, self._fault,
+            fd, self._spec, self._ledger_fd, self._fault,
             look=look, guards=self.GUARDS, makes=self._makes,
         )  # fmt: skip
 

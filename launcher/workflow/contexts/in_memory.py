@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from launcher.workflow.contexts.request_context import ContextState, RequestContext, Updater
 from launcher.workflow.values import ArtifactKey
 from policy.errors import Refusal
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 
 REMEMBERED_EXPIRED = 65_536
 """How many expired sessions are still told apart from unknown ones."""

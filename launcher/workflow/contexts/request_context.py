@@ -10,7 +10,7 @@ from pydantic import AfterValidator, AwareDatetime, Field, PlainSerializer, mode
 from launcher.vcs.merge.models import MergeAggregation
 from launcher.workflow.requests.catalog import AnyRequest
 from launcher.workflow.values import NO_LABELS, AgentType, ArtifactKey, Frozen, Metadata, ReadOnly
-from policy.worktree import Name, WorktreeSandboxContext
+from policy.sandbox_context import Name, WorktreeSandboxContext
 
 
 class ContextState(StrEnum):

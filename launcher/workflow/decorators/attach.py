@@ -10,7 +10,7 @@ from launcher.workflow.graph.repository import GraphRepository, Node, find_node
 from launcher.workflow.requests.catalog import AgentRequest, DispatchRequest, OwnWorktreeRequest
 from launcher.workflow.worktrees import WorktreeService, granted_part, trusted
 from policy.errors import Refusal
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from launcher.workflow.decorators.chain import DecoratorContext, Result, Results
 from launcher.workflow.requests.catalog import AgentRequest, AgentResult
 from launcher.workflow.worktrees import WorktreeService, trusted
 from policy.errors import Refusal
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 
 # Agents that share a worktree are merged once, and each is told.
 

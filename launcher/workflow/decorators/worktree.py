@@ -15,7 +15,7 @@ from launcher.workflow.requests.catalog import (
 )
 from launcher.workflow.values import ArtifactKey
 from launcher.workflow.worktrees import WorktreeService, trusted, worktree_of_key
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 
 log = logging.getLogger(__name__)
 

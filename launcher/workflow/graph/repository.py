@@ -8,7 +8,7 @@ from typing import Protocol
 from launcher.vcs.merge.models import Text
 from launcher.workflow.values import AgentType, ArtifactKey, Frozen
 from policy.errors import Refusal
-from policy.worktree import Name
+from policy.sandbox_context import Name
 
 # A node of the workflow: one agent's part in it, where it works, and how far it is.
 

@@ -9,7 +9,7 @@ from launcher.workflow.contexts.request_context import PromptContext
 from launcher.workflow.requests.catalog import DispatchRequest, ResultsRequest
 from launcher.workflow.values import AgentType
 from policy.errors import Refusal, printable
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 
 # What a prompt contributor is (contracts section 3).
 

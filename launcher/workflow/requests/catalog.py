@@ -8,7 +8,7 @@ from pydantic import Field
 
 from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation, MergeDescriptor, Text
 from launcher.workflow.values import AgentType, ArtifactKey, Frozen
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 
 # What every request, result and dispatch result has: keys, and the worktree it belongs to (FR-004, contracts 7,
 # 11).

@@ -199,9 +199,6 @@ class Hub:
         except rpc.Ambiguous as error:
             client.send(rpc.error(None, rpc.PARSE_ERROR, f"paddock cannot read this: {error}"))
             return
-        if not isinstance(message, dict):
-            client.send(rpc.error(None, rpc.INVALID_REQUEST, "a message is one object"))
-            return
         number, method = rpc.usable_id(message), message.get("method")
         if not isinstance(method, str):
             self._answered(client, number, message)
@@ -310,9 +307,6 @@ class Hub:
             message = rpc.parse(line)
         except rpc.Ambiguous as error:
             log.warning("a line of the agent's was dropped: %s", error)
-            return
-        if not isinstance(message, dict):
-            log.warning("a line of the agent's was dropped: no object")
             return
         method, number = message.get("method"), rpc.usable_id(message)
         params = message.get("params")

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.bridges.acp import rpc
+from launcher.bridges.acp.carrier import Poll
 from launcher.bridges.acp.jailed import Jailed
-from launcher.bridges.acp.places import Rules
-from launcher.bridges.acp.relay import Poll
+from launcher.bridges.acp.rulings import Rules
 from launcher.jail import request
 from policy.errors import Refusal, printable
 from policy.plan import Plan, beneath
@@ -111,7 +111,7 @@ class Terminals:
         self._on_end = on_end
         self._plan = rules.plan
         self._judge = rules.judge
-        self._audit = rules.audit
+        self._decisions = rules.decisions
         self._open: dict[str, Terminal] = {}
         self._shown: dict[str, str] = {}
 
@@ -182,7 +182,7 @@ class Terminals:
             ruling = self._judge.directory(wanted.cwd)
             if not ruling.allowed or not beneath(ruling.path, self._plan.worktree):
                 message = ruling.message or f"{wanted.cwd} is not inside the worktree {self._plan.worktree}"
-                self._audit.refused("terminal/create", "start in", target=ruling.seen, hint=_INSIDE)
+                self._decisions.refused("terminal/create", "start in", target=ruling.seen, hint=_INSIDE)
                 return rpc.error(number, rpc.DENIED, message, ruling.data or None)
             cwd = ruling.path
         line = printable(" ".join([wanted.command, *(wanted.args or ())]))
@@ -195,7 +195,7 @@ class Terminals:
         except (OSError, ValueError) as error:
             return rpc.error(number, rpc.INTERNAL_ERROR, f"paddock: the command could not be started: {error}")
         self._open[name] = terminal
-        self._audit.allowed("terminal/create", line[:1000], "in the jail")
+        self._decisions.allowed("terminal/create", line[:1000], "in the jail")
         return rpc.result(number, {"terminalId": name})
 
     def _started(self, wanted: "CreateTerminalRequest", cwd: str, name: str, terminal: Terminal) -> Jailed:
@@ -257,11 +257,11 @@ class ToolCalls:
         self._send = send
         self._calls: dict[str, _Call] = {}
 
-    def rewritten(self, message: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-        """A message of the agent's with text for terminals, and whether it is another one."""
+    def rewritten(self, message: dict[str, Any]) -> dict[str, Any]:
+        """A message of the agent's with text in the place of terminals."""
         params = message.get("params")
         if not isinstance(params, dict):
-            return message, False
+            return message
         changed = False
         for name in ("update", "toolCall"):
             call = params.get(name)
@@ -276,7 +276,7 @@ class ToolCalls:
                 self._remember(known, _Call(session, number, content))
             params = {**params, name: {**call, "content": items}}
             changed = True
-        return ({**message, "params": params}, True) if changed else (message, False)
+        return {**message, "params": params} if changed else message
 
     def ended(self, terminal: str) -> None:
         """A terminal's command has ended: the client gets its whole text."""
@@ -432,7 +432,7 @@ def _read(number: rpc.Id, run: Jailed, path: str, first: int | None, count: int 
 
 
 class Inside:
-    """A `to_client.Jail`."""
+    """A `agent_requests.Jail`."""
 
     def __init__(
         self,
@@ -471,15 +471,15 @@ class Inside:
         self._files.close()
 
     def terminal(self, number: rpc.Id, method: str, params: dict[str, Any]) -> bytes:
-        """See `to_client.Jail`."""
+        """See `agent_requests.Jail`."""
         return self._terminals(number, method, params)
 
     def file(self, number: rpc.Id, wanted: "ReadTextFileRequest | WriteTextFileRequest", path: str) -> bytes:
-        """See `to_client.Jail`."""
+        """See `agent_requests.Jail`."""
         return self._files(number, wanted, path)
 
-    def shown(self, message: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-        """See `to_client.Jail`."""
+    def shown(self, message: dict[str, Any]) -> dict[str, Any]:
+        """See `agent_requests.Jail`."""
         return self._calls.rewritten(message)
 
     def _ended(self, terminal: str) -> None:

@@ -1,25 +1,29 @@
-"""May the client open this path for the agent? The Plan's answer, and the path in the form that is safe to open.
+"""The rules of one bridge: its choices, the judge of paths, and the log of what was decided by them.
 
-The client acts outside of the jail and with the user's own rights, so what it is asked for is judged by everything that
-holds the agent itself: the path validator (symbolic links, submodules, exceptions), then the Plan's grants and limits
-for the canonical path. Stricter than the jail where the jail shows something else at a path than the machine has there:
-its private git directory, /proc, /dev, private temporary directories.
+With `--fs editor` the client acts outside of the jail and with the user's own rights, so what it is asked for is judged
+by everything that holds the agent itself: the path validator (symbolic links, submodules, exceptions), then the Plan's
+grants and limits for the canonical path. Stricter than the jail where the jail shows something else at a path than the
+machine has there: its private git directory, /proc, /dev, private temporary directories.
 
 pydantic is imported with the first question, not before.
 """
 
 import os
 import stat
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from launcher.session import messages
 from policy import promises
 from policy.plan import Plan, beneath
 from policy.verdict import decide
 
 if TYPE_CHECKING:
+    from launcher.ledger.denial import Denial
     from policy.sandbox import SandboxValidationResult, WorktreeSandbox
-    from policy.worktree import WorktreeSandboxContext
+    from policy.sandbox_context import WorktreeSandboxContext
 
 READ, WRITE = "READ", "WRITE"
 
@@ -163,7 +167,7 @@ def _is_file_or_absent(path: str) -> bool:
 
 
 def _context(plan: Plan) -> "WorktreeSandboxContext":
-    from policy.worktree import MainWorktreeContext, WorktreeSandboxContext
+    from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
 
     root = plan.worktree
     empty = [path for path, source in plan.read_only if source == promises.UNPOPULATED]
@@ -175,3 +179,140 @@ def _context(plan: Plan) -> "WorktreeSandboxContext":
         unpopulated_submodules=tuple(map(Path, empty)),
         denied_paths=tuple(Path(path) for path, _ in plan.denied if beneath(path, root)),
     )
+
+
+MOST_KINDS = 2000
+"""Kinds of decisions that are written down for one session, so that no agent fills the disk with them."""
+
+_LONGEST = 4096  # PATH_MAX
+
+
+class Decisions:
+    """Writes decisions of one session. A decision that repeats is written once."""
+
+    def __init__(self, path: str, plan: Plan, facts: dict[str, object]) -> None:
+        """Prepares; nothing is written yet.
+
+        Args:
+            path: the session's ledger (`launcher.ledger.store.path_for`).
+            plan: of the session; says what would allow what was refused.
+            facts: of the session, for the ledger's first line.
+        """
+        self._path = path
+        self._plan = plan
+        self._facts = facts
+        self._known: set[tuple[str, ...]] = set()
+        self._said: set[str] = set()
+
+    def allowed(self, method: str, subject: str, detail: str = "") -> None:
+        """Something passed.
+
+        Args:
+            method: of the protocol.
+            subject: the path, command or address.
+            detail: in what form, when it was changed.
+        """
+        method, subject, detail = _cut(method), _cut(subject), _cut(detail)
+        if self._is_new("allowed", method, subject, detail):
+            from launcher.ledger import record
+
+            verdict = {"kind": "decision", "time": record.stamp(time.time()), "method": method, "subject": subject}
+            self._write(
+                lambda: record.note(self._path, self._facts, {**verdict, "verdict": "allowed", "detail": detail})
+            )
+
+    def refused(
+        self,
+        method: str,
+        operation: str,
+        *,
+        path: str = "",
+        host: str = "",
+        port: int = 0,
+        target: str = "",
+        hint: str = "",
+    ) -> None:
+        """Something did not pass.
+
+        Args:
+            method: of the protocol.
+            operation: in words.
+            path: canonical where there is one.
+            host: with `port`, where it was about a server.
+            port: 0 when it is not known.
+            target: what it was about in other cases, or why, for people.
+            hint: what would allow it, where path or host do not say it.
+        """
+        method, operation, path, host, target = map(_cut, (method, operation, path, host, target))
+        if self._is_new("refused", method, operation, path, host, str(port), target):
+            from launcher.ledger import denial, record
+
+            found: Denial = denial.Denial(
+                time.time(),
+                denial.BRIDGE,
+                operation,
+                path,
+                host,
+                port,
+                target,
+                (method,),
+                wanted="w" if operation == "write" else "r",
+                hint=hint,
+            )
+            self._write(lambda: record.append(self._path, self._plan, found, self._facts))
+
+    def _is_new(self, *key: str) -> bool:
+        if key in self._known:
+            return False
+        if len(self._known) >= MOST_KINDS:
+            self._say_once("further decisions are not written to the ledger: there are too many kinds")
+            return False
+        self._known.add(key)
+        return True
+
+    def _write(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except OSError as error:
+            self._say_once(f"the ledger cannot be written: {error.strerror}")
+
+    def _say_once(self, text: str) -> None:
+        """Decisions hold without their record; that it is missing is said."""
+        if text not in self._said:
+            self._said.add(text)
+            messages.say(f"paddock: {text}")
+
+
+def _cut(text: str) -> str:
+    """`text` in a length that a name can have; agents may send more."""
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+EDITOR, JAIL, STRIP = "editor", "jail", "strip"
+"""Who carries out what an agent asks its client for: the client, the bridge in the jail, nobody."""
+
+
+class Choices(NamedTuple):
+    """What a bridge does.
+
+    Attributes:
+        cwd: with sessions outside the worktree: `places.CHECK` or `MAP`.
+        mcp: with MCP servers of the client: `servers.JAIL` or `REFUSE`.
+        files: with requests for files: `EDITOR`, `JAIL` or `STRIP`.
+        terminals: with requests for terminals: `JAIL` or `STRIP`.
+    """
+
+    cwd: str = "check"
+    mcp: str = "jail"
+    files: str = EDITOR
+    terminals: str = JAIL
+
+
+class Rules:
+    """Everything that both directions ask: the Plan, the user's choices, the judge of paths, the log of decisions."""
+
+    def __init__(self, plan: Plan, choices: Choices, decisions: Decisions) -> None:
+        self.plan = plan
+        self.choices = choices
+        self.decisions = decisions
+        self.judge = Judge(plan)

@@ -149,7 +149,7 @@ class WorktreeSandboxContext(_Frozen):
         read_only_paths: paths inside the worktree that may be read and never written (a main checkout's `.git`).
         unpopulated_submodules: places of submodules in which there is nothing yet; read-only.
         freeze_root: the exceptions are kept by granting their siblings one by one, as Landlock must where
-            nothing can be mounted over them: see `policy.resolution`.
+            nothing can be mounted over them: see `policy.sandbox`.
     """
 
     main_worktree: MainWorktreeContext

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.bridges.acp import judge
-from launcher.bridges.acp.audit import Audit
-from launcher.bridges.acp.front import Front
-from launcher.bridges.acp.places import Choices, Place, Rules
+from launcher.bridges.acp import rulings
+from launcher.bridges.acp.bridge import Conversation
+from launcher.bridges.acp.client_requests import Place
+from launcher.bridges.acp.rulings import Choices, Decisions, Rules
 from launcher.ledger import store
 from policy import promises
 from policy.errors import Refusal
@@ -20,20 +20,20 @@ from policy.plan import VERSION, Plan
 
 
 class Ends:
-    """A front, and the client's and the agent's ends of it."""
+    """A conversation, and the client's and the agent's ends of it."""
 
     def __init__(self, root: Path, choices: Choices) -> None:
         empty: dict[str, object] = dict.fromkeys(Plan.FIELDS, ())
         empty |= {"version": VERSION, "worktree": str(root), "worktree_id": "w", "cwd": str(root), "net": "none"}
         empty |= {"grants": ((str(root), "rwx", "worktree"),), "backend": promises.NAMESPACES, "command": "agent"}
         plan = Plan(**empty)
-        rules = Rules(plan, choices, Audit(store.path_for(str(root.parent), "s", 1), plan, {}))
+        rules = Rules(plan, choices, Decisions(store.path_for(str(root.parent), "s", 1), plan, {}))
         self.client, ours = socket.socketpair()
         self.agent, theirs = socket.socketpair()
         self.poll = select.poll()
         self.sessions: list[str] = []
         theirs.setblocking(False)
-        self.front = Front(self.poll, _both(ours), _both(theirs), rules, self.connect, self.found, str(root))
+        self.conversation = Conversation(self.poll, _both(ours), _both(theirs), rules, self.connect, self.found)
 
     def connect(self) -> socket.socket:
         raise Refusal("session-unknown", "there is no live session s")
@@ -44,7 +44,7 @@ class Ends:
     def turn(self) -> None:
         while events := self.poll.poll(0):
             for fd, mask in events:
-                assert self.front.serve(fd, mask)
+                assert self.conversation.serve(fd, mask)
 
     def told(self, end: socket.socket) -> list[dict[str, object]]:
         self.turn()
@@ -62,7 +62,7 @@ def ends(tmp_path: Path) -> Iterator[Ends]:
     root.mkdir()
     made = Ends(root, Choices(files="jail"))
     yield made
-    made.front.close()
+    made.conversation.close()
     made.client.close()
     made.agent.close()
 
@@ -103,7 +103,7 @@ def test_a_judge_that_fails_refuses(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("made up")
 
-    monkeypatch.setattr(judge.Judge, "file", fail)
+    monkeypatch.setattr(rulings.Judge, "file", fail)
     asked = {"jsonrpc": "2.0", "id": 1, "method": "fs/read_text_file", "params": {"sessionId": "s", "path": "/x"}}
     ends.agent.sendall(json.dumps(asked).encode() + b"\n")
     (told,) = ends.told(ends.agent)

@@ -1,4 +1,4 @@
-"""The relay on real descriptors: order, slow and vanished readers, ends, any kind of stream."""
+"""The carrier on real descriptors: order, slow and vanished readers, ends, any kind of stream."""
 
 import os
 import select
@@ -9,34 +9,35 @@ from pathlib import Path
 
 import pytest
 
-from launcher.bridges.acp import way
-from launcher.bridges.acp.relay import HIGH_WATER, Relay
+from launcher.bridges.acp.carrier import HIGH_WATER, Carrier, Lines, Sink
 from launcher.bridges.acp.rpc import Outcome
-from launcher.bridges.acp.stream import Sink
-from launcher.bridges.acp.way import Way
 
 LINE = b'{"jsonrpc":"2.0","method":"session/update","params":{}}\n'
 ASKED = b'{"id":1,"method":"fs/read_text_file"}\n'
 
 
+def _none(why: str) -> Outcome:
+    return Outcome()
+
+
 class Loop:
-    """A relay between two pairs of descriptors, and the ends that a test holds."""
+    """A carrier between two pairs of descriptors, and the ends that a test holds."""
 
     def __init__(self, client: tuple[int, int], agent: tuple[int, int]) -> None:
         self.poll = select.poll()
-        up = Way(way.ToClient(), lambda line: Outcome(back=b"no\n"), lambda why: Outcome())
-        down = Way(way.ToAgent(), Outcome, None)
+        up = Lines(lambda line: Outcome(back=b"no\n") if b"fs/" in line else Outcome(line + b"\n"), _none)
+        down = Lines(lambda line: Outcome(line + b"\n"), _none)
         for fd in (agent[0], agent[1]):
             os.set_blocking(fd, False)
         self.up, self.down = up, down
-        self.relay = Relay(self.poll, client, agent, down, up)
+        self.carrier = Carrier(self.poll, client, agent, down, up)
 
     def turn(self, patience: float = 0.0) -> bool:
         """Handles what is at hand; False when there is nothing."""
-        events = [event for event in self.poll.poll(patience) if event[0] in self.relay.descriptors]
+        events = [event for event in self.poll.poll(patience) if event[0] in self.carrier.descriptors]
         for fd, mask in events:
-            if fd in self.relay.descriptors:
-                self.relay.serve(fd, mask)
+            if fd in self.carrier.descriptors:
+                self.carrier.serve(fd, mask)
         return bool(events)
 
     def until(self, done: Callable[[], bool], turns: int = 10_000) -> None:
@@ -86,7 +87,7 @@ class Pipes(Loop):
 def pipes() -> Iterator[Pipes]:
     made = Pipes()
     yield made
-    made.relay.close()
+    made.carrier.close()
     for fd in made.ends:
         os.close(fd)
 
@@ -120,7 +121,7 @@ def test_a_slow_reader_holds_its_writer_back(pipes: Pipes) -> None:
     assert len(got) + len(pipes.up.out) <= sent
     pipes.close(pipes.agent_says)
     got += pipes.heard(pipes.client_hears)
-    assert len(got) == sent
+    assert sent <= len(got) <= sent + 1  # a line that was cut gets its newline
 
 
 def test_an_agent_that_reads_no_answers_is_held_back(pipes: Pipes) -> None:
@@ -152,19 +153,19 @@ def test_the_end_of_the_client_reaches_the_agent(pipes: Pipes) -> None:
     """After everything that it has said, the last line without its newline too."""
     os.write(pipes.client_says, LINE + b"rest")
     pipes.close(pipes.client_says)
-    pipes.until(lambda: pipes.relay.client_ended)
-    assert pipes.heard(pipes.agent_hears) == LINE + b"rest"
+    pipes.until(lambda: pipes.carrier.client_ended)
+    assert pipes.heard(pipes.agent_hears) == LINE + b"rest\n"
     assert os.read(pipes.agent_hears, 1) == b""
     os.write(pipes.agent_says, LINE)
     assert pipes.heard(pipes.client_hears) == LINE
-    assert not pipes.relay.agent_ended
+    assert not pipes.carrier.agent_ended
 
 
 def test_the_end_of_the_agent_reaches_the_client(pipes: Pipes) -> None:
     """After its last words have been read."""
     os.write(pipes.agent_says, LINE)
     pipes.close(pipes.agent_says)
-    pipes.until(lambda: pipes.relay.agent_ended)
+    pipes.until(lambda: pipes.carrier.agent_ended)
     assert pipes.heard(pipes.client_hears) == LINE
     assert os.read(pipes.client_hears, 1) == b""
 
@@ -173,14 +174,14 @@ def test_a_client_that_reads_no_more_has_ended(pipes: Pipes) -> None:
     """It is noticed without a write; the agent may go on writing, into nothing, and nobody spins."""
     pipes.settle()
     pipes.close(pipes.client_hears)
-    pipes.until(lambda: pipes.relay.client_ended)
+    pipes.until(lambda: pipes.carrier.client_ended)
     for _ in range(20):
         os.write(pipes.agent_says, LINE * 100)
         pipes.settle()
     assert not pipes.up.out
     assert not pipes.turn()
     pipes.close(pipes.agent_says)
-    pipes.until(lambda: pipes.relay.agent_ended)
+    pipes.until(lambda: pipes.carrier.agent_ended)
 
 
 def test_an_agent_that_reads_no_more_holds_nobody_up(pipes: Pipes) -> None:
@@ -196,11 +197,11 @@ def test_an_agent_that_reads_no_more_holds_nobody_up(pipes: Pipes) -> None:
 
 def test_lines_of_its_own_stand_between_the_others(pipes: Pipes) -> None:
     """To either side."""
-    pipes.relay.reply_to_agent(b"a\n")
-    pipes.relay.reply_to_client(b"c\n")
+    pipes.carrier.reply_to_agent(b"a\n")
+    pipes.carrier.reply_to_client(b"c\n")
     assert pipes.heard(pipes.agent_hears) == b"a\n"
     assert pipes.heard(pipes.client_hears) == b"c\n"
-    pipes.relay.end_agent_input()
+    pipes.carrier.end_agent_input()
     assert os.read(pipes.agent_hears, 1) == b""
 
 
@@ -217,8 +218,8 @@ def test_sockets_are_carried_as_pipes_are() -> None:
         loop.settle()
         assert client.recv(1000) == LINE * 3
         agent.close()
-        loop.until(lambda: loop.relay.agent_ended)
-        loop.relay.close()
+        loop.until(lambda: loop.carrier.agent_ended)
+        loop.carrier.close()
 
 
 def _both(end: socket.socket) -> tuple[int, int]:
