@@ -46,7 +46,7 @@ from launcher.workflow.requests import (
 from launcher.workflow.worktrees import run_options, worktree_of_session
 from policy.sandbox import SandboxValidationResult, WorktreeSandbox
 from policy.sandbox_context import WorktreeSandboxContext
-from tests.support import file_tools, templates
+from tests.support import file_tools, repository
 from tests.support.identity import Who
 from tests.support.install import Installed
 
@@ -134,7 +134,7 @@ class Scene:
         self.installed = installed
         self.main = place / "app"
         self.submodules = submodules
-        templates.grow(who, place, _SCRIPT, *submodules)
+        repository.grow(who, place, _SCRIPT, *submodules)
         where = places(who.environment())
         self.keeper = ticket_work.service(where)
         self.worktrees = ChildWorktrees(self.keeper)
