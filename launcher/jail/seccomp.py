@@ -318,8 +318,6 @@ def program(
     # A warm launch has the finished programme in its plan.
     from launcher.jail import syscall_tables
 
-    pass
-
     if machine not in syscall_tables.MACHINES:
         raise Refusal("machine-unsupported", f"there is no system call filter for {machine}")
     if net not in NETWORKS:
