@@ -124,7 +124,7 @@ class Contents(NamedTuple):
         facts: of the session.
         denials: with their counts added up.
         end: what was said at the end.
-        decisions: what a bridge let pass (`launcher.bridges.acp.audit`).
+        decisions: what a bridge let pass (`launcher.bridges.acp.rulings.Decisions`).
     """
 
     facts: dict[str, Any]

@@ -1,4 +1,4 @@
-"""The `policy.host.Host` of this machine. Each answer is recorded, so that a cached Plan can be re-checked.
+"""The `policy.launch.Host` of this machine. Each answer is recorded, so that a cached Plan can be re-checked.
 
 Not on the warm launch path: there, `inputs.unchanged` only repeats the recorded questions.
 """
@@ -13,7 +13,7 @@ from launcher.session import gitlinks, implied, inputs
 from launcher.session.places import places
 from launcher.vcs import disk
 from launcher.vcs.quarantine import pointer, swap
-from policy.host import Trail
+from policy.launch import Trail
 
 _DISK = disk.Present()
 

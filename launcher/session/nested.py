@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from policy.host import Host
+    from policy.launch import Host
 
 NOTE = "nested"
 """File of a worktree's directory in Paddock's state: repositories that a search has met and the Plan did not know, each

@@ -18,18 +18,17 @@ from launcher.vcs.worktrees import files
 from launcher.vcs.worktrees.naming import worktree_id as worktree_id
 from launcher.vcs.worktrees.store import WorktreeRepository
 from policy import derive, promises, toolchains
-from policy.config import flags
+from policy.config import layer
 from policy.config import rules as config_rules
 from policy.config.layer import Kind
 from policy.config.rules import Rules
 from policy.config.settings import Settings
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal, printable
 from policy.handoff import PROTECT, REPORT
-from policy.host import Host
-from policy.launch import Command, Git, left_by
+from policy.launch import Command, Git, Host, left_by
 from policy.pasted import quoted
 from policy.plan import Plan, beneath
-from policy.worktree import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
+from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 
 # Finding the file that a command's name means, as execvp(3) would, without trusting relative PATH entries.
 
@@ -155,7 +154,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     # Recorded before they are read: a file that changes in between makes the plan stale, not wrong.
     for path in configuration.sources(found.root, config_file, os.environ):
         machine.depends_on_content(path)
-    flags_layer = flags.layer(without_values(options), cwd=cwd, home=places.home)
+    flags_layer = layer.layer(without_values(options), cwd=cwd, home=places.home)
     settings, _ = configuration.load(found.root, config_file, flags_layer, os.environ, trust=Trust(places.state))
     rules = config_rules.rules(settings, found.root, machine)
     checkouts = repositories.worktrees(found.root, found.common_dir, machine)
@@ -360,7 +359,7 @@ def without_values(options: Options) -> Options:
     items = options.get("--env")
     if not isinstance(items, list):
         return options
-    flags.layer({"--env": items}, cwd="/", home="/")
+    layer.layer({"--env": items}, cwd="/", home="/")
     return options | {"--env": [item for item in items if "=" not in item]}
 
 

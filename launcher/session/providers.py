@@ -22,7 +22,7 @@ from policy.logins import Login
 from policy.plan import Conditional, Plan
 from policy.providers import registry, strategy
 from policy.providers.model import ArgumentsPosition, DialectName, ProviderFile, ProviderSpec, Switch
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 
 # The hosts that a provider must reach: its own, and those that the caller's environment names as its server.
 

@@ -11,8 +11,7 @@ from typing import NamedTuple, Protocol
 from launcher.vcs import git_config
 from launcher.vcs.checkout import Checkout
 from launcher.vcs.checkout import common_dir as common_dir_of
-from policy.host import Host
-from policy.launch import Git
+from policy.launch import Git, Host
 from policy.plan import Place, Repository, beneath
 
 # Places of submodules that an index names and `launcher.vcs.checkout` does not know: what is in them.

@@ -7,7 +7,7 @@ from launcher import cli
 from launcher.session import places, planning
 from launcher.verbs import help_page
 from policy.errors import Refusal
-from policy.host import Host
+from policy.launch import Host
 from policy.plan import Plan
 from policy.verdict import Verdict
 

@@ -1,15 +1,11 @@
-"""Sessions by the ids of a protocol: found as long as they live, by one of them alone; and their request contexts."""
+"""Sessions by the ids of a protocol: found as long as they live, by one of them alone."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from launcher.bridges.acp import contexts as acp_contexts
-from launcher.bridges.acp.places import Place
 from launcher.session import known_as, places, state
-from launcher.workflow.contexts.in_memory import InMemoryRequestContextRepository
-from policy.worktree import MainWorktreeContext, WorktreeSandboxContext
 
 
 @pytest.fixture
@@ -55,16 +51,3 @@ def test_no_session_has_names_without_end(where: places.Places, monkeypatch: pyt
     session = opened(where, "many")
     assert [known_as.remember(where, "many", str(number)) for number in range(5)] == [True] * 3 + [False] * 2
     session.close()
-
-
-def test_the_protocols_id_is_the_contexts_key() -> None:
-    """Decorators and file tools that are called with it find the jail's worktree; what is no key has no context."""
-    boundaries = WorktreeSandboxContext(
-        main_worktree=MainWorktreeContext(worktree_id="w", worktree_path=Path("/w")),
-    )
-    contexts = InMemoryRequestContextRepository()
-    found = acp_contexts.registrar(contexts, boundaries)
-    found("3f2a-11", Place("/w", "/w"))
-    found("no key\n", Place("/w", "/w"))
-    assert contexts.get_worktree_context("3f2a-11") == boundaries
-    assert len(contexts) == 1

@@ -6,10 +6,10 @@ import pytest
 
 from launcher.session import providers
 from launcher.session.machine import Machine
-from policy.config import flags, merge
+from policy.config import layer
 from policy.config.layer import Kind, parse
-from policy.config.model import Base
-from policy.config.settings import Settings
+from policy.config.settings import Settings, resolve
+from policy.config.values import Base
 from policy.ingredients import closed_logins
 from policy.logins import Login
 from policy.promises import OWN_TMP
@@ -24,7 +24,7 @@ def settings(**options: str | bool) -> Settings:
     """The default with these options."""
     shipped = parse(DEFAULT.read_bytes(), Kind.DEFAULT, "default", Base("/", "/"))
     given = {f"--{name.replace('_', '-')}": value for name, value in options.items()}
-    return merge.resolve([shipped, flags.layer(given, cwd="/", home="/")])
+    return resolve([shipped, layer.layer(given, cwd="/", home="/")])
 
 
 def spec(name: str) -> ProviderSpec:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from launcher import wire
-from launcher.bridges.acp.relay import Poll
+from launcher.bridges.acp.carrier import Poll
 from launcher.jail import minder, reports
 from policy.errors import Refusal, printable
 

@@ -23,9 +23,9 @@ from launcher.ledger import record, store
 from launcher.ledger.denial import VALIDATOR, Denial
 from launcher.session import exec_client, messages, planning
 from launcher.session.places import Places
-from launcher.workflow.confinement import run_options
+from launcher.workflow.worktrees import run_options
 from policy.plan import Plan, beneath
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 
 # What the tools refused, in the session's ledger: shown by `paddock denials`, with what would allow it.
 

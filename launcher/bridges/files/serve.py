@@ -23,7 +23,7 @@ from launcher.session.machine import Machine
 from launcher.session.places import Places
 from launcher.vcs import checkout
 from policy.errors import Refusal
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 
 # Where the server listens: a port of the loopback, or a unix socket of its owner's.
 
