@@ -10,10 +10,9 @@ import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from policy import private_git, promises
+from policy import ingredients, promises
 from policy.config.rules import Rules
 from policy.errors import Refusal
-from policy.host import Host, Trail
 from policy.ingredients import (
     DATA,
     PRIVATE,
@@ -33,10 +32,10 @@ from policy.ingredients import (
     program_grants,
     socket_warning,
 )
-from policy.launch import Command, Git, Support, Translation, led_by, left_by
+from policy.launch import Command, Git, Host, Support, Trail, Translation, led_by, left_by
 from policy.plan import VERSION, Bind, Grant, Plan, beneath
+from policy.sandbox_context import WorktreeSandboxContext
 from policy.toolchains import Toolchains
-from policy.worktree import WorktreeSandboxContext
 
 # Deny inside allow: Landlock rules only add, so a tree with exceptions is granted as its siblings.
 #
@@ -142,8 +141,8 @@ def derive(
     backend = choose_backend(rules.backend, support)
     mounts = promises.has_mounts(backend)
     hidden = frozenset(name for name, _ in _ungranted(context))
-    mode, doubts = private_git.choose(rules, git, host, mounts=mounts, root=root, hidden=hidden)
-    unpopulated, left_open = private_git.unpopulated(git, mode, mounts=mounts)
+    mode, doubts = ingredients.choose(rules, git, host, mounts=mounts, root=root, hidden=hidden)
+    unpopulated, left_open = ingredients.unpopulated(git, mode, mounts=mounts)
     rules = replace(rules, git=mode, net=network_mode(rules, provider))
     check_publish(rules, mounts=mounts)
     check_git_grants(rules, git, host)
@@ -172,7 +171,7 @@ def derive(
     binds: list[Bind] = []
     covered: dict[str, str] = {}
     if mode == "private":
-        shown, binds, covered = private_git.shown(git, root, hidden, mounts=mounts)
+        shown, binds, covered = ingredients.shown(git, root, hidden, mounts=mounts)
         grants += shown
     else:
         grants += git_grants(git, mode, root)
@@ -226,7 +225,7 @@ def derive(
     _check_own(grants, own, host)
     exceptions = dict.fromkeys(read_only, READ) | dict.fromkeys(denied, "")
     nested = _nested(context, denied, git, mode, unpopulated)
-    binds = private_git.reachable(binds, denied, [inner for inner, _, _ in nested])
+    binds = ingredients.reachable(binds, denied, [inner for inner, _, _ in nested])
     if not mounts:
         _check_writable_exceptions(grants, exceptions, context.freeze_root, denied | read_only, git)
         grants = list(expand_grants(grants, exceptions, listing_of(host)))

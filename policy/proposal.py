@@ -8,10 +8,9 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from policy import risk
 from policy.plan import Plan, beneath
 from policy.remedy import READS, WRITES, string
-from policy.verdict import decide
+from policy.verdict import decide, risk_of
 
 FEW = 3
 """So many neighbours that are read become one grant of their directory."""
@@ -97,7 +96,7 @@ def _line(one: Missed, plan: Plan) -> Line:
         # A single file in a directory that holds much else: that file.
         path, prepare = one.asked, "file"
     found = decide(plan, path)
-    text, special = risk.of(path), bool(risk.of(path)) or _too_wide(path, plan)
+    text, special = risk_of(path), bool(risk_of(path)) or _too_wide(path, plan)
     standing = Standing.OPTIONAL if one.seen_only or any(mark in one.asked for mark in _CACHES) else Standing.PROPOSED
     if found.limits:
         special, text = True, f"{text or (WRITES if key == 'write' else READS)}; {found.hint}"
@@ -127,7 +126,7 @@ def _too_wide(path: str, plan: Plan) -> bool:
         or beneath(plan.worktree, path)
         or any(beneath(home, path) for home in homes if home.startswith("/"))
         or any(beneath(where, path) for where, _ in plan.denied)
-        or bool(risk.of(path))
+        or bool(risk_of(path))
     )
 
 

@@ -139,10 +139,10 @@ def remedy_by_rule(plan: Plan, host: str, port: int) -> Remedy:
 
 def _listed(rule: str) -> str:
     """The list that a host stands on, whose others a package manager mostly wants as well."""
-    from policy import bundles
+    from policy import egress
 
-    found = [bundle for bundle in bundles.bundles().values() if rule in bundle.rules]
-    return f"--allow-domain {bundles.MARK}{found[0].name} allows it with others: {found[0].title}" if found else ""
+    found = [bundle for bundle in egress.bundles().values() if rule in bundle.rules]
+    return f"--allow-domain {egress.MARK}{found[0].name} allows it with others: {found[0].title}" if found else ""
 
 
 def _with_proxy(lines: str) -> str:

@@ -18,8 +18,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from policy.errors import Refusal
-from policy.host import Host, Trail
-from policy.launch import led_by, linked_by
+from policy.launch import Host, Trail, led_by, linked_by
 from policy.plan import Grant, beneath
 
 # The table of known toolchains (`toolchains.toml`): its format and its loader.

@@ -1,21 +1,39 @@
-"""From a request to a connection: rules, names, addresses, and the way there. The one place that dials."""
+"""From a request to a connection: rules, names, addresses, and the dialling. The one place that dials."""
 
+import base64
+import errno
+import ipaddress
+import os
 import socket
+import time
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from launcher.egress import resolve, sockets, upstream
-from launcher.egress.dial import Unreachable, dial
-from launcher.egress.log import Log
-from launcher.egress.upstream import Upstream, Upstreams
-from launcher.egress.witness import NOBODY, Witness
-from launcher.loop import Timeout
-from policy.egress import EgressPolicy, Request, Verdict
+from launcher.egress.log import NOBODY, Log, Witness
+from launcher.loop import Threads, Timeout, receive, send_all, writable
+from policy.egress import LOCALHOST, EgressPolicy, Request, Verdict
+from policy.errors import Refusal
+from policy.hosts import Address
 
-# What one session's proxy will bear. A jail that goes beyond it harms its own network, and nothing else.
+_LOOPBACK: tuple[Address, ...] = (ipaddress.IPv4Address("127.0.0.1"), ipaddress.IPv6Address("::1"))
+
+_LOOKUPS = 16
+"""Names that are resolved at the same time."""
+
+_UNREACHABLE = frozenset(
+    (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+) | {errno.EACCES, errno.EINVAL}
+"""Errors of a connect(2) without a route, so that dialling the address fails, too."""
+
+_STAGGER = 0.25
+"""Seconds before the next address is tried as well (RFC 8305 section 5)."""
+
+_HTTP_PORT = 80
+_ANSWER_BYTES = 65536
 
 
 class Bounds(NamedTuple):
-    """Upper bounds.
+    """The limits of one session's proxy. A jail that exceeds them harms its own network only.
 
     Attributes:
         connections: clients at the same time; more are answered 503.
@@ -40,33 +58,244 @@ class Bounds(NamedTuple):
 class Denied(Exception):
     """The rules say no; `verdict` has the reason and what would allow it."""
 
-    def __init__(self, wanted: Request | None, verdict: Verdict) -> None:
+    def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict.reason)
-        self.wanted = wanted
         self.verdict = verdict
 
 
 class Failed(Exception):
-    """The rules say yes, and there is no way there; `refused` when the destination itself said no."""
+    """The rules say yes, and the destination cannot be reached; `refused` when it said no itself."""
 
     def __init__(self, text: str, *, refused: bool = False) -> None:
         super().__init__(text)
         self.refused = refused
 
 
+class Unreachable(OSError):
+    """None of the addresses answered; `refused` when one of them said no."""
+
+    def __init__(self, text: str, *, refused: bool) -> None:
+        super().__init__(text)
+        self.refused = refused
+
+
+class Upstream(NamedTuple):
+    """An HTTP proxy that the machine itself must use; `authorization` is b"" without credentials."""
+
+    host: str
+    port: int
+    authorization: bytes
+
+
+class Upstreams:
+    """Which upstream proxy serves which destination: the caller's environment, as curl(1) reads it."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        """Reads ``HTTPS_PROXY``, ``HTTP_PROXY``, ``ALL_PROXY`` and ``NO_PROXY``; lower case comes first.
+
+        Raises:
+            Refusal: ``upstream-proxy``: a proxy of another kind than HTTP.
+        """
+
+        def value(name: str) -> str:
+            return environ.get(name.lower()) or environ.get(name) or ""
+
+        everything = value("ALL_PROXY")
+        self._plain = _parsed(value("HTTP_PROXY") or everything)
+        self._tunnel = _parsed(value("HTTPS_PROXY") or everything)
+        self._exempt = [entry.strip().lower() for entry in value("NO_PROXY").split(",") if entry.strip()]
+
+    def choose(self, wanted: Request) -> Upstream | None:
+        """The proxy for a request, None when it is to be dialled directly."""
+        through = self._plain if wanted.method else self._tunnel
+        host = wanted.host
+        if through is None or (host == LOCALHOST if isinstance(host, str) else host.is_loopback):
+            return None
+        return None if any(_exempts(entry, host, wanted.port) for entry in self._exempt) else through
+
+
+def _exempts(entry: str, host: str | Address, port: int) -> bool:
+    if entry == "*":
+        return True
+    name, colon, entry_port = entry.rpartition(":")
+    if colon and entry_port.isdigit() and (":" not in name or name.endswith("]")):
+        if int(entry_port) != port:
+            return False
+        entry = name
+    if isinstance(host, str):
+        suffix = entry.removeprefix("*").lstrip(".")
+        return bool(suffix) and (host == suffix or host.endswith("." + suffix))
+    try:
+        return host in ipaddress.ip_network(entry.strip("[]"), strict=False)
+    except (ValueError, TypeError):
+        return False
+
+
+def _parsed(url: str) -> Upstream | None:
+    if not url:
+        return None
+    from urllib.parse import unquote, urlsplit  # most machines have no such proxy
+
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise _refused(url, "it is no URL") from None
+    if parts.scheme != "http" or not host:
+        raise _refused(url, "only http:// proxies can be used")
+    credentials = b""
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        credentials = b"Basic " + base64.b64encode(pair.encode())
+    return Upstream(host, port or _HTTP_PORT, credentials)
+
+
+def _refused(url: str, why: str) -> Refusal:
+    shown = url.rpartition("@")[2]  # without credentials
+    return Refusal(
+        "upstream-proxy",
+        f"the proxy {shown!r} of your environment cannot be used",
+        context=why,
+        hint="unset HTTPS_PROXY, HTTP_PROXY and ALL_PROXY, or name an http:// proxy there",
+    )
+
+
+def connect_request(upstream: Upstream, wanted: Request) -> bytes:
+    """The request to `upstream` for a tunnel (RFC 9110 section 9.3.6)."""
+    head = f"CONNECT {wanted.where} HTTP/1.1\r\nHost: {wanted.where}\r\n".encode()
+    if upstream.authorization:
+        head += b"Proxy-Authorization: " + upstream.authorization + b"\r\n"
+    return head + b"\r\n"
+
+
+def connect_answer(data: bytes) -> tuple[int, bytes] | None:
+    """The answer's (status, bytes behind its head); None when the head is not complete.
+
+    Raises:
+        ValueError: it is no HTTP answer, or too long.
+    """
+    head, end, behind = data.partition(b"\r\n\r\n")
+    if not end:
+        if len(data) > _ANSWER_BYTES:
+            raise ValueError("its answer is too long")
+        return None
+    words = head.partition(b"\r\n")[0].split(b" ", 2)
+    if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
+        raise ValueError("its answer is not HTTP")
+    return int(words[1]), behind
+
+
+def look_up(host: str, port: int) -> list[Address]:
+    """The addresses of `host` in the resolver's order (RFC 6724). Blocks (getaddrinfo(3))."""
+    answers = socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)
+    return [ipaddress.ip_address(str(answer[4][0]).partition("%")[0]) for answer in answers]
+
+
+def is_own(address: Address, port: int) -> bool:
+    """Whether `address` is this machine's: a connection to it from here comes from the same address.
+
+    Nothing is sent: connecting a datagram socket only looks up the route (udp(7)).
+    """
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((str(address), port))
+            return ipaddress.ip_address(probe.getsockname()[0].partition("%")[0]) == address
+    except OSError as error:
+        return error.errno not in _UNREACHABLE  # without a descriptor, for instance, nobody knows
+
+
+async def dial(addresses: list[Address], port: int, patience: float) -> socket.socket:
+    """A connection to the first of `addresses` that answers (RFC 8305): non-blocking, owned by the caller.
+
+    Args:
+        addresses: checked ones; both families take turns.
+        port: of all of them.
+        patience: seconds for all of it.
+
+    Raises:
+        Unreachable: with the reason of the first.
+    """
+    waiting = _interleaved(addresses)
+    trying: list[socket.socket] = []
+    errors: list[OSError] = []
+    deadline = time.monotonic() + patience
+    try:
+        while waiting or trying:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                errors.insert(0, TimeoutError(f"no answer within {patience:.0f} seconds"))
+                break
+            if waiting:
+                try:
+                    trying.append(_connecting(waiting.pop(0), port))
+                except OSError as error:
+                    errors.append(error)
+                    continue
+            for sock in await writable(trying, min(remaining, _STAGGER) if waiting else remaining):
+                trying.remove(sock)
+                if code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                    sock.close()
+                    errors.append(OSError(code, os.strerror(code)))
+                else:
+                    return sock
+    finally:
+        for sock in trying:
+            sock.close()
+    first = errors[0] if errors else OSError("no address")
+    refused = any(isinstance(error, ConnectionRefusedError) for error in errors)
+    raise Unreachable(first.strerror or str(first), refused=refused)
+
+
+def _interleaved(addresses: list[Address]) -> list[Address]:
+    first = [address for address in addresses if address.version == addresses[0].version]
+    second = [address for address in addresses if address.version != addresses[0].version]
+    mixed: list[Address] = []
+    while first or second:
+        mixed += first[:1] + second[:1]
+        first, second = first[1:], second[1:]
+    return mixed
+
+
+def _connecting(address: Address, port: int) -> socket.socket:
+    """A socket that connects, or is connected already; `writable` waits for it."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        begin_connecting(sock, (str(address), port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def begin_connecting(sock: socket.socket, address: tuple[str, int]) -> None:
+    """Begins to connect a non-blocking socket to a numeric address. Raises OSError (connect(2))."""
+    code = sock.connect_ex(address)
+    if code not in (0, errno.EINPROGRESS, errno.EINTR):
+        raise OSError(code, os.strerror(code))
+
+
 class Gateway:
-    """The way out, for one session."""
+    """The way out, for one session.
+
+    A name is resolved only when the rules allow it, so a name that is not allowed cannot carry anything away in its
+    labels. It is resolved once and the checked addresses are dialled, so an answer that changes in between changes
+    nothing.
+    """
 
     def __init__(
         self, policy: EgressPolicy, upstreams: Upstreams, log: Log, bounds: Bounds, witness: Witness | None = None
     ) -> None:
-        """`witness`: says who was refused something; without one nobody knows."""
+        """`witness`: names the process that was refused something."""
+        self.bounds = bounds
         self._witness = witness
         self._policy = policy
         self._upstreams = upstreams
         self._log = log
-        self._bounds = bounds
-        self._resolver = resolve.Resolver(bounds.resolve_seconds)
+        self._threads = Threads(_LOOKUPS)
 
     async def open(
         self, wanted: Request, operation: str, client: socket.socket
@@ -74,32 +303,36 @@ class Gateway:
         """A connection for `wanted`, owned by the caller; with it the proxy that expects an absolute URL, if any.
 
         Args:
-            wanted: what is asked for; a name that no rule allows is not even resolved.
+            wanted: what is asked for.
             operation: for the log.
             client: who asks, for the log.
 
         Raises:
             Denied: the rules say no; the log has it.
-            Failed: there is no way there.
+            Failed: the destination cannot be reached.
         """
         verdict = self._policy.decide(wanted)
         if not verdict.allowed:
             raise self.denied(wanted, operation, verdict, client)
         through = self._upstreams.choose(wanted)
         try:
-            found = await self._resolver.addresses(wanted.host, wanted.port)
-        except resolve.Unresolved as error:
+            addresses = await self._addresses(wanted)
+        except Failed:
             if through is None:
                 self._log.decision(operation, str(wanted.host), wanted.port, verdict)
-                raise Failed(str(error)) from None
-            found = []  # behind a proxy names of the outside are often unknown
-        good, judged = resolve.allowed(self._policy, wanted, found)
-        if not judged.allowed:
-            raise self.denied(wanted, operation, judged, client)
+                raise
+            addresses = []  # behind a proxy names of the outside are often unknown
+        judged = [
+            (address, self._policy.judge_address(wanted, address, own=is_own(address, wanted.port)))
+            for address in addresses
+        ]
+        good = [address for address, judgement in judged if judgement.allowed]
+        if judged and not good:
+            raise self.denied(wanted, operation, judged[0][1], client)
         self._log.decision(operation, str(wanted.host), wanted.port, verdict)
         try:
             if through is None:
-                return await dial(good, wanted.port, self._bounds.dial_seconds), None
+                return await dial(good, wanted.port, self.bounds.dial_seconds), None
             return await self._through(through, wanted), through if wanted.method else None
         except Unreachable as error:
             raise Failed(f"{wanted.where} cannot be reached: {error}", refused=error.refused) from None
@@ -107,7 +340,7 @@ class Gateway:
     def denied(
         self, wanted: Request | None, operation: str, verdict: Verdict, client: socket.socket, text: str = ""
     ) -> Denied:
-        """Logs a refusal, and returns it, before the client hears of it: many end then.
+        """Logs a refusal and returns it, before the client hears of it: many end then.
 
         Args:
             wanted: what was asked for; None when that is not known.
@@ -117,26 +350,43 @@ class Gateway:
             text: the host as sent, where it is none.
         """
         host, port = (str(wanted.host), wanted.port) if wanted is not None else (text, 0)
-        asked = self._witness.of(client) if self._witness is not None else NOBODY
-        self._log.decision(operation, host, port, verdict, asked)
-        return Denied(wanted, verdict)
+        process = self._witness.of(client) if self._witness is not None else NOBODY
+        self._log.decision(operation, host, port, verdict, process)
+        return Denied(verdict)
+
+    async def _addresses(self, wanted: Request) -> list[Address]:
+        host = wanted.host
+        if not isinstance(host, str):
+            return [host]
+        if host == LOCALHOST:
+            return list(_LOOPBACK)
+        try:
+            return list(dict.fromkeys(await self._looked_up(host, wanted.port)))
+        except TimeoutError:
+            raise Failed(f"{host} was not resolved within {self.bounds.resolve_seconds:.0f} seconds") from None
+        except (OSError, UnicodeError) as error:
+            raise Failed(f"{host} cannot be resolved: {getattr(error, 'strerror', None) or error}") from None
+
+    async def _looked_up(self, host: str, port: int) -> list[Address]:
+        with Timeout(self.bounds.resolve_seconds):
+            return await self._threads.run(lambda: look_up(host, port))
 
     async def _through(self, through: Upstream, wanted: Request) -> socket.socket:
         """A connection to the upstream proxy, with a tunnel in it when a tunnel is wanted."""
         try:
-            addresses = await self._resolver.look_up(through.host, through.port)
+            addresses = await self._looked_up(through.host, through.port)
         except (OSError, UnicodeError) as error:
             raise Failed(f"the proxy {through.host} of your environment cannot be resolved: {error}") from None
-        sock = await dial(addresses, through.port, self._bounds.dial_seconds)
+        sock = await dial(addresses, through.port, self.bounds.dial_seconds)
         if wanted.method:
             return sock
         try:
-            with Timeout(self._bounds.dial_seconds):
-                await sockets.send_all(sock, upstream.connect_request(through, wanted))
+            with Timeout(self.bounds.dial_seconds):
+                await send_all(sock, connect_request(through, wanted))
                 data = b""
-                # One byte too many would be the destination's, so the head is read as it comes.
-                while (answer := upstream.connect_answer(data)) is None:
-                    block = await sockets.receive(sock, 1)
+                # One byte too many would be the destination's, so the head is read byte by byte.
+                while (answer := connect_answer(data)) is None:
+                    block = await receive(sock, 1)
                     if not block:
                         raise ValueError("it hung up")
                     data += block

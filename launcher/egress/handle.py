@@ -1,8 +1,8 @@
-"""The proxy process, from the launcher's side: forked early, handed its sockets, ended with the session.
+"""The launcher's handle on the proxy process: forked early, handed its sockets, ended with the session.
 
-The child imports what it needs, which takes longer than a launch, while the jail is built, for an agent, or once the
-command has started: connections wait in the listening socket's queue. Where the jail has a network namespace,
-the sockets are made inside it and their descriptors passed out; nothing of the proxy's is ever inside.
+The child's imports take longer than a launch. For an agent they happen while the jail is built, else once the command
+has started: connections wait in the listening socket's queue. Where the jail has a network namespace, the sockets are
+made inside it and their descriptors passed out; nothing of the proxy is ever inside.
 
 Launch path of sessions with a proxy: see launcher/jail/syscalls.py.
 """
@@ -35,21 +35,16 @@ PORT = 3128
 """Of the proxy in a network namespace of its own, where every port is free."""
 
 _AF_INET, _AF_INET6, _AF_UNIX, _SOCK_STREAM = 2, 10, 1, 1
-_SOL_SOCKET, _SO_REUSEADDR = 1, 2
-_BACKLOG = 1024
 _LOOPBACK = bytes((127, 0, 0, 1))
 
-_OF_TERMINALS = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP, _signal.SIGTSTP, _signal.SIGTTIN, _signal.SIGTTOU)
-"""Signals that come to the caller's whole session, to which the proxy belongs while it is loaded."""
-
-_LISTENER, _SOCKET = b"L", b"S"
-"""Frames to the proxy, each with one descriptor: what listens in the jail, and what can connect there."""
+_TERMINAL_SIGNALS = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP, _signal.SIGTSTP, _signal.SIGTTIN, _signal.SIGTTOU)
+"""They come to the caller's whole session, to which the proxy belongs while it is loaded."""
 
 _HANDED_OVER_WITHIN = 120.0
-"""Seconds until the sockets must have come: longer than a jail may take to be built."""
+"""Seconds: longer than a jail may take to be built."""
 
 _QUIET = 40
-"""Milliseconds in which the command starts undisturbed, unless it connects: short commands never use a network."""
+"""Milliseconds in which the command starts undisturbed unless it connects: short commands never use a network."""
 
 _POOL = 96
 """Connections from outside to published ports at the same time: each needs a socket of the jail's network namespace."""
@@ -58,41 +53,16 @@ _ENDS_WITHIN = 2.0
 """Seconds that the proxy may take to close its log."""
 
 
-class Address:
-    """An IP address and port of a listening socket: `packed` has 4 or 16 bytes."""
-
-    __slots__ = ("packed", "port")
-
-    def __init__(self, packed: bytes, port: int) -> None:
-        self.packed = packed
-        self.port = port
-
-    def listen(self) -> int:
-        """A listening TCP socket there, non-blocking and close-on-exec, owned by the caller."""
-        family = _AF_INET if len(self.packed) == 4 else _AF_INET6
-        fd = syscalls.socket(family, _SOCK_STREAM | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            # struct sockaddr_in and sockaddr_in6 (ip(7), ipv6(7))
-            head = family.to_bytes(2, "little") + self.port.to_bytes(2, "big")
-            tail = self.packed + bytes(8) if family == _AF_INET else bytes(4) + self.packed + bytes(4)
-            syscalls.bind(fd, head + tail)
-            syscalls.listen(fd, _BACKLOG)
-        except OSError:
-            os.close(fd)
-            raise
-        return fd
-
-
 class Egress:
     """One session's proxy.
 
     Attributes:
         slots: what the Plan's environment is bound with: the proxy's address with credentials, port and token.
         addresses: (packed address, port) that the guard lets the command connect to.
-        handed_over: descriptors that belong to the jail's first process, which calls `hand_out`.
+        sockets: for `JailSpec.sockets`: the channel, the addresses to listen at and how many further sockets.
     """
 
-    __slots__ = ("_channel", "_directory", "_listening", "_pid", "_pidfd", "_pool", "addresses", "handed_over", "slots")
+    __slots__ = ("_directory", "_pid", "_pidfd", "addresses", "slots", "sockets")
 
     def __init__(self, plan: Plan, directory: str, prepare: "Callable[[], None]") -> None:
         """Forks the proxy. To be called once, before the jail is made, single-threaded.
@@ -111,23 +81,20 @@ class Egress:
         granted = [destination(text) for text, _ in plan.reach]
         published: list[int] = []
         own_network = promises.has_mounts(plan.backend)
-        self._channel = -1
-        self._pool = 0
-        self._listening: tuple[Address, ...] = ()
+        self.sockets: tuple[int, tuple[tuple[bytes, int], ...], int] = (-1, (), 0)
         self.addresses: tuple[tuple[bytes, int], ...] = ()
         taken = {port for _, port in granted}
         port = next(number for number in range(PORT, 65536) if number not in taken)
         inherited: tuple[int, ...]
         try:
             if own_network:
-                self._listening = (Address(_LOOPBACK, port), *(Address(*address) for address in granted))
                 for text, _ in plan.publish:
-                    published.append(Address(*destination(text.rpartition(":")[0])).listen())
-                self._pool = _POOL if published else 0
+                    published.append(syscalls.listening_tcp(*destination(text.rpartition(":")[0])))
                 ours, theirs = _socket.socketpair(_AF_UNIX, _SOCK_STREAM)
-                self._channel, inherited = ours.detach(), (theirs.detach(),)
+                self.sockets = (ours.detach(), ((_LOOPBACK, port), *granted), _POOL if published else 0)
+                inherited = (theirs.detach(),)
             else:
-                inherited = (Address(_LOOPBACK, 0).listen(),)
+                inherited = (syscalls.listening_tcp(_LOOPBACK, 0),)
                 port = _port_of(inherited[0])
                 self.addresses = ((_LOOPBACK, port), *granted)
         except OSError as error:
@@ -144,40 +111,17 @@ class Egress:
             "proxy_port": str(port),
             "proxy_token": secret,
         }
-        self.handed_over = (self._channel,) if own_network else ()
         launcher = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
-            handed_out = len(self._listening) + self._pool
+            handed_out = len(self.sockets[1]) + self.sockets[2]
             _work(plan, directory, prepare, secret, inherited, tuple(published), launcher, handed_out=handed_out)
         self._pidfd = syscalls.pidfd_open(self._pid)
         for fd in (*inherited, *published):
             os.close(fd)
 
-    def hand_out(self) -> None:
-        """In the jail's first process, inside its network namespace: makes the sockets and passes them out.
-
-        Raises:
-            Refusal: proxy-unavailable.
-        """
-        try:
-            for address in self._listening:
-                fd = address.listen()
-                wire.send(self._channel, wire.frame(_LISTENER), (fd,))
-                os.close(fd)
-            for _ in range(self._pool):
-                fd = syscalls.socket(_AF_INET, _SOCK_STREAM | os.O_CLOEXEC | os.O_NONBLOCK)
-                wire.send(self._channel, wire.frame(_SOCKET), (fd,))
-                os.close(fd)
-        except OSError as error:
-            raise Refusal(
-                "proxy-unavailable", "the network proxy has no socket in the jail", context=str(error)
-            ) from None
-        if self._channel != -1:
-            os.close(self._channel)
-
     def close(self) -> str:
-        """Ends the proxy. Returns "", or what to tell when it had ended before."""
+        """Ends the proxy. Returns "", or a message when it had ended before."""
         os.kill(self._pid, _signal.SIGTERM)  # not waited for yet, so the number is still the proxy's
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
@@ -192,7 +136,7 @@ class Egress:
         return f"the network proxy had ended before the command: {self._fault() or f'status {status}'}"
 
     def _fault(self) -> str:
-        """What the proxy's log says last, when that is a fault of its own."""
+        """The last line of the proxy's log, when that is a fault of its own."""
         import json
 
         from launcher.egress.log import FILE
@@ -206,7 +150,7 @@ class Egress:
 
 
 def _check_upstream() -> None:
-    """Refuses now what the proxy process could only fail on (`launcher.egress.upstream`)."""
+    """Refuses now what the proxy process could only fail on (`launcher.egress.gateway.Upstreams`)."""
     for name in ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"):
         scheme, separator, _ = (os.environ.get(name.lower()) or os.environ.get(name) or "").partition("://")
         if separator and scheme != "http":
@@ -256,12 +200,11 @@ def _work(
         for fd in (0, 1, 2):
             os.dup2(null, fd)
         hygiene.close_inherited((*inherited, *published))
-        for number in _OF_TERMINALS:
+        for number in _TERMINAL_SIGNALS:
             _signal.signal(number, _signal.SIG_IGN)
         if plan.provider:
-            # Agents connect while they start, when each processor is wanted: now the launcher wants one. And still in
-            # the caller's session: with one of its own a process weighs as much as all of the agent (sched(7),
-            # autogroup).
+            # Agents connect while they start and use every processor; now the launcher uses one. And before setsid: a
+            # session of its own gives a process the weight of the whole agent (sched(7), autogroup).
             _load(prepare)
             from launcher.egress import http  # noqa: F401  # which every agent's first request needs
         os.setsid()
@@ -284,8 +227,8 @@ def _work(
 
 def _load(prepare: "Callable[[], None]") -> "Any":  # noqa: ANN401  # a module
     prepare()
-    # TLS passes through here and is not spoken: hmac does without OpenSSL, which takes long to load.
+    # TLS passes through and is not spoken here: hmac does without OpenSSL, which takes long to load.
     sys.modules["_hashlib"] = None  # type: ignore[assignment]  # "cannot be imported"
-    from launcher.egress import process
+    from launcher.egress import proxy
 
-    return process
+    return proxy

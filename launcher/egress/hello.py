@@ -1,7 +1,7 @@
-"""The first words of a TLS client: which server name it asks for (RFC 8446 section 4.1.2, RFC 6066 section 3).
+"""The TLS client hello: which server name a client asks for (RFC 8446 section 4.1.2, RFC 6066 section 3).
 
-A server may ask for a second hello (HelloRetryRequest, RFC 8446 section 4.1.4), so a `Handshake` is followed until the
-server has taken one. Strict: what a server could read in another way than this does is `Malformed`, never "no name".
+A server may ask for a second hello (HelloRetryRequest, RFC 8446 section 4.1.4), so a `Handshake` ends only when the
+server has taken one. Strict: what a server could read differently is `Malformed`, never "no name".
 """
 
 from collections.abc import Callable
@@ -57,19 +57,13 @@ class _Reader:
         return self.take(int.from_bytes(self.take(prefix), "big"))
 
     @property
-    def left(self) -> bool:
-        """Whether anything is left."""
+    def more(self) -> bool:
+        """Whether fields remain."""
         return self._at < len(self._data)
 
 
 def read(data: bytes) -> Hello | bool | None:
-    """What a client's first bytes are.
-
-    Args:
-        data: from the connection's start on.
-
-    Returns:
-        A `Hello`; False when this is not TLS; None when more bytes must be seen first.
+    """What a client's first bytes are: a `Hello`; False when they are not TLS; None when more of them are needed.
 
     Raises:
         Malformed: TLS that no server should understand.
@@ -87,17 +81,17 @@ def read(data: bytes) -> Hello | bool | None:
 
 
 class Handshake:
-    """A tunnel's first bytes, of both sides: the client's are held until they were judged, the server's are looked at.
+    """The first bytes of a tunnel: the client's are held until they are judged, the server's are only read.
 
     Attributes:
-        done: nothing that comes can name another server any more.
-        held: bytes of the client's that wait for more.
+        done: nothing that follows can name another server.
+        held: bytes of the client that wait for more.
     """
 
     __slots__ = ("_answer", "_first", "_most", "_objection", "_pass", "_settled", "held")
 
     def __init__(self, objection: Callable[[Hello | bool], str], most: int) -> None:
-        """Args: `objection` says why something may not go on, "" when it may; `most` bytes are held of each side."""
+        """`objection`: why a hello may not pass, "" when it may; `most`: bytes that are held of each side."""
         self._objection = objection
         self._most = most
         self._first: Hello | None = None
@@ -112,7 +106,7 @@ class Handshake:
         return self._settled and not self.held
 
     def client(self, data: bytes) -> bytes:
-        """Takes what the client says; returns what of that, and of what was held, may go on.
+        """Takes bytes of the client; returns those, held ones included, that may pass.
 
         Raises:
             Malformed: no TLS that a server should understand, or more than is held.
@@ -133,7 +127,7 @@ class Handshake:
         return judged
 
     def server(self, data: bytes | memoryview) -> None:
-        """Takes what the server says, all of which may go on.
+        """Takes bytes of the server, all of which may pass.
 
         Raises:
             Malformed: more than is held before the client's hello was taken.
@@ -148,20 +142,20 @@ class Handshake:
                 raise Malformed("the server's answer is too long") from None
 
     def _next(self) -> int:
-        """How many of the held bytes may go on next; those of a hello once it was judged."""
+        """How many of the held bytes may pass next; those of a hello once it was judged."""
         if self._pass:
             size = min(self._pass, len(self.held))
             self._pass -= size
             return size
         if self._first is None:
-            found = read(self.held)
-            if found is None:
+            opening = read(self.held)
+            if opening is None:
                 raise _Short
-            self._judge(found)
-            if not isinstance(found, Hello):
+            self._judge(opening)
+            if not isinstance(opening, Hello):
                 self._settled = True
                 return 0
-            self._first = found
+            self._first = opening
             return _message(self.held)[1]
         if self.held[0] == _HANDSHAKE:
             body, size = _message(self.held)
@@ -180,9 +174,9 @@ class Handshake:
             raise Malformed("a record is too long")
         return self._next()
 
-    def _judge(self, found: Hello | bool) -> None:
-        if why := self._objection(found):
-            raise Unwanted(why, speaks_tls=isinstance(found, Hello))
+    def _judge(self, opening: Hello | bool) -> None:
+        if why := self._objection(opening):
+            raise Unwanted(why, speaks_tls=isinstance(opening, Hello))
 
 
 def _answered(data: bytes) -> bool:
@@ -241,14 +235,14 @@ def _hello(body: bytes) -> Hello:
     reader.vector(1)  # session
     reader.vector(2)  # cipher suites
     reader.vector(1)  # compression methods
-    if not reader.left:
+    if not reader.more:
         return Hello(None)
     extensions = _Reader(reader.vector(2))
-    if reader.left:
+    if reader.more:
         raise Malformed("something follows the extensions")
     seen = set()
     name = None
-    while extensions.left:
+    while extensions.more:
         kind = int.from_bytes(extensions.take(2), "big")
         content = extensions.vector(2)
         if kind in seen:
@@ -262,11 +256,11 @@ def _hello(body: bytes) -> Hello:
 def _server_name(content: bytes) -> str:
     outer = _Reader(content)
     names = _Reader(outer.vector(2))
-    if outer.left:
+    if outer.more:
         raise Malformed("something follows the server names")
     kind = names.take(1)[0]
     name = names.vector(2)
-    if names.left or kind != _HOST_NAME:
+    if names.more or kind != _HOST_NAME:
         raise Malformed("there is not exactly one server name")
     if not name or not name.isascii() or not name.decode().isprintable():
         raise Malformed("the server name is no host name")

@@ -1,34 +1,43 @@
-"""Requests to a proxy over HTTP/1.1: read with h11, judged by form, written anew for the server (RFC 9112, RFC 9110).
+"""A client that speaks HTTP/1.1: its token, its one request, the answer (RFC 9112, RFC 9110).
 
-What two servers could frame in different ways never gets through: a request is parsed here and written again from what
-was understood, one per connection.
+What two servers could frame in different ways never gets through: h11 parses a request, this module judges it by form
+and writes it again from what was understood, one per connection. Loaded when it is needed, because h11 takes as long
+to load as everything else of the proxy.
 """
 
 import socket
+import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import h11
 
-from launcher.egress import answers, sockets
-from launcher.egress.exchange import TOKEN_MISSING, Exchange, Gone, presented_token, valid_token
-from launcher.egress.gateway import Denied, Failed
-from launcher.egress.relay import Relay
-from launcher.egress.upstream import Upstream
-from launcher.loop import Timeout, current, running, sleep
+from launcher.egress.exchange import TOKEN_MISSING, Exchange, Gone, Relay, http_answer, presented_token, valid_token
+from launcher.egress.gateway import Denied, Failed, Upstream
+from launcher.loop import Timeout, current, send_all, sleep
 from policy.egress import Request, Verdict
 from policy.hosts import parse_host
 
-# RFC 9110 section 7.6.1, RFC 9112 appendix C.2.2. Framing and Host are written anew.
+_FRAMING = frozenset((b"content-length", b"transfer-encoding"))
+
+# RFC 9110 section 7.6.1, RFC 9112 appendix C.2.2; Host is written anew.
 _HOP_BY_HOP = frozenset(
-    (b"connection", b"proxy-connection", b"keep-alive", b"te", b"transfer-encoding", b"upgrade", b"host")
-) | {b"proxy-authorization", b"proxy-authenticate", b"proxy-authentication-info", b"http2-settings"}
-_HTTP_PORT = 80
+    (b"connection", b"proxy-connection", b"keep-alive", b"te", b"upgrade", b"host", b"http2-settings")
+) | {b"proxy-authorization", b"proxy-authenticate", b"proxy-authentication-info"}
+_PORT = 80
 
 # No standard has them, and frameworks obey them: another method, or another path, than the request line's.
 _RESTATING = frozenset(
     (b"x-http-method-override", b"x-http-method", b"x-method-override", b"x-original-url", b"x-rewrite-url")
 ) | {b"x-original-uri", b"x-forwarded-uri", b"x-forwarded-prefix", b"x-forwarded-method", b"x-original-method"}
+
+_ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+_UNAUTHORIZED = http_answer(
+    407, "Proxy Authentication Required", "egress-token", "the session's token is missing",
+    "use the URL in HTTP_PROXY as it is, with its user name and password",
+    (("Proxy-Authenticate", 'Basic realm="paddock"'),),
+)  # fmt: skip
+_PHRASES = {431: "Request Header Fields Too Large", 501: "Not Implemented", 505: "HTTP Version Not Supported"}
 
 
 class Bad(Exception):
@@ -44,158 +53,17 @@ class Head(NamedTuple):
     """A request's head, understood.
 
     Attributes:
-        wanted: what is asked for.
-        tunnel: CONNECT.
+        wanted: what is asked for; without a method it is a tunnel (CONNECT).
         path: for the server, with its query.
-        headers: those that are passed on, without Host and framing.
-        framing: the header that frames the body, () when there is none.
-        authorization: value of Proxy-Authorization, b"" without one.
+        headers: those that are passed on, without Host and with the body's length.
     """
 
     wanted: Request
-    tunnel: bool
-    path: bytes
-    headers: tuple[tuple[bytes, bytes], ...]
-    framing: tuple[tuple[bytes, bytes], ...]
+    path: bytes = b""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-def authorization(request: h11.Request) -> bytes:
-    """The value of ``Proxy-Authorization``, b"" when there is none, or more than one."""
-    found = [value for name, value in request.headers if name == b"proxy-authorization"]
-    return found[0] if len(found) == 1 else b""
-
-
-def understood(request: h11.Request) -> Head:
-    """What a request asks for. Raises `Bad` for whatever could be read in two ways."""
-    if request.http_version not in (b"1.0", b"1.1"):
-        raise Bad("another version of HTTP", 505)
-    names = [name for name, _ in request.headers]
-    if b"content-length" in names and b"transfer-encoding" in names:
-        raise Bad("Content-Length and Transfer-Encoding contradict each other")
-    if names.count(b"content-length") > 1 or names.count(b"transfer-encoding") > 1:
-        raise Bad("the body's length is given twice")
-    hosts = [value for name, value in request.headers if name == b"host"]
-    if request.method == b"CONNECT":
-        return _tunnel(request, hosts)
-    return _plain(request, hosts)
-
-
-def _tunnel(request: h11.Request, hosts: list[bytes]) -> Head:
-    authority = request.target.decode("latin-1")
-    wanted = _authority(authority, None)
-    for name, value in request.headers:
-        if name == b"transfer-encoding" or (name == b"content-length" and value != b"0"):
-            raise Bad("CONNECT with a body", host=authority)
-    _agree(hosts, wanted, wanted.port)
-    return Head(wanted, True, b"", (), ())
-
-
-def _plain(request: h11.Request, hosts: list[bytes]) -> Head:
-    target = request.target.decode("latin-1")
-    if target[:7].lower() != "http://":
-        if target[:8].lower() == "https://":
-            raise Bad("https:// URLs need CONNECT, so that nobody on the way can read them")
-        raise Bad("this is a proxy: it needs the whole URL (http://HOST/PATH) or CONNECT")
-    rest = target[7:]
-    end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
-    authority, path = rest[:end], rest[end:]
-    if "#" in path:
-        raise Bad("a URL with a fragment", host=authority)
-    path = path if path.startswith("/") else "/" + path
-    method = request.method.decode("latin-1")
-    wanted = _authority(authority, _HTTP_PORT)._replace(method=method, path=path)
-    _agree(hosts, wanted, _HTTP_PORT)
-    restated = next((name for name, _ in request.headers if name.replace(b"_", b"-") in _RESTATING), b"")
-    wanted = wanted._replace(content=_has_content(request), restated=restated.decode("latin-1"))
-    listed = {
-        word.strip().lower()
-        for name, value in request.headers
-        if name in (b"connection", b"proxy-connection")
-        for word in value.split(b",")
-    }
-    kept = tuple(
-        (raw, value)
-        for raw, value in request.headers.raw_items()
-        if (name := raw.lower()) not in _HOP_BY_HOP and name not in listed and name != b"content-length"
-    )
-    framing = tuple(
-        (raw, value)
-        for raw, value in request.headers.raw_items()
-        if raw.lower() in (b"content-length", b"transfer-encoding")
-    )
-    return Head(wanted, False, path.encode("latin-1"), kept, framing)
-
-
-def _has_content(request: h11.Request) -> bool:
-    """Whether a body follows (RFC 9112 section 6.3)."""
-    return any(
-        name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
-        for name, value in request.headers
-    )
-
-
-def _authority(text: str, default_port: int | None) -> Request:
-    """HOST[:PORT], by the strict grammar of rules."""
-    host, port_text = text, ""
-    if "]" in text:
-        host, bracket, rest = text.partition("]")
-        host += bracket
-        if rest and not rest.startswith(":"):
-            raise Bad(f"{text[:300]!r} is no host and port", host=text)
-        port_text = rest[1:] if rest else ""
-        given = bool(rest)
-    else:
-        host, colon, port_text = text.partition(":")
-        given = bool(colon)
-    port = default_port
-    if given:
-        if not _is_port(port_text):
-            raise Bad(f"{text[:300]!r} has no port from 1 to 65535", host=text)
-        port = int(port_text)
-    if port is None:
-        raise Bad(f"{text[:300]!r} names no port", host=text)
-    try:
-        return Request(parse_host(host), port)
-    except ValueError as error:
-        raise Bad(f"{host[:300]!r} is no host: {error}", host=text) from None
-
-
-def _agree(hosts: Iterable[bytes], wanted: Request, default_port: int) -> None:
-    """The Host header must mean what the target means (RFC 9112 section 3.2.2 would let a proxy ignore it)."""
-    for value in hosts:
-        stated = _authority(value.decode("latin-1"), default_port)
-        if stated.host != wanted.host or stated.port != wanted.port:
-            raise Bad(f"the Host header says {stated.where}, the request {wanted.where}", host=wanted.where)
-
-
-def for_server(head: Head, through: Upstream | None) -> h11.Request:
-    """The request as the server gets it; with the whole URL when it goes through another proxy."""
-    wanted = head.wanted
-    authority = wanted.where.removesuffix(f":{_HTTP_PORT}").encode()
-    headers = [(b"Host", authority), *head.headers, *head.framing, (b"Connection", b"close")]
-    target = head.path
-    if through is not None:
-        target = b"http://" + authority + target
-        if through.authorization:
-            headers.append((b"Proxy-Authorization", through.authorization))
-    return h11.Request(method=wanted.method.encode(), target=target, headers=headers)
-
-
-def _is_port(text: str) -> bool:
-    plain = text.isascii() and text.isdigit() and len(text) <= 5 and not text.startswith("0")
-    return plain and int(text) <= 65535
-
-
-# A client that speaks HTTP (RFC 9112): its token, its one request, the answer.
-#
-# Loaded when it is needed: h11 and what comes with it take as long as all of the rest.
-
-
-_ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
-_PHRASES = {431: "Request Header Fields Too Large", 501: "Not Implemented", 505: "HTTP Version Not Supported"}
-
-
-async def serve_http(exchange: Exchange, first: bytes) -> bool:
+async def serve(exchange: Exchange, first: bytes) -> bool:
     """Serves a client: whether a relay has it now.
 
     Args:
@@ -206,32 +74,38 @@ async def serve_http(exchange: Exchange, first: bytes) -> bool:
         Gone: it has left.
         OSError: the same, in the kernel's words; `TimeoutError` when it is too slow.
     """
-    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=exchange.bounds.head_bytes)
+    bounds = exchange.gateway.bounds
+    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=bounds.head_bytes)
     try:
-        with Timeout(exchange.bounds.head_seconds):
-            request = await _head(exchange, connection, first)
-        if not valid_token(presented_token(authorization(request)), exchange.secret):
+        with Timeout(bounds.head_seconds):
+            request = await _request(exchange, connection, first)
+        if not valid_token(presented_token(_authorization(request)), exchange.secret):
             exchange.denied(None, "http", TOKEN_MISSING, request.target.decode("latin-1"))
-            await exchange.last_words(answers.unauthorized())
+            await exchange.dismiss(_UNAUTHORIZED)
             return False
         head = understood(request)
-        operation = "connect" if head.tunnel else head.wanted.method
+        operation = head.wanted.method or "connect"
         server, through = await exchange.gateway.open(head.wanted, operation, exchange.client)
     except h11.RemoteProtocolError as error:
         await _bad(exchange, error.error_status_hint, str(error), "")
     except Bad as error:
         await _bad(exchange, error.status, str(error), error.host)
     except Denied as refusal:
-        await exchange.last_words(answers.denied(refusal))
+        await exchange.dismiss(_denied(refusal.verdict))
     except Failed as error:
-        status = 502
-        await exchange.last_words(answers.answer(status, "Bad Gateway", "egress-unreachable", str(error)))
+        await exchange.dismiss(http_answer(502, "Bad Gateway", "egress-unreachable", str(error)))
     else:
-        return await _forward(exchange, connection, head, server, through)
+        if head.wanted.method:
+            await _forward(exchange, connection, head, server, through)
+        else:
+            connection.next_event()  # the end of a request without a body
+            behind = connection.trailing_data[0]
+            await exchange.tunnel(server, head.wanted, "connect", answer=_ESTABLISHED, first=behind)
+        return True
     return False
 
 
-async def _head(exchange: Exchange, connection: h11.Connection, data: bytes) -> h11.Request:
+async def _request(exchange: Exchange, connection: h11.Connection, data: bytes) -> h11.Request:
     connection.receive_data(data)
     while True:
         event = connection.next_event()
@@ -242,32 +116,134 @@ async def _head(exchange: Exchange, connection: h11.Connection, data: bytes) -> 
         connection.receive_data(await exchange.receive())
 
 
+def _authorization(request: h11.Request) -> bytes:
+    """The value of ``Proxy-Authorization``, b"" when there is none, or more than one."""
+    values = [value for name, value in request.headers if name == b"proxy-authorization"]
+    return values[0] if len(values) == 1 else b""
+
+
 async def _bad(exchange: Exchange, status: int, message: str, host: str) -> None:
-    verdict = Verdict(False, "", f"not well formed: {message}")
-    exchange.denied(None, "http", verdict, host)
-    phrase = _PHRASES.get(status, "Bad Request")
-    await exchange.last_words(answers.answer(status, phrase, "egress-request", message))
+    exchange.denied(None, "http", Verdict(False, "", f"not well formed: {message}"), host)
+    await exchange.dismiss(http_answer(status, _PHRASES.get(status, "Bad Request"), "egress-request", message))
+
+
+def _denied(verdict: Verdict) -> bytes:
+    """403, with the rule that would allow it."""
+    hint = ""
+    if verdict.suggestion:
+        word = "" if verdict.suggestion.startswith("without ") else "with "
+        hint = f"ask the user to start Paddock {word}{verdict.suggestion}"
+    allow = (("X-Paddock-Allow", verdict.suggestion),)
+    return http_answer(403, "Blocked by Paddock", "egress-denied", verdict.reason, hint, allow)
+
+
+def understood(request: h11.Request) -> Head:
+    """What a request asks for. Raises `Bad` for whatever could be read in two ways."""
+    if request.http_version not in (b"1.0", b"1.1"):
+        raise Bad("another version of HTTP", 505)
+    names = [name for name, _ in request.headers]
+    if b"content-length" in names and b"transfer-encoding" in names:
+        raise Bad("Content-Length and Transfer-Encoding contradict each other")
+    if any(names.count(name) > 1 for name in _FRAMING):
+        raise Bad("the body's length is given twice")
+    return _tunnel(request) if request.method == b"CONNECT" else _plain(request)
+
+
+def _tunnel(request: h11.Request) -> Head:
+    authority = request.target.decode("latin-1")
+    wanted = _authority(authority, None)
+    for name, value in request.headers:
+        if name == b"transfer-encoding" or (name == b"content-length" and value != b"0"):
+            raise Bad("CONNECT with a body", host=authority)
+    _agree(request.headers, wanted, wanted.port)
+    return Head(wanted)
+
+
+def _plain(request: h11.Request) -> Head:
+    target = request.target.decode("latin-1")
+    if target[:7].lower() != "http://":
+        if target[:8].lower() == "https://":
+            raise Bad("https:// URLs need CONNECT, so that nobody on the way can read them")
+        raise Bad("this is a proxy: it needs the whole URL (http://HOST/PATH) or CONNECT")
+    behind = target[7:]
+    end = min((at for at in map(behind.find, "/?#") if at >= 0), default=len(behind))
+    authority, path = behind[:end], behind[end:]
+    if "#" in path:
+        raise Bad("a URL with a fragment", host=authority)
+    path = path if path.startswith("/") else "/" + path
+    wanted = _authority(authority, _PORT)
+    _agree(request.headers, wanted, _PORT)
+    restated = next((name for name, _ in request.headers if name.replace(b"_", b"-") in _RESTATING), b"")
+    # Whether a body follows: RFC 9112 section 6.3.
+    content = any(
+        name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
+        for name, value in request.headers
+    )
+    listed = {
+        word.strip().lower()
+        for name, value in request.headers
+        if name in (b"connection", b"proxy-connection")
+        for word in value.split(b",")
+    }
+    headers = tuple(
+        (raw, value)
+        for raw, value in request.headers.raw_items()
+        if (name := raw.lower()) in _FRAMING or (name not in _HOP_BY_HOP and name not in listed)
+    )
+    wanted = wanted._replace(
+        method=request.method.decode("latin-1"), path=path, content=content, restated=restated.decode("latin-1")
+    )
+    return Head(wanted, path.encode("latin-1"), headers)
+
+
+def _authority(text: str, default_port: int | None) -> Request:
+    """HOST[:PORT], by the strict grammar of rules."""
+    colon = text.find(":", text.find("]") + 1)
+    host = text if colon < 0 else text[:colon]
+    port = default_port
+    if colon >= 0:
+        digits = text[colon + 1 :]
+        plain = digits.isascii() and digits.isdigit() and len(digits) <= 5 and not digits.startswith("0")
+        if not plain or int(digits) > 65535:
+            raise Bad(f"{text[:300]!r} has no port from 1 to 65535", host=text)
+        port = int(digits)
+    if port is None:
+        raise Bad(f"{text[:300]!r} names no port", host=text)
+    try:
+        return Request(parse_host(host), port)
+    except ValueError as error:
+        raise Bad(f"{host[:300]!r} is no host: {error}", host=text) from None
+
+
+def _agree(headers: Iterable[tuple[bytes, bytes]], wanted: Request, default_port: int) -> None:
+    """The Host header must mean what the target means (RFC 9112 section 3.2.2 would let a proxy ignore it)."""
+    for name, value in headers:
+        if name == b"host":
+            stated = _authority(value.decode("latin-1"), default_port)
+            if stated.host != wanted.host or stated.port != wanted.port:
+                raise Bad(f"the Host header says {stated.where}, the request {wanted.where}", host=wanted.where)
+
+
+def for_server(head: Head, through: Upstream | None) -> h11.Request:
+    """The request as the server gets it; with the whole URL when it goes through another proxy."""
+    authority = head.wanted.where.removesuffix(f":{_PORT}").encode()
+    headers = [(b"Host", authority), *head.headers, (b"Connection", b"close")]
+    target = head.path
+    if through is not None:
+        target = b"http://" + authority + target
+        if through.authorization:
+            headers.append((b"Proxy-Authorization", through.authorization))
+    return h11.Request(method=head.wanted.method.encode(), target=target, headers=headers)
 
 
 async def _forward(
     exchange: Exchange, connection: h11.Connection, head: Head, server: socket.socket, through: Upstream | None
-) -> bool:
-    if head.tunnel:
-        connection.next_event()  # the end of a request without a body
-        first = connection.trailing_data[0]
-        await exchange.tunnel(server, head.wanted, "connect", answer=_ESTABLISHED, first=first)
-        return True
-    pumping = current()
-
-    def done(relay: Relay) -> None:
-        pumping.cancel()  # it may wait for more of a body that nobody wants any more
-        exchange.done(relay)
-
-    relay = Relay(exchange.client, server, done, one_way=True)
-    exchange.adopt(relay)
+) -> None:
+    # The body's sender may wait for more of a body that nobody wants any more: the relay's end cancels it.
+    relay = Relay(exchange.client, server, exchange.relays, done=current().cancel, one_way=True)
     try:
         writer = h11.Connection(h11.CLIENT)
-        await sockets.send_all(server, writer.send(for_server(head, through)) or b"")
+        await send_all(server, writer.send(for_server(head, through)) or b"")
         relay.start()
         await _body(exchange, connection, writer, server, relay)
         relay.discard()
@@ -276,7 +252,6 @@ async def _forward(
     except BaseException:
         relay.close()
         raise
-    return True
 
 
 async def _body(
@@ -288,12 +263,12 @@ async def _body(
         if event is h11.NEED_DATA:
             await sleep(0)  # however fast it sends
             connection.receive_data(await exchange.receive())
-            relay.last = running().time()
+            relay.last = time.monotonic()
         elif isinstance(event, h11.Data):
-            await sockets.send_all(server, writer.send(event) or b"")
+            await send_all(server, writer.send(event) or b"")
         elif isinstance(event, h11.EndOfMessage):
             # Without the fields behind the content, which nobody has judged (RFC 9110 section 6.5.1 lets them go).
-            await sockets.send_all(server, writer.send(h11.EndOfMessage()) or b"")
+            await send_all(server, writer.send(h11.EndOfMessage()) or b"")
             return
         else:
             raise Gone

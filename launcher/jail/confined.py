@@ -17,16 +17,9 @@ import marshal
 import os
 
 from launcher import wire
-from launcher.jail import enter, init, landlock, processes, seccomp, status, syscalls
-from launcher.jail.namespaces import enter as namespaces
-from launcher.jail.namespaces import layout
-from policy import promises
+from launcher.jail import init, landlock, processes, reports, spawn, syscalls
+from launcher.jail.spec import HELD, JailSpec
 from policy.errors import EXIT_REFUSED, Refusal
-from policy.plan import VERSION, Plan
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 Trees = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 """(readable, writable, hidden in either where there are mounts); what is hidden may hold what is readable."""
@@ -39,7 +32,6 @@ SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/
 """Trees of programmes, without configuration."""
 _FILES = ("/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/passwd")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
-_HOLDS = ("reads", "writes", "environment", "fds", "privileges", "signals", "network", "kernel-surface")
 
 
 def main(descriptor: int, parent: int) -> int:
@@ -64,7 +56,7 @@ def serve(descriptor: int, parent: int) -> int:
     (CLONE_PARENT), which waits for it. A request is a frame without payload and descriptors: where the process answers
     with its id, the spec, standard input, output and error, and what it holds open.
     """
-    from launcher.jail import bpf, probe, syscall_tables  # noqa: F401  # before the first fork
+    from launcher.jail import seccomp  # noqa: F401  # before the first fork
 
     processes.tie_to_parent(parent)
     while True:
@@ -110,10 +102,12 @@ def _run(spec: Spec) -> int:
     from launcher.jail import probe
 
     abi = landlock.abi()
+    wanted = _jail_spec(spec)
     if not landlock.switched_on(probe.ENV_NO_USERNS):
-        backend = promises.NAMESPACES if abi else promises.BUBBLEWRAP
+        # The PID namespace bounds signals, and the session that the helper leads: whatever /proc shows.
+        required = tuple(row for row in HELD if row != "signals")
         try:
-            return _jailed(spec, backend, namespaces.flags(_plan(spec, backend)))
+            return run(wanted.replace(landlock=abi > 0, required=required))
         except Refusal as refusal:
             if refusal.reference != "userns-unavailable" or abi < 6:
                 raise
@@ -124,10 +118,10 @@ def _run(spec: Spec) -> int:
             context="neither user namespaces nor Landlock with scopes (ABI 6, Linux 6.12) can be used",
             hint="paddock doctor says which setting closes them; the work stays where it is until then",
         )
-    return _jailed(spec, promises.GUARD, 0)
+    return run(wanted.replace(namespaces=False))
 
 
-def _plan(spec: Spec, backend: str) -> Plan:
+def _jail_spec(spec: Spec) -> JailSpec:
     cwd, argv, (readable, writable, hidden), environment, limits = spec
     grants: list[tuple[str, str, str]] = []
     links: list[tuple[str, str]] = []
@@ -139,95 +133,37 @@ def _plan(spec: Spec, backend: str) -> Plan:
     grants += [(path, "rw", "device") for path in _DEVICES]
     grants += [(path, "r", "objects") for path in readable]
     grants += [(path, "rw", "files") for path in writable]
-    fields: dict[str, object] = dict.fromkeys(Plan.FIELDS, ())
-    fields |= dict.fromkeys(("provider", "provider_source", "dialect", "worktree_id", "git", "server_name"), "")
-    fields |= {
-        "version": VERSION,
-        "worktree": cwd,
-        "cwd": cwd,
-        "program": argv[0],
-        "command": argv[0],
-        "arguments_at": -1,
-        "grants": tuple(grants),
-        "denied": tuple((path, "repository") for path in hidden),
-        "links": tuple(links),
-        "net": "none",
-        "env_set": environment,
-        "limits": limits,
-        "backend": backend,
-        "required": _HOLDS,
-    }
-    return Plan(**fields)
-
-
-def _jailed(spec: Spec, backend: str, flags: int) -> int:
-    """The command in new namespaces (`flags`) or, with none, below this process; see `main`."""
-    plan = _plan(spec, backend)
-    operations = layout.prepare(plan, exempt=spec[2][0]) if flags else ()
-    mounts = bool(flags)
-    program = seccomp.program(
-        syscalls.MACHINE,
-        net="none",
-        own_network=mounts,
-        own_processes=mounts,
-        own_ipc=mounts,
-        kill_zero=False,
-        unix_datagrams=False,
-        guard=not mounts,
+    return JailSpec(
+        argv,
+        dict(environment),
+        worktree=cwd,
+        grants=tuple(grants),
+        links=tuple(links),
+        denied=tuple((path, "repository") for path in hidden),
+        exempt=readable,
+        limits=limits,
     )
-    uid, gid = os.geteuid(), os.getegid()
-    pidfd = syscalls.pidfd_open(os.getpid())
-    reader, writer = os.pipe()
-    if not mounts:
+
+
+def run(spec: JailSpec) -> int:
+    """Runs a helper in a jail to its end; its exit status, 128+N for a signal. The calling thread must be the only one.
+
+    Raises:
+        Refusal: what `spawn.spawn` or the steps inside refused.
+    """
+    if not spec.namespaces:
         processes.adopt_orphans()
     init.block_signals()
     try:
-        child = processes.fork(flags)
-    except Refusal:
-        init.unblock_signals()
-        os.close(reader)
-        os.close(writer)
-        raise
-    if child == 0:
+        jailed = spawn.spawn(spec)
         try:
-            os.close(reader)
-            if mounts:
-                processes.tie_to_launcher(pidfd)
-            else:
-                processes.adopt_orphans()
-            held = ["survival"]
-            if mounts:
-                facts = namespaces.enter(plan, operations, uid=uid, gid=gid)
-                held += [name for name, state, _ in facts if state == "held"]
-                held += ["reads", "writes", "signals"]  # by the view, where there is no Landlock
-
-            def start() -> "NoReturn":
-                enter.enter(
-                    plan,
-                    list(spec[1]),
-                    dict(spec[3]),
-                    filter_program=program,
-                    kernel_uid=uid,
-                    held_outside=tuple(held),
-                    report=lambda facts: None,
-                    keep=(writer,),
-                )
-
-            init.run_init(writer, pidfd, start, pid_namespace=mounts)
-        except Refusal as refusal:
-            status.send_refusal(writer, refusal)
-        except BaseException as error:
-            status.send_refusal(writer, init.failure("the jail could not be built", error))
+            code = _followed(jailed.status)
         finally:
-            os._exit(EXIT_REFUSED)
-    os.close(writer)
-    try:
-        code = _followed(reader)
+            os.close(jailed.status)
+            ended = os.waitpid(jailed.pid, 0)[1]
+            if not spec.namespaces:
+                processes.sweep()
     finally:
-        os.close(reader)
-        ended = os.waitpid(child, 0)[1]
-        if not mounts:
-            processes.sweep()
         init.unblock_signals()
     code = os.waitstatus_to_exitcode(ended if code is None else code)
     return code if code >= 0 else 128 - code
@@ -240,10 +176,10 @@ def _followed(reader: int) -> int | None:
     refusal: Refusal | None = None
     while data := os.read(reader, 65536):
         for kind, payload in decoder.feed(data):
-            if kind == status.REFUSED:
-                refusal = refusal or status.refusal(payload)
-            elif kind == status.EXITED:
-                found = status.exited(payload)[0]
+            if kind == reports.REFUSED:
+                refusal = refusal or reports.refusal(payload)
+            elif kind == reports.EXITED:
+                found = reports.exited(payload)[0]
     if refusal is not None:
         raise refusal
     return found

@@ -1,7 +1,7 @@
 """The last steps before the command: one page, in the only order that works.
 
 Runs in the process that will become the command, after namespaces and mounts (they must come first: a Landlock domain
-forbids every mount) and before exec. What was reached is compared with what the Plan requires; one row short is a
+forbids every mount) and before exec. What was reached is compared with what the spec requires; one row short is a
 Refusal, so a command never starts in less than it was promised.
 
 Launch path: see launcher/jail/syscalls.py.
@@ -9,89 +9,78 @@ Launch path: see launcher/jail/syscalls.py.
 
 import errno
 
-from launcher.jail import capabilities, filtering, hygiene, landlock, syscalls
-from launcher.jail.namespaces import layout
+from launcher.jail import hygiene, landlock, layout, privileges, reports, syscalls
+from launcher.jail.spec import JailSpec
 from launcher.lean import os
-from policy import promises
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal
-from policy.plan import Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import NoReturn
 
-Facts = tuple[tuple[str, str, str], ...]
-"""For the ledger: (row of policy.promises or name of a layer, "held" | "not held" | "layer", detail)."""
+    from launcher.jail.guard.guard import Guard
 
 
 def enter(
-    plan: Plan,
-    argv: list[str],
-    environment: dict[str, str],
+    spec: JailSpec,
     *,
-    filter_program: bytes,
-    kernel_uid: int,
-    held_outside: tuple[str, ...],
-    report: "Callable[[Facts], None]",
-    keep: tuple[int, ...],
-    install: "Callable[[bytes], Facts] | None" = None,
+    uid: int,
+    held: tuple[str, ...],
+    pipe: int,
+    first: bool,
+    guard: "Guard | None" = None,
     search: tuple[str, ...] = (),
-    telling: "Callable[[bytes], bytes] | None" = None,
 ) -> "NoReturn":
     """Turns this process into the jailed command.
 
     Args:
-        plan: bound.
-        argv: the command's arguments, argv[0] first.
-        environment: complete; nothing of the caller's is added.
-        filter_program: from `seccomp.program`, for the backend in `plan`.
-        kernel_uid: the user id outside of any user namespace.
-        held_outside: ids of rows that the steps before (namespaces, init) hold.
-        report: is told what holds, right before exec.
-        keep: descriptors of ours that must live until exec; they are closed by it.
-        install: applies the filter in place of `filtering.install`, and returns what that holds.
-        search: files that the command's name may mean, tried in this order in place of the plan's program.
-        telling: for when somebody reads the kernel's audit: makes of the filter the one to be installed above it
-            (`launcher.jail.seccomp`). Then one denial is provoked, too, that names this session's domain.
+        spec: with its `filter`.
+        uid: the user id outside of any user namespace.
+        held: rows that the steps before (namespaces, init) hold.
+        pipe: to the launcher or the client; lives until exec, which closes it.
+        first: it is the jail's first command: what holds is sent over `pipe` right before exec.
+        guard: applies the filter in place of `privileges.install`.
+        search: files that the command's name may mean, tried in this order in place of the spec's program.
 
     Raises:
         Refusal: a step failed, a required row is not held, or the command cannot be executed (126, 127).
     """
     facts: list[tuple[str, str, str]] = []
-    held = set(held_outside)
+    rows = set(held)
 
-    limits = hygiene.rlimits(tuple(item for item in plan.limits if item[0] != "disk"), kernel_uid=kernel_uid)
+    limits = hygiene.rlimits(tuple(item for item in spec.limits if item[0] != "disk"), kernel_uid=uid)
     facts += [(f"limit {name}", "held" if ok else "not held", f"{value} {note}".strip())
               for name, value, ok, note in limits]  # fmt: skip
-    hygiene.close_inherited(keep)
+    hygiene.close_inherited((pipe, *(guard.descriptors if guard is not None else ())))
     hygiene.own_devices()
-    _change_directory(plan.cwd)
+    _change_directory(spec.cwd)
     hygiene.no_new_privs()
-    bounding_empty, locked = capabilities.drop_all()
+    bounding_empty, locked = privileges.drop_all()
     facts.append(("capabilities", "layer", f"none; bounding set {'empty' if bounding_empty else 'inert'}"
                   f"{', secure bits locked' if locked else ''}"))  # fmt: skip
-    held |= {"environment", "fds", "privileges", "limits"}
+    rows |= {"environment", "fds", "privileges", "limits"}
 
-    if plan.backend != promises.BUBBLEWRAP:
-        layer, rows = _landlock(plan, held)
+    if spec.landlock:
+        layer, added = _landlock(spec, rows)
         facts.append(layer)
-        held |= rows
-        if telling is not None:
+        rows |= added
+        if spec.audited:
             _prove()
 
-    if install is None:
-        filtering.install(filter_program)
+    if guard is None:
+        privileges.install(spec.filter)
     else:
-        guarded = install(filter_program)
+        guarded = guard.install(spec.filter)
         facts += guarded
-        held |= {row for row, state, _ in guarded if state == "held"}
-    if telling is not None:
-        filtering.install(telling(filter_program), log=True)
-    facts.append(("seccomp", "layer", f"{len(filter_program) // 8} instructions"))
-    held |= {"kernel-surface", "network"}
+        rows |= {row for row, state, _ in guarded if state == "held"}
+    if spec.audited:
+        from launcher.jail import seccomp  # loaded before the view was the jail's: see `spawn`
 
-    missing = [row for row in plan.required if row not in held]
+        privileges.install(seccomp.telling(spec.filter), log=True)
+    facts.append(("seccomp", "layer", f"{len(spec.filter) // 8} instructions"))
+    rows |= {"kernel-surface", "network"}
+
+    missing = [row for row in spec.required if row not in rows]
     if missing:
         raise Refusal(
             "promise-not-held",
@@ -99,25 +88,27 @@ def enter(
             context=", ".join(missing),
             hint="paddock doctor says which layer is missing, and what to do",
         )
-    report((*facts, *((row, "held", "") for row in sorted(held))))
-    program, error = _execute(search or (plan.program,), argv, environment)
+    if first:
+        reports.send_report(pipe, (*facts, *((row, "held", "") for row in sorted(rows))))
+        reports.send_executing(pipe)
+    program, error = _execute(search or (spec.program,), spec.argv, spec.environment)
     if search and error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.lexists(program):
-        raise _not_found(argv[0], search)
-    raise _not_executed(plan.replace(program=program), error)
+        raise _not_found(spec.argv[0], search)
+    raise _not_executed(program, error)
 
 
-def _landlock(plan: Plan, held: set[str]) -> tuple[tuple[str, str, str], set[str]]:
+def _landlock(spec: JailSpec, held: set[str]) -> tuple[tuple[str, str, str], set[str]]:
     """Applies Landlock, on top of what is held already; returns the ledger's line and the rows that this adds."""
     abi = landlock.abi()
-    grants = (*plan.grants, *((path, access, source) for source, path, access in plan.binds))
-    if promises.has_mounts(plan.backend):
+    grants = (*spec.grants, *((path, access, source) for source, path, access in spec.binds))
+    if spec.mounts:
         # A root of our own shows only what is granted, so `ls /` tells nothing else.
         grants = layout.gathered((*grants, ("/", "l", "the jail's own root")))
-    network = plan.net == "open" or "network" in held
+    network = spec.net == "open" or "network" in held
     enforced = landlock.restrict(grants, abi=abi, network=network, log=True)
     _, rules, handled_fs, handled_net, scopes, skipped = enforced
-    if plan.worktree in skipped:
-        raise Refusal("worktree-missing", f"{plan.worktree} has disappeared", hint="was it removed meanwhile?")
+    if spec.worktree in skipped:
+        raise Refusal("worktree-missing", f"{spec.worktree} has disappeared", hint="was it removed meanwhile?")
     rows = {"reads", "deny-inside-allow", "toolchains"}
     if abi >= 3 or "metadata" in held:  # truncate(2) by path: a right from ABI 3 on, else read-only mounts
         rows.add("writes")
@@ -136,7 +127,7 @@ def _prove() -> None:
         return
 
 
-def _execute(programs: tuple[str, ...], argv: list[str], environment: dict[str, str]) -> tuple[str, OSError]:
+def _execute(programs: tuple[str, ...], argv: tuple[str, ...], environment: dict[str, str]) -> tuple[str, OSError]:
     """Executes the first of `programs` that can be; otherwise the file that came closest, and why it cannot.
 
     As in execvp(3), neither a file that is not there nor one without permission ends the search.
@@ -198,30 +189,30 @@ def _interpreter(program: str) -> str:
     return os.fsdecode(words[0]) if first.startswith(b"#!") and words else ""
 
 
-def _not_executed(plan: Plan, error: OSError) -> Refusal:
+def _not_executed(program: str, error: OSError) -> Refusal:
     """126 or 127, after POSIX: what is not there, and what is there but cannot be executed."""
-    interpreter = _interpreter(plan.program)
+    interpreter = _interpreter(program)
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         named = f"the interpreter that its first line names, {interpreter}," if interpreter else "it, or its loader,"
         return Refusal(
             "command-not-found",
-            f"{plan.program} cannot be started",
+            f"{program} cannot be started",
             context=f"{named} is not there inside the jail",
-            hint=f"paddock explain {interpreter or plan.program}",
+            hint=f"paddock explain {interpreter or program}",
             exit_code=EXIT_NOT_FOUND,
         )
     context = error.strerror or str(error)
     if interpreter:
         context += f"; its first line names the interpreter {interpreter}"
-    hint = f"paddock explain {interpreter or plan.program}"
+    hint = f"paddock explain {interpreter or program}"
     if error.errno == errno.ENOEXEC:
         context = "the kernel knows no such format, and there is no #! line"
-        hint = f"start it through its interpreter, as in: paddock run -- sh {plan.program}"
+        hint = f"start it through its interpreter, as in: paddock run -- sh {program}"
     elif error.errno == errno.E2BIG:
         hint = "arguments and environment together are too long"
     return Refusal(
         "command-not-executable",
-        f"{plan.program} cannot be executed",
+        f"{program} cannot be executed",
         context=context,
         hint=hint,
         exit_code=EXIT_NOT_EXECUTABLE,

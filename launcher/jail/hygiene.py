@@ -1,4 +1,4 @@
-"""What a process inherits: descriptors, environment, umask, privileges to come, resource limits.
+"""What a process inherits: descriptors, umask, privileges to come, resource limits.
 
 Each function does one thing and returns the fact that the ledger records.
 
@@ -11,13 +11,8 @@ from _stat import S_ISCHR, S_ISFIFO, S_ISREG, S_ISSOCK
 
 from launcher.jail import syscalls
 from launcher.lean import os
-from policy import promises
 from policy.errors import Refusal
-from policy.plan import Plan
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 Fact = tuple[str, int, bool, str]
 """(name of the limit, value in force, enforced, remark)."""
 
@@ -27,7 +22,7 @@ _TCGETS = 0x5401  # asm-generic/ioctls.h
 _DEVICES = {0x103: "/dev/null", 0x105: "/dev/zero", 0x107: "/dev/full", 0x108: "/dev/random", 0x109: "/dev/urandom"}
 """What every jail has in its own /dev, by device number (Documentation/admin-guide/devices.txt)."""
 
-# Names of `Plan.limits` and the resource that bounds them (asm-generic/resource.h).
+# Names of `JailSpec.limits` and the resource that bounds them (asm-generic/resource.h).
 RESOURCES = {"cpu_time": 0, "file_size": 1, "memory": 2, "processes": 6, "open_files": 7}
 _CORE = 4
 
@@ -189,34 +184,6 @@ def _close_one_by_one(kept: tuple[int, ...]) -> None:
                     raise
 
 
-def environment(
-    plan: Plan, environ: "Mapping[str, str] | Mapping[bytes, bytes]", given: dict[str, str]
-) -> dict[str, str]:
-    """The environment of the command, from nothing: what the plan lets pass, then what it sets, then `given`.
-
-    Args:
-        plan: bound (`Plan.bind`); env_pass names variables, or all that begin with PREFIX as `PREFIX_*`.
-        environ: the caller's environment, `os.environ` or `os.environb`.
-        given: values that the caller named explicitly; they win.
-
-    Raises:
-        Refusal: a name to be set is empty or holds "=" or NUL, or a value holds NUL: execve(2) would read another
-            variable than was meant.
-    """
-    names = {name for name in plan.env_pass if not name.endswith("*")}
-    prefixes = tuple(name[:-1] for name in plan.env_pass if name.endswith("*"))
-    result: dict[str, str] = {}
-    for raw, value in environ.items():
-        name = os.fsdecode(raw)
-        if name in names or (prefixes and name.startswith(prefixes)):
-            result[name] = os.fsdecode(value)
-    for name, value in (*plan.env_set, *given.items()):
-        if not name or "=" in name or "\0" in name or "\0" in value:
-            raise Refusal("environment-invalid", f"{name!r} cannot be set in an environment")
-        result[name] = value
-    return result
-
-
 def umask(mask: int) -> tuple[int, int]:
     """Sets the file mode creation mask; returns (before, now)."""
     return os.umask(mask), mask
@@ -305,17 +272,6 @@ def bound_pids_row(count: int) -> "tuple[tuple[str, str, str], ...]":
     why = bound_pids(count)
     detail = f"{count}: pid_max of the PID namespace" if not why else f"{count}: Linux exempts root; {why}"
     return (("limit processes", "not held" if why else "held", detail),)
-
-
-def needs_more_than_rlimits(plan: Plan) -> bool:
-    """Whether a limit of the plan takes more than rlimits. What the default configuration sets does not."""
-    for name, value in plan.limits:
-        if name in ("memory", "disk", "cpu_time"):
-            return True
-        if name == "processes" and value < FAR:
-            # An ordinary user's are counted per user namespace, for free.
-            return os.geteuid() == 0 or plan.backend != promises.NAMESPACES
-    return False
 
 
 def _rlimit(name: str, resource: int, value: int, remark: str, *, enforced: bool = True) -> Fact:

@@ -416,3 +416,23 @@ def _path(path: str) -> bytes:
     if "\0" in path:
         raise ValueError("embedded NUL in a path")
     return os.fsencode(path)
+
+
+_AF_INET, _AF_INET6, _SOCK_STREAM = 2, 10, 1
+_BACKLOG = 1024
+
+
+def listening_tcp(packed: bytes, port: int) -> int:
+    """A listening TCP socket at an address of 4 or 16 bytes, non-blocking and close-on-exec, owned by the caller."""
+    family = _AF_INET if len(packed) == 4 else _AF_INET6
+    fd = socket(family, _SOCK_STREAM | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        # struct sockaddr_in and sockaddr_in6 (ip(7), ipv6(7))
+        head = family.to_bytes(2, "little") + port.to_bytes(2, "big")
+        tail = packed + bytes(8) if family == _AF_INET else bytes(4) + packed + bytes(4)
+        bind(fd, head + tail)
+        listen(fd, _BACKLOG)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd

@@ -16,10 +16,9 @@ from launcher.session.places import Places, made, places, unusable
 from launcher.vcs import disk, guarded_files, written
 from launcher.vcs.quarantine.inside import Inside
 from policy import config
-from policy.config import merge
 from policy.config.layer import Kind, Layer, parse, shipped
-from policy.config.model import Base
-from policy.config.settings import Settings
+from policy.config.settings import Settings, loosening, resolve
+from policy.config.values import Base
 from policy.errors import Refusal
 from policy.handoff import PROTECT, REPORT
 from policy.pasted import quoted
@@ -164,7 +163,7 @@ def load(
     Args:
         project_root: canonical root of the worktree.
         config_file: the `--config` option; a relative path is relative to the current directory.
-        flags_layer: from `policy.config.flags.layer`.
+        flags_layer: from `policy.config.layer.layer`.
         environ: HOME and the XDG directories.
         trust: the store of accepted contents; the user's own when None.
         system_file: another place for the machine's file, for tests.
@@ -188,7 +187,7 @@ def load(
     if flags_layer is not None:
         layers.append(flags_layer)
     paths = sources(project_root, config_file, environ)
-    return merge.resolve(layers), tuple(system_file if path == SYSTEM_FILE else path for path in paths)
+    return resolve(layers), tuple(system_file if path == SYSTEM_FILE else path for path in paths)
 
 
 def handoff_patterns(project_root: str, environ: Environ) -> list[tuple[str, str]]:
@@ -214,7 +213,7 @@ def review(path: str, project_root: str, environ: Environ, *, system_file: str =
         raise missing(path)
     below = [layer for layer in (shipped(), _system(system_file), _user(user_file(own), own)) if layer is not None]
     layer = parse(content.data, Kind.PROJECT, canonical, Base(project_root, own.home), trusted=False)
-    return Review(canonical, content.data, tuple(merge.loosening(merge.resolve(below), layer)))
+    return Review(canonical, content.data, tuple(loosening(resolve(below), layer)))
 
 
 def canonical_name(path: str) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 from launcher.vcs import git_config
 from policy.handoff import PROTECT, REPORT
-from policy.host import Host
+from policy.launch import Host
 from policy.plan import beneath
 
 _HOOKS = (

@@ -6,10 +6,10 @@ Launch path: see launcher/jail/syscalls.py.
 import time
 
 from launcher.jail import hygiene, syscalls
+from launcher.jail.spec import Facts, JailSpec
 from launcher.lean import os
-from launcher.session import cache, gitlinks, handoff, messages, state, terminal
+from launcher.session import cache, handoff_changes, launch_spec, messages, state, submodule_places, terminal
 from launcher.session.places import AUDIT_SOCKET, Places
-from launcher.session.worker import Worker
 from policy import promises
 from policy.errors import Refusal, printable
 from policy.plan import Place, Plan
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from launcher.egress.handle import Egress
     from launcher.session.carrier import Carrier
-    from launcher.session.denials import Denials
+    from launcher.session.credentials import Logins
+    from launcher.session.denial_collector import Denials
     from launcher.session.limits import Limits
-    from launcher.session.logins import Logins
     from launcher.session.teach import Wants
     from launcher.vcs.quarantine.lease import Lease
 
@@ -77,10 +77,10 @@ def run(
     plan = entry.plan
     target = None
     if report is not None:
-        from launcher.session import report_file
+        from launcher.ledger import enforcement
 
         writable = tuple(path for path, access, where in plan.grants if "w" in access and where != promises.OWN_TMP)
-        target = report_file.Target(report, writable)
+        target = enforcement.Target(report, writable)
     for warning in plan.warnings:
         messages.say(f"paddock: warning: {printable(warning)}")
     session = state.open_session(
@@ -88,40 +88,18 @@ def run(
     )
     told = observer if observer is not None else _nobody
     told("session", (session.name, session.directory, plan.worktree, plan.worktree_id, plan.backend, plan.net))
-    facts: list[tuple[str, str, str]] = []
     status_code: int | None = None
-
-    def on_executing(when: float) -> None:
-        told("started", when)
-
-    def on_child(pid: int) -> None:
-        told("jail", pid)
-        if on_start is not None:
-            on_start(pid)
-
     parts = _Parts(plan, session, places, strict=strict, thorough=strict or target is not None)
+    parts.tell, parts.on_start = told, on_start
     try:
         if verbose:
             messages.say(f"paddock: provider {plan.provider or 'none'} ({printable(plan.provider_source)})")
             messages.say(f"paddock: session {session.name}, {plan.backend}, worktree {printable(plan.worktree)}")
-        worker = parts.made(entry, arguments, given)
-        listener = parts.listening(worker, wants, started)
-        ends = parts.carry(worker, to_carry) if to_carry else ()
-        status_code = terminal.supervise(
-            worker,
-            namespaces=worker.namespaces,
-            on_report=facts.extend,
-            on_child=on_child,
-            handed_over=(listener, *ends, *(parts.egress.handed_over if parts.egress is not None else ())),
-            watch=parts.limits.watch if parts.limits is not None else None,
-            denials=parts.denials,
-            first_denial=parts.first_denial,
-            when_empty=parts.when_empty,
-            on_executing=on_executing,
-        )
+        spec = parts.made(entry, arguments, given, wants, started)
+        status_code = terminal.supervise(parts.carried(spec, to_carry) if to_carry else spec, parts)
     finally:
         try:
-            parts.end(facts)
+            parts.end()
         finally:
             refusals = parts.denials.total if parts.denials is not None else 0
             told("ended", (status_code, parts.passed, refusals, parts.harvested, parts.changes, tuple(parts.lines)))
@@ -129,7 +107,7 @@ def run(
             from launcher.ledger import enforcement
 
             content = enforcement.document(
-                plan, tuple(facts), session=session.name, status=status_code, changes=parts.changes,
+                plan, tuple(parts.facts), session=session.name, status=status_code, changes=parts.changes,
                 harvest=parts.harvested,
             )  # fmt: skip
             try:
@@ -140,9 +118,9 @@ def run(
                 messages.say(str(refusal))  # what is being raised already matters more
     parts.say(quiet=quiet)
     if verbose and not parts.searched:
-        messages.say(handoff.UNSEARCHED)
+        messages.say(handoff_changes.UNSEARCHED)
     if strict and (parts.refused is not None or parts.changes):
-        raise parts.refused or handoff.refused(parts.changes)
+        raise parts.refused or handoff_changes.refused(parts.changes)
     if parts.lost is not None:
         parts.lost.exit_code = status_code or parts.lost.exit_code
         raise parts.lost
@@ -153,11 +131,13 @@ def _nobody(what: str, data: "Any") -> None:  # noqa: ANN401  # as `observer`
     del what, data
 
 
-class _Parts:
+class _Parts(terminal.Listener):
     """What a session has beside its command. Made one after the other, ended together, however many there are by then.
 
     Attributes:
         limits, egress, denials: None where the plan has no need of them.
+        facts: of the jail, and of the limits at the end.
+        tell, on_start: see `run`.
         changes: of hand-off files, once the jail is empty.
         passed: the limit that ended the session, or "".
         harvested: the report of the harvest; None without a private git directory.
@@ -167,12 +147,6 @@ class _Parts:
         lost: what became of bytes on standard streams.
     """
 
-    __slots__ = (
-        "_bound", "_carrier", "_emptied", "_failures", "_git", "_logins", "_nothing_to_harvest", "_places", "_plan",
-        "_session", "_started", "_strict", "_thorough", "_trouble", "_watch", "changes", "denials", "egress",
-        "harvested", "limits", "lines", "lost", "passed", "refused", "searched",
-    )  # fmt: skip
-
     def __init__(self, plan: Plan, session: state.Session, places: Places, *, strict: bool, thorough: bool) -> None:
         self._plan = plan
         self._bound: Plan | None = None
@@ -181,7 +155,7 @@ class _Parts:
         self._places = places
         self._strict = strict
         self._thorough = thorough
-        self._watch = handoff.Watch(plan, os.path.dirname(session.slots["home"]))
+        self._watch = handoff_changes.Watch(plan, os.path.dirname(session.slots["home"]))
         self._emptied = False
         self._trouble: Exception | None = None
         self._nothing_to_harvest = False  # also where nobody has looked
@@ -193,15 +167,25 @@ class _Parts:
         self.limits: Limits | None = None
         self.egress: Egress | None = None
         self.denials: Denials | None = None
-        self.changes: tuple[handoff.Change, ...] = ()
+        self.changes: tuple[handoff_changes.Change, ...] = ()
         self.passed = ""
         self.searched = False
+        self.facts: list[tuple[str, str, str]] = []
+        self.tell: Callable[[str, Any], None] = _nobody
+        self.on_start: Callable[[int], None] | None = None
         self.harvested: dict[str, Any] | None = None
         self.refused: Refusal | None = None
         self.lines: list[str] = []
 
-    def made(self, entry: cache.Entry, arguments: tuple[str, ...], given: dict[str, str]) -> Worker:
-        """Makes what the plan asks for. Returns what runs in the jail."""
+    def made(
+        self,
+        entry: cache.Entry,
+        arguments: tuple[str, ...],
+        given: dict[str, str],
+        wants: "Wants | None",
+        started: int,
+    ) -> JailSpec:
+        """Makes what the plan asks for. Returns the jail to be spawned."""
         plan, session = self._plan, self._session
         self._watch.begin()
         if plan.net == "proxy":
@@ -214,52 +198,66 @@ class _Parts:
 
             self._git = private_git.take(self._places, plan, session.slots, strict=self._strict)
         if plan.logins:
-            from launcher.session import logins
+            from launcher.session import credentials
 
-            self._logins = logins.Logins(plan, session.slots["home"])
+            self._logins = credentials.Logins(plan, session.slots["home"])
             for line in self._logins.bring():
                 messages.say(f"paddock: warning: {printable(line)}")
         if plan.left_open:
             self._note()
         session.slots["secret"] = os.urandom(24).hex()
         bound = plan.bind(session.slots)
-        if hygiene.needs_more_than_rlimits(plan):
+        if launch_spec.needs_more_than_rlimits(plan):
             from launcher.session import limits
 
             private = (*session.private.values(),) or (session.slots["tmp"],)
             private = (session.slots["home"], *private, *((self._git.directory,) if self._git is not None else ()))
             self.limits = limits.Limits(bound, session.directory, private, uid=os.geteuid())
             bound = self.limits.plan
-        environment = hygiene.environment(bound, os.environ, given)
-        return Worker(
-            bound, bound.argv(arguments), environment, entry.filter, session, self.limits, entry.support, self.egress
+        self._bound, self._started = bound, started or time.time_ns()
+        self.denials = _denials(self._places, session, bound, wants, self._started)
+        environment = launch_spec.environment(bound, os.environ, given)
+        spec = launch_spec.jail_spec(bound, arguments, environment)
+        spec = launch_spec.of_session(spec, session, entry.support, plan.backend).replace(
+            filter=entry.filter,
+            listener=session.listen(),
+            watch=wants is not None,
+            audited=self.denials is not None and self.denials.fd != -1,
         )
+        spec.proof = session.proof
+        if self.limits is not None:
+            self.watchdog, spec.cgroups = self.limits.watch, self.limits.descriptors
+        if self.egress is not None:
+            spec.addresses, spec.sockets = self.egress.addresses, self.egress.sockets
+        return spec
 
-    def listening(self, worker: Worker, wants: "Wants | None", started: int) -> int:
-        """Has somebody hear what is refused. Returns the socket for further commands."""
-        self._bound, self._started = worker.plan, started or time.time_ns()
-        self.denials = _denials(self._places, self._session, worker.plan, wants, self._started)
-        if wants is not None:
-            worker.watch()
-        if self.denials is not None and self.denials.fd != -1:
-            worker.be_heard()
-        listener = self._session.listen()
-        return worker.take_further(listener, self._session.proof)
-
-    def carry(self, worker: Worker, streams: tuple[int, ...]) -> tuple[int, ...]:
-        """Keeps the caller's files out of the jail. Returns the ends of pipes that are the jail's in their place."""
+    def carried(self, spec: JailSpec, streams: tuple[int, ...]) -> JailSpec:
+        """The spec with pipes in the places of the caller's files, which stay out of the jail."""
         from launcher.session.carrier import Carrier
 
-        self._carrier = Carrier(streams, worker.plan.limits)
-        worker.streams = self._carrier.streams
-        return self._carrier.ends
+        self._carrier = Carrier(streams, spec.limits)
+        return spec.replace(streams=self._carrier.streams)
+
+    def on_report(self, facts: Facts) -> None:
+        """See `terminal.Listener`, as for the others."""
+        self.facts += facts
+
+    def on_child(self, pid: int) -> None:
+        """The jail's first process."""
+        self.tell("jail", pid)
+        if self.on_start is not None:
+            self.on_start(pid)
+
+    def on_executing(self, when: float) -> None:
+        """The command runs."""
+        self.tell("started", when)
 
     def first_denial(self) -> "Denials":
         """What gathers the session's denials where only the guard tells of any, and now has: few sessions need it."""
-        from launcher.session import denials
+        from launcher.session import denial_collector
 
         assert self._bound is not None
-        self.denials = denials.Denials(
+        self.denials = denial_collector.Denials(
             self._places.state, self._session.name, self._session.directory, self._bound, -1, None, self._started
         )
         return self.denials
@@ -277,7 +275,7 @@ class _Parts:
         if self._emptied:
             return
         self._emptied = True
-        if made := gitlinks.made_in(self._plan.left_open):
+        if made := submodule_places.made_in(self._plan.left_open):
             self._put_aside(made)  # before the note of it goes with the session's directory
         self._failures += self._session.close()
         self.changes = self._watch.changes(thorough=self._thorough)
@@ -287,16 +285,12 @@ class _Parts:
 
             self._nothing_to_harvest = private_git.nothing_new(self._git)
 
-    def end(self, facts: list[tuple[str, str, str]]) -> None:
-        """Ends all of it, and hands over the work; with a strict hand-off none when hand-off files have changed.
-
-        Args:
-            facts: of the jail; what the limits say of themselves is added.
-        """
+    def end(self) -> None:
+        """Ends all of it, and hands over the work; with a strict hand-off none when hand-off files have changed."""
         if self._carrier is not None:
             self.lost = self._carrier.finish(ended=True)
         if self.limits is not None:
-            facts[:] = self.limits.facts(tuple(facts))
+            self.facts[:] = self.limits.facts(tuple(self.facts))
             self.lines += self.limits.told()
             self._failures += self.limits.close()
             self.passed = self.limits.passed
@@ -316,12 +310,12 @@ class _Parts:
                 self._git,
                 self._plan,
                 strict=self._strict,
-                hold=handoff.refused(self.changes) if self._strict and self.changes else None,
+                hold=handoff_changes.refused(self.changes) if self._strict and self.changes else None,
                 nothing=self._nothing_to_harvest,
             )
             self.lines += finished.lines
             self.harvested, self.refused = finished.data, finished.refusal
-        if made := gitlinks.made_in(gitlinks.open_places(self._plan)):
+        if made := submodule_places.made_in(submodule_places.open_places(self._plan)):
             self._put_aside(made)  # by the indexes as they are now that the work is taken over
 
     def _aside(self) -> str:
@@ -364,7 +358,7 @@ class _Parts:
             change for change in self.changes
             if change[0] != "created" or os.path.lexists(change[1] if change[1].startswith("/") else root + change[1])
         )  # fmt: skip
-        for line in (*self.lines, *handoff.told(there)):
+        for line in (*self.lines, *handoff_changes.told(there)):
             messages.say(f"paddock: {printable(line)}")
         if self.denials is not None:
             for line in self.denials.summary(quiet=quiet):
@@ -400,8 +394,8 @@ def _denials(
     audit, handed_on = (-1, False) if plan.backend == promises.BUBBLEWRAP else _audit(places)
     if audit == -1 and wants is None and plan.net != "proxy":
         return None
-    from launcher.session import denials
+    from launcher.session import denial_collector
 
-    return denials.Denials(
+    return denial_collector.Denials(
         places.state, session.name, session.directory, plan, audit, wants, started, handed_on=handed_on
     )

@@ -15,17 +15,17 @@ import select
 import time
 
 from launcher import wire
-from launcher.jail import hygiene, init, processes, status, syscalls
+from launcher.jail import hygiene, init, processes, reports, spawn
+from launcher.jail.spec import JailSpec
 from launcher.lean import os
-from policy.errors import EXIT_REFUSED, Refusal
+from policy.errors import Refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-    from collections.abc import Callable
-    from typing import Any, NoReturn
+    from typing import Any
 
-    from launcher.session.denials import Denials
+    from launcher.session.denial_collector import Denials
     from launcher.session.watchdog import Watchdog
 else:
     import _signal
@@ -34,152 +34,102 @@ START_TIMEOUT = 60.0
 """Seconds until the jail must be built. Only a mount or a file system that hangs takes so long."""
 
 
-def supervise(
-    worker: "Callable[[int, int], NoReturn]",
-    *,
-    namespaces: int = 0,
-    on_report: "Callable[[tuple[Any, ...]], None] | None" = None,
-    keep: "frozenset[int] | set[int]" = frozenset(),
-    start_timeout: float = START_TIMEOUT,
-    handed_over: tuple[int, ...] = (),
-    watch: "Watchdog | None" = None,
-    denials: "Denials | None" = None,
-    on_child: "Callable[[int], None] | None" = None,
-    first_denial: "Callable[[], Denials] | None" = None,
-    when_empty: "Callable[[], None]" = lambda: None,
-    on_executing: "Callable[[float], None]" = lambda when: None,
-) -> int:
-    """Runs `worker` in a child process and stays until it, and all that comes of it, has ended.
+class Listener:
+    """What is to be done about a running jail, and by whom; the defaults do nothing.
+
+    Attributes:
+        watchdog: looks at what the jail uses, and may have it ended.
+        denials: takes what is refused in the jail.
+    """
+
+    watchdog: "Watchdog | None" = None
+    denials: "Denials | None" = None
+
+    def on_report(self, facts: "tuple[Any, ...]") -> None:
+        """Takes what `status.send_report` sent, before the command starts to run."""
+
+    def on_child(self, pid: int) -> None:
+        """Takes the process id of the jail's first process."""
+
+    def on_executing(self, when: float) -> None:
+        """The command was executed, on the clock of `time.monotonic`."""
+
+    def first_denial(self) -> "Denials | None":
+        """Makes `denials` when something is refused and there are none yet."""
+
+    def when_empty(self) -> None:
+        """Nothing lives inside any more but the init, whose end takes the kernel a while.
+
+        Not called where something was left behind, or nobody knows.
+        """
+
+
+def supervise(spec: JailSpec, listener: Listener, *, start_timeout: float = START_TIMEOUT) -> int:
+    """Spawns a jail and stays until it, and all that comes of it, has ended.
 
     The calling thread must be the only one, and must live as long as the jail: its end kills what is inside.
-    Standard streams that are closed are opened on /dev/null.
+    Standard streams that are closed are opened on /dev/null. Children that the caller has already outlive the jail.
 
     Args:
-        worker: called in the child as worker(status_fd, launcher_pidfd); ends with `init.run_init`.
-            Exceptions in it are raised here as Refusal.
-        namespaces: CLONE_NEW* flags for the child; with CLONE_NEWPID it is process 1 of its namespace.
-        on_report: told what `status.send_report` sent, before the command starts to run.
-        keep: further children of the caller that must outlive the jail; ones that exist already are kept anyway.
+        spec: see `spawn.spawn`, which closes what it hands over.
+        listener: what is to be done meanwhile.
         start_timeout: seconds until the jail must be built.
-        handed_over: descriptors that are the child's from now on; here they are closed.
-        watch: looks at what the jail uses, and may have it ended.
-        denials: told what is refused in the jail.
-        first_denial: makes what is told of it, without `denials`, when something is.
-        on_child: told the child's process id.
-        when_empty: called when nothing lives inside any more but the init, whose end then takes the kernel a while.
-            Not called at all where something was left behind, or nobody knows.
-        on_executing: told when the command was executed, on the clock of `time.monotonic`.
 
     Returns:
-        The command's exit status, 128+N when signal N ended it; 137 when `watch` had the jail ended.
+        The command's exit status, 128+N when signal N ended it; 137 when the watchdog had the jail ended.
 
     Raises:
-        Refusal: whatever the worker or the last steps before the command refused; start-timeout; jail-lost.
+        Refusal: whatever building the jail or the last steps before the command refused; start-timeout; jail-lost.
     """
     hygiene.fill_standard_fds()
-    pid_namespace = bool(namespaces & syscalls.CLONE_NEWPID)
-    if not pid_namespace:
-        keep = {*keep, *processes.children(os.getpid())}
+    keep: set[int] = set()
+    if not spec.namespaces:
+        keep = set(processes.children(os.getpid()))
         processes.adopt_orphans()
-    pidfd = syscalls.pidfd_open(os.getpid())
-    reader, writer = os.pipe()
     init.block_signals()
     signals = init.open_signals()
     terminal = Terminal()
-    own_session = terminal.fd == -1 and os.getsid(0) != os.getpid()
+    reader = -1
     try:
-        child = processes.fork(namespaces)
-        if child == 0:
-            others = (reader, signals, terminal.fd)
-            _work(worker, writer, pidfd, others, pid_namespace=pid_namespace, own_session=own_session)
-        os.close(writer)
-        writer = -1
-        while handed_over:
-            os.close(handed_over[0])
-            handed_over = handed_over[1:]
-        if on_child is not None:
-            on_child(child)
-        jail = _Jail(
-            child, reader, signals, terminal, on_report, watch, denials, first_denial, when_empty, on_executing
+        jailed = spawn.spawn(
+            spec,
+            close=(signals, terminal.fd),
+            own_session=terminal.fd == -1 and os.getsid(0) != os.getpid(),
         )
+        reader = jailed.status
+        listener.on_child(jailed.pid)
+        jail = _Jail(jailed, signals, terminal, listener)
         try:
             jail.serve(start_timeout)
         finally:
             jail.end()
-            if not pid_namespace:
+            if not spec.namespaces:
                 processes.sweep(keep)
         return jail.result()
     finally:
         terminal.take_back()
         terminal.close()
-        for fd in (pidfd, reader, writer, *handed_over):
-            if fd != -1:
-                os.close(fd)
+        if reader != -1:
+            os.close(reader)
         init.read_signals(signals)  # what came in meanwhile was for the command
         os.close(signals)
         init.unblock_signals()
 
 
-def _work(
-    worker: "Callable[[int, int], NoReturn]",
-    writer: int,
-    pidfd: int,
-    others: tuple[int, ...],
-    *,
-    pid_namespace: bool,
-    own_session: bool,
-) -> "NoReturn":
-    # Nothing may escape from here: this is a copy of the launcher, with all that it has on its stack.
-    try:
-        if own_session:
-            os.setsid()
-        if pid_namespace:
-            processes.tie_to_launcher(pidfd)
-        else:
-            processes.adopt_orphans()
-        for fd in others:
-            if fd != -1:
-                os.close(fd)
-        worker(writer, pidfd)
-        raise AssertionError("the worker came back")
-    except Refusal as refusal:
-        status.send_refusal(writer, refusal)
-    except BaseException as error:
-        status.send_refusal(writer, init.failure("the jail could not be built", error))
-    finally:
-        os._exit(EXIT_REFUSED)
-
-
 class _Jail:
     """One running jail, seen from the launcher."""
 
-    def __init__(
-        self,
-        child: int,
-        reader: int,
-        signals: int,
-        terminal: "Terminal",
-        on_report: "Callable[[tuple[Any, ...]], None] | None",
-        watch: "Watchdog | None",
-        denials: "Denials | None",
-        first_denial: "Callable[[], Denials] | None",
-        when_empty: "Callable[[], None]",
-        on_executing: "Callable[[float], None]",
-    ) -> None:
-        self._when_empty = when_empty
-        self._first_denial = first_denial
-        self._on_executing = on_executing
-        self._denials = denials
-        if denials is not None:
-            denials.attach(child)
-        self._watch = watch
-        if watch is not None:
-            watch.attach(child)
-        self._child: int | None = child
-        self._reader = reader
+    def __init__(self, jailed: spawn.Jailed, signals: int, terminal: "Terminal", listener: Listener) -> None:
+        self._listener = listener
+        if listener.denials is not None:
+            listener.denials.attach(jailed.pid)
+        self._watch = listener.watchdog
+        if self._watch is not None:
+            self._watch.attach(jailed.pid)
+        self._child: int | None = jailed.pid
+        self._reader = jailed.status
         self._signals = signals
         self._terminal = terminal
-        self._on_report = on_report
         self._decoder = wire.Decoder()
         self._started = False
         self._late = False
@@ -187,14 +137,14 @@ class _Jail:
         self._child_status = 0
         self._status: int | None = None
         self._refusal: Refusal | None = None
-        os.set_blocking(reader, False)
+        os.set_blocking(self._reader, False)
 
     def serve(self, start_timeout: float) -> None:
         """Handles signals and messages until the child has ended."""
         poll = select.poll()
         poll.register(self._reader, select.POLLIN)
         poll.register(self._signals, select.POLLIN)
-        denials = self._denials
+        denials = self._listener.denials
         if denials is not None and denials.fd != -1:
             poll.register(denials.fd, select.POLLIN)
         deadline = time.monotonic() + start_timeout
@@ -271,38 +221,36 @@ class _Jail:
         except BlockingIOError:
             return False
         for kind, payload in self._decoder.feed(data):
-            if kind == status.STARTING:
+            if kind == reports.STARTING:
                 self._started = True
-            elif kind == status.REPORT:
-                if self._on_report is not None:
-                    self._on_report(status.report(payload))
-            elif kind == status.EXECUTING:
-                self._on_executing(status.executing(payload))
-            elif kind == status.DENIED:
+            elif kind == reports.REPORT:
+                self._listener.on_report(reports.report(payload))
+            elif kind == reports.EXECUTING:
+                self._listener.on_executing(reports.executing(payload))
+            elif kind == reports.DENIED:
                 self._on_denied(payload)
-            elif kind == status.WANTED:
-                if self._denials is not None:
-                    self._denials.wanted(payload)
-            elif kind == status.REFUSED:
-                self._refusal = self._refusal or status.refusal(payload)
-            elif kind == status.EXITED:
+            elif kind == reports.WANTED:
+                if self._listener.denials is not None:
+                    self._listener.denials.wanted(payload)
+            elif kind == reports.REFUSED:
+                self._refusal = self._refusal or reports.refusal(payload)
+            elif kind == reports.EXITED:
                 self._stopped = (0, 0)
-                self._status, alone = status.exited(payload)
+                self._status, alone = reports.exited(payload)
                 if alone:
-                    self._when_empty()
-            elif kind == status.CONTINUED:
+                    self._listener.when_empty()
+            elif kind == reports.CONTINUED:
                 self._stopped = (0, 0)
-            elif kind == status.STOPPED:
+            elif kind == reports.STOPPED:
                 self._stopped = (payload[0], int.from_bytes(payload[1:], "little"))
         if self._stopped[0]:
             self._stop(*self._stopped)
         return bool(data)
 
     def _on_denied(self, payload: bytes) -> None:
-        if self._denials is None and self._first_denial is not None:
-            self._denials = self._first_denial()
-        if self._denials is not None:
-            self._denials.told(payload)
+        denials = self._listener.denials or self._listener.first_denial()
+        if denials is not None:
+            denials.told(payload)
 
     def _stop(self, signal: int, number: int) -> None:
         """Stops as the command did, so that the shell takes over; when continued, puts everything back.

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from launcher.jail import syscalls, walk
-from policy.host import Trail
+from policy.launch import Trail
 from policy.plan import beneath
 
 _MOST_LINKS = 40  # path_resolution(7)
@@ -103,7 +103,7 @@ def decided_in(worktree: str, trail: Trail) -> bool:
 
 
 class Disk(Protocol):
-    """The part of `policy.host.Host` that `checkout` needs. Paths are absolute `str` (surrogateescape)."""
+    """The part of `policy.launch.Host` that `checkout` needs. Paths are absolute `str` (surrogateescape)."""
 
     def kind(self, path: str) -> str | None:
         """``file``, ``dir``, ``link``, ``socket``, ``fifo``, ``char``, ``block``; None when absent. Like lstat(2)."""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
-from policy.host import Trail
+from policy.launch import Trail
 
 MOST_BYTES = 1 << 20
 _MOST_FILES = 100
@@ -25,7 +25,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "b": "\b", "\\": "\\", '"': '"'}
 
 
 class Files(Protocol):
-    """The part of `policy.host.Host` that reading needs; `launcher.vcs.disk.Seen` and `session.machine.Machine`."""
+    """The part of `policy.launch.Host` that reading needs; `launcher.vcs.disk.Seen` and `session.machine.Machine`."""
 
     def trail(self, path: str) -> Trail:
         """Where `path` leads and how, from one walk."""

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from launcher.vcs.merge.models import MergeAggregation, MergeDescriptor
 from policy.errors import Refusal
-from policy.worktree import AbsolutePath, Name
+from policy.sandbox_context import AbsolutePath, Name
 
 _RUN = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 _WAIT = 600.0

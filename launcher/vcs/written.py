@@ -19,7 +19,7 @@ from launcher.vcs import guarded_files
 from launcher.vcs.disk import Names
 from policy import promises
 from policy.errors import Refusal
-from policy.host import Trail
+from policy.launch import Trail
 from policy.plan import Plan, beneath
 
 NAME = "written"

@@ -53,7 +53,7 @@ def launch(argv: list[str], observer: "Callable[[str, Any], None] | None" = None
     if entry is None:
         return 0
     from launcher.bridges.acp import bridge
-    from launcher.bridges.acp.places import Choices
+    from launcher.bridges.acp.rulings import Choices
 
     if not entry.plan.provider and entry.plan.provider_source.startswith("auto"):
         messages.say(

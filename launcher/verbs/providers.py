@@ -6,8 +6,7 @@ import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher.session import messages, places
-from launcher.session import providers as known_providers
+from launcher.session import messages, places, recognition
 from launcher.verbs import table
 from policy.errors import printable
 from policy.providers.model import Dialect, ProviderFile, Switch
@@ -111,7 +110,7 @@ def _lines(label: str, texts: list[str]) -> list[str]:
 def providers(name: str | None, *, as_json: bool) -> int:
     """Exit status 0; 125 when there is no such provider, or a file of one is wrong."""
     where = places.places(os.environ)
-    known = known_providers.load(where)
+    known = recognition.load(where)
     names = known.names() if name is None else (known.require(name).provider_name,)
     if as_json:
         rows = [document(known.require(one)) for one in names]
@@ -120,7 +119,7 @@ def providers(name: str | None, *, as_json: bool) -> int:
         messages.show("\n".join(printable(line) for line in paragraphs(known.require(name))))
     else:
         _list(known)
-        own = known_providers.own_directory(where)
+        own = recognition.own_directory(where)
         messages.show(f"\nyour own: {printable(str(own))}/*.toml; paddock providers NAME explains one")
     return 0
 

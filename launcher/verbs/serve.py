@@ -12,13 +12,13 @@ from launcher.verbs import acp, help_page
 
 def serve(*, verbose: bool) -> int:
     """Exit status 0 when it was asked to end."""
-    from launcher.service import audit, daemon, journal
+    from launcher.service import daemon, exchange, systemd
 
     os.chdir("/")  # or the worktree that it was started in would be in use for ever
     faulthandler.enable()  # the watchdog's SIGABRT then says where it stood still
-    listener = audit.join()  # first of all: nothing that is started later has the capability
+    listener = exchange.join()  # first of all: nothing that is started later has the capability
     where = places.places(os.environ)
-    handler = journal.handler(os.environ)
+    handler = systemd.handler(os.environ)
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)
     for name in ("asyncio", "uvicorn"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -26,7 +26,7 @@ def serve(*, verbose: bool) -> int:
 
 
 def _parse(words: list[str]) -> tuple[cli.Parsed, list[str]]:
-    """Options and command of `launcher.service.models.SessionRequest.words`."""
+    """Options and command of `launcher.service.schema.SessionRequest.words`."""
     if words and words[0] == "acp":
         return acp.parse(words[1:])
     return cli.parse(words, verb="run")

@@ -7,11 +7,8 @@ import sys
 from pathlib import Path
 
 from launcher.ledger import switching
-from launcher.service.units import files
-from launcher.service.units.files import File, State
-from launcher.service.units.manager import Manager
-from launcher.service.units.place import Place, command, edit_line, place_for, scope_of
-from launcher.service.units.templates import Scope, render
+from launcher.service import units
+from launcher.service.units import File, Manager, Place, Scope, State, command, edit_line, place_for, render, scope_of
 from launcher.session import messages
 from policy.errors import Refusal, printable
 
@@ -24,17 +21,17 @@ def service_install(*, system: bool, user: bool, users: list[str], now: bool, ro
     place = place_for(scope, root)
     sockets = _sockets(scope, users or [], now=now)
     own = command()
-    found = files.look(render(scope, own, place.units, place.temporary_files))
+    found = units.look(render(scope, own, place.units, place.temporary_files))
     if dry_run:
         return _show(found)
-    files.refuse_kept(found, edit_line(scope))
+    units.refuse_kept(found, edit_line(scope))
     if scope is Scope.SYSTEM and root is None:
         _be_root()
     if scope is Scope.SYSTEM:
-        files.check_trusted(own)
+        units.check_trusted(own)
     for file in found:
         if file.state is not State.CURRENT:
-            files.write(file)
+            units.write(file)
         print(f"{'unchanged' if file.state is State.CURRENT else 'written'}  {printable(str(file.path))}")
     sys.stdout.flush()
     if root is not None:
@@ -82,7 +79,7 @@ def service_uninstall(*, system: bool, user: bool, root: str | None, dry_run: bo
     """Exit status 0 when nothing of ours is left, 1 when edited files were kept."""
     scope = scope_of(system=system, user=user)
     place = place_for(scope, root)
-    found = files.look(render(scope, command(), place.units, place.temporary_files))
+    found = units.look(render(scope, command(), place.units, place.temporary_files))
     if dry_run:
         for file in found:
             print(f"{_fate(file)}  {printable(str(file.path))}")
@@ -94,12 +91,12 @@ def service_uninstall(*, system: bool, user: bool, root: str | None, dry_run: bo
     if live:
         _stop(manager)
     for file in found:
-        if file.state not in (*files.KEPT, State.MISSING):
-            files.remove(file)
+        if file.state not in (*units.KEPT, State.MISSING):
+            units.remove(file)
         print(f"{_fate(file, done=True)}  {printable(str(file.path))}")
     if live:
         manager.call("daemon-reload")
-    return 1 if any(file.state in files.KEPT for file in found) else 0
+    return 1 if any(file.state in units.KEPT for file in found) else 0
 
 
 def _stop(manager: Manager) -> None:
@@ -131,7 +128,7 @@ def service_stop(*, system: bool, user: bool, keep: bool) -> int:
 def _fate(file: File, *, done: bool = False) -> str:
     if file.state is State.MISSING:
         return "missing"
-    if file.state in files.KEPT:
+    if file.state in units.KEPT:
         return f"kept ({file.state.value})"
     return "removed" if done else "would be removed"
 
@@ -188,11 +185,11 @@ def service_status(*, system: bool, user: bool, root: str | None, as_json: bool)
     """Exit status 0 when all files are as this version would write them, else 1."""
     scope = scope_of(system=system, user=user)
     place = place_for(scope, root)
-    found = files.look(render(scope, command(), place.units, place.temporary_files))
+    found = units.look(render(scope, command(), place.units, place.temporary_files))
     manager = Manager(scope, os.environ)
     runs = root is None and manager.runs()
     patterns = ("paddock@*", "paddock-audit.service") if scope is Scope.SYSTEM else ("paddock.*",)
-    units = manager.units(*patterns) if runs else {}
+    live = manager.units(*patterns) if runs else {}
     _, present, usable, why, remedy = switching.describe_audit()
     whole = all(file.state is State.CURRENT for file in found)
     if as_json:
@@ -200,12 +197,12 @@ def service_status(*, system: bool, user: bool, root: str | None, as_json: bool)
             "scope": scope.value,
             "files": [{"path": str(file.path), "state": file.state.value} for file in found],
             "manager": runs,
-            "units": units,
+            "units": live,
             "audit": {"present": present, "readable_here": usable, "why": why},
         }
         print(json.dumps(document, indent=2))
         return 0 if whole else 1
-    _print(scope, found, units, runs=runs)
+    _print(scope, found, live, runs=runs)
     if scope is Scope.USER:
         print("audit: not available to user units; paddock service install --system has it")
     elif why:

@@ -12,9 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from launcher.service.client import Client, run_path
-from launcher.service.models import Reason
-from launcher.service.states import SessionState
-from launcher.service.ticket_models import Ticket, TicketRequest, TicketState
+from launcher.service.schema import Reason, SessionState, Ticket, TicketRequest, TicketState
 from launcher.session import messages, places
 from launcher.verbs import session_request, table
 from launcher.verbs.table import ago, client, counted, show_json

@@ -14,7 +14,7 @@ from launcher.verbs import forms
 from policy import hosts, remedy, verdict
 from policy.derive import canonical_form
 from policy.errors import Refusal, printable
-from policy.host import Host
+from policy.launch import Host
 from policy.plan import Plan
 from policy.verdict import Verdict
 

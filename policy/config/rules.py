@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from policy import bundles
+from policy import egress
 from policy.config.settings import Settings, Strings
 
 
@@ -44,7 +44,7 @@ class Rules:
 
 
 class Lists(Protocol):
-    """The part of `policy.host.Host` that patterns need."""
+    """The part of `policy.launch.Host` that patterns need."""
 
     def listing(self, path: str) -> tuple[str, ...] | None:
         """Sorted names in a directory; None when it cannot be listed."""
@@ -116,8 +116,8 @@ def _domains(entries: Strings) -> tuple[tuple[str, str], ...]:
     """(egress rule, source) of each entry, bundles taken apart."""
     found: dict[str, str] = {}
     for entry in entries:
-        if entry.value.startswith(bundles.MARK):
-            for rule in bundles.require(entry.value).rules:
+        if entry.value.startswith(egress.MARK):
+            for rule in egress.require(entry.value).rules:
                 found.setdefault(rule, f"{entry.source} {entry.value}")
         else:
             found[entry.value] = str(entry.source)

@@ -1,11 +1,13 @@
-"""The merged settings. Every value, and every entry of a list, knows where it comes from."""
+"""The settings that all layers give together. Every value, and every entry of a list, knows where it comes from."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from policy.config.layer import Kind
+from policy.config.layer import Kind, Layer, flag_of
 from policy.config.values import looks_secret
-from policy.errors import printable
+from policy.errors import Refusal, printable
+from policy.pasted import quoted
 
 T = TypeVar("T", covariant=True)
 
@@ -173,3 +175,200 @@ def _text(value: object) -> str:
     if isinstance(shown, dict):
         return f"{shown['name']}={shown['value']}"
     return str(shown).lower() if isinstance(shown, bool) else str(shown) or "(none)"
+
+
+# Precedence: shipped default < /etc < user < project < --config FILE < options. Lists accumulate; a single value comes
+# from the last layer that has it. A layer that is not trusted may only tighten what the layers below it decided.
+
+NETWORK_STRICTNESS = ("none", "auto", "proxy", "open")
+SERVER_NAME_STRICTNESS = ("require", "match")
+LOGINS_STRICTNESS = ("none", "copy", "exchange")
+"""Strictest first."""
+
+GIT_TIGHTER = {"readonly": (), "private": (), "auto": ("private",), "shared": ("private", "auto", "readonly")}
+"""Mode of access to git -> those that allow nothing that it does not. ``readonly`` is none of them for ``private``: it
+writes less, and reads all branches and the repository's configuration, with the passwords in it."""
+
+
+def resolve(layers: Sequence[Layer]) -> Settings:
+    """The settings that `layers` make together.
+
+    Args:
+        layers: in ascending precedence, the shipped default first (ValueError otherwise: a caller's mistake).
+
+    Raises:
+        Refusal: ``config-untrusted``: a layer that is not trusted loosens something; every such key is listed.
+    """
+    kinds = [layer.kind for layer in layers]
+    if kinds != sorted(kinds) or kinds[:1] != [Kind.DEFAULT]:
+        raise ValueError(f"layers out of order: {kinds}")
+    for at, layer in enumerate(layers):
+        if not layer.trusted and (loose := loosening(_merged(layers[:at]), layer)):
+            raise Refusal(
+                "config-untrusted",
+                f"{layer.origin} loosens the rules, and its content is not trusted",
+                context="whoever may write the worktree, an agent included, may have written it:\n" + "\n".join(loose),
+                hint=f"read it, then: paddock trust {quoted(layer.origin)}",
+            )
+    return _merged(layers)
+
+
+def loosening(below: Settings, layer: Layer) -> list[str]:
+    """What in `layer` goes beyond `below`, one ``KEY: what it does`` per line; [] when it only tightens."""
+    content = layer.content
+    found: list[str] = []
+
+    def widened(attribute: str, values: Iterable[str]) -> None:
+        known = {entry.value for entry in getattr(below, attribute)}
+        found.extend(f"{KEYS[attribute]}: adds {value}" for value in values if value not in known)
+
+    def ranked(attribute: str, value: str | None, order: tuple[str, ...]) -> None:
+        now = getattr(below, attribute).value
+        if value is not None and order.index(value) > order.index(now):
+            found.append(f"{KEYS[attribute]}: {value} instead of {now}")
+
+    def changed(attribute: str, value: str | None) -> None:
+        now = getattr(below, attribute).value
+        if value is not None and value != now:
+            found.append(f"{KEYS[attribute]}: {value or '(none)'} instead of {now or '(none)'}")
+
+    widened("read", content.filesystem.read)
+    widened("write", content.filesystem.write)
+    if content.filesystem.freeze_root is False and below.freeze_root.value:
+        found.append("filesystem.freeze_root: false instead of true")
+    ranked("network_mode", content.network.mode, NETWORK_STRICTNESS)
+    widened("allow_domains", content.network.allow_domains)
+    widened("reach", content.network.reach)
+    widened("publish", content.network.publish)
+    ranked("server_name", content.network.server_name, SERVER_NAME_STRICTNESS)
+    widened("env_pass", content.environment.pass_)
+    known = {entry.value for entry in below.env_set}
+    found += [
+        f"environment.set: sets {name}"
+        for name, value in content.environment.set_.items()
+        if (name, value) not in known
+    ]
+    if content.git.mode not in GIT_TIGHTER[below.git_mode.value]:
+        changed("git_mode", content.git.mode)
+    if content.git.sign is not None and content.git.sign is not below.sign.value:
+        # Neither is tighter: the user's name under an agent's work, or work without it that he wants to be known by it.
+        found.append(f"git.sign: {_word(content.git.sign)} instead of {_word(below.sign.value)}")
+    limits = dict(entry.value for entry in below.limits)
+    for name in sorted(content.limits.model_fields_set):
+        value = getattr(content.limits, name)
+        if name in limits and (value is None or value > limits[name]):
+            found.append(f"limits.{name}: {'unlimited' if value is None else value} instead of {limits[name]}")
+    changed("backend", content.backend.choice)
+    changed("provider", content.provider.name)
+    changed("dialect", content.provider.dialect)
+    ranked("logins", content.provider.logins, LOGINS_STRICTNESS)
+    if content.provider.keep_prompts is False and below.keep_prompts.value:
+        found.append("provider.keep_prompts: false instead of true")
+    protected = {entry.value for entry in below.handoff_protect}
+    found += [f"handoff.report: {name} is protected" for name in content.handoff.report if name in protected]
+    if content.system.model_fields_set:  # `layer.parse` refuses it already; here too, so that this stands alone
+        found.append("system: describes the machine")
+    return found
+
+
+def _word(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _source(layer: Layer, key: str) -> Source:
+    return Source(layer.kind, layer.origin, flag_of(key) if layer.kind == Kind.FLAGS else key)
+
+
+def _merged(layers: Sequence[Layer]) -> Settings:
+    lists: dict[str, dict[str, Sourced[str]]] = {}
+    scalars: dict[str, Sourced[str]] = {}
+    tables: dict[str, dict[str, Sourced[tuple[str, str]]]] = {"env_set": {}, "devices": {}}
+    limits: dict[str, Sourced[tuple[str, int]]] = {}
+    freeze_root = Sourced(False, Source(Kind.DEFAULT, "", "filesystem.freeze_root"))
+    sign = Sourced(False, Source(Kind.DEFAULT, "", "git.sign"))
+    keep_prompts = Sourced(False, Source(Kind.DEFAULT, "", "provider.keep_prompts"))
+    handoff: dict[str, tuple[str, Sourced[str]]] = {}
+    for layer in layers:
+        content = layer.content
+        for attribute, entries in (
+            ("read", content.filesystem.read),
+            ("write", content.filesystem.write),
+            ("deny", content.filesystem.deny),
+            ("allow_domains", content.network.allow_domains),
+            ("deny_domains", content.network.deny_domains),
+            ("reach", content.network.reach),
+            ("publish", content.network.publish),
+            ("env_pass", content.environment.pass_),
+            ("submodules", layer.submodules),
+            ("read_trees", content.system.read_trees),
+            ("etc_files", content.system.etc_files),
+            ("kernel_files", content.system.kernel_files),
+        ):
+            known = lists.setdefault(attribute, {})
+            for value in entries:
+                known.setdefault(value, Sourced(value, _source(layer, KEYS[attribute])))
+        for attribute, scalar in (
+            ("network_mode", content.network.mode),
+            ("server_name", content.network.server_name),
+            ("git_mode", content.git.mode),
+            ("backend", content.backend.choice),
+            ("provider", content.provider.name),
+            ("dialect", content.provider.dialect),
+            ("logins", content.provider.logins),
+        ):
+            if scalar is not None:
+                scalars[attribute] = Sourced(scalar, _source(layer, KEYS[attribute]))
+        if content.filesystem.freeze_root is not None:
+            freeze_root = Sourced(content.filesystem.freeze_root, _source(layer, KEYS["freeze_root"]))
+        if content.git.sign is not None:
+            sign = Sourced(content.git.sign, _source(layer, KEYS["sign"]))
+        if content.provider.keep_prompts is not None:
+            keep_prompts = Sourced(content.provider.keep_prompts, _source(layer, KEYS["keep_prompts"]))
+        for attribute, table in (("env_set", content.environment.set_), ("devices", content.system.devices)):
+            for name, value in table.items():
+                tables[attribute][name] = Sourced((name, value), _source(layer, f"{KEYS[attribute]}.{name}"))
+        for name in content.limits.model_fields_set:
+            bound = getattr(content.limits, name)
+            limits.pop(name, None)
+            if bound is not None:
+                limits[name] = Sourced((name, bound), _source(layer, f"limits.{name}"))
+        for mode, patterns in (("protect", content.handoff.protect), ("report", content.handoff.report)):
+            for pattern in patterns:  # the last layer that names a pattern decides its mode
+                if handoff.get(pattern, ("",))[0] != mode:
+                    handoff[pattern] = (mode, Sourced(pattern, _source(layer, f"handoff.{mode}")))
+    missing = {"network_mode", "server_name", "git_mode", "backend", "provider", "dialect", "logins"} - scalars.keys()
+    if missing:
+        raise ValueError(f"the shipped default sets no {', '.join(sorted(missing))}")
+    accumulated: dict[str, Strings] = {name: tuple(entries.values()) for name, entries in lists.items()}
+    pairs: dict[str, Pairs] = {
+        name: tuple(entry for _, entry in sorted(table.items())) for name, table in tables.items()
+    }
+    return Settings(
+        read=accumulated["read"],
+        write=accumulated["write"],
+        deny=accumulated["deny"],
+        freeze_root=freeze_root,
+        network_mode=scalars["network_mode"],
+        allow_domains=accumulated["allow_domains"],
+        deny_domains=accumulated["deny_domains"],
+        server_name=scalars["server_name"],
+        reach=accumulated["reach"],
+        publish=accumulated["publish"],
+        env_pass=accumulated["env_pass"],
+        env_set=pairs["env_set"],
+        git_mode=scalars["git_mode"],
+        sign=sign,
+        submodules=accumulated["submodules"],
+        backend=scalars["backend"],
+        provider=scalars["provider"],
+        dialect=scalars["dialect"],
+        keep_prompts=keep_prompts,
+        logins=scalars["logins"],
+        read_trees=accumulated["read_trees"],
+        etc_files=accumulated["etc_files"],
+        kernel_files=accumulated["kernel_files"],
+        devices=pairs["devices"],
+        limits=tuple(entry for _, entry in sorted(limits.items())),
+        handoff_protect=tuple(entry for mode, entry in handoff.values() if mode == "protect"),
+        handoff_report=tuple(entry for mode, entry in handoff.values() if mode == "report"),
+    )

@@ -1,8 +1,8 @@
 """What the ACP bridge costs: `python -m tests.bench.bench_acp [MEGABYTES]` in the repository.
 
 The same scripted agent, in the same minute, on pipes of its own and behind `paddock acp`: round trips of a message that
-passes unread, of one that is judged (and left to the editor), session updates in bulk, what memory the bridge has
-before and after them, and what it does while nobody says anything.
+passes, of a request for a file (left to the editor), session updates in bulk, what memory the bridge has before and
+after them, and what it does while nobody says anything.
 """
 
 import json

@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.egress.process import NAME
+from launcher.egress.proxy import NAME
 from tests.bench import harness
 from tests.support import identity, install
 from tests.support import paddock as paddocks

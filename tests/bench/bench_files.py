@@ -23,7 +23,7 @@ from launcher.bridges.files.process import WorkerProcess
 from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.worker import FileTools
 from launcher.jail import syscalls
-from policy.worktree import MainWorktreeContext, WorktreeSandboxContext
+from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
 
 CALLS = 2000
 FILES = 1000

@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from policy.sandbox import WorktreeSandbox
-from policy.worktree import MainWorktreeContext, WorktreeSandboxContext
+from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
 
 ROUNDS = 15
 CALLS = 1000

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.egress import process
+from launcher.egress import proxy
 from policy import promises
 from tests.support import forked
 from tests.support.features import need
@@ -54,7 +54,7 @@ def proxy_of(launcher: int) -> int:
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         for pid in below(launcher):
-            if field(pid, "Name") == process.NAME and field(pid, "NoNewPrivs") == "1":
+            if field(pid, "Name") == proxy.NAME and field(pid, "NoNewPrivs") == "1":
                 return pid
         time.sleep(0.02)
     raise AssertionError("there is no proxy")
@@ -101,7 +101,7 @@ def test_a_confined_process_resolves_and_reads_nothing(who: Who, public_dir: Pat
     who.give(public_dir / "file")
 
     def act() -> dict[str, str]:
-        process.confine(())
+        proxy.confine(())
         found = {}
         for name, attempt in {
             "resolve": lambda: socket.getaddrinfo("localhost", 80),

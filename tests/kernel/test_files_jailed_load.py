@@ -15,7 +15,7 @@ from launcher.bridges.files.answers import Answer
 from launcher.bridges.files.pool import Pool
 from launcher.bridges.files.router import Router
 from launcher.bridges.files.sessions import Sessions
-from policy.worktree import MainWorktreeContext, WorktreeSandboxContext
+from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
 from tests.support import file_tools
 from tests.support.features import need
 from tests.support.file_tools import error_of

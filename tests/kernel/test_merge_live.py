@@ -35,7 +35,7 @@ from launcher.vcs.merge import work
 from launcher.vcs.merge.models import AgentMergeStatus, MergeDescriptor
 from launcher.vcs.merge.service import WorktreeMergeService
 from policy.errors import Refusal
-from policy.worktree import MainWorktreeContext, WorktreeSandboxContext
+from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
 
 def at(root):
     return WorktreeSandboxContext(main_worktree=MainWorktreeContext(worktree_id=Path(root).name, worktree_path=root))

@@ -77,18 +77,22 @@ def test_a_stopped_command_stops_nothing_else(jail: Jail, namespaces: bool) -> N
 
 ALL = """
 import sys
-from launcher.jail import init, syscalls
+from launcher.jail import enter, syscalls
+from launcher.jail import namespaces
+from launcher.jail.spec import JailSpec
 from launcher.session import terminal
 import os
-namespaces = syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWPID if sys.argv[1] == "True" else 0
+namespaces.flags = lambda spec: syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWPID
+namespaces.enter = lambda spec, operations, **ids: ()
+def end(spec, **more):
+    code = int(spec.argv[0])
+    if code >= 256:
+        os.kill(os.getpid(), code - 256)
+    os._exit(code)
+enter.enter = end
 def status(code):
-    def start():
-        if code >= 256:
-            os.kill(os.getpid(), code - 256)
-        os._exit(code)
-    def worker(status_fd, launcher_pidfd):
-        init.run_init(status_fd, launcher_pidfd, start, pid_namespace=bool(namespaces))
-    return terminal.supervise(worker, namespaces=namespaces)
+    spec = JailSpec((str(code),), namespaces=sys.argv[1] == "True", filter=b"none")
+    return terminal.supervise(spec, terminal.Listener())
 print(*map(status, [*range(256), *map(int, sys.argv[2:])]))
 """
 

@@ -27,7 +27,7 @@ from launcher.bridges.files.server import SESSION_HEADER, TOKEN_HEADER
 from launcher.bridges.files.sessions import Mode, Sessions
 from launcher.bridges.files.worker import FileTools
 from launcher.session.places import Places
-from policy.worktree import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
+from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 from tests.support.identity import Word
 from tests.support.install import Installed
 from tests.support.paddock import Paddock
@@ -90,7 +90,7 @@ def error_of(answer: Answer) -> str:
     return str(told["errorType"])
 
 
-# Rooms for the file tools' router without a jail: workers of this suite's own, honest ones and others.
+# Directories for the file tools' router without a jail: workers of this suite's own, honest ones and others.
 
 ROOT = Path(__file__).resolve().parents[2]
 PATH = f"import sys; sys.path.insert(0, {str(ROOT)!r}); "

@@ -11,48 +11,37 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from launcher.jail import capabilities, hygiene, init, status
-from launcher.jail.namespaces import enter, layout
+from launcher.jail import enter, hygiene, privileges
+from launcher.jail.spec import JailSpec
 from launcher.session import terminal
 from policy.errors import Refusal
-from policy.plan import VERSION, Plan
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/passwd")
 
 
-def plan(spec: dict[str, Any]) -> Plan:
-    grants = [(spec["worktree"], "rwx", "worktree")]
+def jail_spec(wanted: dict[str, Any]) -> JailSpec:
+    grants = [(wanted["worktree"], "rwx", "worktree")]
     links = []
     for path in (*SYSTEM, sys.base_prefix):
         if Path(path).is_symlink():
             links.append((path, str(Path(path).readlink())))
         elif Path(path).exists():
             grants.append((path, "rx", "system"))
-    defaults: dict[str, Any] = dict.fromkeys(Plan.FIELDS, "")
-    for name in (
-        "arguments",
-        "denied",
-        "read_only",
-        "handoff",
-        "handoff_patterns",
-        "domains",
-        "env_pass",
-        "env_set",
-        "limits",
-        "required",
-    ):
-        defaults[name] = ()
-    defaults |= {"version": VERSION, "arguments_at": -1, "warnings": (), "net": "none", "cwd": spec["worktree"]}
-    defaults |= {
-        "worktree": spec["worktree"],
-        "grants": (*grants, *map(tuple, spec.get("grants", ()))),
-        "links": (*links, *map(tuple, spec.get("links", ()))),
-    }
-    for name in ("denied", "read_only", "handoff", "limits"):
-        defaults[name] = tuple(map(tuple, spec.get(name, ())))
-    for name in ("cwd", "net"):
-        defaults[name] = spec.get(name, defaults[name])
-    return Plan(**defaults)
+    return JailSpec(
+        tuple(wanted["argv"]),
+        worktree=wanted["worktree"],
+        cwd=wanted.get("cwd", ""),
+        grants=(*grants, *map(tuple, wanted.get("grants", ()))),
+        links=(*links, *map(tuple, wanted.get("links", ()))),
+        denied=tuple(map(tuple, wanted.get("denied", ()))),
+        read_only=tuple(map(tuple, wanted.get("read_only", ()))),
+        handoff=tuple(map(tuple, wanted.get("handoff", ()))),
+        limits=tuple(map(tuple, wanted.get("limits", ()))),
+        exempt=tuple(wanted.get("exempt", ())),
+        net=wanted.get("net", "none"),
+        namespaces=wanted.get("namespaces", True),
+        filter=b"none",
+    )
 
 
 def _faulty(fault: str | None) -> None:
@@ -65,40 +54,38 @@ def _faulty(fault: str | None) -> None:
         raise ZeroDivisionError("made up")
 
 
-def main(spec: dict[str, Any]) -> int:
-    wanted = plan(spec)
-    namespaces = spec.get("namespaces", True)
-    operations = layout.prepare(wanted, tuple(spec.get("exempt", ()))) if namespaces else ()
-    uid, gid = os.geteuid(), os.getegid()
-    facts: list[Any] = []
-    if "pid_file" in spec:
-        Path(spec["pid_file"]).write_text(str(os.getpid()))
+class Reports(terminal.Listener):
+    """Keeps what the jail's processes report."""
 
-    def start() -> NoReturn:
-        os.chdir(wanted.cwd)
+    def __init__(self) -> None:
+        self.facts: list[Any] = []
+
+    def on_report(self, facts: tuple[Any, ...]) -> None:
+        self.facts += facts
+
+
+def main(wanted: dict[str, Any]) -> int:
+    spec = jail_spec(wanted)
+    if "pid_file" in wanted:
+        Path(wanted["pid_file"]).write_text(str(os.getpid()))
+
+    def without_landlock_and_seccomp(spec: JailSpec, **_: object) -> NoReturn:
+        os.chdir(spec.cwd)
         hygiene.close_inherited()
         hygiene.no_new_privs()
-        capabilities.drop_all()
-        os.execvp(spec["argv"][0], spec["argv"])
+        privileges.drop_all()
+        os.execvp(spec.argv[0], spec.argv)
 
-    def worker(status_fd: int, launcher_pidfd: int) -> NoReturn:
-        _faulty(spec.get("fault"))
-        if namespaces:
-            status.send_report(status_fd, enter.enter(wanted, operations, uid=uid, gid=gid))
-        init.run_init(status_fd, launcher_pidfd, start, pid_namespace=namespaces)
-
+    enter.enter = without_landlock_and_seccomp
+    hygiene.take_streams = lambda streams: _faulty(wanted.get("fault"))
+    reports = Reports()
     try:
-        code = terminal.supervise(
-            worker,
-            namespaces=enter.flags(wanted) if namespaces else 0,
-            on_report=facts.extend,
-            start_timeout=spec.get("start_timeout", 60.0),
-        )
+        code = terminal.supervise(spec, reports, start_timeout=wanted.get("start_timeout", 60.0))
     except Refusal as refusal:
         print(refusal, file=sys.stderr)
         code = refusal.exit_code
-    if "report" in spec:
-        Path(spec["report"]).write_text(json.dumps(facts))
+    if "report" in wanted:
+        Path(wanted["report"]).write_text(json.dumps(reports.facts))
     return code
 
 

@@ -18,11 +18,9 @@ from typing import Any, TypeVar
 
 import trustme
 
-from launcher.egress.dial import Forward
-from launcher.egress.gateway import Bounds, Gateway
+from launcher.egress.gateway import Bounds, Gateway, Upstreams
 from launcher.egress.log import FILE, Log
-from launcher.egress.server import Server
-from launcher.egress.upstream import Upstreams
+from launcher.egress.proxy import Forward, Server
 from launcher.loop import Loop, Signal
 from policy.egress import EgressPolicy
 from tests.support import internet
@@ -200,10 +198,16 @@ async def proxy(
     """A proxy that allows localhost and 127.0.0.1: its port."""
     log = Log(f"{directory}/{FILE}", bounds.log_bytes)
     gateway = Gateway(EgressPolicy(("127.0.0.1", "localhost", "example.com")), Upstreams(env), log, bounds)
-    serving = Server(gateway, SECRET, log, bounds, name_required=False)
-    forward = Forward(ipaddress.ip_address("127.0.0.1"), forward_to, "rule", log, 5) if forward_to else None
+    serving = Server(gateway, SECRET, log, name_required=False)
+    forward = Forward(ipaddress.ip_address("127.0.0.1"), forward_to, "rule", log) if forward_to else None
     faults: list[BaseException] = []
     loop = Loop(faults.append)
+
+    def end() -> None:
+        for relay in list(serving.relays):
+            relay.close()
+        loop.stop()
+
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         tasks = [loop.spawn(serving.serve(listener, forward)), loop.spawn(serving.sweep())]
@@ -212,8 +216,7 @@ async def proxy(
         try:
             yield listener.getsockname()[1]
         finally:
-            loop.post(serving.close)
-            loop.post(loop.stop)
+            loop.post(end)
             await asyncio.to_thread(thread.join)
             log.close()
     assert not faults

@@ -8,11 +8,18 @@ from typing import Any
 import pytest
 from acp.schema import ReadTextFileRequest, WriteTextFileRequest
 
-from launcher.bridges.acp import audit, front, places, rpc, way
-from launcher.bridges.acp.audit import Audit
-from launcher.bridges.acp.places import Choices, Place, Rules
+from launcher.bridges.acp import client_requests, rpc, rulings
+from launcher.bridges.acp.agent_requests import AgentRequests
+from launcher.bridges.acp.client_requests import (
+    MCP_IN_JAIL,
+    ClientRequests,
+    Place,
+    SessionDirectories,
+    chosen_servers,
+)
 from launcher.bridges.acp.rpc import Outcome
-from launcher.ledger import store
+from launcher.bridges.acp.rulings import Choices, Decisions, Rules
+from launcher.ledger import ledgers
 from policy import promises
 from policy.plan import VERSION, Plan
 
@@ -40,11 +47,11 @@ class Bridge:
 
     def __init__(self, plan: Plan, ledger: str, choices: Choices = CHOICES) -> None:
         self.ledger = ledger
-        self.rules = Rules(plan, choices, Audit(ledger, plan, {"session": "s"}))
+        self.rules = Rules(plan, choices, Decisions(ledger, plan, {"session": "s"}))
         self.sessions: list[tuple[str, Place]] = []
-        self.look = way.ToClient()
-        self.up = front.ToClient(self.rules, self.look, self, self.found)
-        self.down = front.ToAgent(self.rules, self.up.awaits, self.up.opened)
+        directories = SessionDirectories(plan, self.rules.judge, choices.cwd)
+        self.up = AgentRequests(self.rules, directories, self, self.found)
+        self.down = ClientRequests(self.rules, directories, self.up.awaits, self.up.opened)
 
     def terminal(self, number: rpc.Id, method: str, params: dict[str, Any]) -> bytes:
         return rpc.result(number, {"terminal": method})
@@ -52,8 +59,8 @@ class Bridge:
     def file(self, number: rpc.Id, wanted: ReadTextFileRequest | WriteTextFileRequest, path: str) -> bytes:
         return rpc.result(number, {"file": path})
 
-    def shown(self, message: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-        return message, False
+    def shown(self, message: dict[str, Any]) -> dict[str, Any]:
+        return message
 
     def found(self, name: str, place: Place) -> None:
         self.sessions.append((name, place))
@@ -71,7 +78,7 @@ def line(message: object) -> bytes:
 
 @pytest.fixture
 def bridge(root: Path, tmp_path: Path) -> Bridge:
-    return Bridge(plan(root), store.path_for(str(tmp_path), "s", 1))
+    return Bridge(plan(root), ledgers.path_for(str(tmp_path), "s", 1))
 
 
 def refusal(outcome: Outcome) -> dict[str, Any]:
@@ -136,7 +143,7 @@ def test_what_host_tools_obey_is_not_written(root: Path, tmp_path: Path, name: s
     (root / "closed").mkdir()
     for backend in promises.BACKENDS:
         rules = plan(root, backend=backend, handoff=((f"{root}/.envrc", "protect"),), denied=((f"{root}/closed", "x"),))
-        bridge = Bridge(rules, store.path_for(str(tmp_path), "s", 1))
+        bridge = Bridge(rules, ledgers.path_for(str(tmp_path), "s", 1))
         assert refusal(bridge.ask("fs/write_text_file", sessionId="s", path=f"{root}/{name}", content=""))
         assert bridge.ask("fs/write_text_file", sessionId="s", path=f"{root}/free", content="").on
 
@@ -144,13 +151,13 @@ def test_what_host_tools_obey_is_not_written(root: Path, tmp_path: Path, name: s
 def test_what_is_something_else_in_the_jail_is_refused(root: Path, tmp_path: Path) -> None:
     """A path at which the jail shows another file."""
     rules = plan(root, binds=(("@git/pointers/0", f"{root}/.git", "r"),))
-    bridge = Bridge(rules, store.path_for(str(tmp_path), "s", 1))
+    bridge = Bridge(rules, ledgers.path_for(str(tmp_path), "s", 1))
     assert refusal(bridge.ask("fs/read_text_file", sessionId="s", path=f"{root}/.git"))
 
 
 def test_stripped_files_are_refused(root: Path, tmp_path: Path) -> None:
     """With `--fs strip` there are none, and none are offered."""
-    bridge = Bridge(plan(root), store.path_for(str(tmp_path), "s", 1), Choices(files="strip"))
+    bridge = Bridge(plan(root), ledgers.path_for(str(tmp_path), "s", 1), Choices(files="strip"))
     assert refusal(bridge.ask("fs/read_text_file", sessionId="s", path=f"{root}/x"))["code"] == rpc.METHOD_NOT_FOUND
     told = bridge.down(line({"id": 1, "method": "initialize", "params": {"clientCapabilities": {"fs": {"x": 1}}}}))
     offered = json.loads(told.on)["params"]["clientCapabilities"]
@@ -159,7 +166,7 @@ def test_stripped_files_are_refused(root: Path, tmp_path: Path) -> None:
 
 def test_files_of_the_jail_are_judged_too(root: Path, tmp_path: Path) -> None:
     """With `--fs jail` what is refused never gets there, and nothing reaches the client."""
-    bridge = Bridge(plan(root), store.path_for(str(tmp_path), "s", 1), Choices(files="jail"))
+    bridge = Bridge(plan(root), ledgers.path_for(str(tmp_path), "s", 1), Choices(files="jail"))
     assert refusal(bridge.ask("fs/read_text_file", sessionId="s", path="/etc/shadow"))["code"] == rpc.DENIED
     told = bridge.ask("fs/read_text_file", sessionId="s", path=f"{root}/x")
     assert (told.on, json.loads(told.back)["result"]) == (b"", {"file": f"{root}/x"})
@@ -206,10 +213,21 @@ def test_no_trick_opens_a_path(bridge: Bridge, text: str) -> None:
     assert refusal(bridge.up(text.encode() + b"\n"))
 
 
-def test_text_about_files_goes_on_as_it_is(bridge: Bridge) -> None:
-    """A message that only quotes what is policed."""
+def test_text_about_files_goes_on(bridge: Bridge) -> None:
+    """A message that only quotes what is policed, written anew."""
     text = b'{ "method":"session/update","params":{"text":"\\"fs/write_text_file\\" \\u0041"} }\n'
-    assert bridge.up(text) == Outcome(text)
+    assert bridge.up(text) == Outcome(b'{"method":"session/update","params":{"text":"\\"fs/write_text_file\\" A"}}\n')
+
+
+def test_what_is_no_message_is_left_out(bridge: Bridge, capsys: pytest.CaptureFixture[str]) -> None:
+    """Log lines and empty ones are not answered: an agent might log the answer, and so on. The first ones are shown."""
+    for text in (b"", b"  \r\n", b"Starting up ...\n", b"42\n", b"\x1b[31mred\n"):
+        assert bridge.up(text) == Outcome()
+        assert bridge.down(b"\r\n") == Outcome()
+    assert "left out: Starting up" in capsys.readouterr().err
+    for _ in range(100):
+        assert bridge.up(b"noise\n") == Outcome()
+    assert capsys.readouterr().err.count("noise") == 17
 
 
 def test_a_login_in_a_terminal_is_taken_out(bridge: Bridge) -> None:
@@ -229,7 +247,7 @@ def test_a_login_in_a_terminal_is_taken_out(bridge: Bridge) -> None:
         assert found.get("authMethods", found.get("data", {}).get("authMethods")) == kept
     assert json.loads(bridge.up(line({"id": 0, "result": {"authMethods": {}}})).on)["result"] == {"authMethods": []}
     plain = line({"id": 0, "result": {"authMethods": methods[:1]}})
-    assert bridge.up(plain).on == plain
+    assert json.loads(bridge.up(plain).on) == json.loads(plain)
 
 
 # Sessions
@@ -238,12 +256,10 @@ def test_a_login_in_a_terminal_is_taken_out(bridge: Bridge) -> None:
 def test_a_session_is_found_by_its_reply(bridge: Bridge, root: Path) -> None:
     """The id that the agent gives; an error, or another id, is no session."""
     assert json.loads(bridge.start(cwd=str(root)).on)["params"]["cwd"] == str(root)
-    assert bridge.look.awaited
     bridge.up(line({"id": 6, "result": {"sessionId": "other"}}))
     bridge.up(line({"id": 5, "result": {"sessionId": "mine"}}))
     bridge.up(line({"id": 5, "result": {"sessionId": "again"}}))
     assert bridge.sessions == [("mine", Place(str(root), str(root)))]
-    assert not bridge.look.awaited
 
 
 def test_a_session_that_is_taken_up_again_is_found_by_its_request(bridge: Bridge, root: Path) -> None:
@@ -265,7 +281,7 @@ def test_a_session_elsewhere_is_mapped(root: Path, tmp_path: Path) -> None:
     main = tmp_path.resolve() / "main"
     for folder in (main / ".git", main / "src", main / "only-there", root / "src"):
         folder.mkdir(parents=True)
-    bridge = Bridge(plan(root), store.path_for(str(tmp_path), "s", 1), Choices(cwd=places.MAP))
+    bridge = Bridge(plan(root), ledgers.path_for(str(tmp_path), "s", 1), Choices(cwd=client_requests.MAP))
     for cwd, wanted in ((main, root), (main / "src", root / "src"), (main / "only-there", root), ("/usr", root)):
         assert json.loads(bridge.start(cwd=str(cwd)).on)["params"]["cwd"] == str(wanted)
 
@@ -278,7 +294,7 @@ def test_further_directories_are_checked(bridge: Bridge, root: Path, tmp_path: P
         told = refusal(bridge.start(cwd=str(root), additionalDirectories=["/usr/bin", other]))["message"]
         assert other in told
         assert advice in told
-    mapping = Bridge(plan(root), bridge.ledger, Choices(cwd=places.MAP))
+    mapping = Bridge(plan(root), bridge.ledger, Choices(cwd=client_requests.MAP))
     told = mapping.start(cwd=str(root), additionalDirectories=["/usr/bin", "/etc"])
     assert json.loads(told.on)["params"]["additionalDirectories"] == [os.path.realpath("/usr/bin")]
 
@@ -297,12 +313,20 @@ def test_paths_come_back_in_the_clients_spelling(bridge: Bridge, root: Path, tmp
     assert json.loads(asked.on)["params"]["path"] == f"{root}/x"
 
 
-def test_lines_of_the_client_that_cannot_be_read_pass(bridge: Bridge, root: Path) -> None:
-    """But for those that begin what is checked."""
-    quoted = b'{"text":"\\"session/new\\"","text":"session/new"}\n'
-    assert bridge.down(quoted) == Outcome(quoted)
-    twice = b'{"id":1,"method":"session/new","params":{"cwd":"/"},"params":{"cwd":"/etc"}}\n'
-    assert refusal(bridge.down(twice))["code"] == rpc.PARSE_ERROR
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"text":"\\"session/new\\"","text":"session/new"}\n',
+        b'{"id":1,"method":"session/new","params":{"cwd":"/"},"params":{"cwd":"/etc"}}\n',
+        b'[{"id":1,"method":"initialize","params":{}}]\n',
+        b'{"id":1,"Method":"initialize","params":{}}\n',
+        b"any text\n",
+        b'{"a":NaN}\n',
+    ],
+)
+def test_lines_of_the_client_that_cannot_be_read_are_answered(bridge: Bridge, text: bytes) -> None:
+    """The agent might read them in another way than the bridge does."""
+    assert refusal(bridge.down(text))["code"] == rpc.PARSE_ERROR
 
 
 # Servers and what is offered
@@ -316,17 +340,17 @@ def test_servers_that_can_run_in_the_jail_are_kept(root: Path) -> None:
     acp = {"type": "acp", "name": "d", "id": "x"}
     broken = {"type": "http", "name": "e", "url": "https://[", "headers": []}
     rules = plan(root, net="proxy", domains=(("good.example:443", "test"),))
-    kept, dropped = front.chosen_servers([stdio, good, bad, acp, broken, 7, {"type": "new"}], rules, front.MCP_IN_JAIL)
+    kept, dropped = chosen_servers([stdio, good, bad, acp, broken, 7, {"type": "new"}], rules, MCP_IN_JAIL)
     assert kept == [stdio, good]
     assert [one.name for one in dropped] == ["c", "d", "e", "", ""]
     assert (dropped[0].host, dropped[0].port) == ("bad.example", 443)
-    assert front.chosen_servers([stdio, good], rules, front.MCP_REFUSED)[0] == []
+    assert chosen_servers([stdio, good], rules, client_requests.MCP_REFUSED)[0] == []
 
 
 @pytest.mark.parametrize("terminals", ["jail", "strip"])
 def test_offers_of_the_client_are_adjusted(root: Path, tmp_path: Path, terminals: str) -> None:
     """No logins in terminals, and those only where the bridge serves them; files and whatever is unknown stay."""
-    bridge = Bridge(plan(root), store.path_for(str(tmp_path), "s", 1), Choices(terminals=terminals))
+    bridge = Bridge(plan(root), ledgers.path_for(str(tmp_path), "s", 1), Choices(terminals=terminals))
     there = terminals == "jail"
     asked = bridge.ask("terminal/create", sessionId="s", command="id")
     assert asked.on == b""
@@ -348,12 +372,12 @@ def test_decisions_are_written_once_each(bridge: Bridge, root: Path) -> None:
     for _ in range(3):
         bridge.ask("fs/read_text_file", sessionId="s", path=f"{root}/x")
         bridge.ask("fs/read_text_file", sessionId="s", path="/etc/shadow")
-    contents = store.read(bridge.ledger)
+    contents = ledgers.read(bridge.ledger)
     assert contents.facts["session"] == "s"
     assert [(one["path"], one["rights"], one["layer"]) for one in contents.denials] == [
         ("/etc/shadow", ["fs/read_text_file"], "bridge")
     ]
-    decisions = [one for one in store.lines(bridge.ledger) if one["kind"] == "decision"]
+    decisions = [one for one in ledgers.lines(bridge.ledger) if one["kind"] == "decision"]
     assert [(one["method"], one["subject"], one["verdict"]) for one in decisions] == [
         ("fs/read_text_file", f"{root}/x", "allowed")
     ]
@@ -362,15 +386,15 @@ def test_decisions_are_written_once_each(bridge: Bridge, root: Path) -> None:
 def test_long_names_are_cut_in_the_ledger(bridge: Bridge) -> None:
     """An agent may send megabytes for a path; the refusal says so, the ledger keeps its beginning."""
     assert refusal(bridge.ask("fs/read_text_file", sessionId="s", path="/" + "x" * 1_000_000))
-    assert len(store.read(bridge.ledger).denials[0]["path"]) == 4096
+    assert len(ledgers.read(bridge.ledger).denials[0]["path"]) == 4096
     assert refusal(bridge.ask("fs/read_text_file", "i" * 1001, sessionId="s", path="/etc/passwd"))
 
 
 def test_no_agent_fills_the_ledger(bridge: Bridge, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Beyond a number of kinds nothing is written, which is said once; decisions hold."""
-    for number in range(audit.MOST_KINDS + 100):
+    for number in range(rulings.MOST_KINDS + 100):
         assert bridge.ask("fs/read_text_file", sessionId="s", path=f"{root}/{number}").on
-    assert len(list(store.lines(bridge.ledger))) == audit.MOST_KINDS + 1
+    assert len(list(ledgers.lines(bridge.ledger))) == rulings.MOST_KINDS + 1
     assert capsys.readouterr().err.count("too many kinds") == 1
 
 
@@ -379,7 +403,7 @@ def test_a_ledger_that_cannot_be_written_changes_no_decision(
 ) -> None:
     """It is said once."""
     (tmp_path / "ledgers").write_text("no directory")
-    bridge = Bridge(plan(root), store.path_for(str(tmp_path), "s", 1))
+    bridge = Bridge(plan(root), ledgers.path_for(str(tmp_path), "s", 1))
     assert refusal(bridge.ask("fs/read_text_file", sessionId="s", path="/etc/shadow"))
     assert bridge.ask("fs/read_text_file", sessionId="s", path=f"{root}/x").on
     assert capsys.readouterr().err.count("the ledger cannot be written") == 1

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from launcher import cli
 from launcher.verbs import forms, help_page
-from policy.config import flags
+from policy.config import layer
 from policy.errors import Refusal
 
 VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1).filter(
@@ -75,16 +75,16 @@ def test_a_flag_takes_none(name: str) -> None:
 @pytest.mark.parametrize("name", SWITCHES)
 def test_a_switch_has_a_contrary_and_the_last_of_both_counts(name: str) -> None:
     """Every switch says what a key of the configuration says, so each run can differ from it both ways."""
-    assert name in flags.FLAG_OF.values()
+    assert name in layer.FLAG_OF.values()
     contrary = f"--no-{name[2:]}"
     assert cli.parse([name, contrary, "x"], verb="run") == ({contrary: True}, ["x"])
     assert cli.parse([contrary, name, "x"], verb="run") == ({name: True}, ["x"])
     assert forms.joined({name: True}, {contrary: True}) == {contrary: True}
     assert refused(f"{contrary}=yes").message == f"{contrary} takes no value"
     assert "unknown option --no-quiet" in refused("--no-quiet").message
-    (table, key) = next(known for known, flag in flags.FLAG_OF.items() if flag == name).split(".")
+    (table, key) = next(known for known, flag in layer.FLAG_OF.items() if flag == name).split(".")
     for word, value in ((name, True), (contrary, False)):
-        assert getattr(getattr(flags.layer({word: True}, cwd="/", home="/").content, table), key) is value
+        assert getattr(getattr(layer.layer({word: True}, cwd="/", home="/").content, table), key) is value
 
 
 def test_the_nearest_option_is_named() -> None:

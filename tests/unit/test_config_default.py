@@ -6,12 +6,12 @@ from pathlib import Path
 
 import policy
 from policy import config
-from policy.config import layer, merge, rules, values
+from policy.config import layer, rules, settings, values
 from policy.config.layer import Kind
-from policy.config.model import Base, Configuration, Part
+from policy.config.values import Base, Configuration, Part
 
 PACKAGE = Path(policy.__file__).parent
-DEFAULT = merge.resolve([layer.shipped()])
+DEFAULT = settings.resolve([layer.shipped()])
 TEMPLATE = Path(config.__file__).with_name("template.toml").read_text(encoding="utf-8")
 
 SECRET_PATHS = [
@@ -110,7 +110,7 @@ def test_devices_have_no_more_access_than_they_need() -> None:
 def test_the_example_sets_nothing() -> None:
     """Writing it changes no rule."""
     example = layer.parse(TEMPLATE.encode(), Kind.PROJECT, "x", Base("/p", "/h"), trusted=False)
-    assert merge.resolve([layer.shipped(), example]).as_dict() == DEFAULT.as_dict()
+    assert settings.resolve([layer.shipped(), example]).as_dict() == DEFAULT.as_dict()
 
 
 def test_the_example_is_valid_with_every_line_switched_on() -> None:

@@ -8,7 +8,7 @@ import pytest
 from launcher.session import configuration
 from launcher.session.configuration import Trust, load, review, sources, write_example
 from launcher.vcs import guarded_files
-from policy.config import flags
+from policy.config.layer import layer
 from policy.errors import Refusal
 
 
@@ -28,9 +28,9 @@ class Scene:
 
     def load(self, config: Path | str | None = None, *options: str) -> dict[str, str]:
         """The network mode and its source, after loading everything."""
-        layer = flags.layer({"--net": options[0]} if options else {}, cwd=str(self.root), home=str(self.home))
+        given = layer({"--net": options[0]} if options else {}, cwd=str(self.root), home=str(self.home))
         settings, _ = load(
-            str(self.root), str(config) if config else None, layer, self.environ, system_file=str(self.machine)
+            str(self.root), str(config) if config else None, given, self.environ, system_file=str(self.machine)
         )
         return {settings.network_mode.value: str(settings.network_mode.source)}
 

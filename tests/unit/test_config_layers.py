@@ -2,9 +2,9 @@
 
 import pytest
 
-from policy.config import flags, layer
+from policy.config import layer
 from policy.config.layer import Kind, Layer
-from policy.config.model import Base
+from policy.config.values import Base
 from policy.errors import Refusal
 
 
@@ -222,7 +222,7 @@ def test_a_line_finder_knows_dotted_and_quoted_keys() -> None:
 
 def test_flags_make_the_topmost_layer() -> None:
     """Each option lands in the key that says the same."""
-    made = flags.layer(
+    made = layer.layer(
         {
             "--rw": ["x", "/y"],
             "--ro": ["~/z"],
@@ -258,7 +258,7 @@ def test_flags_make_the_topmost_layer() -> None:
 
 def test_flags_keep_names_that_are_not_utf8() -> None:
     """File names are bytes."""
-    assert flags.layer({"--rw": ["/x\udcff"]}, cwd="/", home="/").content.filesystem.write == ("/x\udcff",)
+    assert layer.layer({"--rw": ["/x\udcff"]}, cwd="/", home="/").content.filesystem.write == ("/x\udcff",)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_flags_keep_names_that_are_not_utf8() -> None:
 def test_a_wrong_option_is_refused_by_its_own_name(options: dict[str, str | list[str] | bool], message: str) -> None:
     """The user typed an option, so the text is about the option, and never holds a variable's value."""
     with pytest.raises(Refusal) as caught:
-        flags.layer(options, cwd="/", home="/")
+        layer.layer(options, cwd="/", home="/")
     assert caught.value.reference == "usage"
     assert caught.value.message.startswith(message)
     assert "hush" not in str(caught.value)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy.config import flags, layer, merge
+from policy.config import layer
 from policy.config.layer import Kind, Layer
-from policy.config.model import Base, Configuration
-from policy.config.settings import Settings
+from policy.config.settings import GIT_TIGHTER, NETWORK_STRICTNESS, Settings, resolve
+from policy.config.values import Base, Configuration
 from policy.errors import Refusal
 
 DEFAULT = layer.shipped()
@@ -28,20 +28,20 @@ def test_the_last_layer_decides_single_values() -> None:
     order = [Kind.SYSTEM, Kind.USER, Kind.PROJECT, Kind.FILE]
     values = ["open", "proxy", "open", "proxy"]
     layers = [DEFAULT]
-    assert merge.resolve(layers).network_mode.value == "auto"
+    assert resolve(layers).network_mode.value == "auto"
     for kind, value in zip(order, values, strict=True):
         layers.append(made(kind, {"network": {"mode": value}}))
-        found = merge.resolve(layers).network_mode
+        found = resolve(layers).network_mode
         assert (found.value, str(found.source)) == (value, f"/{kind.name.lower()}.toml network.mode")
-    layers.append(flags.layer({"--net": "none"}, cwd="/", home="/"))
-    found = merge.resolve(layers).network_mode
+    layers.append(layer.layer({"--net": "none"}, cwd="/", home="/"))
+    found = resolve(layers).network_mode
     assert (found.value, str(found.source)) == ("none", "--net")
 
 
 def test_a_layer_that_says_nothing_changes_nothing() -> None:
     """The value below stays, with its source."""
     layers = [DEFAULT, made(Kind.USER, {"git": {"mode": "shared"}}), made(Kind.FILE, {})]
-    assert str(merge.resolve(layers).git_mode.source) == "/user.toml git.mode"
+    assert str(resolve(layers).git_mode.source) == "/user.toml git.mode"
 
 
 def test_lists_accumulate_and_each_entry_knows_its_source() -> None:
@@ -50,9 +50,9 @@ def test_lists_accumulate_and_each_entry_knows_its_source() -> None:
         DEFAULT,
         made(Kind.SYSTEM, {"filesystem": {"read": ["/a"]}}),
         made(Kind.USER, {"filesystem": {"read": ["/a", "/b"]}}),
-        flags.layer({"--ro": ["/c"]}, cwd="/", home="/"),
+        layer.layer({"--ro": ["/c"]}, cwd="/", home="/"),
     ]
-    assert [(entry.value, str(entry.source)) for entry in merge.resolve(layers).read] == [
+    assert [(entry.value, str(entry.source)) for entry in resolve(layers).read] == [
         ("/a", "/system.toml filesystem.read"),
         ("/b", "/user.toml filesystem.read"),
         ("/c", "--ro"),
@@ -64,9 +64,9 @@ def test_a_denied_path_stays_denied_whoever_grants_it() -> None:
     layers = [
         DEFAULT,
         made(Kind.SYSTEM, {"filesystem": {"deny": ["/a"]}}),
-        flags.layer({"--rw": ["/a"]}, cwd="/", home="/"),
+        layer.layer({"--rw": ["/a"]}, cwd="/", home="/"),
     ]
-    found = merge.resolve(layers)
+    found = resolve(layers)
     assert [entry.value for entry in found.deny] == ["/a"]
     assert [entry.value for entry in found.write] == ["/a"]
 
@@ -76,9 +76,9 @@ def test_limits_and_variables_are_replaced_one_by_one() -> None:
     layers = [
         DEFAULT,
         made(Kind.USER, {"limits": {"memory": "1G", "disk": 5}, "environment": {"set": {"A": "1", "B": "2"}}}),
-        flags.layer({"--limit": ["memory=unlimited", "disk=6"], "--env": ["A=3"]}, cwd="/", home="/"),
+        layer.layer({"--limit": ["memory=unlimited", "disk=6"], "--env": ["A=3"]}, cwd="/", home="/"),
     ]
-    found = merge.resolve(layers)
+    found = resolve(layers)
     assert {entry.value: str(entry.source) for entry in found.limits} == {
         ("disk", 6): "--limit",
         ("processes", 16384): "default",
@@ -89,7 +89,7 @@ def test_limits_and_variables_are_replaced_one_by_one() -> None:
 
 def test_the_last_layer_decides_how_a_handoff_pattern_is_treated() -> None:
     """A user may let an agent edit a file that is protected by default."""
-    found = merge.resolve([DEFAULT, made(Kind.USER, {"handoff": {"report": [".envrc"], "protect": ["Makefile"]}})])
+    found = resolve([DEFAULT, made(Kind.USER, {"handoff": {"report": [".envrc"], "protect": ["Makefile"]}})])
     assert ".envrc" in [entry.value for entry in found.handoff_report]
     assert ".envrc" not in [entry.value for entry in found.handoff_protect]
     assert ("Makefile", "/user.toml handoff.protect") in [(e.value, str(e.source)) for e in found.handoff_protect]
@@ -100,7 +100,7 @@ def test_the_last_layer_decides_how_a_handoff_pattern_is_treated() -> None:
 def test_layers_out_of_order_are_a_mistake_of_the_caller(layers: list[Layer]) -> None:
     """It is not a Refusal: no user can cause it."""
     with pytest.raises(ValueError, match="out of order"):
-        merge.resolve(layers)
+        resolve(layers)
 
 
 LOOSE: list[tuple[dict[str, Any], str]] = [
@@ -145,11 +145,11 @@ BELOW = [
 def test_an_untrusted_layer_that_loosens_is_refused(tables: dict[str, Any], line: str, kind: Kind) -> None:
     """The Refusal names the key and the command that accepts the file; once trusted, the same layer counts."""
     with pytest.raises(Refusal) as caught:
-        merge.resolve([*BELOW, made(kind, tables, trusted=False)])
+        resolve([*BELOW, made(kind, tables, trusted=False)])
     assert caught.value.reference == "config-untrusted"
     assert line in caught.value.context.splitlines()
     assert caught.value.hint == f"read it, then: paddock trust /{kind.name.lower()}.toml"
-    merge.resolve([*BELOW, made(kind, tables)])
+    resolve([*BELOW, made(kind, tables)])
 
 
 def test_every_loosening_key_is_listed_at_once() -> None:
@@ -159,7 +159,7 @@ def test_every_loosening_key_is_listed_at_once() -> None:
         for name, keys in table.items():
             tables.setdefault(name, {}).update(keys)
     with pytest.raises(Refusal) as caught:
-        merge.resolve([*BELOW, made(Kind.PROJECT, tables, trusted=False)])
+        resolve([*BELOW, made(Kind.PROJECT, tables, trusted=False)])
     shown = caught.value.context
     assert all(
         key in shown for key in ("filesystem.read", "network.mode", "environment.set", "limits.memory", "system")
@@ -171,7 +171,7 @@ def test_the_hint_is_quoted_for_the_shell() -> None:
     """It can be pasted, whatever the directory is called."""
     odd = Layer(Kind.PROJECT, "/a b;c/.paddock.toml", made(Kind.PROJECT, LOOSE[0][0]).content, False)
     with pytest.raises(Refusal) as caught:
-        merge.resolve([DEFAULT, odd])
+        resolve([DEFAULT, odd])
     assert caught.value.hint.endswith("paddock trust '/a b;c/.paddock.toml'")
 
 
@@ -191,24 +191,22 @@ def test_the_hint_is_quoted_for_the_shell() -> None:
 )
 def test_an_untrusted_layer_may_tighten_or_repeat(tables: dict[str, Any]) -> None:
     """What it says counts."""
-    merge.resolve([*BELOW, made(Kind.PROJECT, tables, trusted=False)])
+    resolve([*BELOW, made(Kind.PROJECT, tables, trusted=False)])
 
 
 def test_tightening_counts_and_the_user_has_the_last_word() -> None:
     """A project closes the network; an option of the same launch opens it again."""
     project = made(Kind.PROJECT, {"network": {"mode": "none"}, "filesystem": {"deny": ["s"]}}, trusted=False)
-    found = merge.resolve([*BELOW, project])
+    found = resolve([*BELOW, project])
     assert (found.network_mode.value, [entry.value for entry in found.deny]) == ("none", ["/p/s"])
-    assert (
-        merge.resolve([*BELOW, project, flags.layer({"--net": "open"}, cwd="/", home="/")]).network_mode.value == "open"
-    )
+    assert resolve([*BELOW, project, layer.layer({"--net": "open"}, cwd="/", home="/")]).network_mode.value == "open"
 
 
 def test_what_a_project_may_do_is_judged_against_the_layers_below_only() -> None:
     """A flag that opens the network does not let the project's file ask for it."""
     project = made(Kind.PROJECT, {"network": {"mode": "open"}}, trusted=False)
     with pytest.raises(Refusal):
-        merge.resolve([DEFAULT, project, flags.layer({"--net": "open"}, cwd="/", home="/")])
+        resolve([DEFAULT, project, layer.layer({"--net": "open"}, cwd="/", home="/")])
 
 
 def _few(*values: object) -> st.SearchStrategy[list[Any]]:
@@ -225,7 +223,7 @@ TABLES = st.fixed_dictionaries(
         "network": st.fixed_dictionaries(
             {},
             optional={
-                "mode": st.sampled_from(merge.NETWORK_STRICTNESS),
+                "mode": st.sampled_from(NETWORK_STRICTNESS),
                 "allow_domains": _few("a.x", "b.x:1", "@python"),
                 "deny_domains": _few("a.x", "POST c.x/upload"),
                 "server_name": st.sampled_from(["match", "require"]),
@@ -240,7 +238,7 @@ TABLES = st.fixed_dictionaries(
                 "set": st.dictionaries(st.sampled_from(["A", "B"]), st.sampled_from(["1", "2"]), max_size=2),
             },
         ),
-        "git": st.fixed_dictionaries({}, optional={"mode": st.sampled_from(tuple(merge.GIT_TIGHTER))}),
+        "git": st.fixed_dictionaries({}, optional={"mode": st.sampled_from(tuple(GIT_TIGHTER))}),
         "limits": st.dictionaries(
             st.sampled_from(["processes", "memory", "open_files", "file_size", "disk", "cpu_time"]),
             st.sampled_from([1, 10, 100, 100_000, "unlimited"]),
@@ -304,19 +302,19 @@ def test_an_untrusted_project_never_loosens_the_resolved_settings(
 ) -> None:
     """For any two files: either the project's is refused, or nothing becomes possible that was not before."""
     below = [DEFAULT, made(Kind.USER, user)]
-    before = merge.resolve(below)
+    before = resolve(below)
     try:
-        after = merge.resolve([*below, made(Kind.PROJECT, project, trusted=False)])
+        after = resolve([*below, made(Kind.PROJECT, project, trusted=False)])
     except Refusal:
         with pytest.raises(AssertionError):  # and it was not refused for nothing
-            _never_looser(before, merge.resolve([*below, made(Kind.PROJECT, project)]))
+            _never_looser(before, resolve([*below, made(Kind.PROJECT, project)]))
         return
     _never_looser(before, after)
 
 
 def test_settings_can_be_read_by_people_and_programmes() -> None:
     """Both forms give every value with its source; JSON survives a name that is not UTF-8."""
-    found = merge.resolve([DEFAULT, flags.layer({"--rw": ["/x\udcff\n"], "--limit": ["disk=1K"]}, cwd="/", home="/")])
+    found = resolve([DEFAULT, layer.layer({"--rw": ["/x\udcff\n"], "--limit": ["disk=1K"]}, cwd="/", home="/")])
     lines = found.describe()
     assert any(line.split() == ["network.mode", "auto", "[default]"] for line in lines)
     assert any("/x\\udcff\\n  [--rw]" in line for line in lines)
@@ -329,7 +327,7 @@ def test_settings_can_be_read_by_people_and_programmes() -> None:
 
 def test_the_value_of_a_secret_is_not_shown() -> None:
     """Neither to people nor to programmes; an ordinary value is."""
-    found = merge.resolve([DEFAULT, flags.layer({"--env": ["API_KEY=hush", "MODE=loud"]}, cwd="/", home="/")])
+    found = resolve([DEFAULT, layer.layer({"--env": ["API_KEY=hush", "MODE=loud"]}, cwd="/", home="/")])
     shown = "\n".join(found.describe()) + json.dumps(found.as_dict())
     assert "hush" not in shown
     assert "loud" in shown
@@ -342,9 +340,9 @@ def test_the_value_of_a_secret_is_not_shown() -> None:
 def test_domains_without_proxy_give_a_warning(mode: str, effect: str) -> None:
     """They have no effect there; with proxy, and left to itself, there is nothing to warn of."""
     options: dict[str, str | list[str] | bool] = {"--allow-domain": ["a.b"], "--net": mode}
-    (warning,) = merge.resolve([DEFAULT, flags.layer(options, cwd="/", home="/")]).warnings()
+    (warning,) = resolve([DEFAULT, layer.layer(options, cwd="/", home="/")]).warnings()
     assert effect in warning
     assert "--allow-domain" in warning
-    assert not merge.resolve([DEFAULT, flags.layer(options | {"--net": "proxy"}, cwd="/", home="/")]).warnings()
-    assert not merge.resolve([DEFAULT, flags.layer({"--allow-domain": ["a.b"]}, cwd="/", home="/")]).warnings()
-    assert not merge.resolve([DEFAULT]).warnings()
+    assert not resolve([DEFAULT, layer.layer(options | {"--net": "proxy"}, cwd="/", home="/")]).warnings()
+    assert not resolve([DEFAULT, layer.layer({"--allow-domain": ["a.b"]}, cwd="/", home="/")]).warnings()
+    assert not resolve([DEFAULT]).warnings()

@@ -5,10 +5,11 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.config import flags, layer, merge
+from policy.config import layer
 from policy.config.layer import Kind, Layer
-from policy.config.model import Base, Configuration
 from policy.config.rules import expand, fits, rules
+from policy.config.settings import resolve
+from policy.config.values import Base, Configuration
 
 
 class Listings:
@@ -73,7 +74,7 @@ def test_rules_have_the_shape_that_derive_takes() -> None:
         "--env": ["CI", "A=b"],
         "--limit": ["disk=5"],
     }
-    settings = merge.resolve([layer.shipped(), flags.layer(options, cwd="/", home="/")])
+    settings = resolve([layer.shipped(), layer.layer(options, cwd="/", home="/")])
     host = Listings({"/etc": ("java-17-openjdk", "passwd"), "/repo": ("x.code-workspace", ".envrc", "package.json")})
     found = rules(settings, "/repo", host)
     assert (found.read, found.write, found.deny) == ((("/r", "--ro"),), (("/w", "--rw"),), (("/d", "--deny"),))
@@ -97,7 +98,7 @@ def test_a_name_that_is_protected_and_reported_is_protected() -> None:
     content = Configuration.model_validate(
         {"handoff": {"report": ["*.code-workspace"], "protect": ["my.*"]}}, context=Base(None, None)
     )
-    settings = merge.resolve([layer.shipped(), Layer(Kind.USER, "/u.toml", content)])
+    settings = resolve([layer.shipped(), Layer(Kind.USER, "/u.toml", content)])
     found = rules(settings, "/repo", Listings({"/repo": ("my.code-workspace", "other.code-workspace")}))
     assert "my.code-workspace" in found.handoff_protect
     assert "my.code-workspace" not in found.handoff_report

@@ -5,7 +5,7 @@ import re
 import subprocess
 
 from launcher import cli
-from launcher.service.ticket_models import OnConflict
+from launcher.service.schema import OnConflict
 from launcher.vcs.merge.children import Order
 from launcher.vcs.worktrees import retention
 from launcher.verbs import forms, help_page

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.egress import dial as dialling
-from launcher.egress.gateway import Bounds
+from launcher.egress import gateway
+from launcher.egress.gateway import Bounds, Unreachable, dial
 from launcher.egress.log import FILE, Log
 from policy.egress import Verdict
 from policy.hosts import Address
@@ -218,35 +218,34 @@ FIRST, SECOND = ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("127.0.0
 
 def test_an_address_that_does_not_answer_does_not_hold_up_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one is tried while the first hangs, and the first is given up then."""
-    tried: list[list[socket.socket]] = []
-    begin = dialling._begin
+    tried: list[socket.socket] = []
+    connecting = gateway._connecting
 
-    def noted(address: Address, port: int, trying: list[socket.socket]) -> socket.socket | None:
-        found = begin(address, port, trying)
-        tried.append(list(trying))
-        return found
+    def noted(address: Address, port: int) -> socket.socket:
+        tried.append(connecting(address, port))
+        return tried[-1]
 
-    monkeypatch.setattr(dialling, "_begin", noted)
+    monkeypatch.setattr(gateway, "_connecting", noted)
     with socket.create_server((str(FIRST), 0), backlog=0) as full, socket.socket() as filling:
         port = full.getsockname()[1]
         filling.connect((str(FIRST), port))  # nobody accepts it, and there is room for no other
-        with socket.create_server((str(SECOND), port)), looped(dialling.dial([FIRST, SECOND], port, PATIENCE)) as found:
+        with socket.create_server((str(SECOND), port)), looped(dial([FIRST, SECOND], port, PATIENCE)) as found:
             assert found.getpeername() == (str(SECOND), port)
-    assert [sock.fileno() for sock in tried[0]] == [-1]
+    assert tried[0].fileno() == -1
 
 
 def test_dialling_says_why_it_failed() -> None:
     """Refused, out of time, or nothing to dial."""
     with socket.socket() as closed:
         closed.bind((str(FIRST), 0))
-        with pytest.raises(dialling.Unreachable) as caught:
-            looped(dialling.dial([FIRST, SECOND], closed.getsockname()[1], PATIENCE))
+        with pytest.raises(Unreachable) as caught:
+            looped(dial([FIRST, SECOND], closed.getsockname()[1], PATIENCE))
     assert caught.value.refused
     with socket.create_server((str(FIRST), 0), backlog=0) as full, socket.socket() as filling:
         filling.connect(full.getsockname())
-        with pytest.raises(dialling.Unreachable, match="no answer within 0 seconds") as caught:
-            looped(dialling.dial([FIRST], full.getsockname()[1], 0.1))
+        with pytest.raises(Unreachable, match="no answer within 0 seconds") as caught:
+            looped(dial([FIRST], full.getsockname()[1], 0.1))
     assert not caught.value.refused
-    with pytest.raises(dialling.Unreachable, match="no address") as caught:
-        looped(dialling.dial([], 1, PATIENCE))
+    with pytest.raises(Unreachable, match="no address") as caught:
+        looped(dial([], 1, PATIENCE))
     assert not caught.value.refused

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.egress import witness
-from launcher.egress.witness import NOBODY, Witness, owner
+from launcher.egress import log
+from launcher.egress.log import NOBODY, Witness, owner
 from tests.support import forked
 
 CLIENT = """
@@ -59,7 +59,7 @@ def test_a_helper_answers_until_it_takes_too_long_or_has_ended(
         helper = Witness(os.getppid())
         found = [helper.of(sock).pid, helper.of(sock).pid]
         monkeypatch.setattr(helper, "_saved", -1.0)
-        monkeypatch.setattr(witness, "_SHARE", 0.0)
+        monkeypatch.setattr(log, "_SHARE", 0.0)
         found.append(helper.of(sock).pid)  # the time for such questions has been spent
         monkeypatch.setattr(helper, "_saved", 1.0)
         with socket.socket() as gone:

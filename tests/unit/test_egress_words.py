@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.egress import exchange, http, socks, upstream
-from launcher.egress.upstream import Upstreams
+from launcher.egress import exchange, http, socks
+from launcher.egress.gateway import Upstreams, connect_answer
 from policy.egress import Request
 from policy.errors import Refusal
 
@@ -94,7 +94,6 @@ def test_a_tunnel_is_understood() -> None:
     """With a Host header that agrees, with and without its port, or without any in HTTP/1.0."""
     for lines in ("HTTP/1.1|Host: example.com:443", "HTTP/1.1|Host: EXAMPLE.com", "HTTP/1.0"):
         head = head_of(f"CONNECT example.com:443 {lines}")
-        assert head.tunnel
         assert head.wanted == Request("example.com", 443)
 
 
@@ -230,5 +229,5 @@ def test_another_kind_of_upstream_proxy_is_refused(url: str) -> None:
 def test_an_upstream_that_speaks_no_http_is_given_up(data: bytes) -> None:
     """Its answer is bounded too."""
     with pytest.raises(ValueError):
-        upstream.connect_answer(data)
-    assert upstream.connect_answer(b"HTTP/1.1 200 OK\r\nA: b\r\n\r\nrest") == (200, b"rest")
+        connect_answer(data)
+    assert connect_answer(b"HTTP/1.1 200 OK\r\nA: b\r\n\r\nrest") == (200, b"rest")

@@ -14,7 +14,7 @@ from launcher.bridges.files.router import Router
 from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.sessions import Mode, Sessions
 from policy.errors import Refusal
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 from tests.support.file_tools import Stand, boundaries, error_of, routed
 
 

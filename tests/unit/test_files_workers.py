@@ -19,7 +19,7 @@ from launcher.bridges.files.process import WorkerFailed, WorkerProcess
 from launcher.bridges.files.router import Router
 from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.sessions import Sessions
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 from tests.support.file_tools import HOSTILE, WORKER, Stand, boundaries, error_of, routed
 
 

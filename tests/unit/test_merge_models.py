@@ -19,7 +19,7 @@ from launcher.vcs.merge.models import (
     SubmoduleMergeResult,
     SubmoduleStatus,
 )
-from policy.worktree import MainWorktreeContext, WorktreeSandboxContext
+from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
 
 OLD, NEW = "1" * 40, "2" * 40
 UP, DOWN = MergeDirection.CHILD_TO_TRUNK, MergeDirection.TRUNK_TO_CHILD

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.session import providers
+from launcher.session import recognition
 from launcher.session.machine import Machine
-from policy.config import flags, merge
+from policy.config import layer
 from policy.config.layer import Kind, parse
-from policy.config.model import Base
-from policy.config.settings import Settings
+from policy.config.settings import Settings, resolve
+from policy.config.values import Base
 from policy.ingredients import closed_logins
 from policy.logins import Login
 from policy.promises import OWN_TMP
@@ -17,14 +17,14 @@ from policy.providers.model import ProviderSpec
 from policy.providers.registry import load_registry
 
 REGISTRY = load_registry()
-DEFAULT = Path(providers.__file__).parents[2] / "policy/default.toml"
+DEFAULT = Path(recognition.__file__).parents[2] / "policy/default.toml"
 
 
 def settings(**options: str | bool) -> Settings:
     """The default with these options."""
     shipped = parse(DEFAULT.read_bytes(), Kind.DEFAULT, "default", Base("/", "/"))
     given = {f"--{name.replace('_', '-')}": value for name, value in options.items()}
-    return merge.resolve([shipped, flags.layer(given, cwd="/", home="/")])
+    return resolve([shipped, layer.layer(given, cwd="/", home="/")])
 
 
 def spec(name: str) -> ProviderSpec:
@@ -36,7 +36,7 @@ def spec(name: str) -> ProviderSpec:
 
 def found(name: str, environ: dict[str, str], *, unattended: bool = True, **options: str | bool) -> dict[str, Login]:
     """Place in the private home -> the file."""
-    rows = providers.files_of(spec(name), settings(**options), Machine(environ), unattended=unattended)
+    rows = recognition.files_of(spec(name), settings(**options), Machine(environ), unattended=unattended)
     return {login.inside: login for login in (Login(*row) for row in rows)}  # type: ignore[arg-type]  # plain tuples
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from policy.sandbox import Operation, Reason, WorktreeSandbox
-from policy.worktree import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
+from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 
 BOX = WorktreeSandbox()
 READING = [operation for operation in Operation if not operation.mutates]

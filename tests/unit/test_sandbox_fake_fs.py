@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from policy.resolution import Unresolvable, by_kernel, by_walk
-from policy.sandbox import Operation, Reason, WorktreeSandbox
-from policy.worktree import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
+from policy.sandbox import Operation, Reason, Unresolvable, WorktreeSandbox, by_kernel, by_walk
+from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 
 BOX = WorktreeSandbox()
 ROOT = Path("/worktrees/agent-1")

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from policy.resolution import Location, Unresolvable, by_kernel, by_walk, resolve, resolve_entry
-from policy.sandbox import Reason, WorktreeSandbox
+from policy.sandbox import Location, Reason, Unresolvable, WorktreeSandbox, by_kernel, by_walk, resolve, resolve_entry
 
 BOX = WorktreeSandbox()
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.jail import syscalls
-from policy.resolution import Location, Unresolvable, by_walk, resolve
-from policy.sandbox import Operation, Reason, WorktreeSandbox
+from policy.sandbox import Location, Operation, Reason, Unresolvable, WorktreeSandbox, by_walk, resolve
 
 BOX = WorktreeSandbox()
 READING = [operation for operation in Operation if not operation.mutates]

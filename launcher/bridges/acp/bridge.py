@@ -1,4 +1,4 @@
-"""`paddock acp` from start to end: the provider in its jail, the relay in front of it, the ending.
+"""`paddock acp` from start to end: the provider in its jail, the conversation with its client, the ending.
 
 Two processes. The child is the launcher of an ordinary session (`launcher.session.run`), with pipes for its standard
 input and output; this one, which the client knows, carries the lines and judges them. The child dies with this process,
@@ -20,13 +20,16 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from launcher.bridges.acp import refused
-from launcher.bridges.acp.audit import Audit
-from launcher.bridges.acp.front import Front
-from launcher.bridges.acp.places import Choices, Place, Rules
+from launcher.bridges.acp import refused, rpc
+from launcher.bridges.acp.agent_requests import AgentRequests
+from launcher.bridges.acp.carrier import Carrier, Lines, Poll
+from launcher.bridges.acp.client_requests import ClientRequests, Place, SessionDirectories
+from launcher.bridges.acp.rpc import Outcome
+from launcher.bridges.acp.rulings import Choices, Decisions, Rules
+from launcher.bridges.acp.terminals import Inside
 from launcher.jail import hygiene, init, processes
-from launcher.ledger import record, store
-from launcher.session import cache, exec_client, known_as, messages, run
+from launcher.ledger import ledgers
+from launcher.session import cache, exec_client, messages, run, state
 from launcher.session.places import Places
 from policy.errors import EXIT_REFUSED, Refusal, printable
 
@@ -177,20 +180,21 @@ def serve(
         ))  # fmt: skip
     for fd in (to_provider[0], from_provider[1], notice[1]):
         os.close(fd)
-    audit = Audit(store.path_for(places.state, session, started), entry.plan, record.facts_of(session, entry.plan))
+    ledger = ledgers.path_for(places.state, session, started)
+    decisions = Decisions(ledger, entry.plan, ledgers.facts_of(session, entry.plan))
     # What requests are checked with takes a while to load: meanwhile the provider starts.
     threading.Thread(target=_load).start()
-    rules = Rules(entry.plan, choices, audit)
+    rules = Rules(entry.plan, choices, decisions)
     bridge = _Bridge(child, Listener(notice[0]), grace, answers=observer is None)
 
     def remember(identifier: str, _: Place) -> None:
         try:
-            known_as.remember(places, session, identifier)
+            state.remember_alias(places, session, identifier)
         except OSError as error:
             messages.say(f"paddock: warning: tools will not find the session {printable(identifier)}: {error.strerror}")
 
     provider = (from_provider[0], to_provider[1])
-    return bridge.serve(provider, rules, lambda: _connected(places, session), remember, places.state)
+    return bridge.serve(provider, rules, lambda: _connected(places, session), remember)
 
 
 def _connected(places: Places, session: str) -> socket.socket:
@@ -241,6 +245,75 @@ def _launch(parent: int, to_provider: tuple[int, int], from_provider: tuple[int,
         os._exit(status)
 
 
+class Conversation:
+    """Carries and judges what a client and an agent say to each other.
+
+    Attributes:
+        carrier: says who has ended.
+    """
+
+    def __init__(
+        self,
+        poll: Poll,
+        client: tuple[int, int],
+        agent: tuple[int, int],
+        rules: Rules,
+        connect: Callable[[], socket.socket],
+        on_session: Callable[[str, Place], None],
+    ) -> None:
+        """Begins to carry.
+
+        Args:
+            poll: of the loop that hands events over.
+            client: descriptors to read what it says and to write to it: owned from now on, different numbers.
+            agent: the same of the agent, not blocking.
+            rules: what is judged, and how.
+            connect: makes a connection to the session's control socket (`exec_client.connect`).
+            on_session: called with the id of each new session of the protocol, and where it works.
+        """
+        directories = SessionDirectories(rules.plan, rules.judge, rules.choices.cwd)
+        self._inside = Inside(poll, connect, rules, self._tell_agent, self._tell_client)
+        up = AgentRequests(rules, directories, self._inside, on_session)
+        down = ClientRequests(rules, directories, up.awaits, up.opened)
+        to_agent = Lines(_guarded(down), down.unreadable)
+        to_client = Lines(_guarded(up), up.unreadable, last_words=up.last_words)
+        self.carrier = Carrier(poll, client, agent, to_agent, to_client)
+
+    def serve(self, fd: int, events: int) -> bool:
+        """Handles what poll said of a descriptor; False when it is none of this object's."""
+        if self.carrier.owns(fd):
+            self.carrier.serve(fd, events)
+        elif fd in self._inside.descriptors:
+            self._inside.serve(fd)
+        else:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Closes all descriptors, and ends what runs for the bridge in the jail."""
+        self._inside.close()
+        self.carrier.close()
+
+    def _tell_agent(self, line: bytes) -> None:
+        self.carrier.reply_to_agent(line)
+
+    def _tell_client(self, line: bytes) -> None:
+        self.carrier.reply_to_client(line)
+
+
+def _guarded(judge: Callable[[bytes], Outcome]) -> Callable[[bytes], Outcome]:
+    """`judge`, which refuses what it fails at: one line must not end what both sides have built up."""
+
+    def judged(line: bytes) -> Outcome:
+        try:
+            return judge(line)
+        except Exception as error:
+            messages.say(f"paddock: a message could not be judged, so it is refused: {printable(repr(error)[:1000])}")
+            return Outcome(back=rpc.error(None, rpc.INTERNAL_ERROR, "paddock could not judge this message"))
+
+    return judged
+
+
 class _Bridge:
     """The loop."""
 
@@ -259,8 +332,7 @@ class _Bridge:
         provider: tuple[int, int],
         rules: Rules,
         connect: Callable[[], socket.socket],
-        found: Callable[[str, Place], None],
-        directory: str,
+        on_session: Callable[[str, Place], None],
     ) -> int:
         """Carries lines until the launcher has ended and the client has got everything."""
         for fd in provider:
@@ -271,29 +343,31 @@ class _Bridge:
         poll.register(self._notice.fd, select.POLLIN)
         client = (os.dup(0), os.dup(1))
         _close_standard()
-        front: Front | None = None
+        conversation: Conversation | None = None
         try:
-            while self._status is None or not (front is None or front.relay.agent_ended or self._is_late()):
+            while self._status is None or not (
+                conversation is None or conversation.carrier.agent_ended or self._is_late()
+            ):
                 for fd, events in poll.poll(self._patience()):
                     if fd == signals:
                         self._on_signals(signals)
-                    elif front is not None and front.serve(fd, events):
+                    elif conversation is not None and conversation.serve(fd, events):
                         continue
                     elif fd == self._notice.fd:
                         self._on_notice(poll)
-                if front is None and self._notice.begun:
-                    front = Front(poll, client, provider, rules, connect, found, directory)
-                left = front is not None and front.relay.client_ended
+                if conversation is None and self._notice.begun:
+                    conversation = Conversation(poll, client, provider, rules, connect, on_session)
+                left = conversation is not None and conversation.carrier.client_ended
                 if left and self._deadline is None and self._status is None:
                     self._deadline = time.monotonic() + self._grace
                 if self._status is None and self._is_late():
-                    self._next_step(front)
-            if self._answers and self._notice.refusal is not None and front is None:
+                    self._next_step(conversation)
+            if self._answers and self._notice.refusal is not None and conversation is None:
                 refused.answer(self._notice.refusal, client)
         finally:
             self._notice.close()
-            if front is not None:
-                front.close()
+            if conversation is not None:
+                conversation.close()
             else:
                 os.close(client[0])
                 os.close(client[1])
@@ -314,7 +388,7 @@ class _Bridge:
                 self._reap()
             elif number in (*init.FORWARDED, signal.SIGCONT):
                 if code != init.SI_KERNEL:
-                    self._tell(number)
+                    self._signal(number)
                 if number in _ENDING:
                     self._end()
 
@@ -324,14 +398,14 @@ class _Bridge:
         if self._deadline is None:
             self._deadline = time.monotonic() + self._grace
 
-    def _next_step(self, front: Front | None) -> None:
+    def _next_step(self, conversation: Conversation | None) -> None:
         """The grace period is over, or the time after SIGTERM is."""
-        if front is not None:
-            front.relay.end_agent_input()
+        if conversation is not None:
+            conversation.carrier.end_agent_input()
         self._step += 1
         if self._step == 1:
-            self._tell(signal.SIGCONT)
-            self._tell(signal.SIGTERM)
+            self._signal(signal.SIGCONT)
+            self._signal(signal.SIGTERM)
             self._deadline = time.monotonic() + _AFTER_TERM
             return
         self._hurry = True
@@ -356,7 +430,7 @@ class _Bridge:
         finally:
             os.close(pidfd)
 
-    def _tell(self, number: int) -> None:
+    def _signal(self, number: int) -> None:
         if self._status is None:
             os.kill(self._child, number)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from launcher.bridges.acp import rpc
-from launcher.bridges.acp.stream import Sink
+from launcher.bridges.acp.carrier import Sink
 from policy.errors import Refusal
 
 PATIENCE = 2.0
@@ -70,7 +70,7 @@ def _asked(fd: int, end: float) -> rpc.Id | None:
         message = rpc.parse(data[: data.index(b"\n")])
     except rpc.Ambiguous:
         return None
-    return rpc.usable_id(message) if isinstance(message, dict) and "method" in message else None
+    return rpc.usable_id(message) if "method" in message else None
 
 
 def _read(fd: int, end: float) -> bytes:

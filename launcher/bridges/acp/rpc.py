@@ -1,64 +1,61 @@
-"""JSON-RPC 2.0 messages of the bridge's own (https://www.jsonrpc.org/specification)."""
+"""JSON-RPC 2.0 messages (https://www.jsonrpc.org/specification), read so strictly that every parser reads them alike.
+
+The bridge decides by its own reading of a line, and who gets the line acts on another parser's. So a line that two
+parsers could read differently (RFC 8259, sections 4, 8 and 9; the grey zones are duplicate names, byte order marks,
+numbers beyond the interoperable range, nesting) is refused, and what goes on is written anew by `encode`.
+"""
 
 import json
 from typing import Any, NamedTuple
 
-# JSON that every parser reads alike, or none at all.
-#
-# The bridge decides by its own reading of a line, and the client acts on the client's. So a line that two parsers
-# could read differently (RFC 8259, sections 4, 8 and 9; the grey zones are duplicate names, byte order marks,
-# numbers beyond the interoperable range, nesting) is refused where it matters how it is read.
-
-
 MOST_DEPTH = 200
 """Levels of nesting. ACP's own messages have about ten; many parsers stop at 128 or 512."""
 
-_SEPARATORS = ("\u0085", "\u2028", "\u2029")
-"""Legal inside a JSON string, and the end of a line for some readers (Python's splitlines, Node's readline)."""
+MOST_VALUES = 2 << 20
+"""Commas and opening brackets of one line: a value of three bytes (`{},`) takes Python some seventy."""
 
 
 class Ambiguous(ValueError):
     """A line that not every parser would read in the same way. Its text says why."""
 
 
-def parse(line: bytes) -> object:
-    """The value of one line.
+def parse(line: bytes) -> dict[str, Any]:
+    """The message of one line.
 
     Args:
         line: with or without its final newline.
 
     Raises:
-        Ambiguous: it is not JSON in UTF-8, or names a key twice, nests too deep, holds a carriage return ...
+        Ambiguous: it is not JSON in UTF-8, names a key twice, nests too deep, is a batch ...
     """
     text = _text(line)
     if "\r" in text:
         raise Ambiguous("a carriage return inside of the line")
+    opening = line.count(b"{") + line.count(b"[")
+    if opening + line.count(b",") > MOST_VALUES:
+        raise Ambiguous(f"more than {MOST_VALUES} values")
     try:
-        found: object = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
+        found: object = _DECODER.decode(text)
     except RecursionError:
         raise Ambiguous("nested too deep") from None
     except Ambiguous:
         raise
     except ValueError as error:
         raise Ambiguous(f"not JSON: {error}") from None
-    if _is_deep(found):
+    if opening > MOST_DEPTH and _is_deep(found):
         raise Ambiguous("nested too deep")
+    if not isinstance(found, dict):
+        raise Ambiguous("a batch, which the protocol does not have" if isinstance(found, list) else "no object")
+    if not _is_plain(found):
+        raise Ambiguous("a member that could be taken for another one")
+    if not isinstance(found.get("method", ""), str):
+        raise Ambiguous("a method that is no string")
     return found
-
-
-def unmistakable(line: bytes) -> bytes:
-    """The same line with characters escaped at which some readers would end it. To be called with what `parse` took."""
-    if line.isascii():
-        return line
-    text = line.decode()
-    for character in _SEPARATORS:
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text.encode()
 
 
 def encode(value: object) -> bytes:
     """One line: ASCII only, no white space but the final newline."""
-    return json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    return _ENCODER.encode(value).encode() + b"\n"
 
 
 def _text(line: bytes) -> str:
@@ -91,6 +88,11 @@ def _finite(text: str) -> float:
     return number
 
 
+# json.loads and json.dumps would make new ones for every line.
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
+_ENCODER = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+
+
 def _is_deep(value: object) -> bool:
     """Whether containers are nested more than `MOST_DEPTH` levels; without recursion."""
     level = [value]
@@ -116,6 +118,7 @@ DENIED = -32003
 """Within the range that JSON-RPC leaves to servers; ACP itself uses -32000 (authentication) and -32002 (not found)."""
 
 AUTH_REQUIRED = -32000
+TERMINAL_LOGIN = "terminal-auth"
 
 Id = str | int
 
@@ -137,9 +140,11 @@ def usable_id(message: dict[str, Any]) -> Id | None:
     return None
 
 
-def is_plain(message: dict[str, Any]) -> bool:
+def _is_plain(message: dict[str, Any]) -> bool:
     """Whether no member could be taken for one of JSON-RPC's by a parser that forgives case or white space."""
-    return all(name in MEMBERS or name.strip().casefold() not in MEMBERS for name in message)
+    return message.keys() <= MEMBERS or all(
+        name in MEMBERS or name.strip().casefold() not in MEMBERS for name in message
+    )
 
 
 def error(number: Id | None, code: int, message: str, data: object = None) -> bytes:

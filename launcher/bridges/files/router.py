@@ -17,8 +17,8 @@ from launcher.bridges.files.pool import Pool, Room
 from launcher.bridges.files.process import WorkerFailed
 from launcher.bridges.files.sessions import LEGACY, Sessions
 from policy.errors import Refusal
+from policy.sandbox_context import WorktreeSandboxContext
 from policy.violation import Reason, SandboxValidationResult
-from policy.worktree import WorktreeSandboxContext
 
 log = logging.getLogger(__name__)
 

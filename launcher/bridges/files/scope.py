@@ -10,8 +10,8 @@ from launcher.bridges.files.answers import PathDenied
 from policy.handoff import PROTECT, Patterns
 from policy.plan import beneath
 from policy.sandbox import WorktreeSandbox
+from policy.sandbox_context import WorktreeSandboxContext
 from policy.violation import Operation, Reason, SandboxValidationResult, message_for
-from policy.worktree import WorktreeSandboxContext
 
 _PROTECTED = (
     "Access denied: {path} is a file that other tools execute or obey, and is protected inside worktree {root};"

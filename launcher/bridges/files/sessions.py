@@ -14,12 +14,12 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from launcher.bridges.files.answers import ErrorType, ToolFailed
-from launcher.workflow.contexts.request_context import RequestContextRepository
-from launcher.workflow.graph.repository import GraphRepository
+from launcher.workflow.graph import GraphRepository
+from launcher.workflow.request_context import RequestContextRepository
 from launcher.workflow.worktrees import WorktreeService, worktree_of_session
 from policy.errors import Refusal, printable
+from policy.sandbox_context import WorktreeSandboxContext
 from policy.violation import escaped
-from policy.worktree import WorktreeSandboxContext
 
 LEGACY = ""
 """Stands for all callers without a session, in the mode `compatible`."""

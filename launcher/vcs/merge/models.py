@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, 
 
 from launcher.vcs.merge.place import Place
 from policy.errors import printable
-from policy.worktree import AbsolutePath, Name, WorktreeSandboxContext
+from policy.sandbox_context import AbsolutePath, Name, WorktreeSandboxContext
 
 # What git could not decide: one conflict, its kind and its sides (git-merge-tree(1), "Conflicted file info").
 

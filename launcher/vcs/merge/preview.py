@@ -11,7 +11,7 @@ from launcher.vcs.merge.place import Place
 from launcher.vcs.merge.store import changes
 from launcher.vcs.merge.target import Target
 from policy.errors import Refusal, printable
-from policy.worktree import Name
+from policy.sandbox_context import Name
 
 _NOBODY = {
     f"GIT_{role}_{part}": value

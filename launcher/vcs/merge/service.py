@@ -25,7 +25,7 @@ from launcher.vcs.merge.place import Place
 from launcher.vcs.merge.target import Target, checked_out_at, refuse_when_busy
 from launcher.vcs.quarantine import swap
 from policy.errors import Refusal
-from policy.worktree import WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 
 
 class _Known(NamedTuple):

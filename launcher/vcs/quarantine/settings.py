@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from launcher.vcs import checkout, disk, git_config, written
 from policy.errors import Refusal
-from policy.host import Trail
+from policy.launch import Trail
 from policy.plan import beneath
 
 _WHOLE = {

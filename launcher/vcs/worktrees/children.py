@@ -12,7 +12,7 @@ from launcher.vcs.worktrees.naming import worktree_id
 from launcher.vcs.worktrees.request import Options
 from launcher.vcs.worktrees.service import WorktreeService
 from policy.errors import Refusal
-from policy.worktree import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
+from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 
 # The boundaries of an agent, from a checkout as it is on the disk.
 

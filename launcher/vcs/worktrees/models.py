@@ -1,6 +1,6 @@
 """What Paddock knows of a worktree. The models are what the store keeps and what `--json` prints.
 
-Sources: plan.md MF-005 to MF-008, spec.md FR-005 to FR-007. `policy.worktree` has the part that a jail needs.
+Sources: plan.md MF-005 to MF-008, spec.md FR-005 to FR-007. `policy.sandbox_context` has the part that a jail needs.
 """
 
 import os
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
-from policy.worktree import (
+from policy.sandbox_context import (
     AbsolutePath,
     MainWorktreeContext,
     Name,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from launcher.vcs import git_config, written
 from launcher.vcs.disk import Seen
-from policy.host import Trail
+from policy.launch import Trail
 
 _FILTER_KEYS = ("clean", "smudge", "process", "required")
 

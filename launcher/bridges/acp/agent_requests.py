@@ -1,0 +1,257 @@
+"""What an agent says to its client: requests that the client would carry out outside of the jail are refused or served.
+
+The agent may be hostile, and the client acts on its own reading of a line. So a request for a file, a terminal or an
+MCP server of the client's is refused, served in the jail, or goes on with only the protocol's own fields and the
+canonical path. Everything else goes on as it was understood, written anew (`rpc.encode`).
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from launcher.bridges.acp import rpc
+from launcher.bridges.acp.client_requests import Place, SessionDirectories
+from launcher.bridges.acp.rpc import Outcome
+from launcher.bridges.acp.rulings import JAIL, READ, STRIP, WRITE, Rules
+from launcher.session import messages
+from policy.errors import printable
+from policy.logins import Login
+from policy.plan import Plan
+
+if TYPE_CHECKING:
+    from acp.schema import ReadTextFileRequest, WriteTextFileRequest
+
+_OUTSIDE = ("fs/", "terminal/", "mcp/")
+"""Methods of the client's that act outside of the jail: on its files, its processes, its MCP servers."""
+
+_MOST_AWAITED = 1000
+_MOST_NOISE = 20
+"""Lines that are no messages and are shown on standard error."""
+
+_ENDED = (
+    "paddock: the agent has ended without an answer; what it said is in the editor's log, "
+    "or in `paddock logs` where the agent lives in the service"
+)
+
+
+class Jail(Protocol):
+    """What answers requests in the client's place, in the jail. A reply b"" comes later."""
+
+    def terminal(self, number: rpc.Id, method: str, params: dict[str, Any]) -> bytes:
+        """Answers a `terminal/` request."""
+        ...
+
+    def file(self, number: rpc.Id, wanted: "ReadTextFileRequest | WriteTextFileRequest", path: str) -> bytes:
+        """Answers a request for the file at a canonical path."""
+        ...
+
+    def shown(self, message: dict[str, Any]) -> dict[str, Any]:
+        """A message with text in the place of its terminals."""
+        ...
+
+
+class AgentRequests:
+    """Judges the agent's lines."""
+
+    def __init__(
+        self, rules: Rules, directories: SessionDirectories, jail: Jail, on_session: Callable[[str, Place], None]
+    ) -> None:
+        """Takes what decides.
+
+        Args:
+            rules: of the bridge.
+            directories: where the client's sessions live.
+            jail: serves what the rules have done there.
+            on_session: called with the id of each new session, and where it works.
+        """
+        self._rules = rules
+        self._directories = directories
+        self._jail = jail
+        self._on_session = on_session
+        self._awaited: dict[rpc.Id, Place | None] = {}
+        self._noise = 0
+
+    def awaits(self, number: rpc.Id, place: Place | None) -> None:
+        """The agent was asked for a new session in this place; without one, what it can do."""
+        if len(self._awaited) < _MOST_AWAITED:
+            self._awaited[number] = place
+
+    def opened(self, session: str, place: Place) -> None:
+        """A session of the protocol has begun, or is taken up again."""
+        self._directories.remember(session, place)
+        self._on_session(session, place)
+
+    def __call__(self, line: bytes) -> Outcome:
+        """Judges one line."""
+        if not line.strip():
+            return Outcome()
+        try:
+            message = rpc.parse(line)
+        except rpc.Ambiguous as error:
+            return self.unreadable(str(error)) if b"{" in line else self._dropped(line)
+        method = message.get("method", "")
+        if _bare(method).startswith(_OUTSIDE):
+            return self._policed(method, message)
+        self._look_for_session(message)
+        message = self._jail.shown(advised(message, self._rules.plan))
+        encoded = rpc.encode(message)
+        if b'"authMethods"' not in encoded:  # no other spelling is left of it
+            return Outcome(encoded)
+        safe, stripped = _without_terminals(message)
+        if stripped:
+            why = "the client would run it outside of the jail"
+            self._rules.decisions.refused("initialize", "offer a login in a terminal", target=why)
+        return Outcome(rpc.encode(safe))
+
+    def last_words(self) -> bytes:
+        """Errors for what an agent that has ended has not answered. What the user was warned of may be the reason."""
+        reasons = [f"paddock: warning: {warning}" for warning in self._rules.plan.warnings]
+        text = "\n".join([_ENDED, *map(printable, reasons)])
+        lines = [rpc.error(number, rpc.INTERNAL_ERROR, text) for number in self._awaited]
+        self._awaited.clear()
+        return b"".join(lines)
+
+    def unreadable(self, why: str) -> Outcome:
+        """The answer to a line that might ask for something, and cannot be read for certain."""
+        self._rules.decisions.refused("", "send an ambiguous message", target=why)
+        return Outcome(back=rpc.error(None, rpc.PARSE_ERROR, f"paddock does not pass this on: {why}"))
+
+    def _dropped(self, line: bytes) -> Outcome:
+        """Drops a line without an object, such as a log line. An answer might be logged, and answered, for ever."""
+        self._noise += 1
+        if self._noise <= _MOST_NOISE:
+            text = printable(line[:500].decode(errors="backslashreplace"))
+            messages.say(f"paddock: the agent wrote a line that is no message, which is left out: {text}")
+        return Outcome()
+
+    def _look_for_session(self, message: dict[str, Any]) -> None:
+        number = rpc.usable_id(message)
+        if "method" in message or number is None:
+            return
+        place = self._awaited.pop(number, None)
+        result = message.get("result")
+        if place is not None and isinstance(result, dict) and isinstance(result.get("sessionId"), str):
+            self.opened(result["sessionId"], place)
+
+    def _policed(self, method: str, message: dict[str, Any]) -> Outcome:
+        number, params = rpc.usable_id(message), message.get("params")
+        if number is None:
+            self._rules.decisions.refused(method, "send a request without a usable id", target=method)
+            text = f"{method} needs an id that is a string or an integer below 2**53"
+            return Outcome(back=rpc.error(None, rpc.INVALID_REQUEST, text))
+        if not isinstance(params, dict):
+            return Outcome(back=rpc.error(number, rpc.INVALID_PARAMS, f"{method} needs an object of parameters"))
+        if method.startswith("terminal/") and self._rules.choices.terminals == JAIL:
+            return Outcome(back=self._jail.terminal(number, method, params))
+        if method in ("fs/read_text_file", "fs/write_text_file") and self._rules.choices.files != STRIP:
+            return self._file(number, method, params)
+        self._rules.decisions.refused(method, "call a method of the client", target=method)
+        text = f"paddock does not pass {method} on: it would act outside of the agent's jail"
+        return Outcome(back=rpc.error(number, rpc.METHOD_NOT_FOUND, text, {"method": method}))
+
+    def _file(self, number: rpc.Id, method: str, params: dict[str, Any]) -> Outcome:
+        from acp.schema import ReadTextFileRequest, WriteTextFileRequest
+        from pydantic import ValidationError
+
+        write = method == "fs/write_text_file"
+        model: type[ReadTextFileRequest | WriteTextFileRequest] = WriteTextFileRequest if write else ReadTextFileRequest
+        try:
+            wanted = model.model_validate(params)
+        except ValidationError as error:
+            why = [{"field": ".".join(map(str, each["loc"])), "why": each["msg"]} for each in error.errors()]
+            return Outcome(back=rpc.error(number, rpc.INVALID_PARAMS, f"{method}: parameters are not valid", why))
+        ruling = self._rules.judge.file(wanted.path, WRITE if write else READ)
+        if not ruling.allowed:
+            self._rules.decisions.refused(method, "write" if write else "read", path=ruling.seen, hint=ruling.hint)
+            return Outcome(back=rpc.error(number, rpc.DENIED, ruling.message, ruling.data))
+        if self._rules.choices.files == JAIL:
+            self._rules.decisions.allowed(method, ruling.path, "in the jail")
+            return Outcome(back=self._jail.file(number, wanted, ruling.path))
+        path = self._directories.spelled(wanted.session_id, ruling.path)
+        self._rules.decisions.allowed(method, ruling.path, f"as {path}" if path != wanted.path else "")
+        fields = wanted.model_dump(by_alias=True, exclude_none=True)
+        request = {"jsonrpc": "2.0", "id": number, "method": method, "params": {**fields, "path": path}}
+        return Outcome(rpc.encode(request))
+
+
+def _bare(method: str) -> str:
+    """A method as the most forgiving dispatcher would take it: without case, white space and control characters."""
+    return "".join(character for character in method if character.isprintable() and character != " ").casefold()
+
+
+# Logins: which of them a client is offered, and what to do where there is none.
+#
+# Source: the protocol's authentication (https://agentclientprotocol.com/protocol/initialization). `terminal-auth` is
+# the name under which clients and agents agreed on logins in a terminal before the protocol had them; Qwen Code says
+# what the protocol has now (`type`, `args`, `env`) in a method's `_meta`.
+
+_COMMAND = ("type", "command", "args", "env")
+
+
+def advised(message: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """A message, with what the user can do when it is an agent's answer that it needs a login.
+
+    Most ways to log in need a browser or a terminal outside of the jail, so there may be none among those on offer.
+    """
+    error = message.get("error")
+    if not isinstance(error, dict) or error.get("code") != rpc.AUTH_REQUIRED:
+        return message
+    text = str(error.get("message", "")) or "Authentication required"
+    return {**message, "error": {**error, "message": f"{text.rstrip('.')}. {_advice(plan)}"}}
+
+
+def _advice(plan: Plan) -> str:
+    if not plan.provider:
+        return (
+            "Paddock does not know this agent, so none of your logins is in its jail: --provider NAME says which it is"
+        )
+    fields: Any = plan.logins
+    if any(login.host and not login.kept_out for login in (Login(*data) for data in fields)):
+        return "In a jail: log in once without Paddock, then start the agent again, and the login comes along"
+    return (
+        "In a jail: no login of yours is brought along; "
+        f"the keys that are passed on when you export them: paddock providers {plan.provider}"
+    )
+
+
+def _without_terminals(value: object) -> tuple[object, bool]:
+    """A message of the agent's without what would let it choose a command that the client runs outside of the jail.
+
+    A login "in a terminal" is one: arguments, environment and (`terminal-auth`) even the command come from the agent.
+    They stand in `authMethods`, of the reply to `initialize` and of errors that ask for a login.
+
+    Returns:
+        The message, and whether it is another one than `value`.
+    """
+    if isinstance(value, list):
+        items = [_without_terminals(item) for item in value]
+        changed = any(other for _, other in items)
+        return ([item for item, _ in items], True) if changed else (value, False)
+    if not isinstance(value, dict):
+        return value, False
+    changed = False
+    result: dict[str, object] = {}
+    for name, item in value.items():
+        found, other = _logins(item) if name == "authMethods" else _without_terminals(item)
+        result[name] = found
+        changed = changed or other
+    return (result, True) if changed else (value, False)
+
+
+def _logins(methods: object) -> tuple[object, bool]:
+    if not isinstance(methods, list):
+        return [], True
+    kept: list[object] = []
+    changed = False
+    for method in methods:
+        if not isinstance(method, dict) or method.get("type", "agent") not in ("agent", "env_var"):
+            changed = True
+            continue
+        meta = method.get("_meta")
+        if isinstance(meta, dict):
+            own = {name: item for name, item in meta.items() if name != rpc.TERMINAL_LOGIN}
+            if own.get("type") == "terminal":
+                own = {name: item for name, item in own.items() if name not in _COMMAND}
+            changed = changed or own != meta
+            method = {**method, "_meta": own} if own != meta else method
+        kept.append(method)
+    return kept, changed

@@ -1,0 +1,310 @@
+"""The proxy process itself: its imports, its own confinement, its clients. Never on anybody's launch path."""
+
+import ctypes
+import gc
+import ipaddress
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterable
+from typing import NoReturn
+
+from launcher.egress import socks
+from launcher.egress.exchange import Exchange, Gone, Relay, http_answer
+from launcher.egress.gateway import Bounds, Gateway, Unreachable, Upstreams, begin_connecting, dial
+from launcher.egress.handle import destination
+from launcher.egress.log import FILE, Log, Witness
+from launcher.jail import hygiene, landlock, privileges, syscalls
+from launcher.loop import Loop, Task, Timeout, accept, running, sleep, writable
+from policy.egress import EgressPolicy, Verdict
+from policy.hosts import Address
+from policy.plan import Plan
+
+NAME = "paddock-proxy"
+"""Of the process, as ps(1) shows it, once it is confined."""
+
+# The proxy reads what strangers send, so it keeps what a resolver needs, its open log, and no more.
+# What getaddrinfo(3) reads: its settings, and the modules that they name. Directories that services replace files in.
+_RESOLVER = (
+    *("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf", "/etc/services"),
+    *("/etc/protocols", "/etc/networks", "/etc/ld.so.cache", "/etc/localtime"),
+    *("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager", "/run/nscd", "/var/run/nscd"),
+)
+_LIBRARIES = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/nix/store", "/gnu/store")
+_DEVICES = ("/dev/null", "/dev/urandom")
+
+_RESERVED = 64
+"""Descriptors for everything that is no client's connection."""
+
+_UNSPECIFIED = bytes(16)
+
+_CONNECT_SECONDS = 10.0
+"""Until a server of the jail must have taken a connection to its published port."""
+
+_PAUSE = 0.05
+"""Seconds without accepting, when there are no descriptors or no memory."""
+
+
+def run(plan: Plan, directory: str, secret: str, handed: list[int], published: tuple[int, ...]) -> NoReturn:
+    """Serves until the launcher ends this process.
+
+    Args:
+        plan: its rules, and what else it grants.
+        directory: of the session, for the log.
+        secret: the session's token.
+        handed: sockets: the proxy's, listening; where the jail has a network namespace then a listening one for each of
+            `plan.reach`, and unconnected ones of that namespace, for what comes to published ports.
+        published: listening sockets, one for each of `plan.publish`.
+    """
+    gc.freeze()  # nothing of what was imported is garbage: the first collection would look at all of it
+    gc.enable()
+    log = Log(f"{directory}/{FILE}", Bounds().log_bytes)
+    code = 1
+    try:
+        witness = Witness(os.getppid())
+        try:
+            sockets = [socket.socket(fileno=fd) for fd in handed]
+            _serve(plan, secret, sockets, [socket.socket(fileno=fd) for fd in published], log, witness)
+        finally:
+            witness.close()
+        log.close()
+        code = 0
+    except BaseException as error:
+        log.fault(str(error) if isinstance(error, Exception) else repr(error))
+    os._exit(code)
+
+
+def _serve(
+    plan: Plan, secret: str, handed: list[socket.socket], published: list[socket.socket], log: Log, witness: Witness
+) -> None:
+    """Serves until a signal, or until one of the listening sockets cannot be served any more."""
+    loop = Loop(lambda error: log.fault(repr(error)))
+    signal.set_wakeup_fd(loop.waker, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: loop.stop())
+    policy = EgressPolicy((rule for rule, _ in plan.domains), (rule for rule, _ in plan.domains_denied))
+    gateway = Gateway(policy, Upstreams(os.environ), log, _bounded(Bounds()), witness)
+    server = Server(gateway, secret, log, name_required=plan.server_name == "require")
+    confine(sys.path)
+    gc.collect()
+    gc.freeze()
+    proxy, *others = handed
+    pool = Pool(others[len(plan.reach) :])
+    works = [server.serve(proxy), server.sweep()]
+    for (rule, _), listener in zip(plan.reach, others, strict=False):
+        packed, port = destination(rule)
+        works.append(server.serve(listener, Forward(ipaddress.ip_address(packed), port, rule, log)))
+    for (rule, _), listener in zip(plan.publish, published, strict=True):
+        works.append(server.serve(listener, Publication(pool, int(rule.rpartition(":")[2]), rule, log)))
+    failed: list[BaseException] = []
+
+    def ended(task: Task) -> None:
+        if task.error is not None:
+            failed.append(task.error)
+            loop.stop()
+
+    for work in works:
+        loop.spawn(work).when_done(ended)
+    loop.run()
+    if failed:
+        raise failed[0]
+
+
+def _bounded(bounds: Bounds) -> Bounds:
+    """As many connections as there can be descriptors for, two each."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * bounds.connections + _RESERVED
+    soft = max(soft, min(wanted, hard) if hard != resource.RLIM_INFINITY else wanted)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return bounds._replace(connections=min(bounds.connections, (soft - _RESERVED) // 2))
+
+
+def confine(modules: Iterable[str]) -> None:
+    """Gives up every privilege, and every file but those above. Cannot be undone.
+
+    Args:
+        modules: directories that Python may still import from.
+
+    Raises:
+        Refusal: the kernel refused. Without Landlock (a kernel of the bubblewrap backend) files stay within reach.
+    """
+    try:
+        # Loads what the first name would: a codec, and the resolver's modules.
+        socket.getaddrinfo("localhost", 1, type=socket.SOCK_STREAM)
+    except OSError:
+        pass  # no hosts file: names are tried as they come
+    with open("/proc/self/comm", "w") as file:
+        file.write(NAME)
+    hygiene.no_new_privs()
+    privileges.drop_all()
+    syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
+    abi = landlock.abi()
+    if abi < 1:
+        return
+    grants = [(path, "r", "resolver") for path in _RESOLVER]
+    grants += [(path, "rx", "libraries") for path in _LIBRARIES]
+    grants += [(path, "r", "modules") for path in modules if path.startswith("/")]
+    grants += [(path, "rw", "devices") for path in _DEVICES]
+    canonical = {(os.path.realpath(path), access, source) for path, access, source in grants}
+    landlock.restrict(tuple(sorted(canonical)), abi=abi, network=True, log=False)
+
+
+class Forward:
+    """A port that leads to one address and port outside, without any proxy protocol: what --reach grants."""
+
+    def __init__(
+        self, address: Address, port: int, rule: str, log: Log, patience: float = Bounds().dial_seconds
+    ) -> None:
+        """`rule`: the grant as it was written, for the log."""
+        self._address = address
+        self._port = port
+        self._rule = rule
+        self._log = log
+
+    async def run(self, client: socket.socket, relays: set[Relay]) -> None:
+        """Connects one client; owns it."""
+        self._log.decision("reach", str(self._address), self._port, Verdict(True, self._rule, ""))
+        try:
+            server = await dial([self._address], self._port, Bounds().dial_seconds)
+        except Unreachable:
+            client.close()
+            return
+        except BaseException:
+            client.close()
+            raise
+        Relay(client, server, relays).start()
+
+
+class Pool:
+    """Unconnected sockets of a jail's network namespace; owns them.
+
+    Only a socket that was made inside a network namespace can connect there. So the jail's first process hands out a
+    number of them, and each is used again when its connection has ended: no process of Paddock stays inside.
+    """
+
+    def __init__(self, sockets: Iterable[socket.socket]) -> None:
+        self._free = list(sockets)
+
+    def take(self) -> socket.socket | None:
+        """One of them, to be given back; None when all are in use."""
+        return self._free.pop() if self._free else None
+
+    def give_back(self, sock: socket.socket) -> None:
+        """Disconnects a socket (connect(2), AF_UNSPEC) for another connection."""
+        disconnect = ctypes.CDLL(None, use_errno=True)["connect"]
+        if disconnect(sock.fileno(), _UNSPECIFIED, len(_UNSPECIFIED)) == 0:
+            self._free.append(sock)
+        else:
+            sock.close()
+
+
+class Publication:
+    """A port of the machine's loopback that leads to one of the jail's: what --publish grants."""
+
+    def __init__(self, pool: Pool, port: int, rule: str, log: Log) -> None:
+        """`port`: the jail's; `rule`: the grant as it was written, for the log."""
+        self._pool = pool
+        self._port = port
+        self._rule = rule
+        self._log = log
+
+    async def run(self, client: socket.socket, relays: set[Relay]) -> None:
+        """Connects one client; owns it."""
+        self._log.decision("publish", "127.0.0.1", self._port, Verdict(True, self._rule, ""))
+        pooled = self._pool.take()
+        if pooled is None:
+            client.close()
+            return
+        try:
+            begin_connecting(pooled, ("127.0.0.1", self._port))
+            if not await writable((pooled,), _CONNECT_SECONDS) or pooled.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                raise OSError("nobody listens there")
+        except BaseException as error:
+            client.close()
+            self._pool.give_back(pooled)
+            if isinstance(error, OSError):
+                return
+            raise
+        # The relay closes what it is given: a second descriptor of the same socket.
+        server = socket.socket(fileno=os.dup(pooled.fileno()))
+        server.setblocking(False)
+        Relay(client, server, relays, done=lambda: self._pool.give_back(pooled)).start()
+
+
+class Server:
+    """Accepts clients, counts them, and ends those that have gone quiet.
+
+    Attributes:
+        relays: all that are open.
+    """
+
+    def __init__(self, gateway: Gateway, secret: str, log: Log, *, name_required: bool) -> None:
+        """See `Exchange` for the arguments."""
+        self._gateway = gateway
+        self._secret = secret
+        self._log = log
+        self._bounds = gateway.bounds
+        self._name_required = name_required
+        self._starting: set[Task] = set()
+        self.relays: set[Relay] = set()
+
+    async def serve(self, listener: socket.socket, forward: Forward | Publication | None = None) -> None:
+        """Accepts from a non-blocking listening socket, for ever; with `forward` each client goes to one place."""
+        while True:
+            await sleep(0)  # however many come: connected clients have a turn in between
+            try:
+                client = await accept(listener)
+            except OSError:
+                await sleep(_PAUSE)
+                continue
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if len(self.relays) + len(self._starting) >= self._bounds.connections:
+                self._turn_away(client, speaks_http=forward is None)
+                continue
+            task = running().spawn(self._exchange(client) if forward is None else forward.run(client, self.relays))
+            self._starting.add(task)
+            task.when_done(self._started)
+
+    async def sweep(self) -> None:
+        """Ends relays in which nothing has moved for too long. For ever."""
+        while True:
+            await sleep(min(30.0, self._bounds.idle_seconds / 4))
+            before = time.monotonic() - self._bounds.idle_seconds
+            for relay in [relay for relay in self.relays if relay.last < before]:
+                relay.close()
+
+    async def _exchange(self, client: socket.socket) -> None:
+        """Serves one client until a relay has it or its socket is closed. Its first byte says which protocol."""
+        exchange = Exchange(client, self._gateway, self._secret, self.relays, name_required=self._name_required)
+        relayed = False
+        try:
+            with Timeout(self._bounds.head_seconds):
+                first = await exchange.receive()
+            if first[0] == socks.VERSION:
+                relayed = await socks.serve(exchange, first)
+            else:
+                from launcher.egress import http
+
+                relayed = await http.serve(exchange, first)
+        except (Gone, TimeoutError, OSError):
+            return  # the client has left
+        finally:
+            if not relayed:
+                client.close()
+
+    def _started(self, task: Task) -> None:
+        self._starting.discard(task)
+        if task.error is not None:
+            self._log.fault(repr(task.error))
+
+    def _turn_away(self, client: socket.socket, *, speaks_http: bool) -> None:
+        with client:
+            if speaks_http:
+                many = f"{self._bounds.connections} connections are open, as many as one session may have"
+                try:
+                    client.send(http_answer(503, "Service Unavailable", "egress-busy", many))
+                except OSError:
+                    return  # it has left

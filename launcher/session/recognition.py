@@ -1,0 +1,339 @@
+"""Which provider a command is, and what it is told: from settings and command line to a `policy.launch.Translation`.
+
+Not on the warm launch path: a cached Plan knows its provider.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from launcher.session.machine import Machine
+from launcher.session.places import Places
+from policy import runners
+from policy.config import values
+from policy.config.settings import Settings
+from policy.egress import LOCALHOST, Request
+from policy.hosts import parse_host
+from policy.launch import Command, Translation
+from policy.logins import Login
+from policy.plan import Conditional, Plan
+from policy.providers import registry, strategy
+from policy.providers.model import ArgumentsPosition, DialectName, ProviderFile, ProviderSpec, Switch
+from policy.sandbox_context import WorktreeSandboxContext
+
+# The hosts that a provider must reach: its own, and those that the caller's environment names as its server.
+
+
+Sourced = tuple[tuple[str, str], ...]
+
+_PORTS = {"http": 80, "https": 443}
+
+
+def endpoints_of(
+    spec: ProviderSpec, name: str, machine: Machine, environ: Mapping[str, str]
+) -> tuple[Sourced, Sourced]:
+    """(egress rules, ports of the loopback), each entry with its source.
+
+    A server on this machine's loopback is granted as a port, at its own address: clients do not use a proxy for it.
+
+    Args:
+        spec: the provider's.
+        name: the provider's, for the source.
+        machine: is asked for variables, and the Plan depends on the answers.
+        environ: the same environment. A value that holds credentials is passed over, because answers are kept.
+    """
+    rules = [(domain, f"provider {name}") for domain in spec.domains]
+    reach = []
+    for variable in spec.endpoints:
+        if "@" in environ.get(variable, ""):
+            continue
+        wanted = endpoint(machine.env(variable) or "")
+        if wanted is None:
+            continue
+        source = f"{variable} of your environment"
+        if wanted.host == LOCALHOST or (not isinstance(wanted.host, str) and wanted.host.is_loopback):
+            reach.append((values.loopback(wanted.where), source))
+        else:
+            rules.append((wanted.where, source))
+    return tuple(rules), tuple(reach)
+
+
+def endpoint(url: str) -> Request | None:
+    """Host and port of an HTTP URL; None for anything else, which is the provider's to complain about."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _PORTS[parts.scheme]
+        bracketed = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
+        return Request(parse_host(bracketed), port)
+    except (KeyError, ValueError):
+        return None
+
+
+FETCHES = (
+    "{runner} asks its package registry, none of whose hosts may be reached: what it has not kept is not found. "
+    "--allow-domain {bundle} allows it (a registry can be written to as well), or start the installed programme"
+)
+SILENT = (
+    "{title} asks nothing in an editor: its ACP adapter gives up its questions together with a sandbox of its own, "
+    "which cannot start in a jail"
+)
+_XDG = (
+    ("~/.config/", "XDG_CONFIG_HOME"),
+    ("~/.local/share/", "XDG_DATA_HOME"),
+    ("~/.local/state/", "XDG_STATE_HOME"),
+)
+_BUNDLES = {"uvx": "@python", "uv": "@python", "pipx": "@python"}
+
+
+class Chosen(NamedTuple):
+    """The provider of a launch.
+
+    Attributes:
+        strategy: None for none.
+        source: why that one.
+        program: its programme, where a runner starts it and a path names it.
+    """
+
+    strategy: strategy.SandboxTranslationStrategy | None
+    source: str
+    program: Command | None = None
+
+
+def own_directory(places: Places) -> Path:
+    """Where the user's own providers lie, one TOML file each."""
+    return Path(places.config, "providers")
+
+
+def load(places: Places, dialect: DialectName = DialectName.NATIVE) -> registry.SandboxTranslationRegistry:
+    """All known providers, plug-ins included.
+
+    Raises:
+        Refusal: one of them is wrong.
+    """
+    return registry.load_registry(dialect, own_directory(places), entry_points=True)
+
+
+def choose(settings: Settings, command: list[str], directory: str, places: Places, machine: Machine) -> Chosen:
+    """The provider that is asked for, or the one that the command line starts.
+
+    Args:
+        settings: name and dialect.
+        command: the command's words.
+        directory: where it starts.
+        places: the user's own providers lie in its configuration.
+        machine: the Plan depends on what is looked at.
+
+    Raises:
+        Refusal: provider-unknown, or one of the provider files is wrong.
+    """
+    wanted, source = settings.provider.value, str(settings.provider.source)
+    if wanted in ("none", ""):
+        return Chosen(None, source)
+    for place in (str(registry.BUILTIN_DIRECTORY), str(own_directory(places))):
+        for name in machine.listing(place) or ():
+            machine.depends_on_content(f"{place}/{name}")
+    for place in sys.path:  # plug-ins come and go there with their packages
+        machine.depends_on_content(place)
+    dialect = DialectName(settings.dialect.value)
+    if wanted != "auto":
+        return Chosen(load(places, dialect).require(wanted), source)
+    known = registry.load_registry(
+        dialect, own_directory(places), entry_points=registry.installed_plugins(sys.path), about=command
+    )
+    found = known.detect(command)
+    if found is None:
+        return Chosen(None, "auto: the command is no known agent")
+    return Chosen(known.require(found.name), found.told(command), _behind_runner(command, found.at, directory, machine))
+
+
+def _behind_runner(command: list[str], at: int, directory: str, machine: Machine) -> Command | None:
+    """The file that a runner is told to start, when it is named by a path."""
+    word = command[at]
+    if at == 0 or "/" not in word or word.startswith(("@", "npm:")):
+        return None
+    path = os.path.join(directory, word)
+    canonical = machine.resolve(path)
+    if canonical is None or machine.kind(canonical) != "file":
+        return None
+    return Command(word, path, canonical, directory)
+
+
+def translated(
+    chosen: Chosen, settings: Settings, context: WorktreeSandboxContext, command: list[str], machine: Machine
+) -> Translation:
+    """What the provider is told, and what it needs.
+
+    Its own sandbox, and its questions (see `keeps_prompts`), are turned off: whatever has a Plan runs in a jail.
+
+    Args:
+        chosen: from `choose`.
+        settings: the dialect, and whether its questions are kept.
+        context: the worktree.
+        command: the command's words.
+        machine: the Plan depends on what is looked at.
+    """
+    if chosen.strategy is None:
+        return Translation(source=chosen.source)
+    words = strategy.translate(chosen.strategy, context)
+    name = chosen.strategy.provider_name
+    if not isinstance(chosen.strategy, strategy.DeclaredStrategy):
+        return Translation(
+            provider=name,
+            source=chosen.source,
+            dialect=settings.dialect.value,
+            environment=tuple(words.environment.items()),
+            arguments=tuple(words.arguments),
+        )
+    spec = chosen.strategy.spec
+    keep = keeps_prompts(settings)
+    switches = chosen.strategy.switches(keep_prompts=keep) if spec.supports_sandbox else ()
+    environment = words.environment | {key: value for switch in switches for key, value in switch.environment.items()}
+    arguments: tuple[str, ...] = tuple(words.arguments)
+    more: tuple[Conditional, ...] = tuple(
+        (tuple(switch.arguments), tuple(switch.unless)) for switch in switches if switch.arguments
+    )
+    at = -1
+    dialect = spec.dialect(chosen.strategy.dialect)
+    if dialect.arguments_position is ArgumentsPosition.AFTER_PROGRAM:
+        index = strategy.program_index(command, spec.commands)
+        if index is None:
+            arguments, more = (), ()
+        else:
+            at = index + 1
+    if dialect.unknown_to:
+        more = (((arguments, ()), *more)) if arguments else more
+        more = tuple((added, (*unless, *dialect.unknown_to)) for added, unless in more)
+        arguments = ()
+    domains, reach = endpoints_of(spec, name, machine, os.environ)
+    return Translation(
+        provider=name,
+        source=chosen.source,
+        dialect=settings.dialect.value,
+        environment=tuple((_places_of(spec) | spec.quiet | environment).items()),
+        arguments=arguments,
+        arguments_unless=more,
+        arguments_at=at,
+        credentials=(*spec.credentials.environment, *spec.settings),
+        domains=domains,
+        reach=reach,
+        program=chosen.program,
+        logins=files_of(spec, settings, machine, unattended=bool(switches) and not keep),
+        warnings=(SILENT.format(title=spec.title),) if keep and _is_silent(spec, switches, command) else (),
+    )
+
+
+def _is_silent(spec: ProviderSpec, switches: tuple[Switch, ...], command: list[str]) -> bool:
+    """Whether an ACP adapter is started that cannot be told to ask."""
+    adapter = strategy.program_index(command, spec.adapters) is not None
+    return adapter and any(switch.silences_adapters for switch in switches)
+
+
+def _places_of(spec: ProviderSpec) -> dict[str, str]:
+    """The variables that lead a provider into its worktree's private home and temp directory, and its passwords."""
+    found = dict.fromkeys(spec.session_secrets, "${secret}")
+    root = spec.state.home
+    if spec.state.variable is not None and root is not None:
+        found[spec.state.variable] = "${home}" + root[1:]
+    if spec.temp.variable is not None:
+        found[spec.temp.variable] = "${tmp}"
+    return found
+
+
+def keeps_prompts(settings: Settings) -> bool:
+    """Whether the provider goes on asking: when that is wanted, and where the jail does not hold all it does.
+
+    With ``--git shared`` it can plant hooks that git runs outside.
+    """
+    return settings.keep_prompts.value or settings.git_mode.value == "shared"
+
+
+def files_of(
+    spec: ProviderSpec, settings: Settings, machine: Machine, *, unattended: bool
+) -> tuple[tuple[object, ...], ...]:
+    """The provider's files that pass between the user's home and the private one, for the Plan.
+
+    Args:
+        spec: the provider.
+        settings: whether logins pass at all.
+        machine: the Plan depends on where they lie.
+        unattended: the provider's questions are off.
+    """
+    mode = settings.logins.value
+    root = spec.state.home
+    # Some refuse to start where the variable names what is not there (codex).
+    found = [tuple(Login("", f"{root[2:]}/"))] if spec.state.variable and root not in (None, "~") else []
+    for file in spec.files:
+        directory, _, name = _of_user(file, spec, machine).rpartition("/")
+        canonical = machine.resolve(directory or "/")
+        text = file.format == "text"
+        if mode == "none":
+            secrets = ("",) if text else tuple(file.refreshed)
+            if canonical is not None and secrets:
+                host = f"{canonical.rstrip('/')}/{name}"
+                found.append(tuple(Login(host, _inside(file, spec), text, file.entry, kept_out=secrets)))
+            canonical = None
+        switched = tuple(file.unattended.items()) if settings.dialect.value == DialectName.NATIVE else ()
+        put = (*file.put.items(), *(switched if unattended else ()))
+        drop = () if unattended else switched
+        if canonical is None and not put and not drop:
+            continue
+        login = Login(
+            host=f"{canonical.rstrip('/')}/{name}" if canonical else "",
+            inside=_inside(file, spec),
+            text=text,
+            entry=file.entry,
+            refreshed=tuple(file.refreshed) if mode == "exchange" else (),
+            newer=file.newer or "",
+            account=tuple(file.account),
+            proofs=tuple((path, tuple(claims)) for path, claims in file.proofs.items()),
+            only=tuple(file.only),
+            put=put,
+            drop=drop,
+        )
+        found.append(tuple(login))
+    return tuple(found)
+
+
+def _of_user(file: ProviderFile, spec: ProviderSpec, machine: Machine) -> str:
+    """Where the user's own file lies: the provider's variable, or XDG's, may have moved it."""
+    if file.moved is not None and spec.state.variable is not None:
+        place = machine.env(spec.state.variable) or ""
+        if place.startswith("/"):
+            return f"{place.rstrip('/')}/{file.moved}"
+    for prefix, variable in _XDG if spec.state.xdg else ():
+        place = machine.env(variable) or ""
+        if file.path.startswith(prefix) and place.startswith("/"):
+            return f"{place.rstrip('/')}/{file.path[len(prefix) :]}"
+    return machine.home.rstrip("/") + file.path[1:]
+
+
+def _inside(file: ProviderFile, spec: ProviderSpec) -> str:
+    """Where the copy lies, below the private home. There the provider's variable is always set, XDG's never."""
+    root = spec.state.home
+    if file.moved is None or spec.state.variable is None or root is None:
+        return file.path[2:]
+    return f"{root[2:]}/{file.moved}".lstrip("/")
+
+
+def warnings(command: list[str], plan: Plan, provider: Translation, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    """What the user should know of a provider: logins that stay out, a command that is fetched before it is started.
+
+    Args:
+        command: its words.
+        plan: what was decided.
+        provider: what was asked for.
+        allowed: the hosts that may be reached, with bundles by their names.
+    """
+    left_out = [login[0] for login in provider.logins if login not in plan.logins]
+    found = provider.warnings + tuple(
+        f"{path} is not copied into the jail: the command may write where it lies" for path in left_out
+    )
+    runner = command[0].rpartition("/")[2]
+    at = runners.started(command)
+    bundle = _BUNDLES.get(runner, "@node")
+    if plan.net != "proxy" or not at or runner not in runners.FETCHING or bundle in allowed:
+        return found
+    return (*found, FETCHES.format(runner=runner, bundle=bundle))
