@@ -171,9 +171,9 @@ def _default(provider: str, where: Places) -> list[str]:
     Raises:
         Refusal: usage.
     """
-    from launcher.session import providers
+    from launcher.session import recognition
 
-    spec = providers.load(where).spec(provider)
+    spec = recognition.load(where).spec(provider)
     if spec is None or not spec.acp:
         raise cli.usage(f"{provider} has no command for the Agent Client Protocol: name one behind `--`", "attach")
     for name in spec.adapters:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from launcher.ledger import follow, record, store
+from launcher.ledger import ledgers
 from launcher.session import messages, places, state
 from launcher.verbs import table, typer_verb
 from policy.errors import Refusal, printable
@@ -59,7 +59,7 @@ def denials(
             messages.show(f"nothing was refused in session {session}, as far as could be heard: "
                           "paddock doctor says what can" if session else NONE)  # fmt: skip
         return 0
-    contents = store.read(path)
+    contents = ledgers.read(path)
     passed = contents.decisions if decisions else []
     if as_json:
         for content in (*contents.denials, *passed):
@@ -67,7 +67,7 @@ def denials(
     else:
         _show(contents)
         for content in passed:
-            messages.show(record.decision(content))
+            messages.show(ledgers.decision(content))
     return 0
 
 
@@ -77,10 +77,10 @@ def _path(directory: str, session: str | None, live: list[str]) -> str | None:
     Raises:
         Refusal: session-unknown.
     """
-    kept = store.kept(directory)
+    kept = ledgers.kept(directory)
     if session is None:
-        return next((one.path for one in kept if (found := store.read(one.path)).denials or found.end), None)
-    path = store.path_of(directory, session)
+        return next((one.path for one in kept if (found := ledgers.read(one.path)).denials or found.end), None)
+    path = ledgers.path_of(directory, session)
     if path is None and session not in live:
         known = ", ".join(dict.fromkeys(one.session for one in kept[:10]))
         raise Refusal(
@@ -103,13 +103,13 @@ def _only(live: list[str]) -> str:
     )
 
 
-def _show(contents: store.Contents) -> None:
+def _show(contents: ledgers.Contents) -> None:
     facts = contents.facts
     if facts:
         about = (f"{facts.get(name)}" for name in ("session", "command", "worktree", "backend"))
         messages.show(printable("session {}: {} in {}, {}".format(*about)))
     for content in contents.denials:
-        messages.show("\n".join(record.paragraph(content)))
+        messages.show("\n".join(ledgers.paragraph(content)))
     if lost := contents.end.get("lost"):
         messages.show(f"lost: {lost} denial{'' if lost == 1 else 's'}, of which nothing is known but the number")
     for note in contents.end.get("notes", ()):
@@ -118,15 +118,15 @@ def _show(contents: store.Contents) -> None:
 
 def _follow(where: places.Places, session: str, *, as_json: bool) -> None:
     def show(content: dict[str, Any]) -> None:
-        messages.show(json.dumps(content) if as_json else "\n".join(record.paragraph(content)))
+        messages.show(json.dumps(content) if as_json else "\n".join(ledgers.paragraph(content)))
 
-    follow.follow(where.state, session, lambda: session in state.live_sessions(where), show)
+    ledgers.follow(where.state, session, lambda: session in state.live_sessions(where), show)
 
 
 def _list(directory: str, *, as_json: bool) -> None:
     rows = []
-    for one in store.kept(directory):
-        contents = store.read(one.path)
+    for one in ledgers.kept(directory):
+        contents = ledgers.read(one.path)
         number = sum(content.get("count", 1) for content in contents.denials)
         rows.append((one.session, contents.facts.get("time", ""), number, contents.facts.get("command", "")))
     names = ("session", "time", "denials", "command")

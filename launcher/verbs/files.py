@@ -93,11 +93,11 @@ def _check_live(where: places.Places, directories: dict[str, str], *, compatible
     Raises:
         Refusal: session-unknown, session-not-ours, session-name.
     """
-    from launcher.session import exec_client, known_as
+    from launcher.session import exec_client, state
 
     for name in (name for name, directory in directories.items() if not directory):
         try:
-            exec_client.connect(where, known_as.resolved(where, name)).close()
+            exec_client.connect(where, state.resolved_alias(where, name)).close()
         except Refusal as refusal:
             if refusal.reference == "session-deaf":
                 continue  # it is just starting

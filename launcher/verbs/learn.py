@@ -4,7 +4,8 @@ import json
 import os
 
 from launcher import cli
-from launcher.session import cache, messages, own_terminal, places, report_file, teach
+from launcher.ledger import enforcement
+from launcher.session import cache, messages, own_terminal, places, teach
 from launcher.session.machine import Machine
 from launcher.vcs import checkout, disk, written
 from launcher.verbs import help_page
@@ -48,7 +49,7 @@ def main(argv: list[str]) -> int:
     if not command:
         raise cli.usage("there is no command to run", "learn")
     written = options.get("--write")
-    target = report_file.Target(written, (_root(options),)) if isinstance(written, str) else None
+    target = enforcement.Target(written, (_root(options),)) if isinstance(written, str) else None
     _, given = cache.key_words(options, command)
     where = places.places(os.environ)
     own_options = {name for name, *_ in EXTRA} | set(cli.UNUSED)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from pydantic import BaseModel
 
-from launcher.session import merging, messages, places
+from launcher.session import harvesting, messages, places
 from launcher.vcs.journal import Run, State
 from launcher.vcs.merge import children, left, preview, target, work
 from launcher.vcs.merge.check import Check
@@ -150,7 +150,7 @@ def merge(
         print(said.document(answer) if as_json else answer.pretty_print())
         return 0 if answer.clean else CONFLICT
     with (
-        merging.into(found, where, said.say, files=not no_checkout) as follow,
+        harvesting.into(found, where, said.say, files=not no_checkout) as follow,
         Check(found, check, hidden=as_json) as gate,
     ):
         settings = work.Settings(

@@ -8,8 +8,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from launcher.session import messages, places
-from launcher.session import providers as known_providers
+from launcher.session import messages, places, recognition
 from launcher.verbs import table, typer_verb
 from policy.errors import printable
 from policy.providers.model import Dialect, ProviderFile, Switch
@@ -128,7 +127,7 @@ def show(
 ) -> int:
     """Lists the known agents, or explains one: how it is recognised, what it is told, and what it may reach."""
     where = places.places(os.environ)
-    known = known_providers.load(where)
+    known = recognition.load(where)
     names = known.names() if name is None else (known.require(name).provider_name,)
     if as_json:
         rows = [document(known.require(one)) for one in names]
@@ -137,7 +136,7 @@ def show(
         messages.show("\n".join(printable(line) for line in paragraphs(known.require(name))))
     else:
         _list(known)
-        own = known_providers.own_directory(where)
+        own = recognition.own_directory(where)
         messages.show(f"\nyour own: {printable(str(own))}/*.toml; paddock providers NAME explains one")
     return 0
 
