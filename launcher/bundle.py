@@ -23,7 +23,7 @@ ALWAYS = "launcher.verbs.run"
 ROOT_PACKAGE = "launcher"
 
 SOMETIMES = (
-    "launcher.jail.namespaces.enter",
+    "launcher.jail.namespaces",
     "launcher.session.private_git",
     "launcher.vcs.harvest.tips",
     "launcher.ledger.audit_socket",

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from launcher.jail.processes import jailed
-from launcher.service import rooms
+from launcher.service import instance
 from launcher.service.jobs import refusal_of
 from launcher.session.places import SYSTEM_RUNTIME, Places
 from launcher.session.state import NAME_RULE, valid_name
@@ -167,8 +167,7 @@ class Client:
 
 def _failed_unit() -> str:
     """What to do about a unit of ours that systemd has given up (it crashed again and again); "" without one."""
-    from launcher.service.units.manager import Manager
-    from launcher.service.units.templates import Scope
+    from launcher.service.units import Manager, Scope
 
     for scope, name in ((Scope.USER, "paddock"), (Scope.SYSTEM, f"paddock@{_user()}")):
         manager = Manager(scope, os.environ, _MANAGER_SECONDS)
@@ -222,7 +221,7 @@ def _route(path: str, what: str) -> str:
 
 def candidates(places: Places) -> tuple[str, ...]:
     """Where a service of this user may listen: his own, then one that the system's manager runs for him."""
-    return (f"{places.runtime}/{rooms.SOCKET}", f"{SYSTEM_RUNTIME}/{_user()}/{rooms.SOCKET}")
+    return (f"{places.runtime}/{instance.SOCKET}", f"{SYSTEM_RUNTIME}/{_user()}/{instance.SOCKET}")
 
 
 def _user() -> str:
@@ -247,13 +246,13 @@ def _connect(connection: socket.socket, path: str) -> None:
             raise Refusal("service-stranger", f"{path} is no socket",
                           context="a control socket is never reached through a link",
                           hint="look at it, and remove it")  # fmt: skip
-        connection.connect(rooms.short(directory, name))
+        connection.connect(instance.short(directory, name))
     finally:
         os.close(directory)
-    from launcher.service import peers
+    from launcher.service import packets
 
     # Whoever listens (unix(7): who called listen(2)) is told everything, the environment included.
-    answering = peers.of(connection)
+    answering = packets.of(connection)
     if answering.uid not in (os.geteuid(), 0):
         raise Refusal("service-stranger", f"{path} is answered by user {answering.uid}",
                       hint="only a service of this user or of root is asked")  # fmt: skip

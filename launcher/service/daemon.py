@@ -17,21 +17,20 @@ import psutil
 import uvicorn
 
 from launcher.jail.processes import parent
-from launcher.service import collecting, notify, peers, recovery, rooms, settings
+from launcher.service import instance, packets, systemd, upkeep
 from launcher.service.api import app as application
+from launcher.service.api.app import MOST_HEADERS, ControlProtocol, Door
 from launcher.service.api.context import Context, Followers
-from launcher.service.api.protocol import MOST_HEADERS, ControlProtocol, Door
-from launcher.service.audit import Exchange as Audit
-from launcher.service.contexts import Registration, StoredRequestContexts
 from launcher.service.database import LOOP_PATIENCE, Database
-from launcher.service.groups import Groups
+from launcher.service.exchange import Exchange as Audit
+from launcher.service.instance import Directories
 from launcher.service.jobs import Jobs
-from launcher.service.models import Reason
-from launcher.service.rooms import Rooms
-from launcher.service.store import SessionStore
-from launcher.service.supervisor import Parse, Supervisor
-from launcher.service.tickets import TicketRuns
-from launcher.service.watching import Sampler, Watch
+from launcher.service.schema import Reason
+from launcher.service.shims import Groups
+from launcher.service.supervisor import Parse, Registration, Supervisor
+from launcher.service.tables import SessionStore, StoredRequestContexts
+from launcher.service.ticket_runs import TicketRuns
+from launcher.service.upkeep import Sampler, Watch
 from launcher.session.places import Places, unusable
 from policy.errors import Refusal
 
@@ -44,7 +43,7 @@ _BACKLOG = 1_024
 class Listener:
     """A listening socket. `close` ends it, and takes its name away if this service has made it."""
 
-    def __init__(self, own: Rooms, given: list[socket.socket]) -> None:
+    def __init__(self, own: Directories, given: list[socket.socket]) -> None:
         """Takes the first of `given`, else makes one. The instance's lock is held.
 
         Raises:
@@ -62,15 +61,15 @@ class Listener:
         else:
             self.socket = self._listening(own)
 
-    def _listening(self, own: Rooms) -> socket.socket:
-        if rooms.check_socket(own.socket):
+    def _listening(self, own: Directories) -> socket.socket:
+        if instance.check_socket(own.socket):
             # Nobody answers there: whoever did would hold the lock.
             os.unlink(own.socket)
         directory = os.open(own.runtime, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         before = os.umask(0o177)
         try:
-            made.bind(rooms.short(directory, rooms.SOCKET))
+            made.bind(instance.short(directory, instance.SOCKET))
             made.listen(_BACKLOG)
         except OSError as error:
             made.close()
@@ -81,13 +80,13 @@ class Listener:
         self._made = (own.socket, os.lstat(own.socket).st_ino)
         return made
 
-    def renewed(self, own: Rooms) -> socket.socket | None:
+    def renewed(self, own: Directories) -> socket.socket | None:
         """Another socket in the place of the one that this service has made and that is gone; None while it is there.
 
         A runtime directory goes with everything in it when its user logs out, and is made anew at the next login.
 
         Raises:
-            Refusal: the directory cannot be made, or must not be used; see `Rooms`.
+            Refusal: the directory cannot be made, or must not be used; see `Directories`.
         """
         if self._made is None or os.path.lexists(own.socket):
             return None
@@ -153,15 +152,15 @@ async def serve(
     Raises:
         Refusal: service-running, service-settings, service-socket, database-newer and the like; nothing runs then.
     """
-    own = Rooms(places)
+    own = Directories(places)
     own.make()
     lock = own.lock()
     listener = database = None
     try:
         own.record()
-        wanted = settings.load(places)
+        wanted = instance.load(places)
         open_files = _raise_descriptors()
-        listener = Listener(own, notify.listen_sockets() if sockets is None else sockets)
+        listener = Listener(own, systemd.listen_sockets() if sockets is None else sockets)
         database = Database(own.database, patience=LOOP_PATIENCE)
         service = Service(places, own, wanted, database, open_files, parse)
         await service.run(listener, version, Audit(audit, parent, os.geteuid()) if audit != -1 else None)
@@ -178,7 +177,7 @@ class Service:
     """The parts of a running service, put together."""
 
     def __init__(
-        self, places: Places, own: Rooms, wanted: settings.Settings, database: Database, opened: int, parse: Parse
+        self, places: Places, own: Directories, wanted: instance.Settings, database: Database, opened: int, parse: Parse
     ) -> None:
         """Args: where; its rooms, settings and record; the soft limit of descriptors that sessions get; see `serve`."""
         self._places = places
@@ -189,12 +188,12 @@ class Service:
         self.supervisor = Supervisor(
             self.store, wanted, self.groups, Registration(StoredRequestContexts(database), database.later),
             own=own, environment=os.environ, open_files=opened, parse=parse,
-            declared=collecting.declared_credentials(places),
+            declared=upkeep.declared_credentials(places),
         )  # fmt: skip
         self.sampler = Sampler()
         self.jobs = Jobs()
         self.tickets = TicketRuns(database, self.supervisor, self.jobs)
-        self.collector = collecting.Collector(self.supervisor, places, self.jobs, self.tickets)
+        self.collector = upkeep.Collector(self.supervisor, places, self.jobs, self.tickets)
         self.supervisor.harvest = self.collector.wake
         self.context = Context(
             self.supervisor, self.sampler, places, self.jobs, self.tickets, Followers(), time.time(),
@@ -208,7 +207,7 @@ class Service:
             self.conditions.raise_("descriptors-few", what, hint)
         self.watch = Watch(self.supervisor, self.sampler, {"state": places.state, "runtime": own.runtime})
         self._doorkeepers = ThreadPoolExecutor(2, "peers")  # so many at most read /proc for who connects
-        self.recovery = recovery.Recovery(self.supervisor, own, self.groups, places)
+        self.recovery = upkeep.Recovery(self.supervisor, own, self.groups, places)
         self._ending = asyncio.Event()
         self._keeps = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -236,12 +235,12 @@ class Service:
         ending = loop.create_task(self._ending.wait())
         while not server.started and not serving.done():
             await asyncio.sleep(0.005)
-        notify.ready(self.status())
+        systemd.ready(self.status())
         log.info("the service runs: process %d, user %d", os.getpid(), os.geteuid())
         try:
             await asyncio.wait([serving, ending], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            notify.stopping()
+            systemd.stopping()
             log.info("the service ends: %d session%s live", live := len(self.supervisor.live), "" if live == 1 else "s")
             if self._keeps:
                 await self.tickets.close()
@@ -287,13 +286,13 @@ class Service:
         )
         return Server(config)
 
-    async def _admit(self, connection: Any, number: int) -> peers.Peer:  # noqa: ANN401  # asyncio's view of a socket
+    async def _admit(self, connection: Any, number: int) -> packets.Peer:  # noqa: ANN401  # asyncio's view of a socket
         if number + self.supervisor.attached > self.supervisor.settings.most_connections:
             raise Refusal("connections-exhausted", "the service has as many connections as it may",
                           context=f"{self.supervisor.settings.most_connections} at the same time")  # fmt: skip
-        peer, launchers = peers.of(connection), self.supervisor.launchers()
+        peer, launchers = packets.of(connection), self.supervisor.launchers()
         await asyncio.get_running_loop().run_in_executor(
-            self._doorkeepers, peers.check, peer, peers.owner(), lambda: launchers
+            self._doorkeepers, packets.check, peer, packets.owner(), lambda: launchers
         )
         return peer
 
@@ -306,9 +305,9 @@ class Service:
 
     def reload(self) -> None:
         """Reads the settings again. Wrong ones change nothing."""
-        notify.reloading()
+        systemd.reloading()
         try:
-            self.supervisor.reload(settings.load(self._places))
+            self.supervisor.reload(instance.load(self._places))
             log.info("settings were read again")
             self.conditions.clear("settings-wrong")
         except Refusal as refusal:
@@ -316,7 +315,7 @@ class Service:
             self.conditions.raise_("settings-wrong", f"settings stay as they were: {refusal.message}",
                                    f"{refusal.context or refusal.hint or 'mend the file'}; then reload the service"
                                    " (SIGHUP)")  # fmt: skip
-        notify.ready(self.status())
+        systemd.ready(self.status())
 
     def status(self) -> str:
         """One line for the service manager."""
@@ -331,11 +330,11 @@ class Service:
 
         From this loop, so that a stuck one is noticed.
         """
-        watchdog = notify.watchdog_seconds()
+        watchdog = systemd.watchdog_seconds()
         pause = _STATUS_SECONDS if watchdog is None else min(_STATUS_SECONDS, watchdog / 3)
         told = ""
         while True:
-            notify.ping()
+            systemd.ping()
             self.supervisor.write_again()
             self.recovery.again()
             try:
@@ -345,7 +344,7 @@ class Service:
             except (OSError, Refusal) as error:
                 log.error("the control socket is gone, and cannot be made again: %s", error)
             if (line := self.status()) != told:
-                notify.status(line)
+                systemd.status(line)
                 told = line
             await asyncio.sleep(pause)
 

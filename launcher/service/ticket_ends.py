@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launcher.service.models import Outcome, Reason, Session
-from launcher.service.states import SessionState
+from launcher.service.schema import Outcome, Reason, Session, SessionState
 from launcher.vcs.merge.models import MergeAggregation
 from policy.pasted import quoted
 

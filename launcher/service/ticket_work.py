@@ -1,7 +1,7 @@
 """The two ends of a ticket run, as functions from plain data to plain data: worktrees are made; work is merged.
 
-Between them lie the agents' sessions, which are the service's (`launcher.service.tickets`). Nothing here knows of them:
-another way to run a command in a worktree, on another machine say, fits between the same two ends.
+Between them lie the agents' sessions, which are the service's (`launcher.service.ticket_runs`). Nothing here knows of
+them: another way to run a command in a worktree, on another machine say, fits between the same two ends.
 """
 
 import logging
@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from launcher.service.contexts import StoredRequestContexts
 from launcher.service.database import Database
-from launcher.service.ticket_models import of_ticket
+from launcher.service.schema import of_ticket
+from launcher.service.tables import StoredRequestContexts
 from launcher.session import cache, configuration, merging, places, planning, providers
 from launcher.session.machine import Machine
 from launcher.vcs import checkout, jailed_git
@@ -25,12 +25,13 @@ from launcher.vcs.worktrees.children import ChildWorktrees
 from launcher.vcs.worktrees.models import Worktree
 from launcher.vcs.worktrees.naming import slug, worktree_id
 from launcher.vcs.worktrees.service import WorktreeService
-from launcher.workflow.confinement import run_options
-from launcher.workflow.contexts.request_context import ToolContext
-from launcher.workflow.decorators.chain import DecoratorFailed
+from launcher.workflow.chain import DecoratorFailed
 from launcher.workflow.flow import Workflow, build_workflow
-from launcher.workflow.graph.repository import InMemoryGraphRepository, Node
-from launcher.workflow.requests.catalog import (
+from launcher.workflow.graph import InMemoryGraphRepository, Node
+from launcher.workflow.request_context import ToolContext
+from launcher.workflow.requests import (
+    AgentType,
+    ArtifactKey,
     OrchestratorRequest,
     TicketAgentRequest,
     TicketAgentRequests,
@@ -38,7 +39,7 @@ from launcher.workflow.requests.catalog import (
     TicketAgentResults,
     TicketOrchestratorRequest,
 )
-from launcher.workflow.values import AgentType, ArtifactKey
+from launcher.workflow.worktrees import run_options
 from policy.config import layer
 from policy.errors import Refusal
 from policy.sandbox_context import WorktreeSandboxContext
@@ -157,7 +158,7 @@ def prepare(
         raise _reason(error) from None
     assert isinstance(dispatch, TicketAgentRequests)
     agents = []
-    for each, child in zip(tickets, dispatch.children, strict=True):
+    for each, child in zip(tickets, dispatch.requests, strict=True):
         worktree = child.worktree_context
         assert worktree is not None
         agents.append(
@@ -170,7 +171,7 @@ def prepare(
                 "options": run_options(worktree),
             }
         )
-    ids = [run, f"{run}/tickets", f"{run}/tickets/dispatch", *(child.session_id for child in dispatch.children)]
+    ids = [run, f"{run}/tickets", f"{run}/tickets/dispatch", *(child.session_id for child in dispatch.requests)]
     nodes = [node.model_dump(mode="json") for each in ids if (node := work.graph.get(each)) is not None]
     return {
         "dispatch": dispatch.model_dump(mode="json"),
@@ -377,7 +378,7 @@ def merge(
                 work.flow.result(
                     TicketAgentResult(context_id=child.context_id, output=outputs[child.session_id]), child
                 )
-                for child in sent.children
+                for child in sent.requests
                 if child.session_id in outputs
             ]
             waiting = results

@@ -70,7 +70,7 @@ class Denials:
             self._audit().drain()
 
     def told(self, payload: bytes) -> None:
-        """Takes a message of the guard's (`launcher.jail.status`, DENIED)."""
+        """Takes a message of the guard's (`launcher.jail.reports`, DENIED)."""
         import marshal
 
         from launcher.ledger import denial
@@ -78,7 +78,7 @@ class Denials:
         self.add(denial.of_guard(time.time(), marshal.loads(payload)))
 
     def wanted(self, payload: bytes) -> None:
-        """Takes a message of the watch's (`launcher.jail.status`, WANTED)."""
+        """Takes a message of the watch's (`launcher.jail.reports`, WANTED)."""
         if self._wants is not None:
             import marshal
 

@@ -3,7 +3,7 @@
 import os
 
 from launcher import cli
-from launcher.jail import request
+from launcher.jail import minder
 from launcher.session import exec_client, inputs, messages, places, state
 from launcher.verbs import help_page, table
 from policy.errors import Refusal, printable
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
     if not rest:
         raise cli.usage("there is no command to run", "exec")
     cwd = options.get("--cwd")
-    command = request.Command(
+    command = minder.Command(
         rest,
         _environment(options),
         cwd=_directory(cwd if isinstance(cwd, str) else None),

@@ -32,13 +32,13 @@ def serve(
     SIGHUP reads service.toml again. Sessions outlive a service that is killed: the next one finds them. One that is
     ended in order ends them, too, and their work is harvested; SIGUSR1 before that leaves them alone.
     """
-    from launcher.service import audit, daemon, journal
+    from launcher.service import daemon, exchange, systemd
 
     os.chdir("/")  # or the worktree that it was started in would be in use for ever
     faulthandler.enable()  # the watchdog's SIGABRT then says where it stood still
-    listener = audit.join()  # first of all: nothing that is started later has the capability
+    listener = exchange.join()  # first of all: nothing that is started later has the capability
     where = places.places(os.environ)
-    handler = journal.handler(os.environ)
+    handler = systemd.handler(os.environ)
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)
     for name in ("asyncio", "uvicorn"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -46,7 +46,7 @@ def serve(
 
 
 def _parse(words: list[str]) -> tuple[cli.Parsed, list[str]]:
-    """Options and command of `launcher.service.models.SessionRequest.words`."""
+    """Options and command of `launcher.service.schema.SessionRequest.words`."""
     if words and words[0] == "acp":
         return cli.parse(words[1:], acp.EXTRA, verb="acp")
     return cli.parse(words, verb="run")

@@ -8,11 +8,8 @@ from typing import Annotated
 
 import typer
 
-from launcher.service.units import files
-from launcher.service.units.files import File, State
-from launcher.service.units.manager import Manager
-from launcher.service.units.place import Place, command, edit_line, place_for, scope_of
-from launcher.service.units.templates import Scope, render
+from launcher.service import units
+from launcher.service.units import File, Manager, Place, Scope, State, command, edit_line, place_for, render, scope_of
 from launcher.session import messages
 from launcher.verbs import typer_verb
 from policy.errors import Refusal, printable
@@ -76,17 +73,17 @@ def _install(
     place = place_for(scope, root)
     sockets = _sockets(scope, names or [], now=now)
     own = command()
-    found = files.look(render(scope, own, place.units, place.temporary_files))
+    found = units.look(render(scope, own, place.units, place.temporary_files))
     if dry_run:
         return _show(found)
-    files.refuse_kept(found, edit_line(scope))
+    units.refuse_kept(found, edit_line(scope))
     if scope is Scope.SYSTEM and root is None:
         _be_root()
     if scope is Scope.SYSTEM:
-        files.check_trusted(own)
+        units.check_trusted(own)
     for file in found:
         if file.state is not State.CURRENT:
-            files.write(file)
+            units.write(file)
         print(f"{'unchanged' if file.state is State.CURRENT else 'written'}  {printable(str(file.path))}")
     sys.stdout.flush()
     if root is not None:
@@ -134,7 +131,7 @@ def _uninstall(system: System = False, user: User = False, root: Root = None, dr
     """Stops the services, which end their sessions in order, and removes the units. Edited files are kept."""
     scope = scope_of(system=system, user=user)
     place = place_for(scope, root)
-    found = files.look(render(scope, command(), place.units, place.temporary_files))
+    found = units.look(render(scope, command(), place.units, place.temporary_files))
     if dry_run:
         for file in found:
             print(f"{_fate(file)}  {printable(str(file.path))}")
@@ -146,12 +143,12 @@ def _uninstall(system: System = False, user: User = False, root: Root = None, dr
     if live:
         _stop(manager)
     for file in found:
-        if file.state not in (*files.KEPT, State.MISSING):
-            files.remove(file)
+        if file.state not in (*units.KEPT, State.MISSING):
+            units.remove(file)
         print(f"{_fate(file, done=True)}  {printable(str(file.path))}")
     if live:
         manager.call("daemon-reload")
-    return 1 if any(file.state in files.KEPT for file in found) else 0
+    return 1 if any(file.state in units.KEPT for file in found) else 0
 
 
 def _stop(manager: Manager) -> None:
@@ -187,7 +184,7 @@ def _stop_services(
 def _fate(file: File, *, done: bool = False) -> str:
     if file.state is State.MISSING:
         return "missing"
-    if file.state in files.KEPT:
+    if file.state in units.KEPT:
         return f"kept ({file.state.value})"
     return "removed" if done else "would be removed"
 

@@ -4,11 +4,8 @@ import json
 import os
 
 from launcher.ledger import switching
-from launcher.service.units import files
-from launcher.service.units.files import File, State
-from launcher.service.units.manager import Manager
-from launcher.service.units.place import command, place_for, scope_of
-from launcher.service.units.templates import Scope, render
+from launcher.service import units as files
+from launcher.service.units import File, Manager, Scope, State, command, place_for, render, scope_of
 from launcher.verbs import typer_verb
 from launcher.verbs.service_install import Root, System, User
 from launcher.verbs.worktree_common import Json

@@ -14,7 +14,7 @@ from policy.errors import Refusal, printable
 
 
 def request(options: cli.Parsed, command: list[str], cwd: str, *, without: tuple[str, ...]) -> dict[str, Any]:
-    """The parts of `launcher.service.models.SessionRequest` that every verb fills in the same way.
+    """The parts of `launcher.service.schema.SessionRequest` that every verb fills in the same way.
 
     Args:
         options: as `cli.parse` gives them.

@@ -13,9 +13,7 @@ import typer
 from pydantic import ValidationError
 
 from launcher.service.client import Client, run_path
-from launcher.service.models import Reason
-from launcher.service.states import SessionState
-from launcher.service.ticket_models import OnConflict, Ticket, TicketRequest, TicketState
+from launcher.service.schema import OnConflict, Reason, SessionState, Ticket, TicketRequest, TicketState
 from launcher.session import messages, places
 from launcher.verbs import help_page, session_request, table, typer_verb
 from launcher.verbs.service_common import Json, ago, client, counted, show_json

@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from launcher.vcs.merge.models import MergeService
-from launcher.workflow.contexts.request_context import OperationContext, PromptContext, RequestContextRepository
-from launcher.workflow.decorators.attach import AttachWorktreesDecorator
-from launcher.workflow.decorators.chain import (
+from launcher.workflow.chain import (
     DecoratorContext,
     Request,
     RequestDecorator,
@@ -18,30 +16,30 @@ from launcher.workflow.decorators.chain import (
     decorate_result,
     decorate_results_request,
 )
-from launcher.workflow.decorators.merge_results import (
-    ResultWorktrees,
-    WorktreeMergeResultDecorator,
-    WorktreeMergeResultsDecorator,
-)
-from launcher.workflow.decorators.node_state import (
-    NodeStateRequestDecorator,
-    NodeStateResultDecorator,
-    NodeStateResultsDecorator,
-)
-from launcher.workflow.decorators.remember import (
+from launcher.workflow.enrichment import (
+    AttachWorktreesDecorator,
     RequestContextRepositoryDecorator,
     RequestContextResultDecorator,
     ToolContextDecorator,
     ToolsFor,
+    WorktreeContextRequestDecorator,
 )
-from launcher.workflow.decorators.worktree import WorktreeContextRequestDecorator
-from launcher.workflow.graph.repository import GraphRepository
-from launcher.workflow.prompts.registry import (
+from launcher.workflow.graph import GraphRepository
+from launcher.workflow.merge_results import (
+    NodeStateRequestDecorator,
+    NodeStateResultDecorator,
+    NodeStateResultsDecorator,
+    ResultWorktrees,
+    WorktreeMergeResultDecorator,
+    WorktreeMergeResultsDecorator,
+)
+from launcher.workflow.prompts import (
     MergeAggregationPromptContributorFactory,
     PromptContributorRegistry,
     TicketOrchestratorWorktreePromptContributor,
 )
-from launcher.workflow.requests.catalog import AgentRequest
+from launcher.workflow.request_context import OperationContext, PromptContext, RequestContextRepository
+from launcher.workflow.requests import AgentRequest
 from launcher.workflow.worktrees import WorktreeService
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from launcher.vcs.worktrees.request import Options
 from launcher.vcs.worktrees.service import WorktreeService
-from tests.support.worktrees import ENV
+from tests.support.repository import ENV
 
 _SMALL = """
 import sys

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pytest_bdd import given, parsers, then, when
 
-from launcher.workflow.requests.catalog import REQUEST_TYPES
+from launcher.workflow.requests import REQUEST_TYPES
 from tests.support import identity
 from tests.support.agents import ORCHESTRATOR, Scene
 from tests.support.features import need

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.service.shim.acp.hub import Hub
+from launcher.service.shim.editors import Hub
 
 METHODS = ("initialize", "session/new", "session/load", "session/prompt", "session/cancel", "session/list", "x/y")
 SESSIONS = ("a", "b")

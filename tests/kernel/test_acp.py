@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.acp import PATIENCE, Editor, request
+from tests.support.acp_editor import ANSWER_SECONDS as PATIENCE
+from tests.support.acp_editor import PlainEditor as Editor
+from tests.support.acp_editor import request
 from tests.support.paddock import Paddock
 
 

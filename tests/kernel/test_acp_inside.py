@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from acp import schema
 
-from tests.support.acp import Editor, request
+from tests.support.acp_editor import PlainEditor as Editor
+from tests.support.acp_editor import request
 from tests.support.paddock import Paddock
 
 REPLIES: dict[str, type[schema.BaseModel]] = {

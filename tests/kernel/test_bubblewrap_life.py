@@ -12,9 +12,8 @@ import pytest
 
 from launcher.jail import processes
 from tests.support import paddock as paddocks
-from tests.support.console import CTRL_C, CTRL_D, CTRL_Z, SHELL, Console
 from tests.support.features import need
-from tests.support.identity import Who
+from tests.support.identity import CTRL_C, CTRL_D, CTRL_Z, SHELL, Console, Who
 from tests.support.install import Installed
 from tests.support.paddock import BACKEND, PATIENCE, Paddock, Session, below, content
 from tests.support.paddock import run_in_bubblewrap as run

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import audit, guarded, identity
+from tests.support import features, guarded, identity
 from tests.support.features import need
 from tests.support.guarded import Guarded
 from tests.support.identity import Who
@@ -86,7 +86,7 @@ def expected(outside: Path, pid: int, name: str) -> set[tuple[str, str, str, tup
 def audited() -> Iterator[None]:
     """The kernel's audit is on, and no longer than for this file: there is a test that needs it off."""
     need("audit")
-    with audit.switched_on() as on:
+    with features.switched_on() as on:
         assert on
         yield
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 
 from launcher import wire
-from launcher.jail import init, request
+from launcher.jail import init, minder
 from tests.support import paddock as paddocks
 from tests.support.install import base_python
 from tests.support.paddock import EXEC_PATIENCE as PATIENCE
@@ -119,12 +119,12 @@ print(answer[:1].decode() or "nothing")
 NONSENSE = {
     "nothing": b"",
     "half a head": b"Q\x01",
-    "half a request": wire.frame(request.COMMAND, request.Command(["true"]).encode())[:-3],
+    "half a request": wire.frame(minder.COMMAND, minder.Command(["true"]).encode())[:-3],
     "unknown kind": wire.frame(b"?"),
-    "a length beyond all bounds": request.COMMAND + (1 << 31).to_bytes(4, "little"),
-    "zeros": wire.frame(request.COMMAND, bytes(4096)),
-    "marshal": wire.frame(request.COMMAND, b"\xf3" * 64),
-    "no streams": wire.frame(request.COMMAND, request.Command(["true"]).encode()),
+    "a length beyond all bounds": minder.COMMAND + (1 << 31).to_bytes(4, "little"),
+    "zeros": wire.frame(minder.COMMAND, bytes(4096)),
+    "marshal": wire.frame(minder.COMMAND, b"\xf3" * 64),
+    "no streams": wire.frame(minder.COMMAND, minder.Command(["true"]).encode()),
     "noise": bytes(range(256)) * 64,
 }
 
@@ -147,9 +147,9 @@ def test_a_request_that_is_too_long_is_refused_before_it_is_read() -> None:
     """The length is judged by the head of the message."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        theirs.sendall(request.COMMAND + (request.MOST_BYTES + 1).to_bytes(4, "little"))
+        theirs.sendall(minder.COMMAND + (minder.MOST_BYTES + 1).to_bytes(4, "little"))
         with pytest.raises(Exception, match="too long"):
-            request.receive(ours.fileno(), [])
+            minder.receive(ours.fileno(), [])
 
 
 def test_more_commands_than_allowed_are_refused(user_paddock: Paddock) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.console import CTRL_C, CTRL_D, CTRL_Z, SHELL, Console
+from tests.support.identity import CTRL_C, CTRL_D, CTRL_Z, SHELL, Console
 from tests.support.paddock import EXEC_PATIENCE as PATIENCE
 from tests.support.paddock import Paddock, Session
 

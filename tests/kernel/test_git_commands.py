@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from policy import promises
-from tests.support import git_commands, identity
+from tests.support import git_scene, identity
 from tests.support.git_scene import make, ok
 from tests.support.identity import Who
 from tests.support.install import Installed, base_python, libraries
@@ -34,10 +34,10 @@ def test_git_works_in_the_jail_and_its_commits_arrive(
     before = git.outside("rev-parse", "HEAD")
     config = (git.common / "config").read_bytes()
     hooks = sorted(path.name for path in (git.common / "hooks").iterdir())
-    ended = git.run(git_commands.script())
+    ended = git.run(git_scene.script())
     lines = ended.stdout.splitlines()
     assert [line for line in lines if not line.startswith("ok ")] == [], ended.stdout + ended.stderr
-    assert [line[3:] for line in lines] == list(git_commands.STEPS)
+    assert [line[3:] for line in lines] == list(git_scene.STEPS)
 
     assert git.outside("status", "--porcelain") == ""
     assert git.outside("log", "-1", "--format=%s") == "main: Deep."
@@ -57,7 +57,7 @@ def test_other_implementations_of_git_commit(user: Who, installed: Installed, pu
     """libgit2 and dulwich read the borrowed history and add to it, without any variable set."""
     packages = libraries("pygit2", "dulwich")
     git = make(user, installed, public_dir, worktree, promises.NAMESPACES)
-    for name, program in git_commands.LIBRARIES.items():
+    for name, program in git_scene.LIBRARIES.items():
         file = public_dir / f"with-{name}.py"
         file.write_text(program)
         script = f"PYTHONPATH={packages} {base_python()} -B {file}"

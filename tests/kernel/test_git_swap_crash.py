@@ -18,7 +18,7 @@ from launcher.vcs.quarantine import record as records
 from launcher.vcs.worktrees.service import WorktreeService
 from policy import promises
 from policy.plan import Plan
-from tests.support import git_commands
+from tests.support import git_scene
 from tests.support.features import need
 from tests.support.forked import killed_at
 
@@ -27,13 +27,13 @@ PLACES = ("", "library", "library/inner")
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
-    """Of a home beside the repository of `git_commands.SETUP`; no user namespaces."""
+    """Of a home beside the repository of `git_scene.SETUP`; no user namespaces."""
     need("landlock")
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PADDOCK_NO_USERNS", "1")
     monkeypatch.chdir(tmp_path)
-    subprocess.run(["bash", "-euc", git_commands.SETUP], check=True, capture_output=True)
+    subprocess.run(["bash", "-euc", git_scene.SETUP], check=True, capture_output=True)
     for name in ("STATE", "CACHE", "CONFIG"):
         monkeypatch.delenv(f"XDG_{name}_HOME", raising=False)
     return own_places(os.environ)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.derived import program
 from tests.support.paddock import Paddock
-from tests.support.toolchains import program
 
 PROGRAM = Path(__file__).resolve().parents[1] / "support/programs/swapper.py"
 LAUNCHES = 8

@@ -14,8 +14,7 @@ import pytest
 
 from launcher.jail import cgroup, processes
 from launcher.session import state
-from tests.support.console import Console
-from tests.support.identity import SYSTEM_PATH
+from tests.support.identity import SYSTEM_PATH, Console
 from tests.support.install import Installed
 from tests.support.paddock import Paddock
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from launcher.jail import processes
-from tests.support.console import CTRL_C, CTRL_Z, Console
 from tests.support.features import need
+from tests.support.identity import CTRL_C, CTRL_Z, Console
 from tests.support.paddock import Paddock
 
 THIEF = """

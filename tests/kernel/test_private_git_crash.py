@@ -11,19 +11,19 @@ from launcher.session.places import Places
 from launcher.vcs.quarantine import lease
 from launcher.vcs.quarantine import record as records
 from policy.plan import Plan
-from tests.support import git_commands
+from tests.support import git_scene
 from tests.support.features import need
 from tests.support.forked import killed_at
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Holds the repository of `git_commands.SETUP` and a home."""
+    """Holds the repository of `git_scene.SETUP` and a home."""
     need("userns")
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    subprocess.run(["bash", "-euc", git_commands.SETUP], check=True, capture_output=True)
+    subprocess.run(["bash", "-euc", git_scene.SETUP], check=True, capture_output=True)
     return tmp_path
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from launcher.wire import Decoder
 from tests.support import identity, install, paddock, served
-from tests.support.console import CTRL_C, Console
+from tests.support.identity import CTRL_C, Console
 from tests.support.install import Installed
 from tests.support.served import Served
 

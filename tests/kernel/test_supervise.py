@@ -78,7 +78,7 @@ def test_a_stopped_command_stops_nothing_else(jail: Jail, namespaces: bool) -> N
 ALL = """
 import sys
 from launcher.jail import enter, syscalls
-from launcher.jail.namespaces import enter as namespaces
+from launcher.jail import namespaces
 from launcher.jail.spec import JailSpec
 from launcher.session import terminal
 import os

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.ledger import audit_socket
-from tests.support import audit, booted
+from tests.support import booted, features
 from tests.support.booted import ACCOUNT, Booted
 from tests.support.features import need
 from tests.support.install import Installed
@@ -226,14 +226,14 @@ def test_denials_of_the_kernels_audit_arrive_and_no_child_has_the_capability(
         anywhere = "[Unit]\nConditionVirtualization=\n[Service]\nPrivateTmp=no\n"
         up.run("tee", "/run/systemd/system/paddock-audit.service.d/test.conf", stdin=anywhere)
         up.systemctl("daemon-reload")
-        with audit.switched_off():
+        with features.switched_off():
             up.systemctl("start", "paddock-audit.service")
             known = audit_socket.status()
             assert known is not None
             assert known.enabled, up.journal()
             assert up.show("paddock-audit.service", "Result") == "success"
             assert up.show("paddock-audit.service", "ConditionResult") == "yes"
-        held.enter_context(audit.switched_on())
+        held.enter_context(features.switched_on())
         # Root's manager hands its own runtime directory to all; the system's has none.
         up.run("mkdir", "-p", f"/run/systemd/system/{SERVICE}.d")
         up.run(

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from launcher.jail import processes
-from tests.support.console import CTRL_C, CTRL_D, CTRL_Z, SHELL, Console
+from tests.support.identity import CTRL_C, CTRL_D, CTRL_Z, SHELL, Console
 from tests.support.jail import Jail
 
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from launcher.workflow.confinement import provider_options, run_options
-from launcher.workflow.contexts.in_memory import InMemoryRequestContextRepository
-from launcher.workflow.values import ArtifactKey
+from launcher.workflow.in_memory import InMemoryRequestContextRepository
+from launcher.workflow.requests import ArtifactKey
+from launcher.workflow.worktrees import provider_options, run_options
 from policy.providers.model import DialectName
 from policy.providers.registry import load_registry
 from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext

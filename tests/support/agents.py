@@ -16,15 +16,16 @@ from launcher.session import merging
 from launcher.session.places import places
 from launcher.vcs.merge.models import AgentMergeStatus, MergeDescriptor
 from launcher.vcs.worktrees.children import ChildWorktrees
-from launcher.workflow.confinement import run_options
-from launcher.workflow.contexts.in_memory import InMemoryRequestContextRepository
-from launcher.workflow.contexts.request_context import PromptContext, ToolContext
 from launcher.workflow.flow import Workflow, build_workflow
-from launcher.workflow.graph.repository import InMemoryGraphRepository, Node
-from launcher.workflow.requests.catalog import (
+from launcher.workflow.graph import InMemoryGraphRepository, Node
+from launcher.workflow.in_memory import InMemoryRequestContextRepository
+from launcher.workflow.request_context import PromptContext, ToolContext
+from launcher.workflow.requests import (
     REQUEST_TYPES,
     AgentRequest,
     AgentResult,
+    AgentType,
+    ArtifactKey,
     DiscoveryAgentRequest,
     DiscoveryAgentRequests,
     DiscoveryAgentResult,
@@ -42,11 +43,10 @@ from launcher.workflow.requests.catalog import (
     TicketAgentResult,
     TicketAgentResults,
 )
-from launcher.workflow.values import AgentType, ArtifactKey
-from launcher.workflow.worktrees import worktree_of_session
+from launcher.workflow.worktrees import run_options, worktree_of_session
 from policy.sandbox import SandboxValidationResult, WorktreeSandbox
 from policy.sandbox_context import WorktreeSandboxContext
-from tests.support import file_tools, templates
+from tests.support import file_tools, repository
 from tests.support.identity import Who
 from tests.support.install import Installed
 
@@ -134,7 +134,7 @@ class Scene:
         self.installed = installed
         self.main = place / "app"
         self.submodules = submodules
-        templates.grow(who, place, _SCRIPT, *submodules)
+        repository.grow(who, place, _SCRIPT, *submodules)
         where = places(who.environment())
         self.keeper = ticket_work.service(where)
         self.worktrees = ChildWorktrees(self.keeper)

@@ -90,7 +90,7 @@ def error_of(answer: Answer) -> str:
     return str(told["errorType"])
 
 
-# Rooms for the file tools' router without a jail: workers of this suite's own, honest ones and others.
+# Directories for the file tools' router without a jail: workers of this suite's own, honest ones and others.
 
 ROOT = Path(__file__).resolve().parents[2]
 PATH = f"import sys; sys.path.insert(0, {str(ROOT)!r}); "

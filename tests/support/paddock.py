@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from policy import promises
-from tests.support import templates
+from tests.support import repository
 from tests.support.features import need
 from tests.support.identity import Who, Word
 from tests.support.install import Installed, base_python
@@ -213,7 +213,7 @@ class Paddock:
 
 def make(who: Who, installed: Installed, place: Path) -> Paddock:
     """A repository with one linked worktree in `place`, which `who` owns."""
-    templates.grow(who, place, _SCRIPT)
+    repository.grow(who, place, _SCRIPT)
     return Paddock(who, installed, place, place / "one", place / "main")
 
 

@@ -5,12 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation, MergeDescriptor, MergeDirection, MergeResult
-from launcher.workflow.contexts.in_memory import InMemoryRequestContextRepository
-from launcher.workflow.contexts.request_context import ToolContext
 from launcher.workflow.flow import Workflow, build_workflow
-from launcher.workflow.graph.repository import InMemoryGraphRepository, Node
-from launcher.workflow.requests.catalog import AgentRequest
-from launcher.workflow.values import AgentType, ArtifactKey
+from launcher.workflow.graph import InMemoryGraphRepository, Node
+from launcher.workflow.in_memory import InMemoryRequestContextRepository
+from launcher.workflow.request_context import ToolContext
+from launcher.workflow.requests import AgentRequest, AgentType, ArtifactKey
 from policy.errors import Refusal
 from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 

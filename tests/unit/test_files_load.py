@@ -17,8 +17,8 @@ from launcher.bridges.files.router import Router
 from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.sessions import Sessions, Tokens
 from launcher.bridges.files.worker import FileTools
-from launcher.workflow.contexts.request_context import RequestContext
-from launcher.workflow.values import ArtifactKey
+from launcher.workflow.request_context import RequestContext
+from launcher.workflow.requests import ArtifactKey
 from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
 from tests.support.file_tools import Files, boundaries, error_of
 from tests.support.workflow import World

@@ -4,11 +4,10 @@ import pytest
 
 from launcher.bridges.files.answers import ToolFailed
 from launcher.bridges.files.sessions import LEGACY, Mode, Sessions, Tokens
-from launcher.workflow.contexts.in_memory import InMemoryRequestContextRepository
-from launcher.workflow.contexts.request_context import RequestContext
-from launcher.workflow.graph.repository import InMemoryGraphRepository
-from launcher.workflow.requests.catalog import OrchestratorRequest
-from launcher.workflow.values import ArtifactKey
+from launcher.workflow.graph import InMemoryGraphRepository
+from launcher.workflow.in_memory import InMemoryRequestContextRepository
+from launcher.workflow.request_context import RequestContext
+from launcher.workflow.requests import ArtifactKey, OrchestratorRequest
 from policy.sandbox_context import WorktreeSandboxContext
 from tests.support.workflow import ROOT, World, worktree
 

@@ -14,8 +14,7 @@ from launcher.vcs.quarantine import lock, record
 from launcher.vcs.worktrees.naming import worktree_id
 from policy.errors import Refusal
 from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
-from tests.support import templates
-from tests.support.repository import Nested, changed
+from tests.support.repository import Nested, changed, repeat
 
 
 class Team:
@@ -71,7 +70,7 @@ def team(tmp_path: Path) -> Team:
     """A fresh copy of the team."""
     root = tmp_path / "team"
     root.mkdir()
-    templates.repeat(make, root)
+    repeat(make, root)
     return Team(root)
 
 

@@ -17,8 +17,7 @@ from policy.ingredients import asked_for
 from policy.launch import Trail
 from policy.plan import beneath
 from policy.toolchains import discover
-from tests.support.derived import MACHINE, ROOT, Table
-from tests.support.toolchains import TABLE, program
+from tests.support.derived import MACHINE, ROOT, TABLE, Table, program
 
 LOOKS = ("lstat", "stat", "open", "readlink", "listdir", "access")
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from launcher.service.shim.acp import hub as hubs
-from launcher.service.shim.acp.hub import NO_WRITER, NOT_FOUND, History, Hub
+from launcher.service.shim import editors
+from launcher.service.shim.editors import NO_WRITER, NOT_FOUND, History, Hub
 
 Message = dict[str, Any]
 
@@ -299,7 +299,7 @@ def test_nonsense_changes_nothing(line: bytes, scene: Scene) -> None:
 
 def test_what_waits_for_an_answer_is_bounded_in_bytes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A question too many is refused to the agent at once; the others wait for an editor, and make room."""
-    monkeypatch.setattr(hubs, "_MOST_ASKED_BYTES", 1_000)
+    monkeypatch.setattr(editors, "_MOST_ASKED_BYTES", 1_000)
     for number in (900, 901, 902):
         scene.agent(id=number, method="session/request_permission", params={"sessionId": "s", "title": "x" * 300})
     (refused,) = scene.sent
@@ -315,7 +315,7 @@ def test_histories_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         history.add(b"%099d\n" % number)
     assert len(history.lines) == 10
     assert history.loaded()["_meta"]["paddock"]["missing"] == 90
-    monkeypatch.setattr(hubs, "MOST_SESSIONS", 3)
+    monkeypatch.setattr(editors, "MOST_SESSIONS", 3)
     scene = Scene()
     editor = scene.editor("a")
     for name in "bcd":

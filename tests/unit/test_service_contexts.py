@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.service.contexts import StoredRequestContexts
 from launcher.service.database import Database
-from launcher.workflow.contexts.in_memory import InMemoryRequestContextRepository
-from launcher.workflow.contexts.request_context import ContextState, RequestContext, RequestContextRepository
-from launcher.workflow.requests.catalog import TicketAgentRequest
-from launcher.workflow.values import ArtifactKey
+from launcher.service.tables import StoredRequestContexts
+from launcher.workflow.in_memory import InMemoryRequestContextRepository
+from launcher.workflow.request_context import ContextState, RequestContext, RequestContextRepository
+from launcher.workflow.requests import ArtifactKey, TicketAgentRequest
 from policy.errors import Refusal
 from tests.support.workflow import worktree
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.service import events
+from launcher.service import event_log
 from launcher.service.database import Database
-from launcher.service.events import Counters, Events
-from launcher.service.models import Event, EventKind, Outcome, Reason
-from launcher.service.states import SessionState
+from launcher.service.event_log import Counters, Events
+from launcher.service.schema import Event, EventKind, Outcome, Reason, SessionState
 
 
 def never() -> None:
@@ -63,7 +62,7 @@ def test_who_comes_back_is_told_what_happened_meanwhile(tmp_path: Path) -> None:
     first: list[Event] = []
 
     async def before(source: Events) -> None:
-        for number in range(events._PAGE * 2 + 7):
+        for number in range(event_log._PAGE * 2 + 7):
             source.publish(EventKind.SESSION, {"number": number}, f"s{number % 2}")
         first.extend(await told(source, 0))
 
@@ -81,14 +80,14 @@ def test_who_comes_back_is_told_what_happened_meanwhile(tmp_path: Path) -> None:
         assert await told(source, None) == []
 
     life(path, before)
-    assert [event.data["number"] for event in first] == list(range(events._PAGE * 2 + 7))
+    assert [event.data["number"] for event in first] == list(range(event_log._PAGE * 2 + 7))
     life(path, after)
 
 
 def test_the_record_and_the_memory_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest events stay; a large one is told without its content; who does not read is hung up on."""
-    monkeypatch.setattr(events, "_MOST_KEPT", 50)
-    monkeypatch.setattr(events, "_MOST_QUEUED", 20)
+    monkeypatch.setattr(event_log, "_MOST_KEPT", 50)
+    monkeypatch.setattr(event_log, "_MOST_QUEUED", 20)
 
     async def scene(source: Events) -> None:
         hung_up: list[bool] = []

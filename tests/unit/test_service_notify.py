@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.service import notify
+from launcher.service import systemd
 from policy.errors import Refusal
 
 
@@ -26,54 +26,54 @@ def told(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
             manager.bind("\0" + address[1:])
         manager.settimeout(10)
         monkeypatch.setenv("NOTIFY_SOCKET", address)
-        monkeypatch.setattr(notify, "_manager", None)
+        monkeypatch.setattr(systemd, "_manager", None)
         yield manager
 
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No manager has started this process."""
-    for name in notify.VARIABLES:
+    for name in systemd.VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(notify, "_manager", None)
+    monkeypatch.setattr(systemd, "_manager", None)
 
 
 def test_ready_says_who_and_what(told: socket.socket) -> None:
     """READY=1, the main process and one line of status arrive in one datagram."""
-    assert notify.ready("3 sessions")
+    assert systemd.ready("3 sessions")
     assert told.recv(4096).decode().split("\n") == ["READY=1", f"MAINPID={os.getpid()}", "STATUS=3 sessions"]
 
 
 def test_every_message_has_its_standard_words(told: socket.socket) -> None:
     """Status, reload, stop, ping and a request for time are spelt as sd_notify(3) has them."""
-    assert notify.status("busy\nSTOPPING=1")
+    assert systemd.status("busy\nSTOPPING=1")
     assert told.recv(4096) == b"STATUS=busy STOPPING=1"
-    assert notify.reloading()
+    assert systemd.reloading()
     first, second = told.recv(4096).decode().split("\n")
     assert first == "RELOADING=1"
     assert second.startswith("MONOTONIC_USEC=")
     assert int(second.partition("=")[2]) > 0
-    assert notify.stopping("bye")
+    assert systemd.stopping("bye")
     assert told.recv(4096) == b"STOPPING=1\nSTATUS=bye"
-    assert notify.ping()
+    assert systemd.ping()
     assert told.recv(4096) == b"WATCHDOG=1"
 
 
 def test_no_child_sees_the_managers_variables(told: socket.socket) -> None:
     """What a child could use to speak for the service is gone from the environment after the first word."""
-    notify.ready()
+    systemd.ready()
     child = subprocess.run([sys.executable, "-c", "import os; print(*os.environ)"], capture_output=True, text=True)
-    assert not set(child.stdout.split()) & set(notify.VARIABLES)
-    assert notify.ping()
+    assert not set(child.stdout.split()) & set(systemd.VARIABLES)
+    assert systemd.ping()
 
 
 @pytest.mark.usefixtures("alone")
 def test_without_a_manager_nothing_happens() -> None:
     """Started by hand, the service talks to nobody and has no sockets and no watchdog."""
-    assert not notify.ready("x")
-    assert not notify.ping()
-    assert notify.watchdog_seconds() is None
-    assert notify.listen_sockets() == []
+    assert not systemd.ready("x")
+    assert not systemd.ping()
+    assert systemd.watchdog_seconds() is None
+    assert systemd.listen_sockets() == []
 
 
 def test_a_manager_that_went_away_is_logged_and_no_reason_to_end(
@@ -81,25 +81,25 @@ def test_a_manager_that_went_away_is_logged_and_no_reason_to_end(
 ) -> None:
     """While systemd re-executes itself its socket may be missing."""
     told.close()
-    assert not notify.ping()
+    assert not systemd.ping()
     assert "cannot be told WATCHDOG=1" in caplog.text
 
 
 def test_the_watchdog_is_for_the_process_it_names() -> None:
     """WATCHDOG_USEC counts when WATCHDOG_PID is this process or absent, else it is a parent's."""
-    assert notify.take({"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "7"}, 7).watchdog == 3_000_000
-    assert notify.take({"WATCHDOG_USEC": "3000000"}, 7).watchdog == 3_000_000
-    assert notify.take({"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "8"}, 7).watchdog == 0
+    assert systemd.take({"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "7"}, 7).watchdog == 3_000_000
+    assert systemd.take({"WATCHDOG_USEC": "3000000"}, 7).watchdog == 3_000_000
+    assert systemd.take({"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "8"}, 7).watchdog == 0
 
 
 def test_sockets_are_for_the_process_they_name() -> None:
     """LISTEN_FDS counts only together with this process's own LISTEN_PID."""
     own = {"LISTEN_FDS": "2", "LISTEN_PID": "7", "LISTEN_FDNAMES": "a:b"}
-    taken = notify.take(own, 7)
+    taken = systemd.take(own, 7)
     assert (taken.sockets, taken.names) == (2, ("a", "b"))
     assert own == {}
-    assert notify.take({"LISTEN_FDS": "2", "LISTEN_PID": "8"}, 7).sockets == 0
-    assert notify.take({"LISTEN_FDS": "2"}, 7).sockets == 0
+    assert systemd.take({"LISTEN_FDS": "2", "LISTEN_PID": "8"}, 7).sockets == 0
+    assert systemd.take({"LISTEN_FDS": "2"}, 7).sockets == 0
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_sockets_are_for_the_process_they_name() -> None:
 def test_nonsense_is_refused(environment: dict[str, str]) -> None:
     """Variables that cannot come from systemd, or that ask for what is not served, end the start with one error."""
     with pytest.raises(Refusal) as refused:
-        notify.take(environment, 7)
+        systemd.take(environment, 7)
     assert refused.value.reference == "service-environment"
 
 
@@ -128,7 +128,7 @@ def test_a_listening_socket_is_taken_over(tmp_path: Path) -> None:
         listener.listen()
         fd = os.dup(listener.fileno())
     os.set_inheritable(fd, True)
-    (taken,) = notify.listening(range(fd, fd + 1))
+    (taken,) = systemd.listening(range(fd, fd + 1))
     with taken, socket.socket(socket.AF_UNIX) as client:
         assert not os.get_inheritable(fd)
         with pytest.raises(BlockingIOError):
@@ -154,5 +154,5 @@ def test_what_is_no_listening_unix_socket_is_refused(kind: str, tmp_path: Path) 
                 passed.listen()
             fd = passed.detach()
         with pytest.raises(Refusal) as refused:
-            notify.listening(range(fd, fd + 1))
+            systemd.listening(range(fd, fd + 1))
         assert refused.value.reference == "service-socket"

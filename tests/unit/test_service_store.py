@@ -14,13 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.service import logs, settings
+from launcher.service import instance, log_files
 from launcher.service.database import MIGRATIONS, Database
-from launcher.service.logs import Redactor, secrets
-from launcher.service.models import SessionRequest
+from launcher.service.log_files import Redactor, secrets
+from launcher.service.schema import FINAL, TRANSITIONS, SessionRequest, SessionState, check
 from launcher.service.shim.attempt import unstartable
-from launcher.service.states import FINAL, TRANSITIONS, SessionState, check
-from launcher.service.store import SessionStore, session_of
+from launcher.service.tables import SessionStore, session_of
 from launcher.session.places import Places
 from policy.errors import Refusal
 
@@ -304,7 +303,7 @@ def test_settings_name_what_is_wrong(tmp_path: Path) -> None:
     system.write_text("helpers = 2\nmost_sessions = 9\n")
     own = tmp_path / "service.toml"
     own.write_text("helpers = 3\n")
-    found = settings.load(places, system)
+    found = instance.load(places, system)
     assert (found.helpers, found.most_sessions) == (3, 9)
     for text, words in (
         ("helprs = 3", "did you mean helpers"),
@@ -313,7 +312,7 @@ def test_settings_name_what_is_wrong(tmp_path: Path) -> None:
     ):
         own.write_text(text)
         with pytest.raises(Refusal) as caught:
-            settings.load(places, system)
+            instance.load(places, system)
         assert words in str(caught.value)
         assert str(own) in str(caught.value)
 
@@ -323,23 +322,23 @@ def test_a_secret_is_not_logged_however_it_comes(tmp_path: Path) -> None:
     forms = secrets({"MY_TOKEN": "abc/def+ghi", "PLAIN": "visible-text"}, ["X=given-value"], ())
     assert "visible-text" not in forms
     redact = Redactor(forms)
-    writer = logs.LogWriter(str(tmp_path / "log"), redact, most_bytes=300_000, files=1)
+    writer = log_files.LogWriter(str(tmp_path / "log"), redact, most_bytes=300_000, files=1)
     for piece in (b"a abc/", b"def+ghi b\n", b"abc%2Fdef%2Bghi\n", b"given-", b"value"):
         writer.write("stdout", piece)
     writer.flush()
-    long = b"x" * (logs.MOST_LINE - 4) + b"abc/def+ghi" + b"y" * logs.MOST_LINE
+    long = b"x" * (log_files.MOST_LINE - 4) + b"abc/def+ghi" + b"y" * log_files.MOST_LINE
     for start in range(0, len(long), 1_000):
         writer.write("stdout", long[start : start + 1_000])
     writer.close()
-    text = "".join(line["text"] for line in logs.read(str(tmp_path / "log")))
+    text = "".join(line["text"] for line in log_files.read(str(tmp_path / "log")))
     for form in (*forms, "abc/def", "def+ghi"):
         assert form not in text
     assert text.startswith("a [redacted] b[redacted][redacted]xxx")
-    writer = logs.LogWriter(str(tmp_path / "log"), redact, most_bytes=10_000, files=1)
-    tail = logs.Tail(str(tmp_path / "log"))
+    writer = log_files.LogWriter(str(tmp_path / "log"), redact, most_bytes=10_000, files=1)
+    tail = log_files.Tail(str(tmp_path / "log"))
     for number in range(1_000):
         writer.write("stderr", b"line %d\n" % number)
     writer.close()
     assert sum(path.stat().st_size for path in (tmp_path / "log").iterdir()) < 2 * 10_200
     assert tail.new()[-1]["text"] == "line 999"
-    assert [line["text"] for line in logs.read(str(tmp_path / "log"), tail=2)] == ["line 998", "line 999"]
+    assert [line["text"] for line in log_files.read(str(tmp_path / "log"), tail=2)] == ["line 998", "line 999"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.toolchains import found, granted, link, program, put
+from tests.support.derived import found, granted, link, program, put
 
 
 @pytest.fixture

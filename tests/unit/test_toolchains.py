@@ -9,7 +9,7 @@ import pytest
 from policy.errors import Refusal
 from policy.plan import beneath
 from policy.toolchains import discover, interpreter_of, load_table
-from tests.support.toolchains import LAYOUTS, TABLE, Disk, found, granted, link, program, put
+from tests.support.derived import LAYOUTS, TABLE, Disk, found, granted, link, program, put
 
 
 @pytest.fixture

@@ -2,9 +2,11 @@
 
 import pytest
 
-from launcher.workflow.decorators.chain import DecoratorFailed
-from launcher.workflow.graph.repository import Node
-from launcher.workflow.requests.catalog import (
+from launcher.workflow.chain import DecoratorFailed
+from launcher.workflow.graph import Node
+from launcher.workflow.requests import (
+    AgentType,
+    ArtifactKey,
     DiscoveryAgentRequest,
     DiscoveryAgentRequests,
     DispatchRequest,
@@ -15,7 +17,6 @@ from launcher.workflow.requests.catalog import (
     TicketAgentRequest,
     TicketAgentRequests,
 )
-from launcher.workflow.values import AgentType, ArtifactKey
 from tests.support.workflow import ROOT, World, worktree
 
 FAMILIES = [

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from launcher.workflow.decorators.chain import (
+from launcher.workflow.chain import (
     DecoratorContext,
     DecoratorFailed,
     Request,
@@ -14,8 +14,7 @@ from launcher.workflow.decorators.chain import (
     decorate_result,
     decorate_results_request,
 )
-from launcher.workflow.requests.catalog import Message, TicketAgentRequest, TicketAgentResult, TicketAgentResults
-from launcher.workflow.values import ArtifactKey
+from launcher.workflow.requests import ArtifactKey, Message, TicketAgentRequest, TicketAgentResult, TicketAgentResults
 from policy.errors import Refusal
 from tests.support.workflow import World
 

@@ -11,16 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from launcher.vcs.merge.models import MergeAggregation
-from launcher.workflow.contexts.in_memory import REMEMBERED_EXPIRED, InMemoryRequestContextRepository
-from launcher.workflow.contexts.request_context import (
-    ContextState,
-    OperationContext,
-    PromptContext,
-    RequestContext,
-    ToolContext,
-)
-from launcher.workflow.requests.catalog import TicketAgentRequest
-from launcher.workflow.values import AgentType, ArtifactKey
+from launcher.workflow.in_memory import REMEMBERED_EXPIRED, InMemoryRequestContextRepository
+from launcher.workflow.request_context import ContextState, OperationContext, PromptContext, RequestContext, ToolContext
+from launcher.workflow.requests import AgentType, ArtifactKey, TicketAgentRequest
 from policy.errors import Refusal
 from policy.sandbox_context import WorktreeSandboxContext
 from tests.support.workflow import worktree

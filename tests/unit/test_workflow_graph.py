@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from launcher.workflow.graph.repository import (
+from launcher.workflow.graph import (
     TRANSITIONS,
     InMemoryGraphRepository,
     Node,
@@ -14,7 +14,7 @@ from launcher.workflow.graph.repository import (
     find_node_with_worktree,
     find_orchestrator,
 )
-from launcher.workflow.values import DISPATCH_TYPES, AgentType, ArtifactKey
+from launcher.workflow.requests import DISPATCH_TYPES, AgentType, ArtifactKey
 from launcher.workflow.worktrees import worktree_of_key, worktree_of_node, worktree_of_session
 from policy.errors import Refusal
 from tests.support.workflow import World, worktree

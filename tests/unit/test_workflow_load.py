@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from launcher.workflow.graph.repository import NodeStatus
-from launcher.workflow.requests.catalog import (
+from launcher.workflow.graph import NodeStatus
+from launcher.workflow.requests import (
     OrchestratorRequest,
     TicketAgentRequest,
     TicketAgentRequests,

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 import pytest
 
 from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation, MergeDirection
-from launcher.workflow.decorators.chain import DecoratorFailed
-from launcher.workflow.graph.repository import NodeStatus
-from launcher.workflow.requests.catalog import (
+from launcher.workflow.chain import DecoratorFailed
+from launcher.workflow.graph import NodeStatus
+from launcher.workflow.requests import (
     REQUEST_TYPES,
     AgentRequest,
     AgentResult,
+    ArtifactKey,
     DiscoveryAgentRequest,
     DiscoveryAgentRequests,
     DiscoveryAgentResult,
@@ -29,7 +30,6 @@ from launcher.workflow.requests.catalog import (
     TicketAgentResult,
     TicketAgentResults,
 )
-from launcher.workflow.values import ArtifactKey
 from policy.sandbox_context import WorktreeSandboxContext
 from tests.support.workflow import ROOT, World, worktree
 

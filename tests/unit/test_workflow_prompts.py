@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation, MergeDirection
-from launcher.workflow.contexts.request_context import PromptContext
-from launcher.workflow.prompts.registry import (
+from launcher.workflow.prompts import (
     LONGEST,
     METADATA_KEY,
     MergeAggregationPromptContributor,
@@ -16,13 +15,16 @@ from launcher.workflow.prompts.registry import (
     TicketOrchestratorWorktreePromptContributor,
     code,
 )
-from launcher.workflow.requests.catalog import (
+from launcher.workflow.request_context import PromptContext
+from launcher.workflow.requests import (
+    DISPATCH_TYPES,
+    AgentType,
+    ArtifactKey,
     TicketAgentRequest,
     TicketAgentRequests,
     TicketAgentResults,
     TicketOrchestratorRequest,
 )
-from launcher.workflow.values import DISPATCH_TYPES, AgentType, ArtifactKey
 from policy.errors import Refusal
 from tests.support.workflow import ROOT, World, descriptor, worktree
 

@@ -4,14 +4,16 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from launcher.vcs.merge.models import MergeAggregation, MergeDirection
-from launcher.workflow.requests.catalog import (
+from launcher.workflow.requests import (
     CONTRACT_TYPES,
     REQUEST_TYPES,
     RESULT_TYPES,
     RESULTS_TYPES,
     AgentRequest,
     AgentResult,
+    AgentType,
     AnyRequest,
+    ArtifactKey,
     DiscoveryAgentResult,
     DiscoveryAgentResults,
     PlanningAgentResult,
@@ -22,7 +24,6 @@ from launcher.workflow.requests.catalog import (
     TicketAgentResult,
     TicketAgentResults,
 )
-from launcher.workflow.values import AgentType, ArtifactKey
 from tests.support.workflow import descriptor, worktree
 
 KEY = ArtifactKey("run/ticket-1")

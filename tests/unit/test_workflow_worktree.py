@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 
 from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation, MergeDirection
-from launcher.workflow.contexts.request_context import ContextState, OperationContext
-from launcher.workflow.decorators.chain import DecoratorFailed
-from launcher.workflow.graph.repository import Node
-from launcher.workflow.requests.catalog import (
+from launcher.workflow.chain import DecoratorFailed
+from launcher.workflow.graph import Node
+from launcher.workflow.request_context import ContextState, OperationContext
+from launcher.workflow.requests import (
     REQUEST_TYPES,
     AgentRequest,
+    AgentType,
+    ArtifactKey,
     DiscoveryOrchestratorRequest,
     MergerInterruptRequest,
     MergerRequest,
@@ -24,7 +26,6 @@ from launcher.workflow.requests.catalog import (
     TicketOrchestratorRequest,
     WorkOfAnAgentRequest,
 )
-from launcher.workflow.values import AgentType, ArtifactKey
 from launcher.workflow.worktrees import granted_part, trusted
 from policy.errors import Refusal
 from tests.support.workflow import ROOT, TOOLS, World, descriptor, worktree

@@ -7,13 +7,13 @@ import pytest
 from launcher.vcs.worktrees.children import ChildWorktrees
 from launcher.workflow.worktrees import WorktreeService, granted_part
 from policy.errors import Refusal
-from tests.support import worktrees
-from tests.support.worktrees import Place, committed, git
+from tests.support import repository
+from tests.support.repository import Place, committed, git
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    return worktrees.nested(tmp_path)
+    return repository.nested(tmp_path)
 
 
 def test_a_trunk_has_an_id_that_means_something(place: Place) -> None:

@@ -11,8 +11,8 @@ import pytest
 from launcher.vcs.worktrees.request import Options
 from launcher.vcs.worktrees.service import WorktreeService
 from policy.errors import Refusal
-from tests.support import forked, install, paddock, worktrees
-from tests.support.worktrees import Place, committed, git
+from tests.support import forked, install, paddock, repository
+from tests.support.repository import Place, committed, git
 
 MOST_STEPS = 60
 
@@ -45,7 +45,7 @@ def above(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def fresh(above: Path) -> Place:
     """The same place as new."""
-    return worktrees.nested(Path(tempfile.mkdtemp(dir=above)))
+    return repository.nested(Path(tempfile.mkdtemp(dir=above)))
 
 
 def test_making_a_worktree_survives_sigkill_at_every_step(above: Path) -> None:
@@ -59,7 +59,7 @@ def test_making_a_worktree_survives_sigkill_at_every_step(above: Path) -> None:
         before = place.branches
         name = killed_at(place, number, lambda s: s.add(place.app, "T", Options(copy=(".env",))))  # noqa: B023
         known = place.service.of_repository(place.app)
-        assert worktrees.leftovers(place) == [], name
+        assert repository.leftovers(place) == [], name
         if known:
             assert known[0].path == str(place.root / "app-T"), name
         else:
@@ -95,7 +95,7 @@ def test_removing_a_worktree_survives_sigkill_at_every_step(above: Path) -> None
 
         name = killed_at(place, number, remove)
         known = place.service.of_repository(place.app)
-        assert worktrees.leftovers(place) == [], name
+        assert repository.leftovers(place) == [], name
         assert git("branch", "--contains", oid, at=place.app / ".git/modules/outer").split()[-1] == "agent/T", name
         if known:
             assert known[0] == made, name
@@ -130,7 +130,7 @@ def test_a_recovery_survives_sigkill_at_every_step_too(above: Path, where: str) 
             forked.run(act)
         name = killed_at(place, number, lambda s: s.repair(place.app))  # noqa: B023
         known = place.service.of_repository(place.app)
-        assert worktrees.leftovers(place) == [], name
+        assert repository.leftovers(place) == [], name
         assert [row.state for row in known] == (["ready"] if where in ("note", "rename") else []), name
         assert (place.root / "app-T").exists() == bool(known), name
         if name is None:
@@ -150,7 +150,7 @@ def killer(where: str) -> Callable[[str], None]:
 
 def test_what_somebody_is_at_is_left_alone(tmp_path: Path) -> None:
     """A worktree that a living process is making is neither undone nor finished by another."""
-    place = worktrees.plain(tmp_path)
+    place = repository.plain(tmp_path)
     seen: list[object] = []
 
     def step(name: str) -> None:
@@ -165,7 +165,7 @@ def test_what_somebody_is_at_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_failure_undoes_what_was_begun(tmp_path: Path) -> None:
     """Not only a crash: an error in the middle leaves neither branch nor directory nor record."""
-    place = worktrees.plain(tmp_path)
+    place = repository.plain(tmp_path)
     before = sorted(path.name for path in tmp_path.iterdir())
 
     def step(name: str) -> None:
@@ -187,7 +187,7 @@ def test_what_is_exchanged_for_a_link_at_any_step_leads_nowhere(tmp_path: Path, 
     seen = []
     for number in range(1, 40):
         (tmp_path / str(number)).mkdir()
-        place = worktrees.plain(tmp_path / str(number))
+        place = repository.plain(tmp_path / str(number))
         # Without files: a checkout is git's work.
         empty = git("commit-tree", "-m", "empty", git("hash-object", "-t", "tree", "-w", "/dev/null", at=place.app),
                     at=place.app)  # fmt: skip

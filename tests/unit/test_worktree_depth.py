@@ -9,8 +9,8 @@ import pytest
 from launcher.jail.remove import remove_tree
 from launcher.vcs.quarantine import record
 from launcher.vcs.worktrees.request import Options
-from tests.support import worktrees
-from tests.support.worktrees import committed, git
+from tests.support import repository
+from tests.support.repository import committed, git
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def deep(tmp_path: Path) -> Iterator[Callable[[Path], Path]]:
 
 def test_no_depth_is_too_much_to_be_told_and_removed(tmp_path: Path, deep: Callable[[Path], Path]) -> None:
     """Directories as deep as an agent likes, ignored ones and those of a repository inside."""
-    place = worktrees.plain(tmp_path)
+    place = repository.plain(tmp_path)
     committed(place.app, **{".gitignore": "data/\n"})
     made = place.service.add(place.app, "T")
     inner = Path(made.path, "inner")

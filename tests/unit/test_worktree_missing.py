@@ -14,15 +14,15 @@ from launcher.vcs.worktrees.models import State, Worktree
 from launcher.vcs.worktrees.request import Options
 from launcher.vcs.worktrees.service import WorktreeService
 from policy.errors import Refusal
-from tests.support import forked, worktrees
-from tests.support.worktrees import Place, committed, git
+from tests.support import forked, repository
+from tests.support.repository import Place, committed, git
 
 OWN = ("lock", signed.NAME, record.SIGN, stashes.TAKEN, refusals.NOTE, contents.GIVEN)
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    return worktrees.nested(tmp_path)
+    return repository.nested(tmp_path)
 
 
 def unharvested(place: Place, made: Worktree, step: str = "") -> WorktreeService:
@@ -67,7 +67,7 @@ def test_what_a_missing_worktree_alone_has_is_told_and_kept(place: Place) -> Non
     removed = service.remove(row, force=True)
     assert (Path(removed.set_aside) / "precious").exists()
     assert service.of_repository(place.app) == []
-    assert worktrees.leftovers(place) == []
+    assert repository.leftovers(place) == []
     for oid, store in zip(loose, (place.app / ".git/modules/outer", place.app), strict=True):
         assert "refs/paddock/backup/" in git("for-each-ref", "--contains", oid, at=store)
 
@@ -116,7 +116,7 @@ def test_what_git_has_pruned_stays_known_as_long_as_work_of_it_is_anywhere(place
     assert service.status(row).at_stake() == [f"1 commit of the agent is kept in {ref}"]
     assert service.remove(row, force=True).refs_kept == [(str(place.app / ".git"), ref)]
     assert service.of_repository(place.app) == []
-    assert worktrees.leftovers(place) == []
+    assert repository.leftovers(place) == []
 
 
 def test_what_git_has_pruned_is_forgotten_when_nothing_of_it_is_left(place: Place) -> None:
@@ -126,7 +126,7 @@ def test_what_git_has_pruned_is_forgotten_when_nothing_of_it_is_left(place: Plac
     shutil.rmtree(made.path)
     git("worktree", "prune", at=place.app)
     assert place.service.repair(place.app) == [f"forgot {made.path}: git does not know it any more"]
-    assert worktrees.leftovers(place) == []
+    assert repository.leftovers(place) == []
 
 
 def test_a_new_worktree_has_nothing_of_a_missing_one_at_its_place(place: Place) -> None:

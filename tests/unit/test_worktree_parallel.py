@@ -9,8 +9,8 @@ from launcher.vcs.git import GitFailed
 from launcher.vcs.worktrees import creation
 from launcher.vcs.worktrees.request import Options
 from launcher.vcs.worktrees.service import WorktreeService
-from tests.support import worktrees
-from tests.support.worktrees import Place, git
+from tests.support import repository
+from tests.support.repository import Place, git
 
 _STAT = ("ctime", "mtime", "dev")
 """What differs between two checkouts, beside the inode."""
@@ -101,6 +101,6 @@ def test_a_part_that_fails_undoes_all(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(creation, "LEAST", 1)
     with pytest.raises(GitFailed):
         place.service.add(place.app, "T", Options(workers=3))
-    assert worktrees.leftovers(place) == []
+    assert repository.leftovers(place) == []
     assert place.branches == {"main"}
     assert not (tmp_path / "app-T").exists()

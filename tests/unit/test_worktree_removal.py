@@ -16,13 +16,13 @@ from launcher.vcs.worktrees.models import Worktree
 from launcher.vcs.worktrees.request import Options
 from launcher.vcs.worktrees.service import WorktreeService
 from policy.errors import Refusal
-from tests.support import worktrees
-from tests.support.worktrees import ENV, Place, committed, git
+from tests.support import repository
+from tests.support.repository import ENV, Place, committed, git
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    return worktrees.plain(tmp_path)
+    return repository.plain(tmp_path)
 
 
 def refused(place: Place, made: Worktree) -> Refusal:
@@ -43,7 +43,7 @@ def test_a_worktree_without_work_goes_with_its_branch(place: Place) -> None:
     assert not Path(made.path).exists()
     assert place.branches == {"main"}
     assert not home.parent.exists()
-    assert worktrees.leftovers(place) == []
+    assert repository.leftovers(place) == []
     assert place.service.of_repository(place.app) == []
     assert not Path(locks.of_worktree(place.state, made.worktree_id)).exists()
 
@@ -132,7 +132,7 @@ def test_work_that_is_nowhere_else_is_not_removed(place: Place, kind: str) -> No
 
 def test_a_ref_that_goes_with_the_worktree_keeps_no_commit(tmp_path: Path) -> None:
     """Private git directories pin what they borrow, and git has refs of a worktree's own: neither holds work."""
-    place = worktrees.nested(tmp_path)
+    place = repository.nested(tmp_path)
     made = place.service.add(place.app, "T")
     for root, said in ((Path(made.path), ""), (Path(made.path, "lib/outer"), "submodule outer: ")):
         git("checkout", "-q", "--detach", at=root)
@@ -260,7 +260,7 @@ def test_a_repository_inside_is_kept_file_by_file(place: Place) -> None:
 
 def test_nothing_that_an_agent_put_in_a_submodules_place_is_executed(tmp_path: Path) -> None:
     """Its `.git` is replaced by a directory whose configuration runs programmes: status and removal never meet it."""
-    place = worktrees.nested(tmp_path)
+    place = repository.nested(tmp_path)
     made = place.service.add(place.app, "T")
     outer = Path(made.path) / "lib/outer"
     mark, program = tmp_path / "mark", tmp_path / "program"
@@ -280,7 +280,7 @@ def test_nothing_that_an_agent_put_in_a_submodules_place_is_executed(tmp_path: P
 
 def test_a_submodule_that_moved_on_is_work(tmp_path: Path) -> None:
     """Its commits stay in its branch, but which of them belongs here is written nowhere else."""
-    place = worktrees.nested(tmp_path)
+    place = repository.nested(tmp_path)
     made = place.service.add(place.app, "T")
     committed(Path(made.path) / "lib/outer", new="")
     assert "1 modified" in refused(place, made).context
@@ -292,7 +292,7 @@ def test_a_submodule_that_moved_on_is_work(tmp_path: Path) -> None:
 
 def test_a_submodule_behind_what_is_recorded_is_no_work(tmp_path: Path) -> None:
     """As `git merge` leaves it: to commit that would take it back, so what brings it along is said, and works."""
-    place = worktrees.nested(tmp_path)
+    place = repository.nested(tmp_path)
     made = place.service.add(place.app, "T")
     root = Path(made.path)
     for path in ("lib/outer/deep/inner", "lib/outer", ""):
@@ -313,7 +313,7 @@ def test_a_submodule_behind_what_is_recorded_is_no_work(tmp_path: Path) -> None:
 
 def test_commits_that_git_submodule_update_made_a_store_for_are_kept(tmp_path: Path) -> None:
     """In a linked worktree git puts a submodule's objects where they go with the worktree."""
-    place = worktrees.nested(tmp_path)
+    place = repository.nested(tmp_path)
     for name in ("up-inner", "up-outer"):
         (tmp_path / f"gone-{name}").rename(tmp_path / name)
     git("worktree", "add", "-q", "../mine", at=place.app)
@@ -369,7 +369,7 @@ def test_a_worktree_in_use_or_locked_is_not_removed(place: Place) -> None:
             place.service.remove(made, force=True)
         assert raised.value.reference == "worktree-busy"
     place.service.remove(made, force=True)
-    assert worktrees.leftovers(place) == []
+    assert repository.leftovers(place) == []
 
 
 def test_a_tree_that_resists_is_removed(place: Place) -> None:

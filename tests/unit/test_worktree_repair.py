@@ -11,8 +11,8 @@ from launcher.vcs.worktrees.models import State
 from launcher.vcs.worktrees.service import WorktreeService
 from launcher.vcs.worktrees.store import FILE
 from policy.errors import Refusal
-from tests.support import worktrees
-from tests.support.worktrees import Place, git
+from tests.support import repository as worktrees
+from tests.support.repository import Place, git
 
 
 @pytest.fixture

@@ -11,18 +11,18 @@ from launcher.vcs.worktrees.models import State
 from launcher.vcs.worktrees.request import Options
 from launcher.vcs.worktrees.service import WorktreeService
 from policy.errors import Refusal
-from tests.support import worktrees
-from tests.support.worktrees import Place, committed, git
+from tests.support import repository
+from tests.support.repository import Place, committed, git
 
 
 @pytest.fixture
 def plain(tmp_path: Path) -> Place:
-    return worktrees.plain(tmp_path)
+    return repository.plain(tmp_path)
 
 
 @pytest.fixture
 def nested(tmp_path: Path) -> Place:
-    return worktrees.nested(tmp_path)
+    return repository.nested(tmp_path)
 
 
 @pytest.mark.spec("FR-006", "US7.1")

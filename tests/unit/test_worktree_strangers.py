@@ -10,13 +10,13 @@ from launcher.vcs.quarantine.pointer import NAME, Holder
 from launcher.vcs.worktrees.models import State, Worktree
 from launcher.vcs.worktrees.request import Options
 from policy.errors import Refusal
-from tests.support import worktrees
-from tests.support.worktrees import Place, committed, git
+from tests.support import repository
+from tests.support.repository import Place, committed, git
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    return worktrees.nested(tmp_path)
+    return repository.nested(tmp_path)
 
 
 def refused(place: Place, made: Worktree) -> str:

@@ -12,15 +12,15 @@ from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.worktrees.service import WorktreeService
 from policy.errors import Refusal
-from tests.support import forked, worktrees
-from tests.support.worktrees import ENV, Place, git
+from tests.support import forked, repository
+from tests.support.repository import ENV, Place, git
 
 STORES = {"outer": "lib/outer", "outer/modules/deep/inner": "lib/outer/deep/inner"}
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    return worktrees.nested(tmp_path)
+    return repository.nested(tmp_path)
 
 
 def configured(place: Place, file: str = "config") -> dict[str, str]:

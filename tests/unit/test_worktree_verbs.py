@@ -11,13 +11,13 @@ import pytest
 from launcher.vcs import written
 from launcher.verbs import worktree, worktree_common
 from policy.errors import Refusal
-from tests.support import worktrees
-from tests.support.worktrees import Place, committed, git
+from tests.support import repository
+from tests.support.repository import Place, committed, git
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    place = worktrees.nested(tmp_path)
+    place = repository.nested(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -198,7 +198,7 @@ def test_a_ticket_is_looked_for_in_the_repository_around_first(
 ) -> None:
     """Another repository of the user's with the same ticket makes nothing ambiguous here; elsewhere it does."""
     (tmp_path / "second").mkdir()
-    second = worktrees.plain(tmp_path / "second")
+    second = repository.plain(tmp_path / "second")
     here = parsed(capsys, "add", "T-1")["main"]["path"]
     there = parsed(capsys, "add", "T-1", "--repo", str(second.app))["main"]["path"]
     assert worktree_common.directory_named("T-1") == here

@@ -11,8 +11,7 @@ from launcher.vcs import written
 from policy import promises
 from policy.errors import Refusal
 from policy.toolchains import discover
-from tests.support.derived import ROOT, access, plan, refused
-from tests.support.toolchains import TABLE, Disk, found, granted, link, program, put
+from tests.support.derived import ROOT, TABLE, Disk, access, found, granted, link, plan, program, put, refused
 
 LINKS = {"/srv/shared/cache": "-> /srv/data", "/srv/shared/near": "-> there", "/srv/shared/there/x": "file",
          "/home/u/own": "-> /srv/data", "/srv/shared/tool": "-> /srv/data/y"}  # fmt: skip

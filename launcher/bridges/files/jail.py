@@ -23,7 +23,7 @@ from launcher.ledger import record, store
 from launcher.ledger.denial import VALIDATOR, Denial
 from launcher.session import exec_client, messages, planning
 from launcher.session.places import Places
-from launcher.workflow.confinement import run_options
+from launcher.workflow.worktrees import run_options
 from policy.plan import Plan, beneath
 from policy.sandbox_context import WorktreeSandboxContext
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from launcher.bridges.files.answers import ErrorType, ToolFailed
-from launcher.workflow.contexts.request_context import RequestContextRepository
-from launcher.workflow.graph.repository import GraphRepository
+from launcher.workflow.graph import GraphRepository
+from launcher.workflow.request_context import RequestContextRepository
 from launcher.workflow.worktrees import WorktreeService, worktree_of_session
 from policy.errors import Refusal, printable
 from policy.sandbox_context import WorktreeSandboxContext

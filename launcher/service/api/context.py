@@ -11,13 +11,12 @@ from fastapi import Request
 from launcher.ledger import store
 from launcher.ledger.denial import PROXY
 from launcher.ledger.follow import Tail, proxied
-from launcher.service import logs
-from launcher.service.collecting import Collector
+from launcher.service import log_files
 from launcher.service.jobs import Jobs
-from launcher.service.peers import Peer
+from launcher.service.packets import Peer
 from launcher.service.supervisor import Supervisor
-from launcher.service.tickets import TicketRuns
-from launcher.service.watching import Sampler
+from launcher.service.ticket_runs import TicketRuns
+from launcher.service.upkeep import Collector, Sampler
 from launcher.session.places import Places
 from policy.errors import Refusal
 
@@ -66,7 +65,7 @@ async def log_lines(
 ) -> AsyncIterator[bytes]:
     """A session's log, and what comes to it."""
     directory = supervisor.log_of(name)
-    tailing = logs.Tail(directory)
+    tailing = log_files.Tail(directory)
     # On a thread: it may be many megabytes.
     for line in await asyncio.to_thread(lambda: list(_wanted(tailing.before(directory, tail), streams))):
         yield line

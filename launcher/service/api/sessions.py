@@ -7,10 +7,18 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 
 from launcher.service.api.context import Context, context_of, denial_lines, denials_of, json_line, log_lines, peer_of
-from launcher.service.models import Error, Frozen, Session, SessionDetails, SessionName, SessionRequest, Told
+from launcher.service.schema import (
+    Error,
+    Frozen,
+    Session,
+    SessionDetails,
+    SessionName,
+    SessionRequest,
+    SessionState,
+    Told,
+)
 from launcher.service.shim.attempt import SENDABLE
-from launcher.service.states import SessionState
-from launcher.service.store import session_of
+from launcher.service.tables import session_of
 from policy.errors import Refusal
 
 JSON_LINES = "application/x-ndjson"
@@ -65,7 +73,7 @@ class Sessions(Frozen):
 
 
 class SessionContext(Told):
-    """The request context of a session (`launcher.workflow.contexts.request_context`).
+    """The request context of a session (`launcher.workflow.request_context`).
 
     Attributes:
         session_id: the text of its key, which tools name.

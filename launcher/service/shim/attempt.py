@@ -415,7 +415,7 @@ class Attempt:
         self.launcher.close()
 
     def outcome(self, stopped: str | None) -> dict[str, Any]:
-        """How it ended: the fields of `launcher.service.models.Outcome`.
+        """How it ended: the fields of `launcher.service.schema.Outcome`.
 
         Args:
             stopped: why somebody has asked for its end, None when nobody has.

@@ -54,7 +54,7 @@ class Host(Protocol):
     streams: Streams
 
     def session(self) -> dict[str, Any]:
-        """The fields of `launcher.service.models.Session`."""
+        """The fields of `launcher.service.schema.Session`."""
         ...
 
     def signal(self, number: int, *, group: bool = False) -> None:

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from launcher import loop
-from launcher.service import logs, packets, peers
-from launcher.service.api import status
-from launcher.service.logs import Redactor, secrets
+from launcher.service import log_files, packets
+from launcher.service.log_files import Redactor, secrets
+from launcher.service.packets import SHIM_END, SHIM_SOCKET
 from launcher.service.shim.attempt import SENDABLE, Attempt, Event, Launcher, failure, unstartable
 from launcher.service.shim.clients import Client, client_for
-from launcher.service.shim.process import END, SOCKET
 from launcher.service.shim.streams import TERMINAL, Streams
 from policy.errors import Refusal
 
@@ -31,7 +30,7 @@ _WELL = ("stopped", "service-stopped", "idle")
 _FAILED = ("exited", "signalled", "limit", "lost")
 CREATED, STARTING, RUNNING, STOPPING = "created", "starting", "running", "stopping"
 ENDED, FAILED, UNHARVESTED = "ended", "failed", "unharvested"
-"""Of `launcher.service.states.SessionState`."""
+"""Of `launcher.service.schema.SessionState`."""
 
 
 class Listener:
@@ -56,7 +55,7 @@ class ShimSession:
 
     Attributes:
         name: its name.
-        request: as the service's record has it (`launcher.service.models.SessionRequest`), with the environment.
+        request: as the service's record has it (`launcher.service.schema.SessionRequest`), with the environment.
         streams: its standard streams.
     """
 
@@ -86,7 +85,7 @@ class ShimSession:
         self._warm = warm
         self._directory = os.open(launch["directory"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
         redact = Redactor(secrets(launch["environment"], launch["given"], launch["declared"]))
-        writer = logs.LogWriter(
+        writer = log_files.LogWriter(
             launch["logs"], redact, most_bytes=self._settings["log_bytes"], files=self._settings["log_files"]
         )
         self.streams = Streams(writer, self._settings["replay_bytes"])
@@ -106,9 +105,9 @@ class ShimSession:
         self._editors: Any = None
         self._acp: Any = None
         if self.request["bridge"]:  # now: when the first editor comes, it may be another Paddock that is installed
-            from launcher.service.shim.acp import agent
+            from launcher.service.shim import editors
 
-            self._acp = agent
+            self._acp = editors
         self._loop = loop.Loop(self._fault)
         self._socket: socket.socket | None = None
 
@@ -276,7 +275,7 @@ class ShimSession:
                     view = view[os.write(fd, view) :]
             finally:
                 os.close(fd)
-            os.rename(".end", END, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+            os.rename(".end", SHIM_END, src_dir_fd=self._directory, dst_dir_fd=self._directory)
         except FileNotFoundError:
             return True  # a service has taken it over, directory and all
         except OSError:
@@ -342,10 +341,10 @@ class ShimSession:
         made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         before = os.umask(0o177)
         try:
-            made.bind(f"/proc/self/fd/{self._directory}/.{SOCKET}")
+            made.bind(f"/proc/self/fd/{self._directory}/.{SHIM_SOCKET}")
             made.listen(_BACKLOG)
             # Under its name only now: a name that nobody answers at is that of a shim that was killed.
-            os.rename(f".{SOCKET}", SOCKET, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+            os.rename(f".{SHIM_SOCKET}", SHIM_SOCKET, src_dir_fd=self._directory, dst_dir_fd=self._directory)
         except OSError as error:
             made.close()
             raise unstartable(error) from None
@@ -362,7 +361,7 @@ class ShimSession:
             return
         launcher = {self._attempt.launcher.pid} if self._attempt is not None else set()
         try:
-            peers.check(peers.of(connection), peers.owner(), lambda: launcher)
+            packets.check(packets.of(connection), packets.owner(), lambda: launcher)
         except Refusal as refusal:
             self.streams.log.note(refusal.message)
             connection.close()
@@ -436,7 +435,7 @@ class ShimSession:
         except Refusal as refusal:
             with connection:
                 connection.setblocking(False)
-                connection.send(status.raw(refusal))  # the first bytes on it: there is room
+                connection.send(packets.raw(refusal))  # the first bytes on it: there is room
             return
         client.begin(connection, ahead)
         self._client.set()

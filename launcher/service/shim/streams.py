@@ -17,11 +17,11 @@ from typing import NamedTuple, Protocol
 
 from launcher import loop as loops
 from launcher.loop import Signal
-from launcher.service.logs import LogWriter
+from launcher.service.log_files import LogWriter
 
 STDOUT, STDERR = "stdout", "stderr"
 PIPE, TERMINAL = "pipe", "terminal"
-"""Of `launcher.service.models.Input`."""
+"""Of `launcher.service.schema.Input`."""
 
 _PIECE = 64 << 10
 _BURST = 0.25

@@ -1,0 +1,298 @@
+"""Where the service keeps things: its runtime directory with the socket, its lock, its database, its logs."""
+
+import fcntl
+import json
+import os
+import stat
+import time
+import tomllib
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from launcher.jail.remove import remove_tree
+from launcher.service.packets import SHIM_END, SHIM_RECORD
+from launcher.service.schema import documented
+from launcher.session.places import SOCKETS, Places, made, unusable
+from policy.errors import Refusal
+
+SOCKET = "control.sock"
+LOCK = "service.lock"
+
+
+class Directories:
+    """The service's own directories.
+
+    Attributes:
+        runtime: 0700, for the socket; below XDG_RUNTIME_DIR, which goes when the user logs out.
+        state: survives; below Paddock's state directory. The lock is here: whoever holds it owns the record.
+        database: the file.
+        logs: directory of the sessions' logs.
+        sessions: directory of the shims' own directories, by the sessions' names.
+        socket: path of the control socket.
+    """
+
+    def __init__(self, places: Places) -> None:
+        """Names them; nothing is made yet."""
+        self.runtime = places.runtime
+        self.state = f"{places.state}/service"
+        self.database = f"{self.state}/service.db"
+        self.logs = f"{self.state}/logs"
+        self.socket = f"{self.runtime}/{SOCKET}"
+        self.sessions = f"{self.runtime}/sessions"
+        self._places = places
+
+    def make(self) -> None:
+        """Makes them.
+
+        Raises:
+            Refusal: state-not-ours, state-unusable.
+        """
+        for path in (self.runtime, self.state, self.logs, self.sessions):
+            made(path)
+            if stat.S_IMODE(os.stat(path).st_mode) != 0o700:
+                os.chmod(path, 0o700)
+
+    def record(self) -> None:
+        """Puts the runtime directory on record, so that no jail is granted it. The lock is held.
+
+        Raises:
+            Refusal: service-socket: a jail can write there, or could; and those of `launcher.vcs.guarded_files`.
+        """
+        from launcher.vcs import guarded_files, written
+
+        directory = os.path.realpath(self.runtime)
+        if tree := written.agents_tree(directory, self._places.state):
+            raise Refusal(
+                "service-socket",
+                f"the control socket cannot lie in {directory}",
+                context=f"commands in jails could write {tree}, so what lies there may be an agent's work",
+                hint="set XDG_RUNTIME_DIR to a directory that no session was granted",
+            )
+        path = f"{self._places.state}/{SOCKETS}"
+        content = guarded_files.read(path, follow=False)
+        known = content.data if content is not None else b""
+        if os.fsencode(directory) not in known.split(b"\0"):
+            guarded_files.replace(path, known + os.fsencode(directory) + b"\0", 0o600)
+
+    def session(self, name: str, request: str, client_uid: int) -> str:
+        """The directory for a new session's shim, with its record (`launcher.service.shim.main`).
+
+        Raises:
+            Refusal: state-unusable.
+        """
+        path = f"{self.sessions}/{name}"
+        fresh = f"{self.sessions}/.{name}"
+        content = json.dumps({"request": request, "client_uid": client_uid, "created": time.time()})
+        try:
+            for each in (path, fresh):
+                if os.path.lexists(each):  # of one whose shim is gone: its name would not be free else
+                    remove_tree(each)
+            os.mkdir(fresh, 0o700)
+            Path(fresh, SHIM_RECORD).write_text(content)
+            os.rename(fresh, path)
+        except OSError as error:
+            remove_tree(fresh)
+            raise unusable(path, error) from None
+        return path
+
+    def end(self, name: str) -> dict[str, Any] | None:
+        """What a session's shim has left at its end; None when there is nothing of the kind."""
+        return _content(f"{self.sessions}/{name}/{SHIM_END}")
+
+    def of_session(self, name: str) -> dict[str, Any] | None:
+        """The record in the directory of a session's shim; None without one."""
+        return _content(f"{self.sessions}/{name}/{SHIM_RECORD}")
+
+    def known_sessions(self) -> list[str]:
+        """Names of the sessions whose shims have directories. What a service has left that was killed is removed."""
+        names = sorted(os.listdir(self.sessions))
+        for name in names:
+            if name.startswith("."):
+                remove_tree(f"{self.sessions}/{name}")
+        return [name for name in names if not name.startswith(".")]
+
+    def lock(self) -> int:
+        """Takes the lock of the one instance; it is held as long as the descriptor is open.
+
+        Raises:
+            Refusal: service-running.
+        """
+        path = f"{self.state}/{LOCK}"
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise unusable(path, error) from None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner = os.pread(fd, 32, 0).decode(errors="replace").strip()
+            os.close(fd)
+            raise Refusal(
+                "service-running",
+                "a Paddock service of this user is running already",
+                context=f"process {owner or '?'} holds {path}",
+                hint="paddock status shows it; one instance serves one user",
+            ) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        return fd
+
+
+def _content(path: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def short(directory: int, name: str) -> str:
+    """An address for `name` in an open directory, short enough for unix(7) whatever the directory's path."""
+    return f"/proc/self/fd/{directory}/{name}"
+
+
+def check_socket(path: str) -> bool:
+    """Whether a socket of ours lies at `path`. Nothing at all is fine too (False); anything else is refused.
+
+    Raises:
+        Refusal: service-socket: a symbolic link, a file of another kind, or somebody else's.
+    """
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "no socket"
+    if stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid():
+        return True
+    if stat.S_ISSOCK(found.st_mode):
+        kind = f"of user {found.st_uid}"
+    raise Refusal(
+        "service-socket",
+        f"{path} is {kind}",
+        context=f"the control socket is a socket of user {os.geteuid()} at exactly this place",
+        hint=f"look at it, and remove it: rm {Path(path)}",
+    )
+
+
+# What the service itself obeys: quotas, patience, sizes. Rules for jails are not among it.
+#
+# `/etc/paddock/service.toml`, then `$XDG_CONFIG_HOME/paddock/service.toml`; the second wins, key by key. Read at the
+# start and at every reload (SIGHUP); sessions that live go on under what they were started with.
+
+SYSTEM = Path("/etc/paddock/service.toml")
+NAME = "service.toml"
+_MOST_BYTES = 1 << 20
+
+
+class Settings(BaseModel):
+    """The service's settings.
+
+    Attributes:
+        helpers: warm helpers kept ready.
+        most_starting: sessions that may be starting at the same time.
+        most_sessions: live sessions in all.
+        most_sessions_of_client: live sessions that one client's user may have.
+        most_records: ended sessions that are remembered, with their logs; the oldest are forgotten first.
+        keep_seconds: how long they are remembered at most.
+        log_bytes: size at which a session's log is rotated.
+        log_files: how many rotated files are kept beside the present one.
+        most_log_bytes: size of all logs together; those of the sessions that ended first are removed first.
+        replay_bytes: output kept in memory for clients that attach later.
+        stdin_seconds: patience between closing standard input and SIGTERM.
+        term_seconds: patience between SIGTERM and the kill.
+        end_seconds: patience for a killed session's ending (harvest), before its helper is killed too.
+        agent_idle_seconds: for which an agent that editors attach to may have none, and nothing to do; 0: for ever.
+        sample_seconds: time between two looks at what sessions use.
+        restart_seconds: the first pause before a restart; it doubles up to `most_restart_seconds`.
+        most_restart_seconds: the longest pause.
+        most_connections: to the control socket at the same time.
+        request_bytes: size of a request's body.
+        request_seconds: within which a request must have arrived.
+        harvest_seconds: time between two attempts to take over commits that wait.
+        least_free_bytes: room on the disk of its state below which the service says that it is degraded.
+        collect_seconds: time between two collections of what is gone.
+        most_tickets: in one ticket run.
+        most_ticket_runs: at the same time.
+        merge_days: for which merges can be taken back, and backups are kept.
+        most_merges: that can be taken back, of each repository; and backups of each worktree.
+        lost_days: for which work is kept that no branch has any more.
+        most_ticket_records: ended ticket runs that are remembered, for `keep_seconds` at most.
+        most_contexts: agents' request contexts that are remembered, for `keep_seconds` at most.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, json_schema_extra=documented)
+
+    helpers: int = Field(4, ge=0, le=64)
+    most_starting: int = Field(8, ge=1, le=256)
+    most_sessions: int = Field(256, ge=1, le=10_000)
+    most_sessions_of_client: int = Field(256, ge=1, le=10_000)
+    most_records: int = Field(2_000, ge=0, le=1_000_000)
+    keep_seconds: float = Field(30 * 86_400.0, gt=0)
+    log_bytes: int = Field(8 << 20, ge=4_096, le=1 << 40)
+    log_files: int = Field(2, ge=0, le=100)
+    most_log_bytes: int = Field(2 << 30, ge=0, le=1 << 50)
+    replay_bytes: int = Field(256 << 10, ge=0, le=64 << 20)
+    stdin_seconds: float = Field(1.0, ge=0, le=3_600)
+    term_seconds: float = Field(10.0, ge=0, le=3_600)
+    end_seconds: float = Field(120.0, gt=0, le=86_400)
+    agent_idle_seconds: float = Field(86_400.0, ge=0, le=365 * 86_400)
+    sample_seconds: float = Field(5.0, ge=0.05, le=3_600)
+    restart_seconds: float = Field(1.0, ge=0.01, le=3_600)
+    most_restart_seconds: float = Field(60.0, ge=0.01, le=86_400)
+    most_connections: int = Field(512, ge=8, le=100_000)
+    request_bytes: int = Field(4 << 20, ge=4_096, le=1 << 30)
+    request_seconds: float = Field(15.0, gt=0, le=3_600)
+    harvest_seconds: float = Field(60.0, gt=0)
+    least_free_bytes: int = Field(256 << 20, ge=0, le=1 << 60)
+    collect_seconds: float = Field(3_600.0, gt=0)
+    most_tickets: int = Field(200, ge=1, le=10_000)
+    most_ticket_runs: int = Field(8, ge=1, le=1_000)
+    merge_days: float = Field(30.0, ge=0, le=36_500)
+    most_merges: int = Field(100, ge=0, le=1_000_000)
+    lost_days: float = Field(90.0, ge=0, le=36_500)
+    most_ticket_records: int = Field(500, ge=0, le=1_000_000)
+    most_contexts: int = Field(20_000, ge=0, le=10_000_000)
+
+
+def load(places: Places, system: Path = SYSTEM) -> Settings:
+    """The settings of both files.
+
+    Args:
+        places: of this user.
+        system: the machine's own file.
+
+    Raises:
+        Refusal: service-settings, with the file and the key.
+    """
+    values: dict[str, Any] = {}
+    origin: dict[str, Path] = {}
+    for path in (system, Path(places.config, NAME)):
+        found = _read(path)
+        values |= found
+        origin |= dict.fromkeys(found, path)
+    try:
+        return Settings.model_validate(values, strict=False)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        near = get_close_matches(key, Settings.model_fields, n=1)
+        unknown = first["type"] == "extra_forbidden"
+        raise Refusal(
+            "service-settings",
+            f"{origin[key]}: {key}: {'no such setting' if unknown else first['msg']}",
+            context=f"did you mean {near[0]}?" if unknown and near else "",
+            hint=f"known: {', '.join(Settings.model_fields)}" if unknown and not near else "",
+        ) from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            return tomllib.loads(file.read(_MOST_BYTES).decode())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise Refusal("service-settings", f"{path} cannot be read", context=str(error)) from None

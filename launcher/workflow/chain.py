@@ -1,0 +1,155 @@
+"""Running decorators one after another."""
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from launcher.workflow.request_context import OperationContext
+from launcher.workflow.requests import AgentRequest, AgentResult, AnyRequest, Frozen, Message, ResultsRequest
+from policy.errors import Refusal
+
+# What a decorator is, and what it is told (contracts sections 1, 9 and 10).
+
+
+Request = TypeVar("Request", bound=AgentRequest)
+Result = TypeVar("Result", bound=AgentResult)
+Results = TypeVar("Results", bound=ResultsRequest)
+
+
+class DecoratorContext(Frozen):
+    """Where in the workflow a message is.
+
+    Attributes:
+        last_request: the request that led to this message; its worktree is the parent's.
+        operation: the step that it belongs to.
+    """
+
+    last_request: AnyRequest | None = None
+    operation: OperationContext = OperationContext()
+
+
+class Ordered(Protocol):
+    """Anything with a place in a chain."""
+
+    @property
+    def name(self) -> str:
+        """What error messages call it."""
+        ...
+
+    @property
+    def order(self) -> int:
+        """Its place: lower numbers come first; among equals, the order in which they were given."""
+        ...
+
+
+class RequestDecorator(Ordered, Protocol):
+    """Enriches requests of every type, or returns them as they are."""
+
+    def decorate(self, request: Request, context: DecoratorContext) -> Request:
+        """`request`, enriched."""
+        ...
+
+
+class ResultDecorator(Ordered, Protocol):
+    """Enriches the result of a dispatched agent, or returns it as it is."""
+
+    def decorate(self, result: Result, context: DecoratorContext) -> Result:
+        """`result`, enriched."""
+        ...
+
+
+class ResultsRequestDecorator(Ordered, Protocol):
+    """Enriches the results of a whole dispatch, or returns them as they are."""
+
+    def decorate(self, results: Results, context: DecoratorContext) -> Results:
+        """`results`, enriched."""
+        ...
+
+
+_Ordered = TypeVar("_Ordered", bound=Ordered)
+
+
+class DecoratorFailed(Refusal):
+    """One decorator of a chain failed; the message that was to be decorated is as it was."""
+
+    def __init__(self, decorator: str, message: Message, cause: Exception) -> None:
+        """Names the decorator, the message and the cause (which is also `__cause__`)."""
+        why = f"{cause.message}\n{cause.context}".rstrip() if isinstance(cause, Refusal) else repr(cause)
+        super().__init__(
+            "decorator-failed",
+            f"decorator {decorator} failed on {type(message).__name__} {message.artifact_key}",
+            context=why,
+            hint=cause.hint if isinstance(cause, Refusal) else "",
+        )
+        self.decorator = decorator
+
+
+def in_order(decorators: Sequence[_Ordered]) -> list[_Ordered]:
+    """`decorators` by ascending order; among equals, as given."""
+    return sorted(decorators, key=lambda decorator: decorator.order)
+
+
+def decorate_request(request: Request, decorators: Sequence[RequestDecorator], context: DecoratorContext) -> Request:
+    """`request` after all decorators. Messages are immutable: after an error the caller's is as it was.
+
+    Raises:
+        DecoratorFailed: naming the decorator; those after it did not run.
+    """
+    for decorator in in_order(decorators):
+        try:
+            request = _same_type(decorator.decorate(request, context), request)
+        except Exception as error:
+            raise DecoratorFailed(decorator.name, request, error) from error
+    return request
+
+
+def decorate_result(result: Result, decorators: Sequence[ResultDecorator], context: DecoratorContext) -> Result:
+    """`result` after all decorators; see `decorate_request`."""
+    for decorator in in_order(decorators):
+        try:
+            result = _same_type(decorator.decorate(result, context), result)
+        except Exception as error:
+            raise DecoratorFailed(decorator.name, result, error) from error
+    return result
+
+
+def decorate_results_request(
+    results: Results,
+    decorators: Sequence[ResultsRequestDecorator],
+    *,
+    last_request: AgentRequest | None = None,
+    agent_name: str | None = None,
+    action: str | None = None,
+    method: str | None = None,
+) -> Results:
+    """The results of a dispatch after all decorators: collected before, handed to the routing model afterwards.
+
+    Args:
+        results: what the agents have brought.
+        decorators: none at all leave the results as they are.
+        last_request: the dispatch that was answered; its worktree is the trunk.
+        agent_name: the agent that collected them.
+        action: the step of the workflow.
+        method: the function that carries it out.
+
+    Raises:
+        DecoratorFailed: see `decorate_request`.
+
+    Source: contracts section 12.
+    """
+    operation = OperationContext(agent_name=agent_name, action=action, method=method)
+    context = DecoratorContext.model_validate({"last_request": last_request, "operation": operation})
+    for decorator in in_order(decorators):
+        try:
+            results = _same_type(decorator.decorate(results, context), results)
+        except Exception as error:
+            raise DecoratorFailed(decorator.name, results, error) from error
+    return results
+
+
+_Message = TypeVar("_Message", bound=Message)
+
+
+def _same_type(after: _Message, before: _Message) -> _Message:
+    if type(after) is not type(before):
+        raise TypeError(f"it returned {type(after).__name__} for {type(before).__name__}")
+    return after

@@ -1,1 +1,0 @@
-"""What is known about each session while its requests flow."""

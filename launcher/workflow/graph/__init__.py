@@ -1,1 +1,0 @@
-"""The nodes of a workflow, who made whom, and in which worktree each works."""

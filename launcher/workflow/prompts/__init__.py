@@ -1,1 +1,0 @@
-"""Pieces of text for the prompts of particular agents."""
