@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-from launcher.jail import bpf, capabilities, filtering, hygiene, landlock, seccomp, syscall_tables, syscalls
+from launcher.jail import hygiene, landlock, privileges, seccomp, syscall_tables, syscalls
 
 # sysconf and zone data are read late by libraries; the others are what Python loads modules from and with.
 _FILES = ("/etc/ld.so.cache", "/etc/localtime", "/usr/share/zoneinfo")
@@ -71,24 +71,24 @@ def confine(name: str, writable: Iterable[str]) -> None:
         grants += [(path, "rw", "own") for path in writable]
         canonical = {(os.path.realpath(path), access, source) for path, access, source in grants}
         landlock.restrict(tuple(sorted(canonical)), abi=abi, network=False, log=False)
-    filtering.install(_filter())
+    privileges.install(_filter())
 
 
 def _drop_capabilities() -> None:
     """Keeps of root's abilities the one to look at paths in other users' directories, where the worktree may lie."""
     permitted = syscalls.capget()[1] & _CAP_DAC_READ_SEARCH
     if permitted:
-        capabilities.drop_bounding()
-        syscalls.prctl(syscalls.PR_SET_SECUREBITS, capabilities.SECUREBITS)
+        privileges.drop_bounding()
+        syscalls.prctl(syscalls.PR_SET_SECUREBITS, privileges.SECUREBITS)
         syscalls.capset(permitted, permitted, 0)
     else:
-        capabilities.drop_all()
+        privileges.drop_all()
 
 
 def _filter() -> bytes:
     """The system call filter; calls of another instruction set kill the process, because their numbers differ."""
     machine = syscalls.MACHINE
-    program = bpf.Program()
+    program = seccomp.Program()
     program.load(4)  # offsetof(struct seccomp_data, arch)
     program.equal(syscall_tables.AUDIT_ARCH[machine], otherwise="killed")
     program.load(0)

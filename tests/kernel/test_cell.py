@@ -11,7 +11,7 @@ import pytest
 
 from launcher.bridges import cell
 from launcher.jail import landlock
-from tests.support.acp import Editor
+from tests.support.acp_editor import PlainEditor as Editor
 from tests.support.paddock import Paddock
 
 
