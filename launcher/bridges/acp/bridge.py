@@ -32,8 +32,8 @@ from launcher.bridges.acp.rpc import Outcome
 from launcher.bridges.acp.rulings import Choices, Decisions, Rules
 from launcher.bridges.acp.terminals import Inside
 from launcher.jail import hygiene, init, processes
-from launcher.ledger import record, store
-from launcher.session import cache, exec_client, known_as, messages, run
+from launcher.ledger import ledgers
+from launcher.session import cache, exec_client, messages, run, state
 from launcher.session.places import Places
 from policy.errors import EXIT_REFUSED, Refusal, printable
 
@@ -205,7 +205,7 @@ def _serve_requests(requests: socket.socket, places: Places, session: str, launc
                 answer = json.dumps([part[:1000] for part in parts]).encode()
         elif kind == _NAME:
             try:
-                known_as.remember(places, session, argument.decode("utf-8", "surrogatepass"))
+                state.remember_alias(places, session, argument.decode("utf-8", "surrogatepass"))
             except OSError as error:
                 answer = (error.strerror or "it cannot be written").encode()
         elif kind == _SIGNAL:
@@ -298,8 +298,8 @@ def serve(
         ))  # fmt: skip
     for fd in (to_provider[0], from_provider[1], notice[1]):
         os.close(fd)
-    ledger = store.path_for(places.state, session, started)
-    decisions = Decisions(ledger, entry.plan, record.facts_of(session, entry.plan))
+    ledger = ledgers.path_for(places.state, session, started)
+    decisions = Decisions(ledger, entry.plan, ledgers.facts_of(session, entry.plan))
     outside = Outside(places, session, child)
     with suppress(OSError):  # that there is no record will be said when one is to be written
         os.makedirs(os.path.dirname(ledger), mode=0o700, exist_ok=True)
