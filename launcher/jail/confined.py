@@ -17,7 +17,7 @@ import marshal
 import os
 
 from launcher import wire
-from launcher.jail import init, landlock, processes, spawn, status, syscalls
+from launcher.jail import init, landlock, processes, reports, spawn, syscalls
 from launcher.jail.spec import HELD, JailSpec
 from policy.errors import EXIT_REFUSED, Refusal
 
@@ -56,7 +56,7 @@ def serve(descriptor: int, parent: int) -> int:
     (CLONE_PARENT), which waits for it. A request is a frame without payload and descriptors: where the process answers
     with its id, the spec, standard input, output and error, and what it holds open.
     """
-    from launcher.jail import bpf, probe, syscall_tables  # noqa: F401  # before the first fork
+    from launcher.jail import seccomp  # noqa: F401  # before the first fork
 
     processes.tie_to_parent(parent)
     while True:
@@ -176,10 +176,10 @@ def _followed(reader: int) -> int | None:
     refusal: Refusal | None = None
     while data := os.read(reader, 65536):
         for kind, payload in decoder.feed(data):
-            if kind == status.REFUSED:
-                refusal = refusal or status.refusal(payload)
-            elif kind == status.EXITED:
-                found = status.exited(payload)[0]
+            if kind == reports.REFUSED:
+                refusal = refusal or reports.refusal(payload)
+            elif kind == reports.EXITED:
+                found = reports.exited(payload)[0]
     if refusal is not None:
         raise refusal
     return found

@@ -88,7 +88,7 @@ def worktree(who: Who, repo: Repo, installed: Installed) -> Path:
 def test_a_warm_launch_imports_nothing_costly(who: Who, installed: Installed, worktree: Path) -> None:
     """With a valid cached plan, only the launcher's own modules and the interpreter's core are loaded."""
     names = imported(who, installed, worktree, ("true",))
-    assert {"launcher.__main__", "launcher.jail.landlock", "launcher.jail.filtering", "policy.plan"} <= names
+    assert {"launcher.__main__", "launcher.jail.landlock", "launcher.jail.privileges", "policy.plan"} <= names
     assert {name for name in names if name in COSTLY or name.partition(".")[0] in COSTLY} == set()
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from launcher.bridges.files.router import Router
 from launcher.bridges.files.sessions import Sessions
 from launcher.service import ticket_work
-from launcher.session import merging
+from launcher.session import harvesting
 from launcher.session.places import places
 from launcher.vcs.merge.models import AgentMergeStatus, MergeDescriptor
 from launcher.vcs.worktrees.children import ChildWorktrees
@@ -144,7 +144,7 @@ class Scene:
             self.contexts,
             self.graph,
             self.worktrees,
-            merging.by_contexts(where, who.environment()),
+            harvesting.by_contexts(where, who.environment()),
             lambda _: ToolContext(),
         )
         self.told: dict[str, AgentRequest] = {}
