@@ -257,7 +257,7 @@ def merge(repository: str, children: list[str], into: str | None) -> dict[str, A
     Raises:
         Refusal: as `paddock merge` does; nothing has moved then.
     """
-    from launcher.session import merging, places
+    from launcher.session import harvesting, places
     from launcher.vcs.merge import children as named
     from launcher.vcs.merge import left, target, work
     from launcher.vcs.quarantine import swap
@@ -275,7 +275,7 @@ def merge(repository: str, children: list[str], into: str | None) -> dict[str, A
 
     sources = named.named(found, children, repository, root_of)
     warnings = [line for source in sources for line in left.told(source, state)]
-    with merging.into(found, where, warnings.append) as follow:
+    with harvesting.into(found, where, warnings.append) as follow:
         settings = work.Settings(state, os.environ, follow=follow)
         run = work.merge(lambda: target.find(repository, into), sources, settings, found.common_dir)
     return {"run": run.model_dump(mode="json"), "warnings": warnings}

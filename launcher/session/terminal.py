@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import signal as _signal
     from typing import Any
 
-    from launcher.session.denials import Denials
+    from launcher.session.denial_collector import Denials
     from launcher.session.watchdog import Watchdog
 else:
     import _signal

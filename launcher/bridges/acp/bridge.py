@@ -28,8 +28,8 @@ from launcher.bridges.acp.rpc import Outcome
 from launcher.bridges.acp.rulings import Choices, Decisions, Rules
 from launcher.bridges.acp.terminals import Inside
 from launcher.jail import hygiene, init, processes
-from launcher.ledger import record, store
-from launcher.session import cache, exec_client, known_as, messages, run
+from launcher.ledger import ledgers
+from launcher.session import cache, exec_client, messages, run, state
 from launcher.session.places import Places
 from policy.errors import EXIT_REFUSED, Refusal, printable
 
@@ -180,8 +180,8 @@ def serve(
         ))  # fmt: skip
     for fd in (to_provider[0], from_provider[1], notice[1]):
         os.close(fd)
-    ledger = store.path_for(places.state, session, started)
-    decisions = Decisions(ledger, entry.plan, record.facts_of(session, entry.plan))
+    ledger = ledgers.path_for(places.state, session, started)
+    decisions = Decisions(ledger, entry.plan, ledgers.facts_of(session, entry.plan))
     # What requests are checked with takes a while to load: meanwhile the provider starts.
     threading.Thread(target=_load).start()
     rules = Rules(entry.plan, choices, decisions)
@@ -189,7 +189,7 @@ def serve(
 
     def remember(identifier: str, _: Place) -> None:
         try:
-            known_as.remember(places, session, identifier)
+            state.remember_alias(places, session, identifier)
         except OSError as error:
             messages.say(f"paddock: warning: tools will not find the session {printable(identifier)}: {error.strerror}")
 
