@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-from launcher.jail import hygiene, landlock, privileges, seccomp, syscall_tables, syscalls
+from launcher.jail import hygiene, landlock, seccomp, syscall_tables, syscalls
 
 # sysconf and zone data are read late by libraries; the others are what Python loads modules from and with.
 _FILES = ("/etc/ld.so.cache", "/etc/localtime", "/usr/share/zoneinfo")
@@ -71,18 +71,18 @@ def confine(name: str, writable: Iterable[str]) -> None:
         grants += [(path, "rw", "own") for path in writable]
         canonical = {(os.path.realpath(path), access, source) for path, access, source in grants}
         landlock.restrict(tuple(sorted(canonical)), abi=abi, network=False, log=False)
-    privileges.install(_filter())
+    hygiene.install_filter(_filter())
 
 
 def _drop_capabilities() -> None:
     """Keeps of root's abilities the one to look at paths in other users' directories, where the worktree may lie."""
     permitted = syscalls.capget()[1] & _CAP_DAC_READ_SEARCH
     if permitted:
-        privileges.drop_bounding()
-        syscalls.prctl(syscalls.PR_SET_SECUREBITS, privileges.SECUREBITS)
+        hygiene.drop_bounding()
+        syscalls.prctl(syscalls.PR_SET_SECUREBITS, hygiene.SECUREBITS)
         syscalls.capset(permitted, permitted, 0)
     else:
-        privileges.drop_all()
+        hygiene.drop_all()
 
 
 def _filter() -> bytes:
