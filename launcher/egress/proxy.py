@@ -17,7 +17,7 @@ from launcher.egress.exchange import Exchange, Gone, Relay, http_answer
 from launcher.egress.gateway import Bounds, Gateway, Unreachable, Upstreams, begin_connecting, dial
 from launcher.egress.handle import destination
 from launcher.egress.log import FILE, Log, Witness
-from launcher.jail import hygiene, landlock, privileges, syscalls
+from launcher.jail import hygiene, landlock, syscalls
 from launcher.loop import Loop, Task, Timeout, accept, running, sleep, writable
 from policy.egress import EgressPolicy, Verdict
 from policy.hosts import Address
@@ -139,7 +139,7 @@ def confine(modules: Iterable[str]) -> None:
     with open("/proc/self/comm", "w") as file:
         file.write(NAME)
     hygiene.no_new_privs()
-    privileges.drop_all()
+    hygiene.drop_all()
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
     abi = landlock.abi()
     if abi < 1:

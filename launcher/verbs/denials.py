@@ -2,22 +2,12 @@
 
 import json
 import os
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from launcher.ledger import ledgers
 from launcher.session import messages, places, state
-from launcher.verbs import table, typer_verb
+from launcher.verbs import table
 from policy.errors import Refusal, printable
-
-EXAMPLES = (
-    ("paddock denials", "of the session that was refused something last"),
-    ("paddock denials review --json", "one JSON object a line: time, operation, path or host, process, layer, remedy"),
-    ("paddock denials review --follow", "as they come, until the session ends"),
-    ("paddock denials review --decisions", "also what the bridge to an editor let pass (`paddock acp`)"),
-    ("paddock denials --list", "the sessions that were refused something"),
-)
 
 NONE = (
     "no refusal was heard\n"
@@ -26,31 +16,18 @@ NONE = (
 )
 
 
-def main(argv: list[str]) -> int:
+def denials(session: str | None, *, follow: bool, show_list: bool, as_json: bool, decisions: bool) -> int:
     """Exit status 0; 125 when there is no such session."""
-    return typer_verb.run("denials", denials, argv, examples=EXAMPLES)
-
-
-def denials(
-    session: Annotated[
-        str | None, typer.Argument(metavar="[SESSION]", help="Default: the last that was refused something.")
-    ] = None,
-    follow_on: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the session ends.")] = False,
-    list_all: Annotated[bool, typer.Option("--list", help="List the ledgers that are kept.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
-    decisions: Annotated[bool, typer.Option("--decisions", help="Also what was let pass to an editor.")] = False,
-) -> int:
-    """Shows what a session was refused: what, by which layer, to whom, and what would allow it at which risk."""
     where = places.places(os.environ)
-    if list_all:
-        if session is not None or follow_on:
+    if show_list:
+        if session is not None or follow:
             raise Refusal("usage", "--list stands alone, or with --json", hint="paddock denials --help")
         _list(where.state, as_json=as_json)
         return 0
     if session is not None:
         state.check_name(session)
     live = state.live_sessions(where)
-    if follow_on:
+    if follow:
         _follow(where, session or _only(live), as_json=as_json)
         return 0
     path = _path(where.state, session, live)
