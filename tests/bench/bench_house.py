@@ -30,8 +30,8 @@ INTAKE = frozenset(
      "scandir", "loads", "load", "model_validate", "model_validate_json", "Decoder", "feed"}
 )  # fmt: skip
 CONFINED = {
-    "launcher.bridges.acp": ("agent_requests", "carrier", "client_requests", "jailed", "rulings", "terminals"),
-    "launcher.bridges.files": ("reading", "searching", "writing", "worker", "scope"),
+    "launcher.bridges.acp": ("agent_requests", "client_requests", "lines", "rulings", "terminals"),
+    "launcher.bridges.files": ("file_worker", "reading", "scope", "searching", "writing"),
     "launcher.egress": ("exchange", "gateway", "hello", "http", "proxy", "socks"),
 }
 """Modules that read an agent's bytes confined only: the bridge confines itself before it reads a line (`cell.confine`),
@@ -39,9 +39,8 @@ the file tools work in the session's jail, the proxy confines itself before it s
 ENTRIES = {
     "launcher.bridges.acp.bridge": "starts the conversation once it is confined",
     "launcher.bridges.acp.refused": "writes to a client when nothing was started, so no agent is there",
-    "launcher.bridges.files.begin": "makes the worker's Scope of the Plan",
-    "launcher.bridges.files.jail": "names the worker's module, which it starts in the jail",
-    "launcher.bridges.files.process": "sends the worker its Scope",
+    "launcher.bridges.files.worker_jails": "makes the worker's Scope of the Plan, and names its module",
+    "launcher.bridges.files.worker_pool": "sends the worker its Scope",
     "launcher.egress.handle": "starts the proxy",
     "launcher.verbs.acp": "makes the Choices of a command line",
 }

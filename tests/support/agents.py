@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from launcher.bridges.files.callers import Sessions
 from launcher.bridges.files.router import Router
-from launcher.bridges.files.sessions import Sessions
 from launcher.service import ticket_work
 from launcher.session import harvesting
 from launcher.session.places import places

@@ -2,8 +2,8 @@
 
 import pytest
 
-from launcher.bridges.files.answers import ToolFailed
-from launcher.bridges.files.sessions import LEGACY, Mode, Sessions, Tokens
+from launcher.bridges.files.callers import LEGACY, Mode, Sessions, Tokens
+from launcher.bridges.files.tool_calls import ToolFailed
 from launcher.workflow.graph import InMemoryGraphRepository
 from launcher.workflow.request_context import RequestContext
 from launcher.workflow.requests import ArtifactKey, OrchestratorRequest

@@ -26,8 +26,8 @@ from launcher import wire
 from launcher.bridges import cell
 from launcher.bridges.acp import refused, rpc
 from launcher.bridges.acp.agent_requests import AgentRequests
-from launcher.bridges.acp.carrier import Carrier, Lines, Poll
 from launcher.bridges.acp.client_requests import ClientRequests, Place, SessionDirectories
+from launcher.bridges.acp.lines import Carrier, Lines, Poll
 from launcher.bridges.acp.rpc import Outcome
 from launcher.bridges.acp.rulings import Choices, Decisions, Rules
 from launcher.bridges.acp.terminals import Inside
