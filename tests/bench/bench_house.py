@@ -3,6 +3,12 @@
 Of launcher and policy: files and lines; the share of docstrings and comments; shards (modules of less than 120 lines
 with one importer, in their own package); names of modules that occur several times; circles of imports, those inside
 functions included and those for types alone left out.
+
+"unconfined" is an upper bound on what reads an agent's bytes with all of the user's rights: the lines of every module
+that takes in bytes by itself (`INTAKE`: it reads descriptors, sockets or files, lists directories, follows links, or
+decodes JSON, frames or models), whoever wrote them, but for those that only run confined (`CONFINED`). A module that is
+handed what another one has read is not counted, and of a module that is all lines are. Which of these read nothing that
+an agent wrote, docs/security.md says; this count does not take them off.
 """
 
 import ast
@@ -18,15 +24,38 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("launcher", "policy")
 SHORT = 120
+INTAKE = frozenset(
+    {"read", "pread", "readv", "preadv", "readline", "recv", "recvmsg", "recv_fds", "recv_into", "recvfrom", "receive",
+     "receive_packet", "receive_piece", "read_regular", "read_up_to", "read_text", "read_bytes", "readlink", "listdir",
+     "scandir", "loads", "load", "model_validate", "model_validate_json", "Decoder", "feed"}
+)  # fmt: skip
+CONFINED = {
+    "launcher.bridges.acp": ("agent_requests", "carrier", "client_requests", "jailed", "rulings", "terminals"),
+    "launcher.bridges.files": ("reading", "searching", "writing", "worker", "scope"),
+    "launcher.egress": ("exchange", "gateway", "hello", "http", "proxy", "socks"),
+}
+"""Modules that read an agent's bytes confined only: the bridge confines itself before it reads a line (`cell.confine`),
+the file tools work in the session's jail, the proxy confines itself before it serves (`proxy.confine`)."""
+ENTRIES = {
+    "launcher.bridges.acp.bridge": "starts the conversation once it is confined",
+    "launcher.bridges.acp.refused": "writes to a client when nothing was started, so no agent is there",
+    "launcher.bridges.files.begin": "makes the worker's Scope of the Plan",
+    "launcher.bridges.files.jail": "names the worker's module, which it starts in the jail",
+    "launcher.bridges.files.process": "sends the worker its Scope",
+    "launcher.egress.handle": "starts the proxy",
+    "launcher.verbs.acp": "makes the Choices of a command line",
+}
+"""Who else may import those, and why nothing of an agent's is read by that."""
 
 
 class Module(NamedTuple):
-    """A module: its file, its lines, how many of them are docstrings and comments, and whom it imports."""
+    """A module: its lines, how many of them are docstrings and comments, whom it imports, whether it takes in bytes."""
 
     path: Path
     lines: int
     prose: tuple[int, int]
     imports: frozenset[str]
+    reads: bool
 
 
 def modules(root: Path = ROOT) -> dict[str, Module]:
@@ -39,7 +68,8 @@ def modules(root: Path = ROOT) -> dict[str, Module]:
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
         imports = frozenset(one for one in _imported(tree.body, files) if one != name)
-        found[name] = Module(path, len(text.splitlines()), (_docstrings(tree), _comments(text)), imports)
+        prose = (_docstrings(tree), _comments(text))
+        found[name] = Module(path, len(text.splitlines()), prose, imports, _reads(tree))
     return found
 
 
@@ -76,6 +106,25 @@ def _docstrings(tree: ast.Module) -> int:
 def _comments(text: str) -> int:
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     return sum(token.type == tokenize.COMMENT and token.line.lstrip().startswith("#") for token in tokens)
+
+
+def _reads(tree: ast.Module) -> bool:
+    """Whether a module takes in bytes by itself."""
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return any(
+        (call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "")) in INTAKE | {"open", "fdopen"}
+        for call in calls
+    )
+
+
+def confined() -> frozenset[str]:
+    """The modules of `CONFINED`."""
+    return frozenset(f"{package}.{name}" for package, names in CONFINED.items() for name in names)
+
+
+def unconfined(found: dict[str, Module]) -> dict[str, int]:
+    """Modules that take in bytes with all of the user's rights, and their lines."""
+    return {name: module.lines for name, module in found.items() if module.reads and name not in confined()}
 
 
 def circles(graph: dict[str, frozenset[str]]) -> list[list[str]]:
@@ -115,6 +164,7 @@ def figures(found: dict[str, Module]) -> dict[str, object]:
         "comments": round(100 * comments / lines, 1),
         "shards": sorted(shards),
         "several": sorted(name for name, count in names.items() if count > 1),
+        "unconfined": sum(unconfined(found).values()),
         "circles": circles({name: module.imports for name, module in found.items()}),
     }
 
