@@ -1,7 +1,8 @@
 """What there is to be read: `python -m tests.bench.bench_house [--json]` in the repository.
 
 Of launcher and policy: files and lines; the share of docstrings and comments; shards (modules of less than 120 lines
-with one importer, in their own package); names of modules that occur several times; circles of imports, those inside
+with one importer, in their own package); names of modules that occur several times; what a launch loads; circles of
+imports, those inside
 functions included and those for types alone left out.
 
 "unconfined" is an upper bound on what reads an agent's bytes with all of the user's rights: the lines of every module
@@ -23,6 +24,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("launcher", "policy")
+LAUNCH = ("launcher.start", "launcher.__main__", "launcher.cli", "launcher.verbs.run", "launcher.jail.namespaces")
+"""What `paddock run` imports by name when it needs it; the rest comes with these."""
 SHORT = 120
 INTAKE = frozenset(
     {"read", "pread", "readv", "preadv", "readline", "recv", "recvmsg", "recv_fds", "recv_into", "recvfrom", "receive",
@@ -142,6 +145,19 @@ def circles(graph: dict[str, frozenset[str]]) -> list[list[str]]:
     return [list(group) for group in sorted(groups) if len(group) > 1]
 
 
+def launch(found: dict[str, Module]) -> list[str]:
+    """The modules that a launch without a private git directory loads, packages left out."""
+    pending, loaded = list(LAUNCH), set[str]()
+    while pending:
+        name = pending.pop()
+        if name in found and name not in loaded:
+            loaded.add(name)
+            nodes = ast.parse(found[name].path.read_text(encoding="utf-8")).body
+            outside = [node for node in nodes if not isinstance(node, ast.FunctionDef | ast.ClassDef)]
+            pending += _imported(outside, {other: module.path for other, module in found.items()})
+    return sorted(name for name in loaded if found[name].path.name != "__init__.py")
+
+
 def figures(found: dict[str, Module]) -> dict[str, object]:
     """What there is to be read, by the names of the figures."""
     users = Counter(other for module in found.values() for other in module.imports)
@@ -164,6 +180,7 @@ def figures(found: dict[str, Module]) -> dict[str, object]:
         "shards": sorted(shards),
         "several": sorted(name for name, count in names.items() if count > 1),
         "unconfined": sum(unconfined(found).values()),
+        "launch": launch(found),
         "circles": circles({name: module.imports for name, module in found.items()}),
     }
 
