@@ -10,7 +10,7 @@ Launch path: see launcher/jail/syscalls.py.
 import errno
 from _stat import S_ISDIR
 
-from launcher.jail import hygiene, layout, privileges, syscalls
+from launcher.jail import hygiene, layout, syscalls
 from launcher.jail.layout import Operation
 from launcher.jail.spec import Facts, JailSpec
 from launcher.lean import os
@@ -423,9 +423,9 @@ def _be_first(filter_program: bytes, limits: Limits, ready: int, *, last: bool) 
             syscalls.prctl(syscalls.PR_SET_PDEATHSIG, _signal.SIGTERM)
         hygiene.rlimits(tuple(limit for limit in limits if limit[0] in hygiene.RESOURCES), kernel_uid=0)
         hygiene.no_new_privs()
-        privileges.drop_all()
+        hygiene.drop_all()
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
-        privileges.install(filter_program)
+        hygiene.install_filter(filter_program)
         os.write(ready, b"x")
         syscalls.close_range(0, _LAST_FD)
         # From inside this process has a number: the signal is the parent's end then, and from nobody else.

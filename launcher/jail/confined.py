@@ -2,9 +2,7 @@
 
 The command reads bytes that an agent wrote, so it is held like an agent: it sees the system's programmes, what it is
 to read, and nothing else; it writes its standard output and the trees that are named for it, none for a harvest; it
-has no network, no terminal, no privileges, and nothing of it survives. A Plan is made by hand here, because nothing is
-to be configured, and a session's own machinery (private home, control socket, job control)
-would only be in the way.
+has no network, no terminal, no privileges, and nothing of it survives.
 
 Namespaces where the machine has them, Landlock where it has it; with one of the two the jail holds. Without namespaces
 there is no guard either: the calls that it would judge are not allowed at all (ENOSYS), and git does without them.

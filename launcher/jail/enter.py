@@ -9,7 +9,7 @@ Launch path: see launcher/jail/syscalls.py.
 
 import errno
 
-from launcher.jail import hygiene, landlock, layout, privileges, reports, syscalls
+from launcher.jail import hygiene, landlock, layout, reports, syscalls
 from launcher.jail.spec import JailSpec
 from launcher.lean import os
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal
@@ -39,7 +39,7 @@ def enter(
         held: rows that the steps before (namespaces, init) hold.
         pipe: to the launcher or the client; lives until exec, which closes it.
         first: it is the jail's first command: what holds is sent over `pipe` right before exec.
-        guard: applies the filter in place of `privileges.install`.
+        guard: applies the filter in place of `hygiene.install_filter`.
         search: files that the command's name may mean, tried in this order in place of the spec's program.
 
     Raises:
@@ -55,7 +55,7 @@ def enter(
     hygiene.own_devices()
     _change_directory(spec.cwd)
     hygiene.no_new_privs()
-    bounding_empty, locked = privileges.drop_all()
+    bounding_empty, locked = hygiene.drop_all()
     facts.append(("capabilities", "layer", f"none; bounding set {'empty' if bounding_empty else 'inert'}"
                   f"{', secure bits locked' if locked else ''}"))  # fmt: skip
     rows |= {"environment", "fds", "privileges", "limits"}
@@ -68,7 +68,7 @@ def enter(
             _prove()
 
     if guard is None:
-        privileges.install(spec.filter)
+        hygiene.install_filter(spec.filter)
     else:
         guarded = guard.install(spec.filter)
         facts += guarded
@@ -76,7 +76,7 @@ def enter(
     if spec.audited:
         from launcher.jail import seccomp  # loaded before the view was the jail's: see `spawn`
 
-        privileges.install(seccomp.telling(spec.filter), log=True)
+        hygiene.install_filter(seccomp.telling(spec.filter), log=True)
     facts.append(("seccomp", "layer", f"{len(spec.filter) // 8} instructions"))
     rows |= {"kernel-surface", "network"}
 

@@ -1,6 +1,6 @@
 """The system call filter: what the kernel offers and no agent needs.
 
-`program` composes it (pure), `privileges.install` applies it. The same bytes serve `bwrap --seccomp FD`.
+`program` composes it (pure), `hygiene.install_filter` applies it. The same bytes serve `bwrap --seccomp FD`.
 
 What the filter cannot do decides its shape. It sees register values, not memory: so no paths, no addresses, and not
 clone3's flags. What an argument check cannot judge is either harmless under the other layers or denied as a whole.

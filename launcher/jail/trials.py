@@ -6,7 +6,7 @@ Not on the launch path of a cached Plan.
 import select
 from _stat import S_ISREG
 
-from launcher.jail import bubblewrap, hygiene, layout, privileges, seccomp, syscall_tables, syscalls
+from launcher.jail import bubblewrap, hygiene, layout, seccomp, syscall_tables, syscalls
 from launcher.jail.bubblewrap import Bubblewrap
 from launcher.jail.guard.call import Call, Listener
 from launcher.jail.seccomp import Program
@@ -57,7 +57,7 @@ def guard_works() -> tuple[bool, str]:
 def _child(word: "ctypes.Array[ctypes.c_char]", writing: int, waiting: int) -> int:
     try:
         hygiene.no_new_privs()
-        fd = privileges.install_notifying(_program())
+        fd = hygiene.install_notifying(_program())
     except Refusal as refusal:
         os.write(writing, b"E" + refusal.context.encode())
         return 1

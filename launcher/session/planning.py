@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from launcher.jail import probe, seccomp
 from launcher.jail.remove import remove_tree
-from launcher.session import cache, configuration, messages, nested, obeyed, recognition, repositories, state
+from launcher.session import configuration, messages, nested, obeyed, recognition, repositories, state
 from launcher.session.configuration import Trust
-from launcher.session.machine import Machine, grouped_by_directory
+from launcher.session.machine import Machine
 from launcher.session.places import SOCKETS, Places, made, make_private, unusable
 from launcher.session.state import own_home
 from launcher.vcs import checkout, guarded_files, written
@@ -180,17 +180,6 @@ class Planned(NamedTuple):
     machine: Machine
     git_dir: str
     seeds: tuple[tuple[str, str], ...]
-
-
-def entry(options: Options, command: list[str], cwd: str, places: Places, *, key: bytes) -> cache.Entry:
-    """A new cache entry for one launch, stored when it may be found again."""
-    planned = make(options, command, cwd, places)
-    prepare(planned, places)
-    plan = planned.plan
-    result = cache.Entry(plan, planned.support.to_data(), filter_program(plan, planned.support, planned.machine))
-    _depend_on_code(planned.machine)
-    cache.store(places, key, grouped_by_directory(planned.machine.recorded()), result)
-    return result
 
 
 def make(options: Options, command: list[str], cwd: str, places: Places) -> Planned:
@@ -517,7 +506,7 @@ def _created(found: checkout.Checkout, places: Places, machine: Machine) -> bool
     return row is not None and not row.adopted and (row.path, str(row.main.git_dir)) == (found.root, found.git_dir)
 
 
-def _depend_on_code(machine: Machine) -> None:
+def depend_on_code(machine: Machine) -> None:
     """A new version of Paddock (or of its data) makes new plans."""
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)

@@ -33,13 +33,13 @@ def files(argv: list[str]) -> int:
         session_id = "worktree"
         directories[session_id] = _worktree(options, cwd)
     _check_live(where, directories, compatible=mode == "compatible")
-    from launcher.bridges.files import serve
-    from launcher.bridges.files.sessions import Mode
+    from launcher.bridges.files import file_service
+    from launcher.bridges.files.callers import Mode
 
-    service = serve.Service(where, launch, directories, mode=Mode(mode), base=cwd)
+    service = file_service.Service(where, launch, directories, mode=Mode(mode), base=cwd)
     if isinstance(address, str):
-        return serve.over_http(service, address)
-    return serve.over_stdio(service, session_id)
+        return file_service.over_http(service, address)
+    return file_service.over_stdio(service, session_id)
 
 
 def _directories(named: list[str], cwd: str) -> dict[str, str]:

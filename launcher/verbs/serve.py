@@ -12,11 +12,11 @@ from launcher.verbs import acp, help_page
 
 def serve(*, verbose: bool) -> int:
     """Exit status 0 when it was asked to end."""
-    from launcher.service import daemon, exchange, systemd
+    from launcher.service import daemon, kernel_audit, systemd
 
     os.chdir("/")  # or the worktree that it was started in would be in use for ever
     faulthandler.enable()  # the watchdog's SIGABRT then says where it stood still
-    listener = exchange.join()  # first of all: nothing that is started later has the capability
+    listener = kernel_audit.join()  # first of all: nothing that is started later has the capability
     where = places.places(os.environ)
     handler = systemd.handler(os.environ)
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)

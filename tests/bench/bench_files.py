@@ -17,18 +17,19 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from launcher.bridges.files.answers import Answer
-from launcher.bridges.files.calls import Call, Edit, List, Read, Write
-from launcher.bridges.files.process import WorkerProcess
+from launcher.bridges.files.file_worker import FileTools
 from launcher.bridges.files.scope import Scope
-from launcher.bridges.files.worker import FileTools
+from launcher.bridges.files.tool_calls import Answer, Call, Edit, List, Read, Write
+from launcher.bridges.files.worker_pool import WorkerProcess
 from launcher.jail import syscalls
 from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
 
 CALLS = 2000
 FILES = 1000
 CONTENT = "a line of text\n" * 70  # 1 KiB
-WORKER = "import sys; sys.path.insert(0, {!r}); from launcher.bridges.files import worker; sys.exit(worker.main())"
+WORKER = (
+    "import sys; sys.path.insert(0, {!r}); from launcher.bridges.files import file_worker; sys.exit(file_worker.main())"
+)
 
 
 def microseconds(one: Callable[[], object], other: Callable[[], object]) -> tuple[float, float]:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from launcher.bridges.acp import rpc
 from launcher.bridges.acp.agent_requests import AgentRequests
-from launcher.bridges.acp.carrier import Lines
 from launcher.bridges.acp.client_requests import ClientRequests, SessionDirectories
+from launcher.bridges.acp.lines import Lines
 from launcher.bridges.acp.rulings import Choices, Decisions, Rules
 from launcher.ledger import ledgers
 from policy import promises

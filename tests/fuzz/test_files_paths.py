@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.bridges.files.answers import Answer
 from launcher.bridges.files.scope import Scope
+from launcher.bridges.files.tool_calls import Answer
 from launcher.jail import syscalls
 from tests.support.file_tools import Files, boundaries, error_of
 

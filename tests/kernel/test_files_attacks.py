@@ -12,9 +12,9 @@ from pathlib import Path
 import anyio
 
 from launcher import wire
-from launcher.bridges.files import frames, writing
+from launcher.bridges.files import tool_calls, writing
+from launcher.bridges.files.mcp_server import SESSION_HEADER, TOKEN_HEADER
 from launcher.bridges.files.scope import Scope
-from launcher.bridges.files.server import SESSION_HEADER, TOKEN_HEADER
 from tests.support.file_tools import Server, boundaries, over_stdio
 from tests.support.paddock import Paddock
 
@@ -56,7 +56,7 @@ def test_the_kernel_holds_where_the_validator_would_not(paddock: Paddock, backen
     secret = paddock.place / "secret"
     secret.write_text("secret")
     paddock.who.give(secret)
-    worker = [str(paddock.installed.python), "-I", "-m", "launcher.bridges.files.worker"]
+    worker = [str(paddock.installed.python), "-I", "-m", "launcher.bridges.files.file_worker"]
     process = paddock.who.start(paddock.words("run", "--", *worker), cwd=paddock.worktree, env=backend)
     calls = (
         ("read", {"file_path": str(paddock.worktree / "file")}),
@@ -67,9 +67,9 @@ def test_the_kernel_holds_where_the_validator_would_not(paddock: Paddock, backen
         ("list", {"directory": str(paddock.place)}),
         ("grep", {"pattern": "secret", "target": str(secret)}),
     )
-    data = frames.packed(Scope(context=None))
+    data = tool_calls.packed(Scope(context=None))
     for number, (tool, arguments) in enumerate(calls):
-        data += frames.packed(frames.Request(number=number, tool=tool, arguments=dict(arguments)))
+        data += tool_calls.packed(tool_calls.Request(number=number, tool=tool, arguments=dict(arguments)))
     said, errors = process.communicate(data, timeout=60)
     assert process.returncode == 0, errors
     replies = [json.loads(payload) for _, payload in wire.Decoder().feed(said)]
@@ -188,8 +188,8 @@ def test_a_killed_worker_leaves_no_half_file(tmp_path: Path) -> None:
     import sys
 
     here = Path(__file__).resolve().parents[2]
-    code = f"import sys; sys.path.insert(0, {str(here)!r}); from launcher.bridges.files import worker; worker.main()"
-    scope = frames.packed(Scope(context=boundaries(root)))
+    code = f"import sys; sys.path.insert(0, {str(here)!r}); from launcher.bridges.files.file_worker import main; main()"
+    scope = tool_calls.packed(Scope(context=boundaries(root)))
     chance = random.Random(1)
     left = 0
     for number in range(int(os.environ.get("PADDOCK_KILLS", "12"))):
@@ -205,7 +205,9 @@ def test_a_killed_worker_leaves_no_half_file(tmp_path: Path) -> None:
             for count in range(1000):
                 content = sorted(contents)[count % 2]
                 arguments: dict[str, object] = {"file_path": "file", "content": content}
-                process.stdin.write(frames.packed(frames.Request(number=count, tool="write", arguments=arguments)))
+                process.stdin.write(
+                    tool_calls.packed(tool_calls.Request(number=count, tool="write", arguments=arguments))
+                )
                 process.stdin.flush()
                 if not os.read(process.stdout.fileno(), 1000):
                     break

@@ -4,7 +4,7 @@ import anyio
 import httpx2
 import pytest
 
-from launcher.bridges.files.server import SESSION_HEADER, TOKEN_HEADER
+from launcher.bridges.files.mcp_server import SESSION_HEADER, TOKEN_HEADER
 from tests.support.file_tools import Caller, Server
 from tests.support.paddock import Paddock
 

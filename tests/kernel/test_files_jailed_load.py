@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.bridges.files.answers import Answer
-from launcher.bridges.files.pool import Pool
+from launcher.bridges.files.callers import Sessions
 from launcher.bridges.files.router import Router
-from launcher.bridges.files.sessions import Sessions
+from launcher.bridges.files.tool_calls import Answer
+from launcher.bridges.files.worker_pool import Pool
 from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
 from tests.support import file_tools
 from tests.support.features import need

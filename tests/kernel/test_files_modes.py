@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from launcher.bridges.files.server import SESSION_HEADER, TOKEN_HEADER
+from launcher.bridges.files.mcp_server import SESSION_HEADER, TOKEN_HEADER
 from tests.support.file_tools import Caller, Server, over_stdio
 from tests.support.paddock import Paddock
 

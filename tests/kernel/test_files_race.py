@@ -11,8 +11,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from launcher.bridges.files.answers import Answer
 from launcher.bridges.files.scope import Scope
+from launcher.bridges.files.tool_calls import Answer
 from launcher.jail import syscalls
 from tests.support.file_tools import Files, boundaries, over_stdio
 from tests.support.paddock import Paddock

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher import wire
-from launcher.jail import hygiene, privileges, reports, seccomp, syscalls, trials
+from launcher.jail import hygiene, reports, seccomp, syscalls, trials
 from launcher.jail.guard import guard as attach
 from launcher.jail.guard import server
 from launcher.jail.seccomp import Program
@@ -48,7 +48,7 @@ def test_without_a_listener_no_mediated_call_goes_through(who: Who, place: Path)
 
     def act() -> list[str]:
         hygiene.no_new_privs()
-        os.close(privileges.install_notifying(program()))
+        os.close(hygiene.install_notifying(program()))
         return [verdict(os.chmod, file, 0o777), verdict(os.utime, file), verdict(os.stat, file)]
 
     assert forked.run(act, who) == ["ENOSYS", "ENOSYS", "ok"]
@@ -199,7 +199,7 @@ def test_the_command_keeps_nothing_of_the_guards(jail: Guarded) -> None:
 # Runs the command in argv[2:] where the named call is EPERM, as under somebody else's filter.
 DENYING = """
 import os, sys
-from launcher.jail import hygiene, privileges, seccomp
+from launcher.jail import hygiene, seccomp
 from launcher.jail.seccomp import Program
 bpf = Program()
 bpf.load(0)
@@ -208,7 +208,7 @@ bpf.answer(seccomp.ALLOW)
 bpf.label("denied")
 bpf.answer(seccomp.ERRNO | 1)
 hygiene.no_new_privs()
-privileges.install(bpf.assemble())
+hygiene.install_filter(bpf.assemble())
 os.execv(sys.argv[2], sys.argv[2:])
 """
 PROCESS_VM_READV = {"x86_64": 310, "aarch64": 270}[syscalls.MACHINE]
@@ -248,7 +248,7 @@ def test_a_guard_that_cannot_take_over_starts_nothing(who: Who) -> None:
         guard = os.fork()
         if guard == 0:
             hygiene.no_new_privs()
-            privileges.install(_denying(438))
+            hygiene.install_filter(_denying(438))
             served = attach.Guard(JailSpec(), saying)
             child = os.fork()
             if child == 0:
@@ -287,7 +287,7 @@ def test_the_trial_is_honest(who: Who) -> None:
 
     def under_another() -> tuple[bool, str]:
         hygiene.no_new_privs()
-        held = privileges.install_notifying((0x06 | seccomp.ALLOW << 32).to_bytes(8, "little"))
+        held = hygiene.install_notifying((0x06 | seccomp.ALLOW << 32).to_bytes(8, "little"))
         found = trials.guard_works()
         os.close(held)
         return found

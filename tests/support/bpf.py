@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from itertools import product
 
-from launcher.jail import hygiene, privileges, seccomp, syscall_tables, syscalls
+from launcher.jail import hygiene, seccomp, syscall_tables, syscalls
 from tests.support import forked
 
 # Numbers of the calls that the guard's tests make directly, for this machine.
@@ -72,7 +72,7 @@ def filtered(
         unix_datagrams=unix_datagrams,
     )
     hygiene.no_new_privs()
-    privileges.install(program)
+    hygiene.install_filter(program)
     return act()
 
 

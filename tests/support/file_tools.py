@@ -15,17 +15,15 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from launcher.bridges.files import jail
-from launcher.bridges.files.answers import Answer
-from launcher.bridges.files.calls import CALLS, Call
-from launcher.bridges.files.jail import Jails
-from launcher.bridges.files.pool import Room
-from launcher.bridges.files.process import WorkerProcess
+from launcher.bridges.files import worker_jails
+from launcher.bridges.files.callers import Mode, Sessions
+from launcher.bridges.files.file_worker import FileTools
+from launcher.bridges.files.mcp_server import SESSION_HEADER, TOKEN_HEADER
 from launcher.bridges.files.router import Router
 from launcher.bridges.files.scope import Scope
-from launcher.bridges.files.server import SESSION_HEADER, TOKEN_HEADER
-from launcher.bridges.files.sessions import Mode, Sessions
-from launcher.bridges.files.worker import FileTools
+from launcher.bridges.files.tool_calls import CALLS, Answer, Call
+from launcher.bridges.files.worker_jails import Jails
+from launcher.bridges.files.worker_pool import Room, WorkerProcess
 from launcher.session.places import Places
 from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 from tests.support.identity import Word
@@ -94,7 +92,7 @@ def error_of(answer: Answer) -> str:
 
 ROOT = Path(__file__).resolve().parents[2]
 PATH = f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-WORKER = [sys.executable, "-c", PATH + "from launcher.bridges.files import worker; sys.exit(worker.main())"]
+WORKER = [sys.executable, "-c", PATH + "from launcher.bridges.files import file_worker; sys.exit(file_worker.main())"]
 
 # Reads the scope, says hello, then does to the first request what the test says.
 HOSTILE = PATH + (
@@ -158,10 +156,10 @@ def jails(installed: Installed, home: Path) -> Iterator[Jails]:
     start = (python, "-I", "-m")
     places = Places(str(home), f"{home}/.config/paddock", f"{home}/.local/state/paddock", f"{home}/.cache/paddock")
     with (
-        mock.patch.object(jail, "PADDOCK", (*start, "launcher")),
-        mock.patch.object(jail, "WORKER", (*start, "launcher.bridges.files.worker")),
-        mock.patch.object(jail, "BEGIN", (*start, "launcher.bridges.files.begin")),
-        mock.patch.object(jail, "_code", list),
+        mock.patch.object(worker_jails, "PADDOCK", (*start, "launcher")),
+        mock.patch.object(worker_jails, "WORKER", (*start, "launcher.bridges.files.file_worker")),
+        mock.patch.object(worker_jails, "BEGIN", (*start, "launcher.bridges.files.worker_jails")),
+        mock.patch.object(worker_jails, "_code", list),
         mock.patch.dict("os.environ", {"HOME": str(home)}),
     ):
         yield Jails(places, {"--git": "readonly"})

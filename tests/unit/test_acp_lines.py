@@ -5,7 +5,7 @@ import random
 import pytest
 
 from launcher.bridges.acp import rpc
-from launcher.bridges.acp.carrier import Lines
+from launcher.bridges.acp.lines import Lines
 from launcher.bridges.acp.rpc import Outcome
 
 POLICED = b'{"jsonrpc":"2.0","id":1,"method":"fs/write_text_file","params":{}}'

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.bridges.files.answers import Answer
-from launcher.bridges.files.calls import Call, Read
-from launcher.bridges.files.pool import Pool, Room
+from launcher.bridges.files.callers import Sessions, Tokens
+from launcher.bridges.files.file_worker import FileTools
 from launcher.bridges.files.router import Router
 from launcher.bridges.files.scope import Scope
-from launcher.bridges.files.sessions import Sessions, Tokens
-from launcher.bridges.files.worker import FileTools
+from launcher.bridges.files.tool_calls import Answer, Call, Read
+from launcher.bridges.files.worker_pool import Pool, Room
 from launcher.workflow.request_context import RequestContext
 from launcher.workflow.requests import ArtifactKey
 from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext

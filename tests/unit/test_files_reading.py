@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.bridges.files.answers import MOST_TEXT
 from launcher.bridges.files.scope import Scope
+from launcher.bridges.files.tool_calls import MOST_TEXT
 from tests.support.file_tools import Files, boundaries
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from launcher.bridges.files import shell
-from launcher.bridges.files.pool import Room
+from launcher.bridges.files.callers import Mode, Sessions
 from launcher.bridges.files.router import Router
 from launcher.bridges.files.scope import Scope
-from launcher.bridges.files.sessions import Mode, Sessions
+from launcher.bridges.files.worker_pool import Room
 from policy.errors import Refusal
 from policy.sandbox_context import WorktreeSandboxContext
 from tests.support.file_tools import Stand, boundaries, error_of, routed

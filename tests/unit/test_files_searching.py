@@ -9,8 +9,8 @@ from unittest import mock
 import pytest
 
 from launcher.bridges.files import searching
-from launcher.bridges.files.answers import MOST_TEXT, ErrorType, ToolFailed
 from launcher.bridges.files.scope import Scope
+from launcher.bridges.files.tool_calls import MOST_TEXT, ErrorType, ToolFailed
 from tests.support.file_tools import Files, boundaries, error_of
 
 

@@ -11,14 +11,12 @@ from pathlib import Path
 import pytest
 
 from launcher import wire
-from launcher.bridges.files import frames, process, writing
-from launcher.bridges.files.answers import Answer
-from launcher.bridges.files.calls import Read, Write
-from launcher.bridges.files.pool import Pool, Room
-from launcher.bridges.files.process import WorkerFailed, WorkerProcess
+from launcher.bridges.files import tool_calls, worker_pool, writing
+from launcher.bridges.files.callers import Sessions
 from launcher.bridges.files.router import Router
 from launcher.bridges.files.scope import Scope
-from launcher.bridges.files.sessions import Sessions
+from launcher.bridges.files.tool_calls import Answer, Read, Write
+from launcher.bridges.files.worker_pool import Pool, Room, WorkerFailed, WorkerProcess
 from policy.sandbox_context import WorktreeSandboxContext
 from tests.support.file_tools import HOSTILE, WORKER, Stand, boundaries, error_of, routed
 
@@ -60,7 +58,7 @@ def test_a_worker_that_talks_nonsense_is_ended(root: Path, does: str) -> None:
 
 def test_a_worker_that_says_nothing_is_not_waited_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither at its start nor in a call, nor when it reads nothing."""
-    monkeypatch.setattr(process, "CALL_PATIENCE", 0.5)
+    monkeypatch.setattr(worker_pool, "CALL_PATIENCE", 0.5)
     scope = Scope(context=boundaries(root))
     silent = WorkerProcess([sys.executable, "-c", HOSTILE + "time.sleep(1000)"], scope, "/")
     with pytest.raises(WorkerFailed, match="not answered"):
@@ -69,7 +67,7 @@ def test_a_worker_that_says_nothing_is_not_waited_for(root: Path, monkeypatch: p
     deaf = WorkerProcess([sys.executable, "-c", HOSTILE.partition("request =")[0] + "time.sleep(1000)"], scope, "/")
     with pytest.raises(WorkerFailed, match="not answered"):
         deaf.call(Write(file_path="file", content="x" * (1 << 20)))
-    monkeypatch.setattr(process, "START_PATIENCE", 0.5)
+    monkeypatch.setattr(worker_pool, "START_PATIENCE", 0.5)
     with pytest.raises(WorkerFailed, match="not answered"):
         WorkerProcess([sys.executable, "-c", "import time; time.sleep(1000)"], scope, "/")
 
@@ -167,7 +165,7 @@ def test_a_worker_ends_with_its_router(root: Path) -> None:
     reading, writing = os.pipe()
     told, answers = os.pipe()
     worker = subprocess.Popen(WORKER, stdin=reading, stdout=answers)
-    wire.write(writing, frames.packed(Scope(context=boundaries(root))))
+    wire.write(writing, tool_calls.packed(Scope(context=boundaries(root))))
     assert b"ready" in os.read(told, 1000)
     os.close(writing)
     assert worker.wait(60) == 0

@@ -10,8 +10,8 @@ from unittest import mock
 import pytest
 
 from launcher.bridges.files import writing
-from launcher.bridges.files.calls import MOST_CONTENT, Write
 from launcher.bridges.files.scope import Scope
+from launcher.bridges.files.tool_calls import MOST_CONTENT, Write
 from tests.support.file_tools import Files, boundaries
 
 HANDOFF = ((".envrc", "protect"), (".vscode/tasks.json", "protect"), (".github/workflows/*", "report"))

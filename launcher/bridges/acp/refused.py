@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from launcher.bridges.acp import rpc
-from launcher.bridges.acp.carrier import Sink
+from launcher.bridges.acp.lines import Sink
 from policy.errors import Refusal
 
 PATIENCE = 2.0

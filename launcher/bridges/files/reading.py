@@ -3,10 +3,9 @@
 import os
 import stat
 
-from launcher.bridges.files.answers import MOST_TEXT, Answer, ErrorType, ToolFailed
 from launcher.bridges.files.beneath import open_beneath
-from launcher.bridges.files.calls import Read
 from launcher.bridges.files.scope import Place
+from launcher.bridges.files.tool_calls import MOST_TEXT, Answer, ErrorType, Read, ToolFailed
 from policy.errors import printable
 from policy.violation import escaped
 

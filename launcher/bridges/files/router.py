@@ -10,12 +10,10 @@ from collections.abc import Callable, Mapping
 from pydantic import ValidationError
 
 from launcher.bridges.files import shell
-from launcher.bridges.files.answers import Answer, ErrorType, ToolFailed, denied, error
-from launcher.bridges.files.calls import CALLS, Call, Shell
-from launcher.bridges.files.jail import identity
-from launcher.bridges.files.pool import Pool, Room
-from launcher.bridges.files.process import WorkerFailed
-from launcher.bridges.files.sessions import LEGACY, Sessions
+from launcher.bridges.files.callers import LEGACY, Sessions
+from launcher.bridges.files.tool_calls import CALLS, Answer, Call, ErrorType, Shell, ToolFailed, denied, error
+from launcher.bridges.files.worker_jails import identity
+from launcher.bridges.files.worker_pool import Pool, Room, WorkerFailed
 from policy.errors import Refusal
 from policy.sandbox_context import WorktreeSandboxContext
 from policy.violation import Reason, SandboxValidationResult
@@ -23,7 +21,7 @@ from policy.violation import Reason, SandboxValidationResult
 log = logging.getLogger(__name__)
 
 Enter = Callable[[str, WorktreeSandboxContext], Room]
-"""Makes a room for a session with these boundaries; see `launcher.bridges.files.jail.Jails.enter`."""
+"""Makes a room for a session with these boundaries; see `launcher.bridges.files.worker_jails.Jails.enter`."""
 
 
 class Router:

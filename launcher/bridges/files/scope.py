@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict
 
-from launcher.bridges.files.answers import PathDenied
+from launcher.bridges.files.tool_calls import PathDenied
 from policy.handoff import PROTECT, Patterns
 from policy.plan import beneath
 from policy.sandbox import WorktreeSandbox

@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import NamedTuple
 
-from launcher.bridges.files.answers import MOST_TEXT, Answer, ErrorType, ToolFailed
 from launcher.bridges.files.beneath import open_beneath
-from launcher.bridges.files.calls import Glob, Grep
 from launcher.bridges.files.reading import REGULAR, open_regular, shown
 from launcher.bridges.files.scope import Gate, Place
+from launcher.bridges.files.tool_calls import MOST_TEXT, Answer, ErrorType, Glob, Grep, ToolFailed
 from launcher.jail import syscalls
 from policy.violation import Operation
 

@@ -7,7 +7,7 @@ import subprocess
 import time
 import weakref
 
-from launcher.bridges.files.answers import MOST_TEXT, Answer, ErrorType, ToolFailed
+from launcher.bridges.files.tool_calls import MOST_TEXT, Answer, ErrorType, ToolFailed
 
 _HEAD = MOST_TEXT // 2
 _BLOCK = 1 << 16

@@ -12,7 +12,7 @@ Launch path of the backend landlock+guard: see launcher/jail/syscalls.py.
 
 import _thread
 
-from launcher.jail import hygiene, init, landlock, privileges, processes, reports, syscalls
+from launcher.jail import hygiene, init, landlock, processes, reports, syscalls
 from launcher.jail.spec import Facts, JailSpec
 from launcher.lean import ctypes, os
 from policy import promises
@@ -165,7 +165,7 @@ class Guard:
         Raises:
             Refusal: the kernel refused the filter, or the guard did not take over.
         """
-        fd = privileges.install_notifying(program)
+        fd = hygiene.install_notifying(program)
         os.write(self._tell, fd.to_bytes(4, "little"))
         if not os.read(self._wait, 1):
             raise Refusal("guard-lost", "the guard did not take over the command's system calls")
@@ -184,7 +184,7 @@ class Guard:
         """
         for fd in self.descriptors:
             os.close(fd)
-        privileges.drop_all()
+        hygiene.drop_all()
         name = ctypes.create_string_buffer(processes.GUARD)
         syscalls.prctl(syscalls.PR_SET_NAME, ctypes.addressof(name))
         _signal.signal(WAKE, _wake)

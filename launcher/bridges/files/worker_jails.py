@@ -11,21 +11,90 @@ import threading
 import time
 from collections.abc import Callable
 
+from pydantic import BaseModel, ConfigDict, field_validator
+
 import launcher
 import policy
-from launcher.bridges.files import begin, worker
-from launcher.bridges.files.answers import ErrorType, ToolFailed
-from launcher.bridges.files.begin import Begun, Task
-from launcher.bridges.files.calls import Call
-from launcher.bridges.files.process import WorkerFailed, WorkerProcess
+from launcher import wire
+from launcher.bridges.files import file_worker, tool_calls
 from launcher.bridges.files.scope import Scope
+from launcher.bridges.files.tool_calls import Call, ErrorType, ToolFailed
+from launcher.bridges.files.worker_pool import WorkerFailed, WorkerProcess
 from launcher.ledger import ledgers
 from launcher.ledger.denial import VALIDATOR, Denial
 from launcher.session import exec_client, messages, planning
-from launcher.session.places import Places
+from launcher.session.places import Places, places
+from launcher.vcs import written
 from launcher.workflow.worktrees import run_options
+from policy.errors import Refusal
 from policy.plan import Plan, beneath
 from policy.sandbox_context import WorktreeSandboxContext
+
+# The step before a worker: makes the plan of its jail, says which boundaries follow from it, and becomes the
+# launcher.
+#
+# A process of its own, because planning tries out what the kernel offers in forked children, which a process with
+# threads must not do, and the router has some. Standard output is a pipe to it and carries nothing but these words;
+# the jail does not exist yet, so they can be believed.
+#
+# Started as ``python -I -m launcher.bridges.files.worker_jails TASK``.
+
+
+class Task(BaseModel):
+    """What is to be begun.
+
+    Attributes:
+        options: launch options, as `launcher.cli.parse` gives them.
+        root: the worktree.
+        worker: the worker's command line, which the plan is made for.
+        argv: what this process becomes.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    options: dict[str, str | list[str] | bool]
+    root: str
+    worker: list[str]
+    argv: list[str]
+
+
+class Begun(BaseModel):
+    """What follows for the session.
+
+    Attributes:
+        scope: the worker's boundaries.
+        plan: of its jail, as `Plan.to_data` gives it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    scope: Scope
+    plan: tuple[object, ...]
+
+    @field_validator("plan")
+    @classmethod
+    def _tuples(cls, value: tuple[object, ...]) -> tuple[object, ...]:
+        return tuple(map(_as_tuple, value))  # JSON knows lists only
+
+
+def _as_tuple(value: object) -> object:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list | tuple) else value
+
+
+def main(text: str) -> int:
+    """Returns only when the plan is refused: the exit status."""
+    task = Task.model_validate_json(text)
+    try:
+        own = places(os.environ)
+        planned = planning.make(dict(task.options), task.worker, task.root, own)
+        written.remember(own.state, planned.plan)
+    except Refusal as refusal:
+        messages.say(str(refusal))
+        return refusal.exit_code
+    scope = Scope(context=planned.context, handoff=planned.plan.handoff_patterns)
+    wire.write(1, tool_calls.packed(Begun(scope=scope, plan=planned.plan.to_data())))
+    os.execv(task.argv[0], task.argv)
+
 
 # What the tools refused, in the session's ledger: shown by `paddock denials`, with what would allow it.
 
@@ -82,8 +151,8 @@ class Denials:
 
 
 PADDOCK = (sys.executable, "-I", "-m", "launcher")
-WORKER = (sys.executable, "-I", "-m", worker.__name__)
-BEGIN = (sys.executable, "-I", "-m", begin.__name__)
+WORKER = (sys.executable, "-I", "-m", file_worker.__name__)
+BEGIN = (sys.executable, "-I", "-m", __name__)
 
 
 class Jail:
@@ -244,3 +313,7 @@ def _code() -> list[str]:
     """Paddock's own packages, where they do not lie in the interpreter's environment, which the jail has anyway."""
     found = [os.path.dirname(os.path.realpath(module.__file__ or "")) for module in (launcher, policy)]
     return [path for path in found if not beneath(path, os.path.realpath(sys.prefix))]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

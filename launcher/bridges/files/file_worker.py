@@ -1,6 +1,6 @@
 """One session's worker: takes calls from standard input, answers on standard output, ends when its router does.
 
-Started inside the session's jail, as ``python -I -m launcher.bridges.files.worker``.
+Started inside the session's jail, as ``python -I -m launcher.bridges.files.file_worker``.
 """
 
 import errno
@@ -10,11 +10,26 @@ import sys
 from pydantic import ValidationError
 
 from launcher import wire
-from launcher.bridges.files import frames, reading, searching, writing
-from launcher.bridges.files.answers import Answer, ErrorType, PathDenied, ToolFailed, denied, error
+from launcher.bridges.files import reading, searching, tool_calls, writing
 from launcher.bridges.files.beneath import open_beneath
-from launcher.bridges.files.calls import CALLS, Call, Edit, Glob, Grep, List, Read, Shell, Write
 from launcher.bridges.files.scope import Gate, Place, Scope
+from launcher.bridges.files.tool_calls import (
+    CALLS,
+    Answer,
+    Call,
+    Edit,
+    ErrorType,
+    Glob,
+    Grep,
+    List,
+    PathDenied,
+    Read,
+    Shell,
+    ToolFailed,
+    Write,
+    denied,
+    error,
+)
 from launcher.jail import syscalls
 from policy.violation import escaped
 
@@ -119,24 +134,26 @@ def main() -> int:
 
 def serve(reading: int, writing: int) -> int:
     """Answers calls until the pipe ends: first the scope, then requests, one at a time."""
-    messages = frames.received(reading)
+    messages = tool_calls.received(reading)
     first = next(messages, None)
     if first is None:
         return 1
     tools = FileTools(Scope.model_validate_json(first))
-    wire.write(writing, frames.packed(frames.Hello(ready=True, pid=os.getpid())))
+    wire.write(writing, tool_calls.packed(tool_calls.Hello(ready=True, pid=os.getpid())))
     for data in messages:
-        request = frames.Request.model_validate_json(data)
+        request = tool_calls.Request.model_validate_json(data)
         answer = _answer(tools, request)
-        reply = frames.Reply(number=request.number, text=escaped(answer.text), note=answer.note, failed=answer.failed)
+        reply = tool_calls.Reply(
+            number=request.number, text=escaped(answer.text), note=answer.note, failed=answer.failed
+        )
         try:
-            wire.write(writing, frames.packed(reply))
+            wire.write(writing, tool_calls.packed(reply))
         except BrokenPipeError:
             break
     return 0
 
 
-def _answer(tools: FileTools, request: frames.Request) -> Answer:
+def _answer(tools: FileTools, request: tool_calls.Request) -> Answer:
     try:
         call = CALLS[request.tool].model_validate(request.arguments)
     except (KeyError, ValidationError) as refused:

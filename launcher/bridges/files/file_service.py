@@ -13,11 +13,11 @@ from collections.abc import Mapping
 import anyio
 import uvicorn
 
-from launcher.bridges.files import server
-from launcher.bridges.files.jail import Jails, Outside
+from launcher.bridges.files import mcp_server
+from launcher.bridges.files.callers import LEGACY, Mode, Sessions, Tokens
+from launcher.bridges.files.mcp_server import SESSION_HEADER, TOKEN_HEADER
 from launcher.bridges.files.router import Router
-from launcher.bridges.files.server import SESSION_HEADER, TOKEN_HEADER
-from launcher.bridges.files.sessions import LEGACY, Mode, Sessions, Tokens
+from launcher.bridges.files.worker_jails import Jails, Outside
 from launcher.session import exec_client, messages, planning, state
 from launcher.session.machine import Machine
 from launcher.session.places import Places
@@ -246,8 +246,8 @@ def over_stdio(service: Service, session_id: str | None) -> int:
         messages.say(
             "paddock: this speaks the Model Context Protocol on standard input; a client starts it. Ctrl-D ends it"
         )
-    with server.ending(service.router(None)) as router:
-        anyio.run(server.serve_stdio, router, session_id)
+    with mcp_server.ending(service.router(None)) as router:
+        anyio.run(mcp_server.serve_stdio, router, session_id)
     return 0
 
 
@@ -263,10 +263,10 @@ def over_http(service: Service, address: str) -> int:
     issued = {name: tokens.issue(name) for name in names}
     listener, url = listen(address)
     try:
-        with server.ending(service.router(tokens)) as router:
+        with mcp_server.ending(service.router(tokens)) as router:
             http = uvicorn.Server(
                 uvicorn.Config(
-                    server.application(router),
+                    mcp_server.application(router),
                     log_config=None,
                     access_log=False,
                     server_header=False,
@@ -281,7 +281,7 @@ def over_http(service: Service, address: str) -> int:
 
             for ending in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(ending, end)
-            words = {"url": url + server.PATH, "sessionHeader": SESSION_HEADER, "tokenHeader": TOKEN_HEADER}
+            words = {"url": url + mcp_server.PATH, "sessionHeader": SESSION_HEADER, "tokenHeader": TOKEN_HEADER}
             place = {"socket": os.path.abspath(address[len(UNIX) :])} if _is_unix(address) else {}
             messages.show(json.dumps({**words, **place, "tokens": issued}))
             http.run(sockets=[listener])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.bridges.acp.carrier import HIGH_WATER, Carrier, Lines, Sink
+from launcher.bridges.acp.lines import HIGH_WATER, Carrier, Lines, Sink
 from launcher.bridges.acp.rpc import Outcome
 
 LINE = b'{"jsonrpc":"2.0","method":"session/update","params":{}}\n'

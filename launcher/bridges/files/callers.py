@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from enum import StrEnum
 
-from launcher.bridges.files.answers import ErrorType, ToolFailed
+from launcher.bridges.files.tool_calls import ErrorType, ToolFailed
 from launcher.workflow.graph import GraphRepository
 from launcher.workflow.request_context import RequestContextRepository
 from launcher.workflow.worktrees import WorktreeService, worktree_of_session
