@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.jail import probe, seccomp
+from launcher.safefs import guarded_files
 from launcher.session import cache, configuration, implied, messages, nested, obeyed, providers, repositories, state
 from launcher.session.configuration import Trust
 from launcher.session.machine import Machine
 from launcher.session.places import SOCKETS, Places, made
 from launcher.session.private_home import make_private_home
-from launcher.vcs import checkout, guarded_files, written
+from launcher.vcs import checkout, written
 from launcher.vcs.quarantine import left_open
 from launcher.vcs.worktrees import files
 from launcher.vcs.worktrees.naming import worktree_id as worktree_id

@@ -6,7 +6,7 @@ link planted in it would turn a later write of ours into a write anywhere.
 
 import os
 
-from launcher.jail.remove import remove_tree
+from launcher.safefs.remove import remove_tree
 from launcher.session.places import made, make_private, unusable
 from launcher.session.state import own_home
 from launcher.vcs.quarantine import settings

@@ -6,8 +6,8 @@ may be longer. /run/user would be short too, but it is a small tmpfs that the us
 Loaded by sessions on the backend landlock+guard: see launcher/jail/syscalls.py.
 """
 
-from launcher.jail.remove import remove_tree
 from launcher.lean import os
+from launcher.safefs.remove import remove_tree
 from launcher.session import inputs
 from launcher.session.places import make_private
 

@@ -22,7 +22,7 @@ from launcher.bridges.files.calls import Call, Edit, List, Read, Write
 from launcher.bridges.files.process import WorkerProcess
 from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.worker import FileTools
-from launcher.jail import syscalls
+from launcher.safefs import walk
 from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
 
 CALLS = 2000
@@ -125,7 +125,7 @@ def main() -> None:
             ("list", lambda: sorted(os.listdir(path.parent)), lambda: List(directory=str(path.parent))),
         )
         worker = WorkerProcess([sys.executable, "-c", WORKER.format(sys.path[0])], scope, "/")
-        in_jail = mock.patch.object(syscalls, "openat2", side_effect=OSError(errno.ENOSYS, "hidden"))
+        in_jail = mock.patch.object(walk, "openat2", side_effect=OSError(errno.ENOSYS, "hidden"))
         ways: tuple[tuple[str, Callable[[Call], Answer], AbstractContextManager[object]], ...] = (
             ("in the process", tools.answer, nullcontext()),
             ("the same, as in a jail", tools.answer, in_jail),

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.safefs import guarded_files
 from launcher.session.configuration import Trust, digest_of
-from launcher.vcs import guarded_files
 from launcher.vcs.quarantine.inside import Inside
 from launcher.verbs import init as init_verb
 from launcher.verbs import trust as trust_verb

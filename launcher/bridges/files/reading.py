@@ -4,9 +4,9 @@ import os
 import stat
 
 from launcher.bridges.files.answers import MOST_TEXT, Answer, ErrorType, ToolFailed
-from launcher.bridges.files.beneath import open_beneath
 from launcher.bridges.files.calls import Read
 from launcher.bridges.files.scope import Place
+from launcher.safefs.walk import open_beneath
 from policy.errors import printable
 from policy.violation import escaped
 

@@ -18,11 +18,11 @@ from functools import cache
 from typing import NamedTuple
 
 from launcher.bridges.files.answers import MOST_TEXT, Answer, ErrorType, ToolFailed
-from launcher.bridges.files.beneath import open_beneath
 from launcher.bridges.files.calls import Glob, Grep
 from launcher.bridges.files.reading import REGULAR, open_regular, shown
 from launcher.bridges.files.scope import Gate, Place
 from launcher.jail import syscalls
+from launcher.safefs.walk import open_beneath
 from policy.violation import Operation
 
 # Work that may take too long, in a process that the kernel ends in time.

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from launcher import wire
 from launcher.bridges.files import frames, reading, searching, writing
 from launcher.bridges.files.answers import Answer, ErrorType, PathDenied, ToolFailed, denied, error
-from launcher.bridges.files.beneath import open_beneath
 from launcher.bridges.files.calls import CALLS, Call, Edit, Glob, Grep, List, Read, Shell, Write
 from launcher.bridges.files.scope import Gate, Place, Scope
 from launcher.jail import syscalls
+from launcher.safefs.walk import open_beneath
 from policy.violation import escaped
 
 # The file tools themselves: one call in, one answer out, whatever happens (contracts section 5, FR-014, FR-019).

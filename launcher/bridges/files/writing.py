@@ -16,10 +16,10 @@ import time
 
 from launcher.bridges.files import reading
 from launcher.bridges.files.answers import Answer, ErrorType, ToolFailed
-from launcher.bridges.files.beneath import make_beneath, open_beneath
 from launcher.bridges.files.calls import MOST_CONTENT, Edit, Write
 from launcher.bridges.files.reading import REGULAR, no_file
 from launcher.bridges.files.scope import Place
+from launcher.safefs.walk import make_beneath, open_beneath
 
 PREFIX = ".paddock-files-"
 """How names of files that are being moved into place begin."""

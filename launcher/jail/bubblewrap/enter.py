@@ -13,13 +13,13 @@ Launch path: see launcher/jail/syscalls.py.
 import errno
 from _stat import S_ISDIR
 
-from launcher.jail import syscalls
 from launcher.jail.bubblewrap import arguments
 from launcher.jail.bubblewrap.process import Bubblewrap
 from launcher.jail.namespaces import layout
 from launcher.jail.namespaces.layout import Operation
 from launcher.jail.spec import Facts, JailSpec
 from launcher.lean import os
+from launcher.safefs import walk
 from policy.errors import Refusal
 
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES)
@@ -106,7 +106,7 @@ def enter(spec: JailSpec, operations: tuple[Operation, ...]) -> "Jail":
 
 def _look(path: str) -> _Seen:
     """What is at `path`, in the view that this process has at present, with no link on the way."""
-    fd = syscalls.openat2(syscalls.AT_FDCWD, path, os.O_PATH | os.O_CLOEXEC, 0, syscalls.RESOLVE_NO_SYMLINKS)
+    fd = walk.open_canonical(path, os.O_PATH)
     try:
         return _Seen(fd)
     finally:

@@ -18,6 +18,7 @@ from launcher.jail import syscalls
 from launcher.jail.namespaces import layout
 from launcher.jail.namespaces.layout import Operation
 from launcher.lean import os
+from launcher.safefs import walk
 from policy.errors import Refusal
 
 # The scratch tmpfs covers the outer /proc: no grant comes from there, and it is a directory everywhere. Everything the
@@ -349,7 +350,7 @@ class View:
 
     @staticmethod
     def _open(root: int, path: str, flags: int = 0) -> int:
-        return syscalls.openat2(root, path[1:] or ".", _LOOK | flags, 0, syscalls.RESOLVE_NO_SYMLINKS)
+        return walk.openat2(root, path[1:] or ".", _LOOK | flags, 0, walk.RESOLVE_NO_SYMLINKS)
 
     @staticmethod
     def _clone(fd: int) -> int:
