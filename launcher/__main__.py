@@ -64,15 +64,16 @@ def _dispatch(called: str, words: list[str]) -> int:
 
         return run.main(words[1:])
     if verb in ("--version", "version"):
-        from launcher.verbs import version
+        from launcher.verbs import help_page
 
-        return version.main(words[1:])
+        print(f"paddock {help_page.version()}")
+        return 0
     if verb not in cli.VERBS:
         raise cli.unknown_verb(verb)
     _import_everything()
-    module = __import__(cli.VERBS[verb][0], fromlist=["main"])
-    status: int = module.main(words[1:])
-    return status
+    from launcher.verbs import forms
+
+    return forms.call(words)
 
 
 def _import_everything() -> None:

@@ -23,16 +23,16 @@ ALWAYS = "launcher.verbs.run"
 ROOT_PACKAGE = "launcher"
 
 SOMETIMES = (
-    "launcher.jail.namespaces.enter",
+    "launcher.jail.namespaces",
     "launcher.session.private_git",
     "launcher.vcs.harvest.tips",
     "launcher.ledger.audit_socket",
     "launcher.ledger.audit_socket",
-    "launcher.session.denials",
+    "launcher.session.denial_collector",
     "launcher.jail.seccomp",
     "launcher.egress.handle",
     "launcher.session.own_terminal",
-    "launcher.session.short_temp",
+    "launcher.session.state",
     "launcher.session.limits",
     "launcher.jail.guard.server",
     "launcher.vcs.quarantine.swap",

@@ -1,38 +1,43 @@
-"""The command line: one table of verbs, one table of launch options, one parser for the prefix form.
+"""The command line: the verbs, the options of a launch, and the one parser for both these and every other verb's.
 
-`paddock run ... -- COMMAND` stands in front of every agent start, so it is parsed by hand: importing argparse alone
-costs as long as the interpreter's own start. Launch path: no imports but `policy.errors`.
+`paddock run ... -- COMMAND` stands in front of every agent start, and importing argparse alone costs as long as the
+interpreter's own start. What the other verbs take is in `verbs/forms.txt`. Launch path: no imports but `policy.errors`.
 """
 
 from policy.errors import EXIT_REFUSED, Refusal
 
-VERBS: dict[str, tuple[str, str]] = {
-    "run": ("launcher.verbs.run", "run a command in a jail around its git worktree"),
-    "exec": ("launcher.verbs.exec", "run a further command inside a live session"),
-    "acp": ("launcher.verbs.acp", "run an agent in its jail behind an editor's Agent Client Protocol"),
-    "files": ("launcher.verbs.files", "serve file tools over MCP, each session's in its own jail"),
-    "explain": ("launcher.verbs.explain", "show what a jail would allow, and by which rule"),
-    "why": ("launcher.verbs.why", "say whether a path or a host is allowed, what decides it, what would allow it"),
-    "denials": ("launcher.verbs.denials", "show what a session was refused, and what would allow it"),
-    "learn": ("launcher.verbs.learn", "run a command in its jail, and propose the grants that it lacks"),
-    "worktree": ("launcher.verbs.worktree", "make, look at, harvest and remove worktrees for agents"),
-    "merge": ("launcher.verbs.merge", "merge agents' branches into the trunk, submodules first"),
-    "prune": ("launcher.verbs.prune", "remove refs and journals that nothing needs any more"),
-    "tickets": ("launcher.verbs.tickets", "work on many tickets in worktrees of their own, and merge"),
-    "serve": ("launcher.verbs.serve", "run the service that sessions live in"),
-    "ps": ("launcher.verbs.ps", "list the service's sessions"),
-    "show": ("launcher.verbs.show", "show all about a session of the service"),
-    "top": ("launcher.verbs.top", "watch the service's sessions"),
-    "logs": ("launcher.verbs.logs", "show what a session of the service has written"),
-    "events": ("launcher.verbs.events", "show what happens in the service, as it happens"),
-    "attach": ("launcher.verbs.attach", "join a session of the service, or an agent that lives in it"),
-    "stop": ("launcher.verbs.stop", "end sessions of the service"),
-    "status": ("launcher.verbs.status", "show how the service itself is doing"),
-    "service": ("launcher.verbs.service", "put the service under systemd, and take it out again"),
-    "doctor": ("launcher.verbs.doctor", "prove what this machine can enforce"),
-    "providers": ("launcher.verbs.providers", "list the known agents, and explain one"),
-    "init": ("launcher.verbs.init", "write a commented .paddock.toml"),
-    "trust": ("launcher.verbs.trust", "let one exact .paddock.toml loosen the rules"),
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+VERBS = {
+    "run": "run a command in a jail around its git worktree",
+    "exec": "run a further command inside a live session",
+    "acp": "run an agent in its jail behind an editor's Agent Client Protocol",
+    "files": "serve file tools over MCP, each session's in its own jail",
+    "explain": "show what a jail would allow, and by which rule",
+    "why": "say whether a path or a host is allowed, what decides it, what would allow it",
+    "denials": "show what a session was refused, and what would allow it",
+    "learn": "run a command in its jail, and propose the grants that it lacks",
+    "worktree": "make, look at, harvest and remove worktrees for agents",
+    "merge": "merge agents' branches into the trunk, submodules first",
+    "prune": "remove refs and journals that nothing needs any more",
+    "tickets": "work on many tickets in worktrees of their own, and merge",
+    "serve": "run the service that sessions live in",
+    "ps": "list the service's sessions",
+    "show": "show all about a session of the service",
+    "top": "watch the service's sessions",
+    "logs": "show what a session of the service has written",
+    "events": "show what happens in the service, as it happens",
+    "attach": "join a session of the service, or an agent that lives in it",
+    "stop": "end sessions of the service",
+    "status": "show how the service itself is doing",
+    "service": "put the service under systemd, and take it out again",
+    "doctor": "prove what this machine can enforce",
+    "providers": "list the known agents, and explain one",
+    "init": "write a commented .paddock.toml",
+    "trust": "let one exact .paddock.toml loosen the rules",
 }
 
 ONE = "one"  # takes a value, the last one counts
@@ -89,43 +94,57 @@ UNUSED = (
 )
 """What `paddock run` alone obeys. Verbs that put a question about a run accept them, so that a line can be reused."""
 
-SHORT = {"-q": "--quiet", "-v": "--verbose", "-h": "--help"}
+SHORT = {"-q": "--quiet", "-v": "--verbose"}
+"""Short forms of launch options, which their help names itself."""
 
 Parsed = dict[str, str | list[str] | bool]
 
 
 def parse(
     argv: list[str],
-    extra: tuple[tuple[str, str, str, str], ...] = (),
     *,
     verb: str,
-    options: tuple[tuple[str, str, str, str], ...] = OPTIONS,
+    options: "Sequence[tuple[Any, ...]]" = OPTIONS,
+    mixed: bool = False,
+    empty: bool = False,
 ) -> tuple[Parsed, list[str]]:
-    """Splits `argv` into options and what follows them.
+    """Splits `argv` into options and other words.
 
     Args:
-        argv: without programme name and verb. Options come first, as ``--name VALUE`` or ``--name=VALUE``; the
-            first other word, or what follows ``--``, begins the rest.
-        extra: rows in the shape of `OPTIONS` that only this verb has.
+        argv: without programme name and verb. Options stand as ``--name VALUE`` or ``--name=VALUE``; the first other
+            word, or what follows ``--``, begins the rest.
         verb: for error texts.
-        options: in place of `OPTIONS`, for a verb that starts no jail.
+        options: rows in the shape of `OPTIONS`, which may have a short form as fifth.
+        mixed: options may stand behind other words, too.
+        empty: whether a value may be empty.
 
     Returns:
-        options by name (absent ones are missing) and the rest.
+        options by name (absent ones are missing) and the other words.
     """
-    kinds = {name: kind for name, kind, _, _ in options + extra}
+    kinds = {row[0]: row[1] for row in options}
     kinds |= {contrary(name): FLAG for name, kind in kinds.items() if kind == SWITCH}
+    short = {row[4]: row[0] for row in options if row[4:5] and row[4]}
+    short |= {letter: name for letter, name in SHORT.items() if name in kinds} | {"-h": "--help"}
     found: Parsed = {}
+    words: list[str] = []
     at = 0
     while at < len(argv):
         word = argv[at]
         at += 1
         if word == "--":
-            return found, argv[at:]
+            return found, words + argv[at:]
         if not word.startswith("-") or word == "-":
-            return found, argv[at - 1 :]
+            if not mixed:
+                return found, argv[at - 1 :]
+            words.append(word)
+            continue
         name, equals, value = word.partition("=")
-        name = SHORT.get(name, name)
+        if mixed and word[1] != "-" and word[2:3] not in ("", "="):  # -n5, or -fn 5
+            name, value = word[:2], word[2:]
+            equals = "=" if kinds.get(short.get(name, "")) in (ONE, MANY) else ""
+            if not equals and name in short:
+                argv = [*argv[:at], "-" + value, *argv[at:]]
+        name = short.get(name, name)
         if name == "--help" and not equals:
             found[name] = True
             return found, []
@@ -144,7 +163,7 @@ def parse(
                 raise usage(f"{name} needs a value", verb)
             value = argv[at]
             at += 1
-        if not value:
+        if not value and not empty:
             raise usage(f"{name} needs a value that is not empty", verb)
         if kind == MANY:
             known = found.setdefault(name, [])
@@ -152,7 +171,7 @@ def parse(
             known.append(value)
         else:
             found[name] = value
-    return found, []
+    return found, words
 
 
 def contrary(name: str) -> str:
@@ -187,10 +206,5 @@ def unknown_option(word: str, names: tuple[str, ...], verb: str) -> Refusal:
         "usage",
         f"unknown option {word}",
         context=f"did you mean {near[0]}?" if near else "",
-        hint=f"paddock {verb} --help; options of COMMAND itself go behind `--`",
+        hint=f"paddock {verb} --help" + ("; options of COMMAND itself go behind `--`" if "--env" in names else ""),
     )
-
-
-def without_unused() -> tuple[tuple[str, str, str, str], ...]:
-    """The launch options that mean something where nothing is launched for its own sake."""
-    return tuple(option for option in OPTIONS if option[0] not in UNUSED)

@@ -220,7 +220,8 @@ def _work(
         for fd in (*listeners[: 1 + len(plan.reach)], *published):
             poll.register(fd, select.POLLIN)
         poll.poll(0 if plan.provider else _QUIET)
-        _load(prepare).run(plan, directory, secret, listeners, published)
+        reach = [destination(text) for text, _ in plan.reach]
+        _load(prepare).run(plan, reach, directory, secret, listeners, published)
     finally:
         os._exit(1)
 

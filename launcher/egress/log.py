@@ -11,7 +11,7 @@ import os
 import socket
 import time
 
-from launcher.jail import capabilities, hygiene, processes
+from launcher.jail import hygiene, processes
 from launcher.ledger.denial import PROXY, Process
 from policy.egress import Verdict
 
@@ -155,7 +155,7 @@ def _serve(questions: socket.socket, parent: int, launcher: int) -> None:
         with open("/proc/self/comm", "w") as file:
             file.write(NAME)
         hygiene.no_new_privs()
-        capabilities.drop_all()
+        hygiene.drop_all()
         while question := questions.recv(64):
             theirs, ours = int.from_bytes(question[4:6], "big"), int.from_bytes(question[6:8], "big")
             process = owner(launcher, theirs, ours, besides=frozenset((parent,)))

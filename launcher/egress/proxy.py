@@ -15,9 +15,8 @@ from typing import NoReturn
 from launcher.egress import socks
 from launcher.egress.exchange import Exchange, Gone, Relay, http_answer
 from launcher.egress.gateway import Bounds, Gateway, Unreachable, Upstreams, begin_connecting, dial
-from launcher.egress.handle import destination
 from launcher.egress.log import FILE, Log, Witness
-from launcher.jail import capabilities, hygiene, landlock, syscalls
+from launcher.jail import hygiene, landlock, syscalls
 from launcher.loop import Loop, Task, Timeout, accept, running, sleep, writable
 from policy.egress import EgressPolicy, Verdict
 from policy.hosts import Address
@@ -48,11 +47,19 @@ _PAUSE = 0.05
 """Seconds without accepting, when there are no descriptors or no memory."""
 
 
-def run(plan: Plan, directory: str, secret: str, handed: list[int], published: tuple[int, ...]) -> NoReturn:
+def run(
+    plan: Plan,
+    reach: list[tuple[bytes, int]],
+    directory: str,
+    secret: str,
+    handed: list[int],
+    published: tuple[int, ...],
+) -> NoReturn:
     """Serves until the launcher ends this process.
 
     Args:
         plan: its rules, and what else it grants.
+        reach: packed address and port of each of `plan.reach`.
         directory: of the session, for the log.
         secret: the session's token.
         handed: sockets: the proxy's, listening; where the jail has a network namespace then a listening one for each of
@@ -67,7 +74,7 @@ def run(plan: Plan, directory: str, secret: str, handed: list[int], published: t
         witness = Witness(os.getppid())
         try:
             sockets = [socket.socket(fileno=fd) for fd in handed]
-            _serve(plan, secret, sockets, [socket.socket(fileno=fd) for fd in published], log, witness)
+            _serve(plan, reach, secret, sockets, [socket.socket(fileno=fd) for fd in published], log, witness)
         finally:
             witness.close()
         log.close()
@@ -78,7 +85,13 @@ def run(plan: Plan, directory: str, secret: str, handed: list[int], published: t
 
 
 def _serve(
-    plan: Plan, secret: str, handed: list[socket.socket], published: list[socket.socket], log: Log, witness: Witness
+    plan: Plan,
+    reach: list[tuple[bytes, int]],
+    secret: str,
+    handed: list[socket.socket],
+    published: list[socket.socket],
+    log: Log,
+    witness: Witness,
 ) -> None:
     """Serves until a signal, or until one of the listening sockets cannot be served any more."""
     loop = Loop(lambda error: log.fault(repr(error)))
@@ -94,8 +107,7 @@ def _serve(
     proxy, *others = handed
     pool = Pool(others[len(plan.reach) :])
     works = [server.serve(proxy), server.sweep()]
-    for (rule, _), listener in zip(plan.reach, others, strict=False):
-        packed, port = destination(rule)
+    for (rule, _), (packed, port), listener in zip(plan.reach, reach, others, strict=False):
         works.append(server.serve(listener, Forward(ipaddress.ip_address(packed), port, rule, log)))
     for (rule, _), listener in zip(plan.publish, published, strict=True):
         works.append(server.serve(listener, Publication(pool, int(rule.rpartition(":")[2]), rule, log)))
@@ -139,7 +151,7 @@ def confine(modules: Iterable[str]) -> None:
     with open("/proc/self/comm", "w") as file:
         file.write(NAME)
     hygiene.no_new_privs()
-    capabilities.drop_all()
+    hygiene.drop_all()
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
     abi = landlock.abi()
     if abi < 1:

@@ -2,9 +2,7 @@
 
 The command reads bytes that an agent wrote, so it is held like an agent: it sees the system's programmes, what it is
 to read, and nothing else; it writes its standard output and the trees that are named for it, none for a harvest; it
-has no network, no terminal, no privileges, and nothing of it survives. A Plan is made by hand here, because nothing is
-to be configured, and a session's own machinery (private home, control socket, job control)
-would only be in the way.
+has no network, no terminal, no privileges, and nothing of it survives.
 
 Namespaces where the machine has them, Landlock where it has it; with one of the two the jail holds. Without namespaces
 there is no guard either: the calls that it would judge are not allowed at all (ENOSYS), and git does without them.
@@ -17,7 +15,7 @@ import marshal
 import os
 
 from launcher import wire
-from launcher.jail import init, landlock, processes, spawn, status, syscalls
+from launcher.jail import init, landlock, processes, reports, spawn, syscalls
 from launcher.jail.spec import HELD, JailSpec
 from policy.errors import EXIT_REFUSED, Refusal
 
@@ -56,7 +54,7 @@ def serve(descriptor: int, parent: int) -> int:
     (CLONE_PARENT), which waits for it. A request is a frame without payload and descriptors: where the process answers
     with its id, the spec, standard input, output and error, and what it holds open.
     """
-    from launcher.jail import bpf, probe, syscall_tables  # noqa: F401  # before the first fork
+    from launcher.jail import seccomp  # noqa: F401  # before the first fork
 
     processes.tie_to_parent(parent)
     while True:
@@ -176,10 +174,10 @@ def _followed(reader: int) -> int | None:
     refusal: Refusal | None = None
     while data := os.read(reader, 65536):
         for kind, payload in decoder.feed(data):
-            if kind == status.REFUSED:
-                refusal = refusal or status.refusal(payload)
-            elif kind == status.EXITED:
-                found = status.exited(payload)[0]
+            if kind == reports.REFUSED:
+                refusal = refusal or reports.refusal(payload)
+            elif kind == reports.EXITED:
+                found = reports.exited(payload)[0]
     if refusal is not None:
         raise refusal
     return found

@@ -9,8 +9,7 @@ Launch path: see launcher/jail/syscalls.py.
 
 import errno
 
-from launcher.jail import capabilities, filtering, hygiene, landlock, status
-from launcher.jail.namespaces import layout
+from launcher.jail import hygiene, landlock, layout, reports
 from launcher.jail.spec import JailSpec
 from launcher.lean import os
 from launcher.safefs import walk
@@ -20,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from launcher.jail.guard.attach import Guard
+    from launcher.jail.guard.guard import Guard
 
 
 def enter(
@@ -41,7 +40,7 @@ def enter(
         held: rows that the steps before (namespaces, init) hold.
         pipe: to the launcher or the client; lives until exec, which closes it.
         first: it is the jail's first command: what holds is sent over `pipe` right before exec.
-        guard: applies the filter in place of `filtering.install`.
+        guard: applies the filter in place of `hygiene.install_filter`.
         search: files that the command's name may mean, tried in this order in place of the spec's program.
 
     Raises:
@@ -57,7 +56,7 @@ def enter(
     hygiene.own_devices()
     _change_directory(spec.cwd)
     hygiene.no_new_privs()
-    bounding_empty, locked = capabilities.drop_all()
+    bounding_empty, locked = hygiene.drop_all()
     facts.append(("capabilities", "layer", f"none; bounding set {'empty' if bounding_empty else 'inert'}"
                   f"{', secure bits locked' if locked else ''}"))  # fmt: skip
     rows |= {"environment", "fds", "privileges", "limits"}
@@ -70,7 +69,7 @@ def enter(
             _prove()
 
     if guard is None:
-        filtering.install(spec.filter)
+        hygiene.install_filter(spec.filter)
     else:
         guarded = guard.install(spec.filter)
         facts += guarded
@@ -78,7 +77,7 @@ def enter(
     if spec.audited:
         from launcher.jail import seccomp  # loaded before the view was the jail's: see `spawn`
 
-        filtering.install(seccomp.telling(spec.filter), log=True)
+        hygiene.install_filter(seccomp.telling(spec.filter), log=True)
     facts.append(("seccomp", "layer", f"{len(spec.filter) // 8} instructions"))
     rows |= {"kernel-surface", "network"}
 
@@ -91,8 +90,8 @@ def enter(
             hint="paddock doctor says which layer is missing, and what to do",
         )
     if first:
-        status.send_report(pipe, (*facts, *((row, "held", "") for row in sorted(rows))))
-        status.send_executing(pipe)
+        reports.send_report(pipe, (*facts, *((row, "held", "") for row in sorted(rows))))
+        reports.send_executing(pipe)
     program, error = _execute(search or (spec.program,), spec.argv, spec.environment)
     if search and error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.lexists(program):
         raise _not_found(spec.argv[0], search)

@@ -13,7 +13,7 @@ Launch path: see launcher/jail/syscalls.py.
 import select
 import time
 
-from launcher.jail import hygiene, processes, status, syscalls
+from launcher.jail import hygiene, processes, reports, syscalls
 from launcher.lean import ctypes, os
 from policy.errors import EXIT_REFUSED, Refusal
 
@@ -130,7 +130,7 @@ def run_init(
     (PID namespace) or `processes.adopt_orphans` (without).
 
     Args:
-        status_fd: write end of the pipe to the launcher, close-on-exec (`launcher.jail.status`).
+        status_fd: write end of the pipe to the launcher, close-on-exec (`launcher.jail.reports`).
         launcher_pidfd: of the launcher; readable when it has ended.
         start: executes the command, in the child; a Refusal or OSError in it goes to the launcher.
         pid_namespace: this is process 1 of one.
@@ -168,14 +168,14 @@ def run_agent(status_fd: int, parent: int, start: "Callable[[], NoReturn]") -> "
         for signal in (_signal.SIGPIPE, _signal.SIGXFSZ):  # ignored by the interpreter, whatever the caller had
             _signal.signal(signal, _signal.SIG_DFL)
         unblock_signals()
-        status.send(status_fd, status.STARTING)
+        reports.send(status_fd, reports.STARTING)
         start()
         raise AssertionError("the command's start came back")
     except Refusal as refusal:
         code = refusal.exit_code
-        status.send_refusal(status_fd, refusal)
+        reports.send_refusal(status_fd, refusal)
     except BaseException as error:
-        status.send_refusal(status_fd, failure("the command could not be started", error))
+        reports.send_refusal(status_fd, failure("the command could not be started", error))
     finally:
         os._exit(code)
 
@@ -248,7 +248,7 @@ class Init:
                 for fd, _ in poll.poll():
                     self._handlers[fd]()
         except BaseException as error:
-            status.send_refusal(self._status_fd, failure("the jail's init failed", error))
+            reports.send_refusal(self._status_fd, failure("the jail's init failed", error))
         finally:
             self._end_all()
             os._exit(EXIT_REFUSED)
@@ -320,14 +320,14 @@ class Init:
                     serve(connection, self._seen_as)
                 except BaseException as error:
                     refused = failure("the further command could not be run", error)
-                    status.send_refusal(connection, error if isinstance(error, Refusal) else refused)
+                    reports.send_refusal(connection, error if isinstance(error, Refusal) else refused)
                 finally:
                     os._exit(EXIT_REFUSED)
             self._others.add(pid)
         except Refusal as refusal:
-            status.send_refusal(connection, refusal)
+            reports.send_refusal(connection, refusal)
         except OSError as error:
-            status.send_refusal(connection, failure("the session cannot start another process", error))
+            reports.send_refusal(connection, failure("the session cannot start another process", error))
         finally:
             os.close(connection)
 
@@ -344,14 +344,14 @@ class Init:
                 self._stopped = True
                 self._stops = self._stops % _MOST_STOPS + 1
                 payload = bytes((os.WSTOPSIG(code),)) + self._stops.to_bytes(4, "little")
-                status.send(self._status_fd, status.STOPPED, payload)
+                reports.send(self._status_fd, reports.STOPPED, payload)
             elif os.WIFCONTINUED(code):
                 self._stopped = False
-                status.send(self._status_fd, status.CONTINUED)
+                reports.send(self._status_fd, reports.CONTINUED)
             else:
                 self._end_all()
                 alone = self._seen_as != 0 and _childless()
-                status.send_exited(self._status_fd, code, alone=alone)
+                reports.send_exited(self._status_fd, code, alone=alone)
                 os._exit(0)
 
     def _end_all(self) -> None:

@@ -12,9 +12,10 @@ and what every launch has loaded already.
 """
 
 import select
+import time
 
 from launcher import wire
-from launcher.jail import hygiene, init, processes, request, status, syscalls
+from launcher.jail import hygiene, init, processes, reports, syscalls
 from launcher.jail.spec import JailSpec
 from launcher.lean import os
 from policy.errors import EXIT_NOT_FOUND, EXIT_REFUSED, Refusal
@@ -25,10 +26,121 @@ if TYPE_CHECKING:
     import signal as _signal
     from typing import NoReturn
 
-    from launcher.jail.guard.attach import Guard
+    from launcher.jail.guard.guard import Guard
     from launcher.jail.spawn import Inside
 else:
     import _signal
+
+
+# What a client asks a running jail for: frames (`launcher.wire`) of NUL-separated fields.
+#
+# The bytes come from another process of the same user, so they are only ever split, never unmarshalled.
+
+PROOF = b"P"  # the first message: `Session.proof`
+ABOUT = b"A"  # what runs here; no fields. Answered by reports.REPORT
+COMMAND = b"Q"  # run a command; fields: see `Command`. Its streams come along as descriptors
+GO = b"G"  # the terminal is as it shall be: start; no fields
+SIGNAL = b"K"  # two bytes: a signal's number, and 1 when it is for the command's whole process group
+
+TERMINAL = b"T"  # the answer to a COMMAND with a terminal: its master side comes along. Then GO is awaited
+
+MOST_BYTES = 4 << 20
+"""Of one message. The kernel takes about 2 MiB of arguments and environment (execve(2))."""
+
+PATIENCE = 10.0
+"""Seconds in which a message must be complete."""
+
+_VERSION = b"1"
+
+DIRECT, PTY = "d", "t"
+"""Where a stream of the command leads: to a descriptor that comes along, or to the terminal made for it."""
+
+
+class Command:
+    """A further command for a running jail.
+
+    Attributes:
+        argv: its words, at least one.
+        environment: (name, value) on top of what the session's first command got.
+        cwd: canonical path to start in; "" for the session's own directory.
+        insists: `cwd` was asked for; else a path outside of the worktree means the session's directory.
+        streams: one of `DIRECT` and `PTY` for each of 0, 1 and 2.
+    """
+
+    __slots__ = ("argv", "cwd", "environment", "insists", "streams")
+
+    def __init__(
+        self,
+        argv: list[str],
+        environment: tuple[tuple[str, str], ...] = (),
+        *,
+        cwd: str = "",
+        insists: bool = False,
+        streams: str = DIRECT * 3,
+    ) -> None:
+        self.argv = argv
+        self.environment = environment
+        self.cwd = cwd
+        self.insists = insists
+        self.streams = streams
+
+    def encode(self) -> bytes:
+        """The message's payload. Refusals: request-invalid for a NUL, which no argument can hold; request-too-long."""
+        pairs = [f"{name}={value}" for name, value in self.environment]
+        fields = [self.streams, "!" if self.insists else "?", self.cwd, str(len(self.argv)), *self.argv, *pairs]
+        if any("\0" in field for field in fields):
+            raise _invalid("an argument or a variable holds a NUL character")
+        payload = b"\0".join((_VERSION, *map(os.fsencode, fields)))
+        if len(payload) > MOST_BYTES:
+            raise _too_long(f"{len(payload)} bytes, of {MOST_BYTES} at most")
+        return payload
+
+    @classmethod
+    def decode(cls, payload: bytes) -> "Command":
+        """The command that `encode` wrote. Refusal request-invalid for anything else."""
+        version, *rest = payload.split(b"\0")
+        if version != _VERSION:
+            raise _invalid("the session was started by another version of Paddock")
+        fields = list(map(os.fsdecode, rest))
+        if len(fields) < 5 or not (fields[3].isascii() and fields[3].isdigit() and len(fields[3]) < 8):
+            raise _invalid("fields are missing")
+        streams, insists, cwd, count, *words = fields
+        argv, pairs = words[: int(count)], words[int(count) :]
+        if not argv or len(argv) != int(count) or insists not in ("!", "?") or len(streams) != 3:
+            raise _invalid("fields are missing")
+        if set(streams) - {DIRECT, PTY} or not all(pair.find("=") > 0 for pair in pairs):
+            raise _invalid("a field is not what it should be")
+        environment = tuple((name, value) for name, _, value in (pair.partition("=") for pair in pairs))
+        return cls(argv, environment, cwd=cwd, insists=insists == "!", streams=streams)
+
+
+def _invalid(why: str) -> Refusal:
+    return Refusal("request-invalid", "the request for a further command is not well formed", context=why)
+
+
+def receive(connection: int, descriptors: list[int], most: int = MOST_BYTES) -> tuple[bytes, bytes]:
+    """The next message as (kind, payload); (b"", b"") when the client has left.
+
+    Args:
+        connection: to read from.
+        descriptors: takes what comes along; the caller owns them, after an exception too.
+        most: bytes that the payload may have.
+
+    Refusals: request-too-long, request-late, request-invalid.
+    """
+    try:
+        return wire.receive(connection, descriptors, deadline=time.monotonic() + PATIENCE, most=most)
+    except TimeoutError:
+        raise Refusal("request-late", f"the request was not complete within {PATIENCE:.0f} seconds") from None
+    except wire.TooLong as error:
+        raise _too_long(str(error)) from None
+    except wire.Malformed as error:
+        raise _invalid(str(error)) from None
+
+
+def _too_long(why: str) -> Refusal:
+    return Refusal("request-too-long", "arguments and environment together are too long", context=why)
+
 
 _TIOCSCTTY = 0x540E
 _SIGNAL_BYTES = 2
@@ -49,20 +161,20 @@ def run(connection: int, jail: "Inside", *, uid: int, pid_namespace: bool) -> "N
             os._exit(0)
         processes.adopt_orphans()
         hygiene.close_inherited((connection, *jail.descriptors))
-        kind, payload = request.receive(connection, descriptors, len(jail.spec.proof))
-        if kind and (kind != request.PROOF or payload != jail.spec.proof):
+        kind, payload = receive(connection, descriptors, len(jail.spec.proof))
+        if kind and (kind != PROOF or payload != jail.spec.proof):
             raise Refusal("peer-refused", "this process may not use the session's control socket")
-        kind, payload = request.receive(connection, descriptors) if kind else (b"", b"")
-        if kind == request.ABOUT:
-            status.send_report(connection, jail.spec.about)
-        elif kind == request.COMMAND:
-            _Minder(connection, jail, request.Command.decode(payload), descriptors).run()
+        kind, payload = receive(connection, descriptors) if kind else (b"", b"")
+        if kind == ABOUT:
+            reports.send_report(connection, jail.spec.about)
+        elif kind == COMMAND:
+            _Minder(connection, jail, Command.decode(payload), descriptors).run()
         elif kind:
             raise Refusal("request-invalid", "the request is of an unknown kind")
     except Refusal as refusal:
-        status.send_refusal(connection, refusal)
+        reports.send_refusal(connection, refusal)
     except BaseException as error:
-        status.send_refusal(connection, init.failure("the further command could not be run", error))
+        reports.send_refusal(connection, init.failure("the further command could not be run", error))
     finally:
         os._exit(0)
 
@@ -88,12 +200,12 @@ def _is_outside(pid: int, peer: int, uid: int, *, pid_namespace: bool) -> bool:
 class _Minder:
     """The loop around one command."""
 
-    def __init__(self, connection: int, jail: "Inside", wanted: request.Command, descriptors: list[int]) -> None:
+    def __init__(self, connection: int, jail: "Inside", wanted: Command, descriptors: list[int]) -> None:
         self._connection = connection
         self._jail = jail
         self._wanted = wanted
         self._descriptors = descriptors
-        if len(descriptors) != wanted.streams.count(request.DIRECT):
+        if len(descriptors) != wanted.streams.count(DIRECT):
             raise Refusal("request-invalid", "the request does not bring the streams that it speaks of")
         self._spec = jail.spec.replace(
             cwd=_directory(wanted, jail.spec),
@@ -113,7 +225,7 @@ class _Minder:
     def _run(self) -> None:
         os.setsid()
         terminal = -1
-        if request.PTY in self._wanted.streams:
+        if PTY in self._wanted.streams:
             terminal = self._open_terminal()
             if terminal == -1:
                 return
@@ -149,10 +261,10 @@ class _Minder:
         if self._spec.guard:
             # One of the machine's own, of which no other is granted.
             self._spec = self._spec.replace(grants=(*self._spec.grants, (name, "rwi", "the command's terminal")))
-        wire.send(self._connection, wire.frame(request.TERMINAL), (master,))
+        wire.send(self._connection, wire.frame(TERMINAL), (master,))
         os.close(master)
-        kind, _ = request.receive(self._connection, [], 0)
-        return terminal if kind == request.GO else -1
+        kind, _ = receive(self._connection, [], 0)
+        return terminal if kind == GO else -1
 
     def _run_command(self, terminal: int, parent: int, guard: "Guard | None") -> "NoReturn":
         # Nothing may escape from here: this is a copy of its parent, with all that it has on its stack.
@@ -164,12 +276,12 @@ class _Minder:
                 os.tcsetpgrp(terminal, os.getpid())  # SIGTTOU is blocked
             sources = iter(self._descriptors)
             for fd, stream in enumerate(self._wanted.streams):
-                os.dup2(terminal if stream == request.PTY else next(sources), fd, inheritable=True)
+                os.dup2(terminal if stream == PTY else next(sources), fd, inheritable=True)
             for signal in _signal.valid_signals() - {_signal.SIGKILL, _signal.SIGSTOP}:
                 _signal.signal(signal, _signal.SIG_DFL)
             _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
             size = dict(self._spec.limits).get("file_size", 0)
-            status.send(self._connection, status.STARTING, size.to_bytes(8, "little"))
+            reports.send(self._connection, reports.STARTING, size.to_bytes(8, "little"))
             if guard is not None:
                 # Forked from a process that is not, and the guard has to fetch its listener.
                 syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
@@ -181,9 +293,9 @@ class _Minder:
             )
         except Refusal as refusal:
             code = refusal.exit_code
-            status.send_refusal(self._connection, refusal)
+            reports.send_refusal(self._connection, refusal)
         except BaseException as error:
-            status.send_refusal(self._connection, init.failure("the command could not be started", error))
+            reports.send_refusal(self._connection, init.failure("the command could not be started", error))
         finally:
             os._exit(code)
 
@@ -197,21 +309,21 @@ class _Minder:
             if pid != self._command:
                 continue
             if os.WIFSTOPPED(code):
-                status.send(self._connection, status.STOPPED, bytes((os.WSTOPSIG(code),)) + bytes(4))
+                reports.send(self._connection, reports.STOPPED, bytes((os.WSTOPSIG(code),)) + bytes(4))
             elif os.WIFCONTINUED(code):
-                status.send(self._connection, status.CONTINUED)
+                reports.send(self._connection, reports.CONTINUED)
             else:
                 self._command = 0
-                status.send_exited(self._connection, code)
+                reports.send_exited(self._connection, code)
         return False
 
     def _on_message(self) -> bool:
         """Passes a signal on. When the client has left or says nonsense, everything below ends, and this process."""
         descriptors: list[int] = []
-        kind, payload = request.receive(self._connection, descriptors, _SIGNAL_BYTES)
+        kind, payload = receive(self._connection, descriptors, _SIGNAL_BYTES)
         for fd in descriptors:
             os.close(fd)
-        if kind != request.SIGNAL or len(payload) != _SIGNAL_BYTES:
+        if kind != SIGNAL or len(payload) != _SIGNAL_BYTES:
             processes.sweep()
             os._exit(0)
         signal, group = payload
@@ -243,7 +355,7 @@ def _own_group(pid: int) -> None:
         return  # it has executed something already, so the child was first
 
 
-def _directory(wanted: request.Command, spec: JailSpec) -> str:
+def _directory(wanted: Command, spec: JailSpec) -> str:
     """The directory to start in: inside the worktree."""
     inside = beneath(wanted.cwd, spec.worktree) and os.path.normpath(wanted.cwd) == wanted.cwd
     if inside:

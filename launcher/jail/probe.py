@@ -157,14 +157,15 @@ def bubblewrap(among: tuple[str, ...] | None = None, search: str = "") -> tuple[
     Raises:
         Refusal: PADDOCK_NO_USERNS holds nonsense.
     """
-    from launcher.jail.bubblewrap import trial
+    from launcher.jail import trials
 
-    path = trial.find(trial.candidates(search or os.environ.get("PATH", os.defpath)) if among is None else among)
+    found = trials.bubblewrap_candidates(search or os.environ.get("PATH", os.defpath)) if among is None else among
+    path = trials.find_bubblewrap(found)
     if not path:
         return "", False, "bwrap is not installed"
     if landlock.switched_on(ENV_NO_USERNS):
         return path, False, f"user namespaces: switched off by {ENV_NO_USERNS}"
-    why = trial.why_not(path)
+    why = trials.why_no_bubblewrap(path)
     return path, not why, why
 
 
@@ -248,9 +249,9 @@ def _seccomp() -> tuple[bool, str]:
 
 
 def _guard() -> tuple[bool, str]:
-    from launcher.jail.guard import trial
+    from launcher.jail import trials
 
-    works, why = trial.works()
+    works, why = trials.guard_works()
     yama = _read("/proc/sys/kernel/yama/ptrace_scope")
     if not works and yama not in ("", "0", "1"):
         why += f"; Yama's ptrace_scope is {yama}: no process can mediate calls of its children"

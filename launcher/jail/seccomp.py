@@ -1,6 +1,6 @@
 """The system call filter: what the kernel offers and no agent needs.
 
-`program` composes it (pure), `filtering.install` applies it. The same bytes serve `bwrap --seccomp FD`.
+`program` composes it (pure), `hygiene.install_filter` applies it. The same bytes serve `bwrap --seccomp FD`.
 
 What the filter cannot do decides its shape. It sees register values, not memory: so no paths, no addresses, and not
 clone3's flags. What an argument check cannot judge is either harmless under the other layers or denied as a whole.
@@ -19,9 +19,149 @@ import errno
 
 from policy.errors import Refusal
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.jail.bpf import Program
+# A small assembler for classic BPF, the language of seccomp filters (seccomp(2),
+# Documentation/networking/filter.rst).
+#
+# Conditional jumps reach 255 instructions ahead and no further. The assembler works with labels and puts an
+# unconditional jump behind a condition whose target is too far, so that who writes a filter need not count.
+
+# BPF_LD | BPF_W | BPF_ABS, BPF_JMP | ..., BPF_ALU | BPF_AND | BPF_K, BPF_RET | BPF_K
+LOAD = 0x20
+AND = 0x54
+RETURN = 0x06
+JUMP = 0x05
+JUMP_EQUAL = 0x15
+JUMP_GREATER = 0x25
+JUMP_GREATER_EQUAL = 0x35
+JUMP_ANY_BIT = 0x45
+
+REACH = 255
+LIMIT = 4096
+"""The kernel takes no longer program (BPF_MAXINSNS)."""
+
+
+class Program:
+    """Instructions and labels in order; `assemble` turns them into the kernel's bytes.
+
+    A target is the name of a label that comes *later*, or "" for the next instruction.
+    """
+
+    __slots__ = ("_items",)
+
+    def __init__(self) -> None:
+        """An empty program."""
+        # (code, constant, target when true, target when false), or the name of a label.
+        self._items: list[tuple[int, int, str, str] | str] = []
+
+    def label(self, name: str) -> None:
+        """Names the next instruction."""
+        self._items.append(name)
+
+    def load(self, offset: int) -> None:
+        """Accumulator := the 32-bit word at `offset` of the data (`struct seccomp_data`)."""
+        self._items.append((LOAD, offset, "", ""))
+
+    def mask(self, bits: int) -> None:
+        """Accumulator := accumulator & `bits`."""
+        self._items.append((AND, bits, "", ""))
+
+    def jump(self, target: str) -> None:
+        """Goes to `target`."""
+        self._items.append((JUMP, 0, target, ""))
+
+    def equal(self, value: int, then: str = "", otherwise: str = "") -> None:
+        """Goes to `then` when the accumulator is `value`, else to `otherwise`."""
+        self._items.append((JUMP_EQUAL, value, then, otherwise))
+
+    def greater(self, value: int, then: str = "", otherwise: str = "") -> None:
+        """Goes to `then` when the accumulator is above `value` (unsigned), else to `otherwise`."""
+        self._items.append((JUMP_GREATER, value, then, otherwise))
+
+    def any_bit(self, bits: int, then: str = "", otherwise: str = "") -> None:
+        """Goes to `then` when the accumulator has one of `bits`, else to `otherwise`."""
+        self._items.append((JUMP_ANY_BIT, bits, then, otherwise))
+
+    def answer(self, action: int) -> None:
+        """Ends the program with `action` (SECCOMP_RET_*)."""
+        self._items.append((RETURN, action, "", ""))
+
+    def assemble(self) -> bytes:
+        """The program as an array of `struct sock_filter`, little-endian.
+
+        Raises:
+            ValueError: a label is missing, defined twice or lies behind its jump, or the program is too long.
+        """
+        far: set[tuple[int, int]] = set()
+        while True:
+            positions, length = self._positions(far)
+            if length > LIMIT:
+                raise ValueError(f"{length} instructions; the kernel takes {LIMIT}")
+            code, too_far = self._encode(positions, far)
+            # Each added jump moves what follows; the set only grows, so this ends.
+            if not too_far:
+                return code
+            far |= too_far
+
+    def _positions(self, far: set[tuple[int, int]]) -> tuple[dict[str, int], int]:
+        positions: dict[str, int] = {}
+        here = 0
+        for index, item in enumerate(self._items):
+            if isinstance(item, str):
+                if item in positions:
+                    raise ValueError(f"label {item!r} is defined twice")
+                positions[item] = here
+            else:
+                here += 1 + ((index, 0) in far) + ((index, 1) in far)
+        return positions, here
+
+    def _encode(self, positions: dict[str, int], far: set[tuple[int, int]]) -> tuple[bytes, set[tuple[int, int]]]:
+        code = bytearray()
+        too_far: set[tuple[int, int]] = set()
+        here = 0
+        for index, item in enumerate(self._items):
+            if isinstance(item, str):
+                continue
+            operation, constant, *targets = item
+            if operation == JUMP:
+                code += _instruction(JUMP, 0, 0, _distance(positions, targets[0], here))
+                here += 1
+                continue
+            long = [(index, side) in far for side in (0, 1)]
+            behind = long[0] + long[1]
+            offsets = [0, 0]
+            for side, target in enumerate(targets):
+                if long[side]:
+                    offsets[side] = behind - 1 if side else 0
+                elif target:
+                    offsets[side] = _distance(positions, target, here)
+                    if offsets[side] > REACH:
+                        too_far.add((index, side))
+                        offsets[side] = 0
+                else:
+                    offsets[side] = behind
+            if operation in (LOAD, AND, RETURN):
+                offsets = [0, 0]
+            code += _instruction(operation, offsets[0], offsets[1], constant)
+            here += 1
+            for side, target in enumerate(targets):
+                if long[side]:
+                    code += _instruction(JUMP, 0, 0, _distance(positions, target, here))
+                    here += 1
+        return bytes(code), too_far
+
+
+def _distance(positions: dict[str, int], target: str, here: int) -> int:
+    if target not in positions:
+        raise ValueError(f"no label {target!r}")
+    distance = positions[target] - here - 1
+    if distance < 0:
+        raise ValueError(f"label {target!r} lies behind its jump")
+    return distance
+
+
+def _instruction(code: int, when_true: int, when_false: int, constant: int) -> bytes:
+    # struct sock_filter { __u16 code; __u8 jt; __u8 jf; __u32 k; } in one little-endian number.
+    return (code | when_true << 16 | when_false << 24 | constant << 32).to_bytes(8, "little")
 
 
 ALLOW = 0x7FFF0000
@@ -168,16 +308,15 @@ def program(
             systems' own ioctls are reduced to harmless ones.
         set_gid: chmod may set the set-gid bit, which the filter can allow for directories and files alike or for
             neither. Without effect where the guard looks at what it is.
-        watch: what would be allowed of the calls of `launcher.jail.watch.calls` is notified of. Nothing that is refused
+        watch: what would be allowed of the calls of `launcher.jail.guard.watch` is notified of. Nothing that is refused
             otherwise comes there, because whoever watches lets all of it go on.
 
     Raises:
         Refusal: unknown machine.
         ValueError: unknown `net`.
     """
-    # A warm launch has the finished programme in its plan, so what assembles it is imported here.
+    # A warm launch has the finished programme in its plan.
     from launcher.jail import syscall_tables
-    from launcher.jail.bpf import Program
 
     if machine not in syscall_tables.MACHINES:
         raise Refusal("machine-unsupported", f"there is no system call filter for {machine}")
@@ -256,10 +395,10 @@ def program(
         bpf.answer(action)
     bpf.label("allow")
     if watch:
-        from launcher.jail.watch import calls
+        from launcher.jail.guard import watch as observer
 
         bpf.load(_NUMBER)
-        for number in calls.numbers(machine):
+        for number in observer.numbers(machine):
             bpf.equal(number, then="notified")
     bpf.answer(ALLOW)
     if guard or watch:

@@ -7,8 +7,7 @@ command is its child (`launcher.jail.enter`), and so is what serves further comm
 Launch path: see launcher/jail/syscalls.py.
 """
 
-from launcher.jail import enter, hygiene, init, processes, status, syscalls
-from launcher.jail.namespaces import layout
+from launcher.jail import enter, hygiene, init, layout, processes, reports, syscalls
 from launcher.jail.spec import Facts, JailSpec
 from launcher.lean import os
 from policy.errors import EXIT_REFUSED, Refusal
@@ -17,9 +16,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from launcher.jail.bubblewrap.enter import Jail
-    from launcher.jail.guard.attach import Guard
-    from launcher.jail.namespaces.layout import Operation
+    from launcher.jail.bubblewrap import Jail
+    from launcher.jail.guard.guard import Guard
+    from launcher.jail.layout import Operation
 
 
 class Jailed:
@@ -27,7 +26,7 @@ class Jailed:
 
     Attributes:
         pid: of its first process, a child of the caller; with it everything inside ends.
-        status: what the processes inside send (`launcher.jail.status`); owned by the caller.
+        status: what the processes inside send (`launcher.jail.reports`); owned by the caller.
     """
 
     __slots__ = ("pid", "status")
@@ -92,19 +91,19 @@ class Inside:
         self.code = (-1, 0)
         self._operations: tuple[Operation, ...] = layout.prepare(spec) if spec.mounts else ()
         if spec.namespaces:
-            from launcher.jail.namespaces import enter as namespaces
+            from launcher.jail import namespaces
 
             self.flags = namespaces.flags(spec)
         if spec.bwrap:
-            from launcher.jail.bubblewrap import enter as _bubblewrap  # noqa: F401
+            from launcher.jail import bubblewrap  # noqa: F401
         if spec.guard:
-            from launcher.jail.guard import attach  # noqa: F401
+            from launcher.jail.guard import guard as attach  # noqa: F401
         if spec.watch:
-            from launcher.jail.watch import observer  # noqa: F401
+            from launcher.jail.guard import watch  # noqa: F401
         if spec.audited:
             from launcher.jail import seccomp  # noqa: F401
         if spec.sockets[0] != -1:
-            from launcher.jail.namespaces import enter as _enter  # noqa: F401
+            from launcher.jail import namespaces
         if spec.listener != -1:
             # What serves further commands is not loaded now, when every launch would wait for it, and cannot be found
             # later, when the view is the jail's: its directory stays open.
@@ -127,9 +126,9 @@ class Inside:
             self._build(status_fd)
             self._run(status_fd, launcher_pidfd)
         except Refusal as refusal:
-            status.send_refusal(status_fd, refusal)
+            reports.send_refusal(status_fd, refusal)
         except BaseException as error:
-            status.send_refusal(status_fd, init.failure("the jail could not be built", error))
+            reports.send_refusal(status_fd, init.failure("the jail could not be built", error))
         finally:
             os._exit(EXIT_REFUSED)
 
@@ -140,12 +139,12 @@ class Inside:
         held = ["survival"]
         for facts in self._namespaces(status_fd), self._bubblewrapped():
             if facts:
-                status.send_report(status_fd, facts)
+                reports.send_report(status_fd, facts)
                 held += [name for name, state, _ in facts if state == "held"]
         if self.spec.namespaces and not self.spec.landlock:
             held += ["reads", "writes"]  # by the view
         if self.spec.sockets[0] != -1:
-            from launcher.jail.namespaces import enter as namespaces
+            from launcher.jail import namespaces
 
             namespaces.hand_out(*self.spec.sockets)
         self._held = tuple(held)
@@ -153,11 +152,11 @@ class Inside:
     def _namespaces(self, status_fd: int) -> Facts:
         if not self.spec.namespaces:
             return ()
-        from launcher.jail.namespaces import enter as namespaces
+        from launcher.jail import namespaces
 
         count = dict(self.spec.limits).get("processes", 0)
         if self._ids[0] == 0 and count >= hygiene.FAR:  # else an rlimit bounds them, or a control group
-            status.send_report(status_fd, hygiene.bound_pids_row(count))
+            reports.send_report(status_fd, hygiene.bound_pids_row(count))
             limits = tuple(limit for limit in self.spec.limits if limit[0] != "processes")
             self.spec = self.spec.replace(limits=limits)
         return namespaces.enter(self.spec, self._operations, uid=self._ids[0], gid=self._ids[1])
@@ -165,7 +164,7 @@ class Inside:
     def _bubblewrapped(self) -> Facts:
         if not self.spec.bwrap:
             return ()
-        from launcher.jail.bubblewrap import enter as bubblewrap
+        from launcher.jail import bubblewrap
 
         hygiene.close_callers()
         self._bubblewrap = bubblewrap.enter(self.spec, self._operations)
@@ -209,13 +208,13 @@ class Inside:
     def guard(self, spec: JailSpec, status_fd: int) -> "Guard | None":
         """The guard of one command of the jail, where it has one. To be made in the command's parent."""
         if spec.watch:
-            from launcher.jail.watch import observer
+            from launcher.jail.guard import watch
 
-            watching = observer.WatchfulGuard if spec.guard else observer.Watch
+            watching = watch.WatchfulGuard if spec.guard else watch.Watch
             return watching(spec, status_fd, self._status_fd)
         if not spec.guard:
             return None
-        from launcher.jail.guard import attach
+        from launcher.jail.guard import guard as attach
 
         return attach.Guard(spec, status_fd, self._status_fd)
 
@@ -223,9 +222,9 @@ class Inside:
         """Keeps the next child, a further command, apart from the others. Returns this process's id as it sees it."""
         if not self.spec.bwrap:
             return os.getpid()  # each has a Landlock domain of its own
-        from launcher.jail.bubblewrap import process
+        from launcher.jail import bubblewrap
 
-        process.separate(self.spec.filter, self.spec.limits, last=True)
+        bubblewrap.separate(self.spec.filter, self.spec.limits, last=True)
         return 0
 
     def enter(
@@ -242,9 +241,9 @@ class Inside:
             os.write(fd, b"0")
             os.close(fd)
         if spec.bwrap:
-            from launcher.jail.bubblewrap import process
+            from launcher.jail import bubblewrap
 
-            process.own_proc()
+            bubblewrap.own_proc()
         enter.enter(spec, uid=self._ids[0], held=self._held, pipe=pipe, first=first, guard=guard, search=search)
 
 
@@ -265,10 +264,10 @@ def _filter(spec: JailSpec) -> bytes:
 
 
 def _load(directory: int, changed: int) -> None:
-    """Loads the modules of `launcher.jail` that serve further commands.
+    """Loads `launcher.jail.minder`, which serves further commands.
 
     Args:
-        directory: the package's, open.
+        directory: this package's, open.
         changed: when an entry of it changed last, in nanoseconds; another answer now is another Paddock.
     """
     import marshal
@@ -276,33 +275,32 @@ def _load(directory: int, changed: int) -> None:
 
     from launcher import jail
 
-    tag = sys.implementation.cache_tag
-    for name in ("request", "minder"):
-        try:
-            found = os.stat(f"{name}.py", dir_fd=directory)
-            outdated = os.fstat(directory).st_mtime_ns != changed
-            content = b"" if outdated else _read(f"__pycache__/{name}.{tag}.pyc", directory)
-            # After PEP 552, as `launcher.start` does; without a compiled form that is up to date, from the source.
-            stamp = b"".join((number & 0xFFFFFFFF).to_bytes(4, "little") for number in
-                             (0, int(found.st_mtime), found.st_size))  # fmt: skip
-            if content[4:16] == stamp and content[:4] == _magic():
-                code = marshal.loads(memoryview(content)[16:])
-            else:
-                code = compile(_read(f"{name}.py", directory), f"{jail.__path__[0]}/{name}.py", "exec")
-        except OSError:
-            outdated = True
-        if outdated:
-            raise Refusal(
-                "session-outdated",
-                "the session cannot take further commands",
-                context="Paddock has been changed or removed since the session started",
-                hint="start the session again",
-            )
-        module = type(sys)(f"{jail.__name__}.{name}")
-        module.__file__ = f"{jail.__path__[0]}/{name}.py"
-        sys.modules[module.__name__] = module
-        exec(code, module.__dict__)
-        setattr(jail, name, module)
+    name = "minder"
+    try:
+        found = os.stat(f"{name}.py", dir_fd=directory)
+        outdated = os.fstat(directory).st_mtime_ns != changed
+        content = b"" if outdated else _read(f"__pycache__/{name}.{sys.implementation.cache_tag}.pyc", directory)
+        # After PEP 552, as `launcher.start` does; without a compiled form that is up to date, from the source.
+        stamp = b"".join((number & 0xFFFFFFFF).to_bytes(4, "little") for number in
+                         (0, int(found.st_mtime), found.st_size))  # fmt: skip
+        if content[4:16] == stamp and content[:4] == _magic():
+            code = marshal.loads(memoryview(content)[16:])
+        else:
+            code = compile(_read(f"{name}.py", directory), f"{jail.__path__[0]}/{name}.py", "exec")
+    except OSError:
+        outdated = True
+    if outdated:
+        raise Refusal(
+            "session-outdated",
+            "the session cannot take further commands",
+            context="Paddock has been changed or removed since the session started",
+            hint="start the session again",
+        )
+    module = type(sys)(f"{jail.__name__}.{name}")
+    module.__file__ = f"{jail.__path__[0]}/{name}.py"
+    sys.modules[module.__name__] = module
+    exec(code, module.__dict__)
+    setattr(jail, name, module)
 
 
 def _magic() -> bytes:

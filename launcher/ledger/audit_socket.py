@@ -76,8 +76,8 @@ def status() -> Status | None:
 
 # The kernel's audit by way of a service of Paddock's that may read it, for launchers that may not.
 #
-# A service of the same user (`launcher.service.exchange`) listens where its control socket lies. It gets one end of a
-# pair of datagram sockets, and sends there what the kernel tells of the sender's own descendants, message by
+# A service of the same user (`launcher.service.kernel_audit`) listens where its control socket lies. It gets one end of
+# a pair of datagram sockets, and sends there what the kernel tells of the sender's own descendants, message by
 # message as it came. The kernel says who the sender is (SCM_CREDENTIALS), so there is nothing to ask for and
 # nothing to wait for.
 

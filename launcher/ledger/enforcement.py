@@ -3,12 +3,155 @@
 Launch path, but called there only with `--report`: json comes in then.
 """
 
+import errno
+
+from launcher.lean import os
 from policy import promises
-from policy.plan import Plan
+from policy.errors import Refusal
+from policy.plan import Plan, beneath
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+
+# The file behind `--report`, opened before the command starts.
+#
+# The command may be able to rename directories on the way to it; what was opened before cannot be moved under our
+# feet. Launch path: `os`.
+
+_MOST_LINKS = 40  # path_resolution(7)
+
+
+class Target:
+    """A file to be written once, atomically, in a directory that is held open. Owns the directory's descriptor.
+
+    Args:
+        path: of the file; it need not exist. Anything but a regular file is refused: root would replace /dev/null.
+        writable: canonical paths below which a command of a jail can write, now or in an earlier session. A symbolic
+            link there leads nowhere else.
+
+    Raises:
+        Refusal: report-unwritable.
+    """
+
+    __slots__ = ("_directory", "_name", "_path")
+
+    def __init__(self, path: str, writable: tuple[str, ...]) -> None:
+        """See the class."""
+        self._path = path
+        directory, self._name = os.path.split(path)
+        self._check_kind()
+        try:
+            self._directory = self._opened(directory, writable)
+        except (OSError, ValueError) as error:
+            raise self._refusal(error) from None
+        # Tried now: a report that cannot be written must not come out after an hour's work.
+        trial = _temporary_name()
+        try:
+            os.close(self._created(trial))
+            os.unlink(trial, dir_fd=self._directory)
+        except OSError as error:
+            os.close(self._directory)
+            raise self._refusal(error) from None
+
+    def _check_kind(self) -> None:
+        try:
+            kind = os.lstat(self._path).st_mode & 0o170000
+        except FileNotFoundError:
+            kind = 0o100000
+        except (OSError, ValueError) as error:
+            raise self._refusal(error) from None
+        if self._name in ("", ".", "..") or kind == 0o040000:
+            raise self._refusal("it is a directory")
+        if kind == 0o120000:
+            raise self._refusal("it is a symbolic link; name the file that it leads to")
+        if kind != 0o100000:
+            raise self._refusal("it is no regular file")
+
+    def _opened(self, directory: str, writable: tuple[str, ...]) -> int:
+        """The directory, as open(2) finds it; each link is judged where it lies, and what was read of it is followed.
+
+        Step by step on descriptors: another session may work there at this moment.
+        """
+        at = os.open("/" if directory.startswith("/") else ".", _LOOK)
+        try:
+            rest, followed, led = directory.split("/"), 0, ""
+            while rest:
+                part = rest.pop(0)
+                if part in ("", "."):
+                    continue
+                here = os.open(part, _LOOK, dir_fd=at)
+                if os.fstat(here).st_mode & 0o170000 != 0o120000:
+                    os.close(at)
+                    at = here
+                    continue
+                text = os.readlink("", dir_fd=here)  # readlink(2): of the link that the descriptor stands for
+                os.close(here)
+                followed += 1
+                if followed > _MOST_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                if _lies_in(at, writable):
+                    led = led or f"{_place(at)}/{part}"
+                if text.startswith("/"):
+                    os.close(at)
+                    at = os.open("/", _LOOK)
+                rest = text.split("/") + rest
+            if led and not _lies_in(at, writable):
+                raise self._refusal(
+                    f"{led} is a symbolic link that a command in the jail can have made, and leads to {_place(at)}"
+                )
+            return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at)
+        finally:
+            os.close(at)
+
+    def _created(self, name: str) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.open(name, flags, 0o644, dir_fd=self._directory)
+
+    def write(self, text: str) -> None:
+        """Writes the file, replacing what was there only once it is complete, and lets go of the directory."""
+        temporary = _temporary_name()
+        try:
+            descriptor = self._created(temporary)
+            try:
+                with os.fdopen(descriptor, "w", encoding="ascii") as file:
+                    file.write(text)
+                os.replace(temporary, self._name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+            except OSError:
+                os.unlink(temporary, dir_fd=self._directory)
+                raise
+        except OSError as error:
+            raise self._refusal(error) from None
+        finally:
+            os.close(self._directory)
+
+    def _refusal(self, why: str | OSError | ValueError) -> Refusal:
+        reason = (isinstance(why, OSError) and why.strerror) or str(why)
+        return Refusal(
+            "report-unwritable",
+            f"cannot write the report {self._path}",
+            context=reason,
+            hint="name a regular file, or none yet, in a directory that you can write",
+        )
+
+
+_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def _place(descriptor: int) -> str:
+    return str(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+
+def _lies_in(descriptor: int, trees: tuple[str, ...]) -> bool:
+    place = _place(descriptor)
+    return any(beneath(place, tree) for tree in trees)
+
+
+def _temporary_name() -> str:
+    # Not made from the report's own name, which may be as long as a name can be.
+    return f".paddock-report-{os.urandom(6).hex()}"
+
 
 Facts = tuple[tuple[str, str, str], ...]
 

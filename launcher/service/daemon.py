@@ -22,9 +22,9 @@ from launcher.service.api import app as application
 from launcher.service.api.app import MOST_HEADERS, ControlProtocol, Door
 from launcher.service.api.context import Context, Followers
 from launcher.service.database import LOOP_PATIENCE, Database
-from launcher.service.exchange import Exchange as Audit
 from launcher.service.instance import Directories
 from launcher.service.jobs import Jobs
+from launcher.service.kernel_audit import Exchange as Audit
 from launcher.service.schema import Reason
 from launcher.service.shims import Groups
 from launcher.service.supervisor import Parse, Registration, Supervisor

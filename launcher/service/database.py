@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import TypeVar
 
-from launcher.service.conditions import Conditions
+from launcher.service.schema import Conditions
 from launcher.session.places import unusable
 from policy.errors import Refusal, printable
 
@@ -111,9 +111,6 @@ class Database:
             path: of the file, in a directory of ours.
             patience: seconds for which a call waits for another process's lock, from now on.
             conditions: of the service.
-
-        Raises:
-            Refusal: database-newer; database-busy, database-full, database-unusable.
         """
         self.path = path
         self.notes: list[str] = []
@@ -223,9 +220,6 @@ class Database:
 
         Args:
             write: leaves everything as it was when it fails.
-
-        Raises:
-            Refusal: what `write` raises; database-busy when the lock was held for too long.
         """
         deadline = time.monotonic() + _CLIENT_SECONDS
         while True:

@@ -156,11 +156,7 @@ def short(directory: int, name: str) -> str:
 
 
 def check_socket(path: str) -> bool:
-    """Whether a socket of ours lies at `path`. Nothing at all is fine too (False); anything else is refused.
-
-    Raises:
-        Refusal: service-socket: a symbolic link, a file of another kind, or somebody else's.
-    """
+    """Whether a socket of ours lies at `path`. Nothing at all is fine too (False); anything else is refused."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:

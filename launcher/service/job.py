@@ -201,11 +201,7 @@ def repository(directory: str) -> dict[str, Any]:
 
 
 def list_worktrees(repository: str | None) -> dict[str, Any]:
-    """The worktrees of one repository, or of all.
-
-    Raises:
-        Refusal: `repository` is none.
-    """
+    """The worktrees of one repository, or of all."""
     from launcher.service import ticket_work
     from launcher.session import places
 
@@ -215,11 +211,7 @@ def list_worktrees(repository: str | None) -> dict[str, Any]:
 
 
 def add_worktree(repository: str, ticket: str, branch: str | None, start: str | None) -> dict[str, Any]:
-    """Makes a worktree; see `launcher.vcs.worktrees.service.WorktreeService.add`.
-
-    Raises:
-        Refusal: it cannot be made; nothing is left of it.
-    """
+    """Makes a worktree; see `launcher.vcs.worktrees.service.WorktreeService.add`."""
     from launcher.service import ticket_work
     from launcher.session import places
     from launcher.vcs.worktrees.request import Options
@@ -229,11 +221,7 @@ def add_worktree(repository: str, ticket: str, branch: str | None, start: str | 
 
 
 def remove_worktree(repository: str, name: str, keep_branch: bool) -> dict[str, Any]:
-    """Removes a worktree that holds nothing that is nowhere else; by its id, ticket, branch or directory.
-
-    Raises:
-        Refusal: worktree-unknown, worktree-dirty and the like; it stays then.
-    """
+    """Removes a worktree that holds nothing that is nowhere else; by its id, ticket, branch or directory."""
     from launcher.service import ticket_work
     from launcher.session import places
 
@@ -257,7 +245,7 @@ def merge(repository: str, children: list[str], into: str | None) -> dict[str, A
     Raises:
         Refusal: as `paddock merge` does; nothing has moved then.
     """
-    from launcher.session import merging, places
+    from launcher.session import harvesting, places
     from launcher.vcs.merge import children as named
     from launcher.vcs.merge import left, target, work
     from launcher.vcs.quarantine import swap
@@ -275,18 +263,14 @@ def merge(repository: str, children: list[str], into: str | None) -> dict[str, A
 
     sources = named.named(found, children, repository, root_of)
     warnings = [line for source in sources for line in left.told(source, state)]
-    with merging.into(found, where, warnings.append) as follow:
+    with harvesting.into(found, where, warnings.append) as follow:
         settings = work.Settings(state, os.environ, follow=follow)
         run = work.merge(lambda: target.find(repository, into), sources, settings, found.common_dir)
     return {"run": run.model_dump(mode="json"), "warnings": warnings}
 
 
 def list_merges(repository: str) -> dict[str, Any]:
-    """What merges have done in a repository.
-
-    Raises:
-        Refusal: it is none.
-    """
+    """What merges have done in a repository."""
     from launcher.session import places
     from launcher.vcs.merge import target, work
 
@@ -296,11 +280,7 @@ def list_merges(repository: str) -> dict[str, Any]:
 
 
 def resume_merge(common_dir: str) -> dict[str, Any]:
-    """Finishes or takes back an interrupted merge; {} when there is none.
-
-    Raises:
-        Refusal: it cannot be finished without somebody's decision.
-    """
+    """Finishes or takes back an interrupted merge; {} when there is none."""
     from launcher.session import places
     from launcher.vcs.merge import work
 

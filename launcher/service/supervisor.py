@@ -40,11 +40,7 @@ _NOT_HERE = ("--session", "--supervised", "--detach", "--report", "--dry-run", "
 
 
 def options_of(request: SessionRequest, parse: Parse) -> dict[str, str | list[str] | bool]:
-    """The options of a request. Refuses what `paddock run` would refuse at once, and what means nothing here.
-
-    Raises:
-        Refusal: usage.
-    """
+    """The options of a request. Refuses what `paddock run` would refuse at once, and what means nothing here."""
     options, command = parse(request.words())
     if command != list(request.command):
         raise _usage("the options hold a word that is no option")
@@ -65,9 +61,6 @@ def check_quotas(clients: Sequence[int], client_uid: int, settings: Settings) ->
         clients: user ids of those who have asked for the live sessions, one for each.
         client_uid: who asks for another.
         settings: the bounds.
-
-    Raises:
-        Refusal: quota-sessions, quota-client.
     """
     if len(clients) >= settings.most_sessions:
         raise Refusal(
@@ -664,11 +657,7 @@ class Supervisor:
             live.shim.send("stop", term_seconds=term_seconds, why=live.stopped)
 
     async def ask_to_stop(self, name: str, term_seconds: float | None = None) -> None:
-        """`stop`; returns when the session is known to be ending.
-
-        Raises:
-            Refusal: session-unknown, session-not-running.
-        """
+        """`stop`; returns when the session is known to be ending."""
         live = self.live.get(name)
         if live is None or live.shim is None:
             self.stop(name, term_seconds)

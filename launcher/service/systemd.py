@@ -141,9 +141,6 @@ def listen_sockets() -> list[socket.socket]:
     """The sockets that the manager passed, close-on-exec and non-blocking, owned by the caller; [] for none.
 
     To be called once, before other descriptors are opened by number.
-
-    Raises:
-        Refusal: service-socket: one of them is not what the unit of ours would pass, a listening AF_UNIX stream.
     """
     return listening(range(FIRST_FD, FIRST_FD + manager().sockets))
 

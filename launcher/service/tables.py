@@ -2,8 +2,10 @@
 
 import json
 import sqlite3
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -188,11 +190,7 @@ class SessionStore:
             )
 
     def _check_over(self, name: str, *, live: bool) -> None:
-        """Refuses to forget a session that lives.
-
-        Raises:
-            Refusal: session-live; session-unknown.
-        """
+        """Refuses to forget a session that lives."""
         row = self.required(name)
         if SessionState(row["state"]) not in FINAL and not live:
             raise Refusal("session-live", f"session {name} is {row['state']}", hint=f"paddock stop {name}")
@@ -312,6 +310,7 @@ class StoredRequestContexts:
         """See the class."""
         self._database = database
         self._now = now
+        self._lock = threading.RLock()  # a connection has one transaction at a time, whichever thread began it
 
     def get_or_create(self, key: ArtifactKey) -> RequestContext:
         """The session's context, an empty one when it had none (an expired one begins anew)."""
@@ -336,7 +335,7 @@ class StoredRequestContexts:
         name = ArtifactKey.of(key)
         if name is None:
             return None
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             found = self._read(name)
             if found is None:
                 return None
@@ -357,13 +356,22 @@ class StoredRequestContexts:
         name = ArtifactKey.of(key)
         if name is None:
             return None
-        rows = self._database.rows("SELECT content, expired FROM context WHERE key = ?", name.value)
+        rows = self._rows("SELECT content, expired FROM context WHERE key = ?", name.value)
         if not rows:
             return None
         return ContextState.EXPIRED if rows[0]["expired"] else _decoded(rows[0]["content"]).state
 
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._database.transaction() as connection:
+            yield connection
+
+    def _rows(self, query: str, *values: object) -> list[sqlite3.Row]:
+        with self._lock:
+            return self._database.rows(query, *values)
+
     def _read(self, key: ArtifactKey) -> tuple[RequestContext, int] | None:
-        rows = self._database.rows("SELECT content, version FROM context WHERE key = ? AND NOT expired", key.value)
+        rows = self._rows("SELECT content, version FROM context WHERE key = ? AND NOT expired", key.value)
         return (_decoded(rows[0]["content"]), rows[0]["version"]) if rows else None
 
     def _read_or_made(self, key: ArtifactKey) -> tuple[RequestContext, int]:
@@ -372,7 +380,7 @@ class StoredRequestContexts:
             if found is not None:
                 return found
             content = RequestContext.empty(key, self._now()).model_dump_json()
-            with self._database.transaction() as connection:
+            with self._transaction() as connection:
                 connection.execute(
                     "INSERT INTO context (key, content, version, used) VALUES (?, ?, 1, ?) ON CONFLICT (key) DO UPDATE"
                     " SET content = excluded.content, version = version + 1, expired = 0 WHERE expired",
@@ -391,7 +399,7 @@ class StoredRequestContexts:
                 )
             advanced = max(least, before.state, key=lambda each: each.rank)
             written = after.evolve(last_updated_at=max(self._now(), before.last_updated_at), state=advanced)
-            with self._database.transaction() as connection:
+            with self._transaction() as connection:
                 changed = connection.execute(
                     "UPDATE context SET content = ?, version = version + 1, used = ?"
                     " WHERE key = ? AND version = ? AND NOT expired",

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from launcher.service.database import Database
 from launcher.service.schema import of_ticket
 from launcher.service.tables import StoredRequestContexts
-from launcher.session import cache, configuration, merging, places, planning, providers
+from launcher.session import cache, configuration, harvesting, places, planning, recognition
 from launcher.session.machine import Machine
 from launcher.vcs import checkout, jailed_git
 from launcher.vcs.disk import Present
@@ -77,7 +77,7 @@ class _Work:
         self.graph = InMemoryGraphRepository()
         for node in nodes:
             self.graph.save(Node.model_validate(node))
-        merges = merging.by_contexts(where, os.environ)
+        merges = harvesting.by_contexts(where, os.environ)
         self.contexts = StoredRequestContexts(Database(database))
         self.flow: Workflow = build_workflow(
             self.contexts, self.graph, self.children, merges, lambda request: ToolContext()
@@ -262,7 +262,7 @@ def _check(root: str, ticket: dict[str, Any], path: str) -> None:
         given = layer.layer(planning.without_values(options), cwd=root, home=where.home)
         config = os.path.join(root, config) if config else None
         settings, _ = configuration.load(root, config, given, os.environ)
-        providers.choose(settings, ticket["command"], root, where, Machine(os.environ))
+        recognition.choose(settings, ticket["command"], root, where, Machine(os.environ))
         name = ticket["command"][0]
         if "/" not in name or name.startswith("/"):
             planning.find_command(name, root, root, Machine({"PATH": path}))

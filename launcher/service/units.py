@@ -59,7 +59,7 @@ def sources() -> Path:
     Raises:
         Refusal: service-units-missing.
     """
-    package = Path(__file__).resolve().parents[2]
+    package = Path(__file__).resolve().parents[1]
     for directory in (package / "systemd", package.parent / "systemd"):
         if (directory / "system/paddock@.service").is_file():
             return directory

@@ -103,11 +103,22 @@ def entry(words: tuple[object, ...], options: Parsed, command: list[str], where:
         from launcher.session import packages
 
         packages.enable()
-        from launcher.session import planning
-
-        return planning.entry(options, command, cwd, where, key=key_bytes)
+        return planned_anew(options, command, cwd, where, key_bytes)
 
     return planned() if "pydantic" in sys.modules else _in_child(planned)
+
+
+def planned_anew(options: Parsed, command: list[str], cwd: str, where: Places, key_bytes: bytes) -> Entry:
+    """A new entry for one launch, stored for the next one that has the same key."""
+    from launcher.session import machine, planning
+
+    planned = planning.make(options, command, cwd, where)
+    planning.prepare(planned, where)
+    filter_program = planning.filter_program(planned.plan, planned.support, planned.machine)
+    result = Entry(planned.plan, planned.support.to_data(), filter_program)
+    planning.depend_on_code(planned.machine)
+    store(where, key_bytes, machine.grouped_by_directory(planned.machine.recorded()), result)
+    return result
 
 
 def _in_child(planned: "Callable[[], Entry]") -> Entry:

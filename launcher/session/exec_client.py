@@ -11,7 +11,7 @@ import select
 import time
 
 from launcher import wire
-from launcher.jail import hygiene, init, processes, request, status
+from launcher.jail import hygiene, init, minder, processes, reports
 from launcher.session import state
 from launcher.session.places import Places, unusable
 from launcher.session.relayed import Relay
@@ -55,7 +55,7 @@ class Streams:
         """Looks at this process's streams, and makes pipes and a process where they are needed (OSError, Refusal)."""
         hygiene.fill_standard_fds()
         terminals = [os.isatty(fd) for fd in (0, 1, 2)]
-        self.kinds = request.DIRECT * 3
+        self.kinds = minder.DIRECT * 3
         self.relay: Relay | None = None
         self.complaints = -1
         self._passed = [0, 1, 2]
@@ -68,7 +68,7 @@ class Streams:
             self._passed = list(self.carrier.streams)
             self._own += self.carrier.ends
         if terminals[1]:
-            self.kinds = "".join(request.PTY if terminal else request.DIRECT for terminal in terminals)
+            self.kinds = "".join(minder.PTY if terminal else minder.DIRECT for terminal in terminals)
             self._passed = [fd for fd, terminal in zip(self._passed, terminals, strict=True) if not terminal]
             self.relay = Relay(0, 1, keys=terminals[0])
             return
@@ -181,7 +181,7 @@ def connect(places: Places, name: str) -> _socket.socket:
         if processes.jailed(launcher):
             raise Refusal("session-not-ours", f"the session {name} is answered from a jail")
         try:
-            connection.sendall(wire.frame(request.PROOF, _proof(launcher)))
+            connection.sendall(wire.frame(minder.PROOF, _proof(launcher)))
         except (BrokenPipeError, ConnectionResetError):
             pass  # refused without having been read: the reason waits to be read
     except (FileNotFoundError, ConnectionRefusedError):
@@ -236,16 +236,16 @@ def about(places: Places, name: str) -> "tuple[str, ...] | None":
         return None
     try:
         deadline = time.monotonic() + ANSWER_TIMEOUT
-        wire.send(connection.fileno(), wire.frame(request.ABOUT))
+        wire.send(connection.fileno(), wire.frame(minder.ABOUT))
         kind, payload = wire.receive(connection.fileno(), [], deadline=deadline)
-        return tuple(map(str, status.report(payload))) if kind == status.REPORT else None
+        return tuple(map(str, reports.report(payload))) if kind == reports.REPORT else None
     except (OSError, wire.Malformed):
         return None
     finally:
         connection.close()
 
 
-def run(connection: _socket.socket, command: request.Command) -> int:
+def run(connection: _socket.socket, command: minder.Command) -> int:
     """Runs `command` to its end, and returns its exit status: 128+N when signal N ended it.
 
     `command.streams` is chosen here. To be called once, in a process without other threads.
@@ -259,7 +259,7 @@ def run(connection: _socket.socket, command: request.Command) -> int:
     """
     streams = Streams()
     command.streams = streams.kinds
-    data = wire.frame(request.COMMAND, command.encode())
+    data = wire.frame(minder.COMMAND, command.encode())
     init.block_signals()
     signals = init.open_signals()
     client = _Client(connection, signals, streams)
@@ -353,7 +353,7 @@ class _Client:
                 self._pass_on(signal, group=code == init.SI_KERNEL)
 
     def _pass_on(self, signal: int, *, group: bool) -> None:
-        self._say(wire.frame(request.SIGNAL, bytes((signal, group))))
+        self._say(wire.frame(minder.SIGNAL, bytes((signal, group))))
 
     def _say(self, data: bytes) -> None:
         try:
@@ -367,19 +367,19 @@ class _Client:
         if not data:
             self._open = False
         for kind, payload in self._decoder.feed(data):
-            if kind == request.TERMINAL and self._relay is not None and descriptors:
+            if kind == minder.TERMINAL and self._relay is not None and descriptors:
                 self._relay.begin(descriptors.pop())
-                self._say(wire.frame(request.GO))
-            elif kind == status.STARTING:
+                self._say(wire.frame(minder.GO))
+            elif kind == reports.STARTING:
                 self._started = True
                 self._streams.limit(int.from_bytes(payload, "little"))
-            elif kind == status.REFUSED:
-                self._refusal = self._refusal or status.refusal(payload)
-            elif kind == status.EXITED:
-                self._status = status.exited(payload)[0]
-            elif kind == status.STOPPED:
+            elif kind == reports.REFUSED:
+                self._refusal = self._refusal or reports.refusal(payload)
+            elif kind == reports.EXITED:
+                self._status = reports.exited(payload)[0]
+            elif kind == reports.STOPPED:
                 self._stop = payload[0]
-            elif kind == status.CONTINUED:
+            elif kind == reports.CONTINUED:
                 self._stop = 0
         for fd in descriptors:
             os.close(fd)

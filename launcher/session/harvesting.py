@@ -4,14 +4,19 @@ Not on the launch path: a session comes here only when something is to be harves
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 
-from launcher.session import obeyed, repositories
+from launcher.session import configuration, obeyed, places, repositories
 from launcher.session.machine import Machine
+from launcher.session.places import Places
 from launcher.vcs.harvest import refusals
 from launcher.vcs.harvest.harvest import harvest
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits
+from launcher.vcs.merge import sessions
+from launcher.vcs.merge.moves import Follow
+from launcher.vcs.merge.service import WorktreeMergeService
+from launcher.vcs.merge.target import Target
 from launcher.vcs.quarantine import record as records
 from policy.errors import Refusal, printable
 from policy.handoff import PROTECT, Patterns
@@ -134,3 +139,46 @@ def told(result: HarvestResult, *, once: bool = False, place: str = "") -> list[
         more = f" and {len(reported) - _SHOWN} more" if len(reported) > _SHOWN else ""
         lines.append(f"hand-off files in the commits: {', '.join(reported[:_SHOWN])}{more}")
     return [printable(line) for line in lines]
+
+
+# Merges as the command, the service and the workflow begin them: with this user's sessions and records in view.
+
+
+def by_contexts(where: Places, caller: Mapping[str, str]) -> WorktreeMergeService:
+    """What merges worktrees by their contexts.
+
+    Args:
+        where: places of the user whose sessions and worktrees they are.
+        caller: environment that names author and committer.
+    """
+    return WorktreeMergeService(places.made(where.state), caller)
+
+
+@contextmanager
+def into(target: Target, where: Places, say: Callable[[str], None], *, files: bool = True) -> Iterator[Follow]:
+    """Prepares a merge into a branch: how the files of its worktree follow, with no agent at work on them.
+
+    An agent in a linked worktree is to be at rest, and what it has committed is harvested first. A session that was
+    granted the worktree beside its own may go on, and so may any in a main checkout, which is the user's.
+
+    Args:
+        target: where the merge goes.
+        where: places of the user.
+        say: told what was harvested.
+        files: they are to follow.
+
+    Raises:
+        Refusal: as `sessions.at_rest`.
+    """
+
+    def harvest(directory: str) -> HarvestResult:
+        record = records.read(directory)
+        assert record is not None
+        result = take(directory, configuration.handoff_patterns(record.worktree, os.environ))
+        for line in told(result, place=record.worktree):
+            say(line)
+        return result
+
+    linked = target.worktree is not None and target.git_dir != target.common_dir
+    with sessions.at_rest(where.state, target.worktree or "", harvest, own=True) if linked else nullcontext() as agent:
+        yield Follow(files=files, jailed=agent is not None, agent=agent)

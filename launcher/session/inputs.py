@@ -7,7 +7,7 @@ import marshal
 
 from launcher.lean import os
 from launcher.safefs import walk
-from launcher.session import gitlinks
+from launcher.session import submodule_places
 
 Input = tuple[str, str, object]
 
@@ -132,7 +132,7 @@ def unchanged(recorded: tuple[Input, ...], environ: "os._Environ[str] | dict[str
             # As `Machine.gitlinks` made it. An index is read only when it is another one than it was.
             if not isinstance(answer, tuple) or (
                 (answer[0] is None or ask(CONTENT, f"{subject}/index", environ) != answer[0])
-                and tuple(gitlinks.named(subject)) != answer[1]
+                and tuple(submodule_places.named(subject)) != answer[1]
             ):
                 return False
         elif ask(kind, subject, environ) != answer:

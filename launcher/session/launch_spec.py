@@ -3,8 +3,7 @@
 Launch path: see launcher/jail/syscalls.py.
 """
 
-from launcher.jail import hygiene
-from launcher.jail.namespaces import layout
+from launcher.jail import hygiene, layout
 from launcher.jail.spec import JailSpec
 from launcher.lean import os
 from policy import promises

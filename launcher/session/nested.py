@@ -5,7 +5,7 @@ compared at the end everywhere; objects, refs and the index are the command's, a
 cannot be covered by a mount without being made, so its creation is only reported.
 
 A walk over the worktree takes longer than a launch, so it is made when a Plan is. The search at the end of sessions
-(`launcher.session.handoff`) notes those that no Plan knew, and every Plan of the worktree depends on that note.
+(`launcher.session.handoff_changes`) notes those that no Plan knew, and every Plan of the worktree depends on that note.
 
 Launch path: `os`.
 """

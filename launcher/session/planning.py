@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 from launcher.jail import probe, seccomp
 from launcher.safefs import guarded_files
-from launcher.session import cache, configuration, implied, messages, nested, obeyed, providers, repositories, state
+from launcher.safefs.remove import remove_tree
+from launcher.session import configuration, messages, nested, obeyed, recognition, repositories, state
 from launcher.session.configuration import Trust
 from launcher.session.machine import Machine
-from launcher.session.places import SOCKETS, Places, made
-from launcher.session.private_home import make_private_home
+from launcher.session.places import SOCKETS, Places, made, make_private, unusable
+from launcher.session.state import own_home
 from launcher.vcs import checkout, written
-from launcher.vcs.quarantine import left_open
+from launcher.vcs.quarantine import left_open, settings
 from launcher.vcs.worktrees import files
 from launcher.vcs.worktrees.naming import worktree_id as worktree_id
 from launcher.vcs.worktrees.store import WorktreeRepository
@@ -30,6 +31,79 @@ from policy.launch import Command, Git, Host, left_by
 from policy.pasted import quoted
 from policy.plan import Plan, beneath
 from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
+
+# A worktree's private home, made once: the user's name for git, and what toolchains must find there.
+#
+# It is filled under another name and then renamed, because from its first session on the home is the agent's to
+# write: a link planted in it would turn a later write of ours into a write anywhere.
+
+MOST_BYTES = 1 << 20
+
+
+def make_private_home(home: str, git_dir: str, seeds: tuple[tuple[str, str], ...], worktree: str) -> None:
+    """Makes `home` unless it is there.
+
+    Args:
+        home: where the private home belongs.
+        git_dir: of the repository, whose own configuration may set another identity.
+        seeds: (path relative to the home, canonical source) of plain files to copy.
+        worktree: canonical root.
+
+    Raises:
+        Refusal: it cannot be written.
+    """
+    if os.path.lexists(home):
+        own_home(home)
+        return
+    parent = made(os.path.dirname(home))
+    fresh = f"{parent}/.new-{os.urandom(5).hex()}"
+    try:
+        make_private(fresh)
+        _write(f"{fresh}/.gitconfig", _git_identity(git_dir, worktree))
+        for relative, source in seeds:
+            _copy(source, f"{fresh}/{relative}")
+        try:
+            os.rename(fresh, home)
+        except OSError:
+            if not os.path.isdir(home):  # else another launch was quicker
+                raise
+    except OSError as error:
+        raise unusable(home, error) from None
+    finally:
+        remove_tree(fresh)
+
+
+def _write(path: str, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, 0o600)  # whatever the umask
+        file.write(content)
+
+
+def _copy(source: str, target: str) -> None:
+    try:
+        descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return  # gone since it was found: the tool then makes its own
+    with os.fdopen(descriptor, "rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) <= MOST_BYTES:
+        make_private(os.path.dirname(target))
+        _write(target, content)
+
+
+def _git_identity(git_dir: str, worktree: str) -> bytes:
+    """A git configuration with user.name and user.email, and nothing else of the user's.
+
+    Aliases, credential helpers and hooks paths run programmes, and remotes carry tokens.
+    """
+    try:
+        configured = settings.effective(git_dir, worktree)
+    except Refusal:
+        return b""  # git outside cannot tell either
+    found = [(key, configured.last(key)) for key in ("user.name", "user.email")]
+    return settings.text([(key, value) for key, value in found if value and "\n" not in value and len(value) <= 1000])
+
 
 # Finding the file that a command's name means, as execvp(3) would, without trusting relative PATH entries.
 
@@ -109,17 +183,6 @@ class Planned(NamedTuple):
     seeds: tuple[tuple[str, str], ...]
 
 
-def entry(options: Options, command: list[str], cwd: str, places: Places, *, key: bytes) -> cache.Entry:
-    """A new cache entry for one launch, stored when it may be found again."""
-    planned = make(options, command, cwd, places)
-    prepare(planned, places)
-    plan = planned.plan
-    result = cache.Entry(plan, planned.support.to_data(), filter_program(plan, planned.support, planned.machine))
-    _depend_on_code(planned.machine)
-    cache.store(places, key, implied.grouped(planned.machine.recorded()), result)
-    return result
-
-
 def make(options: Options, command: list[str], cwd: str, places: Places) -> Planned:
     """Gathers what one launch depends on, and derives its Plan. Nothing is started, nothing is kept.
 
@@ -175,8 +238,8 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         programs=(program.path,),
         written=others,
     )
-    chosen = providers.choose(settings, command, directory, places, machine)
-    provider = providers.translated(chosen, settings, context, command, machine)
+    chosen = recognition.choose(settings, command, directory, places, machine)
+    provider = recognition.translated(chosen, settings, context, command, machine)
     git = repositories.described(found, machine, created=not support.userns and _created(found, places, machine))
     rules, git = _with_nested(rules, git, found, places, machine)
     _check_own_places(places, (found.root, *recorded, *(path for path, _ in rules.write)), machine)
@@ -195,7 +258,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         written=others,
     )
     allowed = tuple(entry.value for entry in settings.allow_domains)
-    plan = plan.replace(warnings=(*plan.warnings, *providers.warnings(command, plan, provider, allowed)))
+    plan = plan.replace(warnings=(*plan.warnings, *recognition.warnings(command, plan, provider, allowed)))
     return Planned(plan, context_for_tools(plan, context), support, machine, found.common_dir, tools.seeds)
 
 
@@ -406,7 +469,7 @@ def _try_bubblewrap(support: probe.Support, machine: Machine, writable: tuple[st
 
 def _kept_in(writable: tuple[str, ...], places: Places, machine: Machine) -> list[str]:
     """Files of the user's configuration that lie in trees which the command may write: dotfile managers link them."""
-    own = str(providers.own_directory(places))
+    own = str(recognition.own_directory(places))
     names = [configuration.user_file(places), own, *(f"{own}/{name}" for name in machine.listing(own) or ())]
     trees = list(filter(None, map(machine.resolve, writable)))
     files = filter(None, map(machine.resolve, names))
@@ -444,7 +507,7 @@ def _created(found: checkout.Checkout, places: Places, machine: Machine) -> bool
     return row is not None and not row.adopted and (row.path, str(row.main.git_dir)) == (found.root, found.git_dir)
 
 
-def _depend_on_code(machine: Machine) -> None:
+def depend_on_code(machine: Machine) -> None:
     """A new version of Paddock (or of its data) makes new plans."""
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)

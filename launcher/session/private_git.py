@@ -146,13 +146,13 @@ def finish(
             "git there before: paddock worktree repair DIR"
         ]
     if replaced := [docked for docked in taken.docked if docked.aside]:
-        from launcher.session import handoff
+        from launcher.session import handoff_changes
         from launcher.vcs.quarantine import swap
 
         lines += swap.told(replaced)
         if strict:
             changed = [f"{docked.path}/.git"[len(plan.worktree) + 1 :] for docked in replaced]
-            hold = handoff.refused(tuple(("changed", path, "protect") for path in changed))
+            hold = handoff_changes.refused(tuple(("changed", path, "protect") for path in changed))
             _hold(taken.directory, hold)
             return Finished(lines, None, hold)
     if hold is not None and not nothing:

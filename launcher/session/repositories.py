@@ -16,7 +16,7 @@ from policy.plan import Place, Repository, beneath
 
 # Places of submodules that an index names and `launcher.vcs.checkout` does not know: what is in them.
 #
-# Empty ones must stay so while a command runs (`launcher.session.gitlinks` says why). A repository that is there
+# Empty ones must stay so while a command runs (see `launcher.session.submodule_places`). A repository that is there
 # already is the user's, who has put it there without `.gitmodules`; what git obeys in it must not change.
 
 

@@ -8,7 +8,7 @@ import time
 from launcher.jail import hygiene, syscalls
 from launcher.jail.spec import Facts, JailSpec
 from launcher.lean import os
-from launcher.session import cache, gitlinks, handoff, launch_spec, messages, state, terminal
+from launcher.session import cache, handoff_changes, launch_spec, messages, state, submodule_places, terminal
 from launcher.session.places import AUDIT_SOCKET, Places
 from policy import promises
 from policy.errors import Refusal, printable
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from launcher.egress.handle import Egress
     from launcher.session.carrier import Carrier
-    from launcher.session.denials import Denials
+    from launcher.session.credentials import Logins
+    from launcher.session.denial_collector import Denials
     from launcher.session.limits import Limits
-    from launcher.session.logins import Logins
     from launcher.session.teach import Wants
     from launcher.vcs.quarantine.lease import Lease
 
@@ -77,10 +77,10 @@ def run(
     plan = entry.plan
     target = None
     if report is not None:
-        from launcher.session import report_file
+        from launcher.ledger import enforcement
 
         writable = tuple(path for path, access, where in plan.grants if "w" in access and where != promises.OWN_TMP)
-        target = report_file.Target(report, writable)
+        target = enforcement.Target(report, writable)
     for warning in plan.warnings:
         messages.say(f"paddock: warning: {printable(warning)}")
     session = state.open_session(
@@ -118,9 +118,9 @@ def run(
                 messages.say(str(refusal))  # what is being raised already matters more
     parts.say(quiet=quiet)
     if verbose and not parts.searched:
-        messages.say(handoff.UNSEARCHED)
+        messages.say(handoff_changes.UNSEARCHED)
     if strict and (parts.refused is not None or parts.changes):
-        raise parts.refused or handoff.refused(parts.changes)
+        raise parts.refused or handoff_changes.refused(parts.changes)
     if parts.lost is not None:
         parts.lost.exit_code = status_code or parts.lost.exit_code
         raise parts.lost
@@ -155,7 +155,7 @@ class _Parts(terminal.Listener):
         self._places = places
         self._strict = strict
         self._thorough = thorough
-        self._watch = handoff.Watch(plan, os.path.dirname(session.slots["home"]))
+        self._watch = handoff_changes.Watch(plan, os.path.dirname(session.slots["home"]))
         self._emptied = False
         self._trouble: Exception | None = None
         self._nothing_to_harvest = False  # also where nobody has looked
@@ -167,7 +167,7 @@ class _Parts(terminal.Listener):
         self.limits: Limits | None = None
         self.egress: Egress | None = None
         self.denials: Denials | None = None
-        self.changes: tuple[handoff.Change, ...] = ()
+        self.changes: tuple[handoff_changes.Change, ...] = ()
         self.passed = ""
         self.searched = False
         self.facts: list[tuple[str, str, str]] = []
@@ -198,9 +198,9 @@ class _Parts(terminal.Listener):
 
             self._git = private_git.take(self._places, plan, session.slots, strict=self._strict)
         if plan.logins:
-            from launcher.session import logins
+            from launcher.session import credentials
 
-            self._logins = logins.Logins(plan, session.slots["home"])
+            self._logins = credentials.Logins(plan, session.slots["home"])
             for line in self._logins.bring():
                 messages.say(f"paddock: warning: {printable(line)}")
         if plan.left_open:
@@ -254,10 +254,10 @@ class _Parts(terminal.Listener):
 
     def first_denial(self) -> "Denials":
         """What gathers the session's denials where only the guard tells of any, and now has: few sessions need it."""
-        from launcher.session import denials
+        from launcher.session import denial_collector
 
         assert self._bound is not None
-        self.denials = denials.Denials(
+        self.denials = denial_collector.Denials(
             self._places.state, self._session.name, self._session.directory, self._bound, -1, None, self._started
         )
         return self.denials
@@ -275,7 +275,7 @@ class _Parts(terminal.Listener):
         if self._emptied:
             return
         self._emptied = True
-        if made := gitlinks.made_in(self._plan.left_open):
+        if made := submodule_places.made_in(self._plan.left_open):
             self._put_aside(made)  # before the note of it goes with the session's directory
         self._failures += self._session.close()
         self.changes = self._watch.changes(thorough=self._thorough)
@@ -310,12 +310,12 @@ class _Parts(terminal.Listener):
                 self._git,
                 self._plan,
                 strict=self._strict,
-                hold=handoff.refused(self.changes) if self._strict and self.changes else None,
+                hold=handoff_changes.refused(self.changes) if self._strict and self.changes else None,
                 nothing=self._nothing_to_harvest,
             )
             self.lines += finished.lines
             self.harvested, self.refused = finished.data, finished.refusal
-        if made := gitlinks.made_in(gitlinks.open_places(self._plan)):
+        if made := submodule_places.made_in(submodule_places.open_places(self._plan)):
             self._put_aside(made)  # by the indexes as they are now that the work is taken over
 
     def _aside(self) -> str:
@@ -358,7 +358,7 @@ class _Parts(terminal.Listener):
             change for change in self.changes
             if change[0] != "created" or os.path.lexists(change[1] if change[1].startswith("/") else root + change[1])
         )  # fmt: skip
-        for line in (*self.lines, *handoff.told(there)):
+        for line in (*self.lines, *handoff_changes.told(there)):
             messages.say(f"paddock: {printable(line)}")
         if self.denials is not None:
             for line in self.denials.summary(quiet=quiet):
@@ -394,8 +394,8 @@ def _denials(
     audit, handed_on = (-1, False) if plan.backend == promises.BUBBLEWRAP else _audit(places)
     if audit == -1 and wants is None and plan.net != "proxy":
         return None
-    from launcher.session import denials
+    from launcher.session import denial_collector
 
-    return denials.Denials(
+    return denial_collector.Denials(
         places.state, session.name, session.directory, plan, audit, wants, started, handed_on=handed_on
     )

@@ -16,9 +16,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.session import short_temp
 from launcher.session.attempts import command_lines
 from launcher.session.places import Places, made
+from launcher.session.state import SHORT_TEMP_BASE
 from policy import promises
 from policy.errors import Refusal
 from policy.plan import SYSTEM_PATH
@@ -166,7 +166,7 @@ def _short(path: Path, stack: ExitStack) -> str:
     """A name under 108 bytes for a socket, by a link when it needs one; TMPDIR may lead where anybody writes."""
     if len(os.fsencode(path)) < 100:
         return str(path)
-    link = Path(short_temp.BASE) / f"paddock-{os.urandom(6).hex()}"
+    link = Path(SHORT_TEMP_BASE) / f"paddock-{os.urandom(6).hex()}"
     link.symlink_to(path)
     stack.callback(link.unlink)
     return str(link)

@@ -3,7 +3,7 @@
 ``<state>/worktrees/<worktree id>/home`` is the private home: caches and logins survive from run to run.
 ``<state>/sessions/<session>/tmp`` is the private temp directory, which goes when the session ends. Where mounts are
 possible the jail sees it as /tmp, and ``var-tmp`` beside it as /var/tmp; elsewhere ``tmp`` is a link to a directory
-with a short name (`launcher.session.short_temp`). The session's directory is locked (flock on the directory itself) as
+with a short name (`launcher.session.state`). The session's directory is locked (flock on the directory itself) as
 long as any process of ours lives, so what a SIGKILL left behind is known by its free lock and removed by the next
 session that ends.
 
@@ -20,6 +20,64 @@ from launcher.session.places import Places, made, make_private, unusable
 from policy import promises
 from policy.errors import Refusal, printable
 from policy.plan import Plan, beneath
+
+# A temp directory with a short name, for jails without mounts of their own.
+#
+# Programmes put sockets there, and a socket's address has room for 107 bytes (unix(7)); the state directory's path
+# alone may be longer. /run/user would be short too, but it is a small tmpfs that the user's desktop needs.
+#
+# Loaded by sessions on the backend landlock+guard: see launcher/jail/syscalls.py.
+
+SHORT_TEMP_BASE = "/tmp"
+SHORT_TEMP_PREFIX = "paddock-"
+
+
+def make_short_temp(link: str) -> str:
+    """Makes the directory and `link`, which leads to it. Returns its canonical path.
+
+    The link comes first: whoever cleans up after a SIGKILL finds what was made. Where /tmp is no place to trust, it is
+    an ordinary directory at `link` itself, and the answer is "".
+
+    Args:
+        link: path in the session's own directory.
+
+    Raises:
+        OSError: neither can be made.
+    """
+    base = inputs.resolved(SHORT_TEMP_BASE)
+    if base is None or not _trusted(base):
+        make_private(link)
+        return ""
+    path = f"{base}/{SHORT_TEMP_PREFIX}{os.urandom(5).hex()}"
+    os.symlink(path, link)
+    os.mkdir(path, 0o700)
+    os.chmod(path, 0o700)  # whatever the umask
+    return path
+
+
+def remove_short_temp(link: str) -> list[str]:
+    """Removes the directory that `link` leads to, unless it is somebody else's by now. Returns what is left."""
+    path = os.readlink(link)
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        return [f"{path}: {error.strerror}"]
+    own = found.st_mode & 0o170000 == 0o040000 and found.st_uid == os.geteuid()
+    return remove_tree(path) if own and os.path.basename(path).startswith(SHORT_TEMP_PREFIX) else []
+
+
+def _trusted(directory: str) -> bool:
+    """Whether nobody else can rename or remove what this user makes there, and this user can make something."""
+    try:
+        found = os.lstat(directory)
+    except OSError:
+        return False
+    if found.st_mode & 0o170000 != 0o040000 or not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
+        return False
+    return found.st_uid in (0, os.geteuid()) and (bool(found.st_mode & 0o1000) or not found.st_mode & 0o022)
+
 
 LEFT_OPEN = "left-open"
 """File in a session's directory that names places of submodules (`launcher.vcs.quarantine.left_open`)."""
@@ -175,9 +233,9 @@ def open_session(
             # A short name: the addresses of sockets, which many programmes keep there, have room for 107 bytes.
             slots["tmp"] = "/tmp"
         else:
-            from launcher.session import short_temp
+            pass
 
-            slots["tmp"] = short_temp.make(f"{fresh}/tmp") or slots["tmp"]
+            slots["tmp"] = make_short_temp(f"{fresh}/tmp") or slots["tmp"]
         if writes:
             _record(f"{fresh}/{WRITES}", writes)
         _take_name(fresh, final, wanted)
@@ -359,9 +417,9 @@ def _remove(directory: str) -> list[str]:
     """Removes a session's directory, and first the temp directory elsewhere that it leads to."""
     failures: list[str] = []
     if os.path.islink(f"{directory}/tmp"):
-        from launcher.session import short_temp
+        pass
 
-        failures = short_temp.remove(f"{directory}/tmp")
+        failures = remove_short_temp(f"{directory}/tmp")
     return failures + remove_tree(directory)
 
 
@@ -392,3 +450,51 @@ def _sweep(sessions: str) -> None:
         from launcher.vcs.quarantine import swap
 
         swap.originals(os.path.dirname(sessions))
+
+
+# Other names of a live session: the ids that a protocol gives to what runs in it (`paddock acp`).
+#
+# An agent chooses the id of a session of the Agent Client Protocol, and its tools are called with that id. Under
+# ``<state>/sessions/<session>/known-as`` lies a file for each, named by a digest, so that any text can be an id. They
+# go with the session. A name that a session has itself counts before, and an id that two sessions claim names none of
+# them.
+
+ALIASES = "known-as"
+
+MOST_ALIASES = 1000
+"""Ids of one session."""
+
+
+def remember_alias(places: Places, session: str, identifier: str) -> bool:
+    """Takes note that a live session is known by this id, too.
+
+    Returns:
+        Whether it was noted: not when the session has too many already.
+
+    Raises:
+        OSError: it cannot be written, or the session has ended.
+    """
+    place = f"{places.state}/sessions/{check_name(session)}/{ALIASES}"
+    try:
+        os.mkdir(place, 0o700)
+    except FileExistsError:
+        if len(os.listdir(place)) >= MOST_ALIASES:
+            return False
+    os.close(os.open(f"{place}/{_digest(identifier)}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    return True
+
+
+def resolved_alias(places: Places, name: str) -> str:
+    """The name of the live session that is known by `name`; `name` itself when there is none, or more than one."""
+    live = live_sessions(places)
+    if name in live:
+        return name
+    digest = _digest(name)
+    found = [each for each in live if os.path.lexists(f"{places.state}/sessions/{each}/{ALIASES}/{digest}")]
+    return found[0] if len(found) == 1 else name
+
+
+def _digest(identifier: str) -> str:
+    import hashlib  # sessions that have one name need none
+
+    return hashlib.sha256(identifier.encode("utf-8", "surrogatepass")).hexdigest()

@@ -12,7 +12,7 @@ import select
 import time
 
 from launcher import wire
-from launcher.jail import processes, status, syscalls
+from launcher.jail import processes, reports, syscalls
 from launcher.lean import ctypes, os
 
 TYPE_CHECKING = False
@@ -150,7 +150,7 @@ def goes_on(reader: int, decoder: wire.Decoder, copy: tuple[int, int], *, by_she
     if size <= 0:
         return size == 0  # the pipe's end
     kinds = [kind for kind, _ in decoder.feed(os.read(copy[0], size))]
-    if status.EXITED in kinds or status.REFUSED in kinds:
+    if reports.EXITED in kinds or reports.REFUSED in kinds:
         return True
-    turns = [kind for kind in kinds if kind in (status.STOPPED, status.CONTINUED)]
-    return turns[-1:] == [status.CONTINUED] and (not by_shell or status.STOPPED in turns)
+    turns = [kind for kind in kinds if kind in (reports.STOPPED, reports.CONTINUED)]
+    return turns[-1:] == [reports.CONTINUED] and (not by_shell or reports.STOPPED in turns)

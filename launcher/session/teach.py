@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from launcher.jail.watch import calls
+from launcher.jail.guard import watch
 from launcher.session import cache, planning, run
 from launcher.session.machine import Machine
 from launcher.session.places import Places
@@ -35,7 +35,7 @@ _PRIVATE = ("/tmp", "/var/tmp", "/dev/shm")
 _SHARED = frozenset({".cache", ".config", ".local", "share", "state"})
 """Directories of all programmes: what a programme makes below is its own."""
 
-_WRITING = frozenset({calls.WRITE, calls.CREATE, calls.MAKE, calls.MAKE_DIRECTORY, calls.REMOVE, calls.CHANGE})
+_WRITING = frozenset({watch.WRITE, watch.CREATE, watch.MAKE, watch.MAKE_DIRECTORY, watch.REMOVE, watch.CHANGE})
 
 
 class Wants:
@@ -67,7 +67,7 @@ class Wants:
         """Addresses outside of this machine that the command tried to connect to, with ports."""
         found: dict[tuple[str, int], None] = {}
         for want, subject, *_ in self.told:
-            if want == calls.CONNECT and not subject.startswith("/"):
+            if want == watch.CONNECT and not subject.startswith("/"):
                 host, _, port = subject.partition(" ")
                 if not host.startswith("127.") and host not in ("::1", "0.0.0.0", "::"):
                     found[host, int(port)] = None
@@ -97,9 +97,9 @@ class _Judge:
         where = self._missing(kind, path)
         if where is None or where.access in verdict.decide(self._plan, where.path).access:
             return []
-        if kind == calls.LOOK and (not self._mounts or self._shown(where.path)):
+        if kind == watch.LOOK and (not self._mounts or self._shown(where.path)):
             return []
-        return [Missed(where.path, where.access, where.directory, os.path.lexists(where.path), kind == calls.LOOK,
+        return [Missed(where.path, where.access, where.directory, os.path.lexists(where.path), kind == watch.LOOK,
                        path, call, comm or os.path.basename(program))]  # fmt: skip
 
     def _shown(self, path: str) -> bool:
@@ -115,20 +115,20 @@ class _Judge:
         except (OSError, ValueError):
             found = None
         directory = found is not None and stat.S_ISDIR(found.st_mode)
-        if kind not in _WRITING and kind != calls.CONNECT:
+        if kind not in _WRITING and kind != watch.CONNECT:
             if found is None or not (stat.S_ISREG(found.st_mode) or directory):
                 return None
-            needs = os.X_OK if kind == calls.EXECUTE else os.R_OK
-            if kind != calls.LOOK and not os.access(path, needs):
+            needs = os.X_OK if kind == watch.EXECUTE else os.R_OK
+            if kind != watch.LOOK and not os.access(path, needs):
                 return None
-            return _Where(path, "x" if kind == calls.EXECUTE else "r", directory)
-        if kind in (calls.MAKE, calls.MAKE_DIRECTORY, calls.REMOVE):
-            if (found is not None) == (kind != calls.REMOVE):
+            return _Where(path, "x" if kind == watch.EXECUTE else "r", directory)
+        if kind in (watch.MAKE, watch.MAKE_DIRECTORY, watch.REMOVE):
+            if (found is not None) == (kind != watch.REMOVE):
                 return None  # it exists already, or there is nothing to remove
-            return self._entry(path, made=kind == calls.MAKE_DIRECTORY)
+            return self._entry(path, made=kind == watch.MAKE_DIRECTORY)
         if found is not None:
             return _Where(path, "w", directory) if os.access(path, os.W_OK) and not directory else None
-        return self._entry(path, made=False) if kind == calls.CREATE else None
+        return self._entry(path, made=False) if kind == watch.CREATE else None
 
     def _entry(self, path: str, *, made: bool) -> _Where | None:
         """Making or removing an entry needs its directory; where that is missing too, the topmost that is."""

@@ -15,7 +15,7 @@ import select
 import time
 
 from launcher import wire
-from launcher.jail import hygiene, init, processes, spawn, status
+from launcher.jail import hygiene, init, processes, reports, spawn
 from launcher.jail.spec import JailSpec
 from launcher.lean import os
 from policy.errors import Refusal
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import signal as _signal
     from typing import Any
 
-    from launcher.session.denials import Denials
+    from launcher.session.denial_collector import Denials
     from launcher.session.watchdog import Watchdog
 else:
     import _signal
@@ -221,27 +221,27 @@ class _Jail:
         except BlockingIOError:
             return False
         for kind, payload in self._decoder.feed(data):
-            if kind == status.STARTING:
+            if kind == reports.STARTING:
                 self._started = True
-            elif kind == status.REPORT:
-                self._listener.on_report(status.report(payload))
-            elif kind == status.EXECUTING:
-                self._listener.on_executing(status.executing(payload))
-            elif kind == status.DENIED:
+            elif kind == reports.REPORT:
+                self._listener.on_report(reports.report(payload))
+            elif kind == reports.EXECUTING:
+                self._listener.on_executing(reports.executing(payload))
+            elif kind == reports.DENIED:
                 self._on_denied(payload)
-            elif kind == status.WANTED:
+            elif kind == reports.WANTED:
                 if self._listener.denials is not None:
                     self._listener.denials.wanted(payload)
-            elif kind == status.REFUSED:
-                self._refusal = self._refusal or status.refusal(payload)
-            elif kind == status.EXITED:
+            elif kind == reports.REFUSED:
+                self._refusal = self._refusal or reports.refusal(payload)
+            elif kind == reports.EXITED:
                 self._stopped = (0, 0)
-                self._status, alone = status.exited(payload)
+                self._status, alone = reports.exited(payload)
                 if alone:
                     self._listener.when_empty()
-            elif kind == status.CONTINUED:
+            elif kind == reports.CONTINUED:
                 self._stopped = (0, 0)
-            elif kind == status.STOPPED:
+            elif kind == reports.STOPPED:
                 self._stopped = (payload[0], int.from_bytes(payload[1:], "little"))
         if self._stopped[0]:
             self._stop(*self._stopped)

@@ -38,13 +38,7 @@ _OF_FILES = frozenset({"--deleted", "--filters", "--ignored", "--killed", "--mod
 _WRITE_INDEX = frozenset({"checkout-index", "read-tree", "update-index", "write-tree"})
 _LIMITS = (("memory", 4 << 30), ("open_files", 1024))
 
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# The finder of `launcher.start` halves the time to import what the jail is made of.
-_START = (
-    "import sys; sys.path.insert(0, {root!r}); from launcher import start; "
-    "sys.meta_path.insert(0, start.CompiledModules); from launcher.jail import confined; "
-    "sys.exit(confined.{function}({fd}, {parent}))"
-)
+_PROGRAM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "helper.py")
 
 
 class JailedGit(Git):
@@ -283,5 +277,4 @@ class _Forked(subprocess.Popen[bytes]):
 
 
 def _helper_words(function: str, descriptor: int) -> list[str]:
-    code = _START.format(root=_ROOT, function=function, fd=descriptor, parent=os.getpid())
-    return [sys.executable, "-I", "-S", "-c", code]
+    return [sys.executable, "-I", "-S", _PROGRAM, function, str(descriptor), str(os.getpid())]

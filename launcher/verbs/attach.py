@@ -15,45 +15,29 @@ from launcher.service.attaching import LEAVE_NAME, Attached, status_of
 from launcher.service.client import Client, session_path
 from launcher.session import messages, places
 from launcher.session.places import Places
-from launcher.verbs import acp, help_page, question, session_request
+from launcher.verbs import forms, session_request
 from policy import runners
 from policy.errors import Refusal, printable
 
-SYNOPSIS = "SESSION [options] | --provider NAME [options] [-- COMMAND [ARGUMENT]...]"
-OWN: tuple[tuple[str, str, str, str], ...] = (
-    ("--take", cli.FLAG, "", "write in place of the client that writes now"),
-    ("--read", cli.FLAG, "", "look on: send nothing (a session only)"),
-    ("--from-now", cli.FLAG, "", "without the output that is kept (a session only)"),
-    ("--new", cli.FLAG, "", "start another agent, though one of the kind lives already"),
-)
-EXAMPLES = (
-    ("paddock attach review", "its output so far and from now on; what is typed goes to it"),
-    ("paddock attach review --read", "look on; Ctrl-C leaves it running"),
-    ("paddock attach --provider claude-code", "what an editor starts: the agent outlives the editor"),
-    ("paddock attach --provider codex --take -- codex-acp", "another command for it; take over from the other editor"),
-)
-NOTES = """With --provider, standard input and output are an editor's, as for `paddock acp`, whose options it takes. The
-agent lives in the service: when the editor ends, the agent goes on, and the next editor of the same directory, command
-and options gets it back; `session/load` shows what was said. One editor writes, others look on. `paddock stop` ends
-the agent."""
+OWN = ("--take", "--read", "--from-now", "--new")
+"""Options that no session is asked for with."""
 
 LABEL = "paddock.acp"
 _READY_SECONDS = 60
 _LOOK_SECONDS = 3
 
 
-def main(argv: list[str]) -> int:
+def attach(argv: list[str]) -> int:
     """Exit status: the session's own when it has ended, 0 when this client has left."""
-    known = (*OWN, *acp.EXTRA)
-    options, rest = cli.parse(argv, known, verb="attach")
+    known = forms.form("attach").rows
+    options, rest = cli.parse(argv, verb="attach", options=known)
     if rest and "--provider" not in options:  # else these are the agent's own words
-        behind, more = cli.parse(rest[1:], known, verb="attach")
+        behind, more = cli.parse(rest[1:], verb="attach", options=known)
         if "--provider" in behind:
             raise cli.usage("--provider NAME stands in place of SESSION", "attach")
-        options, rest = question.joined(options, behind), [rest[0], *more]
+        options, rest = forms.joined(options, behind), [rest[0], *more]
     if "--help" in options:
-        print(help_page.of_verb("attach", SYNOPSIS, EXAMPLES, about=NOTES, options=known, launch=cli.OPTIONS))
-        return 0
+        return forms.show_help("attach")
     if "--provider" in options:
         for only in ("--read", "--from-now"):
             if only in options:
@@ -133,7 +117,7 @@ def _agent(client: Client, where: Places, options: cli.Parsed, command: list[str
     """The name of the session that the agent lives in: the one that lives, or a new one."""
     words = command or _default(str(options["--provider"]), where)
     cwd = places.current_directory()
-    own = ("--supervised", "--detach", *(row[0] for row in OWN))
+    own = ("--supervised", "--detach", *OWN)
     request = {**session_request.request(options, words, cwd, without=own), "bridge": "acp"}
     kind = hashlib.sha256(json.dumps([cwd, words, request["options"]]).encode()).hexdigest()[:32]
     request["labels"] = {LABEL: kind}
@@ -159,7 +143,7 @@ def _warn(options: cli.Parsed, words: list[str], cwd: str, where: Places) -> Non
         return
     from launcher.session import planning
 
-    own = {row[0] for row in (*OWN, *acp.EXTRA)} | {"--supervised", "--detach"}
+    own = {row.name for row in forms.form("attach").options} | {"--supervised", "--detach"}
     launch = {name: value for name, value in options.items() if name not in own}
     for warning in planning.make(launch, words, cwd, where).plan.warnings:
         messages.say(f"paddock: warning: {printable(warning)}")
@@ -171,9 +155,9 @@ def _default(provider: str, where: Places) -> list[str]:
     Raises:
         Refusal: usage.
     """
-    from launcher.session import providers
+    from launcher.session import recognition
 
-    spec = providers.load(where).spec(provider)
+    spec = recognition.load(where).spec(provider)
     if spec is None or not spec.acp:
         raise cli.usage(f"{provider} has no command for the Agent Client Protocol: name one behind `--`", "attach")
     for name in spec.adapters:

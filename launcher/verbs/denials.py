@@ -2,22 +2,12 @@
 
 import json
 import os
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from launcher.ledger import follow, record, store
+from launcher.ledger import ledgers
 from launcher.session import messages, places, state
-from launcher.verbs import table, typer_verb
+from launcher.verbs import table
 from policy.errors import Refusal, printable
-
-EXAMPLES = (
-    ("paddock denials", "of the session that was refused something last"),
-    ("paddock denials review --json", "one JSON object a line: time, operation, path or host, process, layer, remedy"),
-    ("paddock denials review --follow", "as they come, until the session ends"),
-    ("paddock denials review --decisions", "also what the bridge to an editor let pass (`paddock acp`)"),
-    ("paddock denials --list", "the sessions that were refused something"),
-)
 
 NONE = (
     "no refusal was heard\n"
@@ -26,31 +16,18 @@ NONE = (
 )
 
 
-def main(argv: list[str]) -> int:
+def denials(session: str | None, *, follow: bool, show_list: bool, as_json: bool, decisions: bool) -> int:
     """Exit status 0; 125 when there is no such session."""
-    return typer_verb.run("denials", denials, argv, examples=EXAMPLES)
-
-
-def denials(
-    session: Annotated[
-        str | None, typer.Argument(metavar="[SESSION]", help="Default: the last that was refused something.")
-    ] = None,
-    follow_on: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the session ends.")] = False,
-    list_all: Annotated[bool, typer.Option("--list", help="List the ledgers that are kept.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
-    decisions: Annotated[bool, typer.Option("--decisions", help="Also what was let pass to an editor.")] = False,
-) -> int:
-    """Shows what a session was refused: what, by which layer, to whom, and what would allow it at which risk."""
     where = places.places(os.environ)
-    if list_all:
-        if session is not None or follow_on:
+    if show_list:
+        if session is not None or follow:
             raise Refusal("usage", "--list stands alone, or with --json", hint="paddock denials --help")
         _list(where.state, as_json=as_json)
         return 0
     if session is not None:
         state.check_name(session)
     live = state.live_sessions(where)
-    if follow_on:
+    if follow:
         _follow(where, session or _only(live), as_json=as_json)
         return 0
     path = _path(where.state, session, live)
@@ -59,7 +36,7 @@ def denials(
             messages.show(f"nothing was refused in session {session}, as far as could be heard: "
                           "paddock doctor says what can" if session else NONE)  # fmt: skip
         return 0
-    contents = store.read(path)
+    contents = ledgers.read(path)
     passed = contents.decisions if decisions else []
     if as_json:
         for content in (*contents.denials, *passed):
@@ -67,7 +44,7 @@ def denials(
     else:
         _show(contents)
         for content in passed:
-            messages.show(record.decision(content))
+            messages.show(ledgers.decision(content))
     return 0
 
 
@@ -77,10 +54,10 @@ def _path(directory: str, session: str | None, live: list[str]) -> str | None:
     Raises:
         Refusal: session-unknown.
     """
-    kept = store.kept(directory)
+    kept = ledgers.kept(directory)
     if session is None:
-        return next((one.path for one in kept if (found := store.read(one.path)).denials or found.end), None)
-    path = store.path_of(directory, session)
+        return next((one.path for one in kept if (found := ledgers.read(one.path)).denials or found.end), None)
+    path = ledgers.path_of(directory, session)
     if path is None and session not in live:
         known = ", ".join(dict.fromkeys(one.session for one in kept[:10]))
         raise Refusal(
@@ -103,13 +80,13 @@ def _only(live: list[str]) -> str:
     )
 
 
-def _show(contents: store.Contents) -> None:
+def _show(contents: ledgers.Contents) -> None:
     facts = contents.facts
     if facts:
         about = (f"{facts.get(name)}" for name in ("session", "command", "worktree", "backend"))
         messages.show(printable("session {}: {} in {}, {}".format(*about)))
     for content in contents.denials:
-        messages.show("\n".join(record.paragraph(content)))
+        messages.show("\n".join(ledgers.paragraph(content)))
     if lost := contents.end.get("lost"):
         messages.show(f"lost: {lost} denial{'' if lost == 1 else 's'}, of which nothing is known but the number")
     for note in contents.end.get("notes", ()):
@@ -118,15 +95,15 @@ def _show(contents: store.Contents) -> None:
 
 def _follow(where: places.Places, session: str, *, as_json: bool) -> None:
     def show(content: dict[str, Any]) -> None:
-        messages.show(json.dumps(content) if as_json else "\n".join(record.paragraph(content)))
+        messages.show(json.dumps(content) if as_json else "\n".join(ledgers.paragraph(content)))
 
-    follow.follow(where.state, session, lambda: session in state.live_sessions(where), show)
+    ledgers.follow(where.state, session, lambda: session in state.live_sessions(where), show)
 
 
 def _list(directory: str, *, as_json: bool) -> None:
     rows = []
-    for one in store.kept(directory):
-        contents = store.read(one.path)
+    for one in ledgers.kept(directory):
+        contents = ledgers.read(one.path)
         number = sum(content.get("count", 1) for content in contents.denials)
         rows.append((one.session, contents.facts.get("time", ""), number, contents.facts.get("command", "")))
     names = ("session", "time", "denials", "command")

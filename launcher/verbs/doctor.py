@@ -2,34 +2,16 @@
 
 import json
 import os
-from typing import Annotated
-
-import typer
 
 from launcher.jail import probe
 from launcher.ledger import switching
 from launcher.session import messages, places, selftest
-from launcher.verbs import typer_verb
 from policy.errors import Refusal
 from policy.plan import SYSTEM_PATH
 
-EXAMPLES = (
-    ("paddock doctor", "what is there, what is proven, what to do"),
-    ("paddock doctor --json", "the same for programmes"),
-    ("PADDOCK_NO_USERNS=1 paddock doctor", "as if user namespaces were blocked"),
-)
 
-
-def main(argv: list[str]) -> int:
+def doctor(*, as_json: bool, verbose: bool) -> int:
     """Exit status 0 when the jail holds all that its backend promises, 1 when not, 125 when none can start."""
-    return typer_verb.run("doctor", doctor, argv, examples=EXAMPLES)
-
-
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List every attempt.")] = False,
-) -> int:
-    """Shows every layer of protection, and tries to break a real miniature jail."""
     os.environ["PATH"] = SYSTEM_PATH  # for what the self-test starts, unjailed
     layers = (*probe.describe(probe.probe(), probe.bubblewrap(search=SYSTEM_PATH)), switching.describe_audit())
     refused: Refusal | None = None

@@ -3,46 +3,25 @@
 import os
 
 from launcher import cli
-from launcher.jail import request
+from launcher.jail import minder
 from launcher.session import exec_client, inputs, messages, places, state
-from launcher.verbs import help_page, table
+from launcher.verbs import forms, table
 from policy.errors import Refusal, printable
-
-SYNOPSIS = "SESSION [--env NAME[=VALUE]]... [--cwd DIR] -- COMMAND [ARGUMENT]... | --list [--json]"
-OPTIONS: tuple[tuple[str, str, str, str], ...] = (
-    ("--env", cli.MANY, "NAME[=VALUE]", "pass a variable of the caller, or set one"),
-    ("--cwd", cli.ONE, "DIR", "directory to start in, inside the worktree (default: this one if it is inside)"),
-    ("--list", cli.FLAG, "", "list the live sessions"),
-    ("--json", cli.FLAG, "", "with --list: print JSON"),
-)
-EXAMPLES = (
-    ("paddock exec --list", "the live sessions, with their worktrees and commands"),
-    ("paddock exec review -- bash", "look around in the jail that `paddock run --session review` started"),
-    ("paddock exec review --cwd src --env CI=1 -- make test", "another directory, one more variable"),
-    ("git diff | paddock exec review -- cat > copy", "pipes are the caller's own, files stay outside"),
-)
-NOTES = """The command is held exactly as the session's first one: the same namespaces, mounts, Landlock rules, seccomp
-filter, limits and environment. Standard streams, signals, Ctrl-Z and the exit status pass through; when this
-process ends, so does the command. At a terminal it gets one of its own; where its output goes elsewhere (| less), the
-keys do not reach it. What the command leaves in the background lives as long as the session. The
-session ends with its first command, and every further command with it (status 137). Commands of one session
-cannot trace each other, nor, with bubblewrap or from Linux 6.12 on, signal each other; with bubblewrap they do not
-even see each other."""
 
 TERMINAL_VARIABLES = ("TERM", "COLORTERM")
 """They describe the terminal in front of the caller, which may be another one than the session was started at."""
 
 
-def main(argv: list[str]) -> int:
+def exec(argv: list[str]) -> int:
     """Runs a command in a session, or lists sessions; returns the exit status for the shell."""
-    options, rest = cli.parse(argv, verb="exec", options=OPTIONS)
+    known = forms.form("exec").options
+    options, rest = cli.parse(argv, verb="exec", options=known)
     session = rest[0] if rest else ""
     if rest and "--help" not in options:
-        more, rest = cli.parse(rest[1:], verb="exec", options=OPTIONS)
-        options = _joined(options, more)
+        more, rest = cli.parse(rest[1:], verb="exec", options=known)
+        options = forms.joined(options, more)
     if "--help" in options:
-        print(help_page.of_verb("exec", SYNOPSIS, EXAMPLES, about=NOTES, options=OPTIONS))
-        return 0
+        return forms.show_help("exec")
     where = places.places(os.environ)
     if "--list" in options:
         if session or set(options) - {"--list", "--json"}:
@@ -56,22 +35,13 @@ def main(argv: list[str]) -> int:
     if not rest:
         raise cli.usage("there is no command to run", "exec")
     cwd = options.get("--cwd")
-    command = request.Command(
+    command = minder.Command(
         rest,
         _environment(options),
         cwd=_directory(cwd if isinstance(cwd, str) else None),
         insists=isinstance(cwd, str),
     )
     return exec_client.run(exec_client.connect(where, session), command)
-
-
-def _joined(one: cli.Parsed, other: cli.Parsed) -> cli.Parsed:
-    """Options from before and behind the session's name."""
-    joined = {**one, **other}
-    before, behind = one.get("--env"), other.get("--env")
-    if isinstance(before, list) and isinstance(behind, list):
-        joined["--env"] = [*before, *behind]
-    return joined
 
 
 def _directory(asked: str | None) -> str:

@@ -5,57 +5,26 @@ import os
 from launcher import cli
 from launcher.session import inputs, messages, places
 from launcher.vcs import checkout
-from launcher.verbs import help_page
+from launcher.verbs import forms
 from policy.errors import Refusal, printable
 
-SYNOPSIS = "[--stdio | --http ADDRESS] [--mode strict|compatible] [--session ID[=DIR]]... [options]"
-EXTRA = (
-    ("--stdio", cli.FLAG, "", "serve one client on standard input and output (default)"),
-    ("--http", cli.ONE, "HOST:PORT|unix:PATH", "serve streamable HTTP on the loopback, or on a unix socket"),
-    ("--mode", cli.ONE, "strict|compatible", "without a known session: an error (default), or no boundaries at all"),
-    ("--session", cli.MANY, "ID[=DIR]", "serve the live session ID, or the worktree DIR under this id"),
-)
-EXAMPLES = (
-    ("paddock files", "an MCP server on standard streams for this worktree"),
-    ("paddock files --session review", "for the session that `paddock run --session review` has started, in its jail"),
-    ("paddock files --http 127.0.0.1:0 --session one=../one --session two=../two", "for two agents, each confined"),
-    ("paddock files --http unix:/run/user/1000/files --session one=../one", "on a socket that only its owner can use"),
-    ("claude mcp add files -- paddock files --worktree ~/agent-1", "as an agent's only tools for files"),
-)
-NOTES = """The tools: read, write, edit, list, glob, grep, shell. Each session's work is done by a worker in its jail,
-and the path validator answers before the kernel has to: as JSON, with error, errorType, attemptedPath,
-sandboxRoot, operation and message. git's own files and protected hand-off files cannot be written.
 
-Over HTTP a request names its session in the header X-Paddock-Session and proves it by X-Paddock-Token. The
-server prints one line of JSON with its URL and each session's token when it is ready. It listens on the
-loopback only. Over standard streams the session is fixed: --session, else --worktree or the current one.
-
---mode compatible serves calls without a session, or with an unknown one, without any boundaries and outside of
-any jail (over HTTP they need the token of the session ""). Never offer it to an agent that is to be confined."""
-STATUSES = "Exit status: 0 when the client has left or a signal ended the server; 125 when paddock refused or failed."
-
-
-def main(argv: list[str]) -> int:
+def files(argv: list[str]) -> int:
     """Serves until the client leaves, or a signal comes; returns the exit status."""
-    options, rest = cli.parse(argv, verb="files", options=(*EXTRA, *cli.without_unused()))
+    form = forms.form("files")
+    options, rest = cli.parse(argv, verb="files", options=form.rows)
     if "--help" in options:
-        page = help_page.of_verb(
-            "files", SYNOPSIS, EXAMPLES, about=NOTES, options=EXTRA, launch=cli.without_unused(), statuses=STATUSES
-        )
-        print(page)
-        return 0
+        return forms.show_help("files")
     if rest:
         raise cli.usage(f"there is nothing to do with {rest[0]}", "files")
-    mode = options.get("--mode", "strict")
-    if mode not in ("strict", "compatible"):
-        raise cli.usage(f"--mode is strict or compatible, not {mode}", "files")
+    mode = str(forms.values(form, options)["mode"])
     address = options.get("--http")
     if address is not None and "--stdio" in options:
         raise cli.usage("--stdio and --http exclude each other", "files")
     cwd = places.current_directory()
     named = options.get("--session", [])
     directories = _directories(named if isinstance(named, list) else [], cwd)
-    launch = {name: value for name, value in options.items() if name not in {name for name, *_ in EXTRA}}
+    launch = {name: value for name, value in options.items() if name not in {row.name for row in form.options}}
     if address is None and len(directories) > 1:
         raise cli.usage("standard streams serve one session", "files")
     where = places.places(os.environ)
@@ -93,11 +62,11 @@ def _check_live(where: places.Places, directories: dict[str, str], *, compatible
     Raises:
         Refusal: session-unknown, session-not-ours, session-name.
     """
-    from launcher.session import exec_client, known_as
+    from launcher.session import exec_client, state
 
     for name in (name for name, directory in directories.items() if not directory):
         try:
-            exec_client.connect(where, known_as.resolved(where, name)).close()
+            exec_client.connect(where, state.resolved_alias(where, name)).close()
         except Refusal as refusal:
             if refusal.reference == "session-deaf":
                 continue  # it is just starting

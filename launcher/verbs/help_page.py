@@ -1,11 +1,14 @@
-"""What `--help` prints: the overview of all verbs, and one page for each, all in the same form."""
+"""What `--help` and `--version` print: the overview of all verbs, and one page for each, all in the same form."""
 
 import os
 import sys
 import textwrap
 from difflib import get_close_matches
+from importlib import metadata
 
 from launcher import cli
+from launcher.verbs import forms
+from launcher.verbs.forms import Form, Option
 from policy.errors import Refusal
 
 VERB_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -25,9 +28,6 @@ OPTION_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("the session", ("--session", "--supervised", "--detach", "--report", "--dry-run", "--quiet", "--verbose")),
 )
 
-Row = tuple[str, str, str, str]
-"""As in `cli.OPTIONS`: name, kind, metavar, help."""
-
 STATUSES = (
     "Exit status: the command's own; 128+N when a signal N ended it; 125 when paddock refused or failed, 126 when "
     "the command cannot be executed, 127 when it is not found."
@@ -45,7 +45,7 @@ def overview() -> str:
         "Holds coding agents, or any command, to one git worktree. The kernel enforces it.",
     ]
     for title, verbs in VERB_GROUPS:
-        lines += ["", f"{title}:", *(f"  {name:<9} {cli.VERBS[name][1]}" for name in verbs)]
+        lines += ["", f"{title}:", *(f"  {name:<9} {cli.VERBS[name]}" for name in verbs)]
     lines += [
         "",
         "examples:",
@@ -61,12 +61,12 @@ def overview() -> str:
     return "\n".join(lines)
 
 
-def of_subcommands(verb: str, about: str, known: dict[str, str], examples: tuple[tuple[str, str], ...]) -> str:
+def of_subcommands(form: Form, known: dict[str, str]) -> str:
     """The page of a verb that has sub-commands, each with its summary."""
     width = max(map(len, known))
-    lines = [f"usage: paddock {verb} SUBCOMMAND ...", "", about, "", "subcommands:"]
+    lines = [f"usage: paddock {form.name} SUBCOMMAND ...", "", *form.about, "", "subcommands:"]
     lines += [f"  {name:<{width}}  {summary}" for name, summary in known.items()]
-    return "\n".join([*lines, *_examples(examples), "", f"paddock {verb} SUBCOMMAND --help says more."])
+    return "\n".join([*lines, *_examples(form.examples), "", f"paddock {form.name} SUBCOMMAND --help says more."])
 
 
 def unknown_subcommand(verb: str, word: str, known: tuple[str, ...]) -> Refusal:
@@ -80,72 +80,38 @@ def unknown_subcommand(verb: str, word: str, known: tuple[str, ...]) -> Refusal:
     )
 
 
-def of_verb(
-    verb: str,
-    synopsis: str,
-    examples: tuple[tuple[str, str], ...],
-    *,
-    summary: str = "",
-    about: str = "",
-    arguments: tuple[tuple[str, str], ...] = (),
-    options: tuple[Row, ...] = (),
-    launch: tuple[Row, ...] = (),
-    statuses: str = STATUSES,
-) -> str:
-    """The page of one verb.
-
-    Args:
-        verb: its name, and that of the sub-command.
-        synopsis: what follows on the command line.
-        examples: (command line, what it does).
-        summary: a sentence; the verb's in `cli.VERBS` when there is none.
-        about: paragraphs.
-        arguments: (name, help).
-        options: its own.
-        launch: options of `paddock run` that it takes too. They are named, and explained where they belong.
-        statuses: a paragraph about the exit status; "" when `about` says it.
-    """
+def of_verb(form: Form) -> str:
+    """The page of a verb, or of a sub-command."""
+    options = forms.LAUNCH if form.name == "run" else form.options
     column = min(
-        _LEFT, max((len(left) + 4 for left in (*(name for name, _ in arguments), *map(notation, options))), default=0)
+        _LEFT,
+        max((len(left) + 4 for left in (*(name for name, _ in form.operands), *map(notation, options))), default=0),
     )
-    lines = _wrapped(f"usage: paddock {verb} {synopsis}", hanging=7)
-    sentence = summary or f"{cli.VERBS[verb][1]}."
-    lines += ["", *_wrapped(sentence[0].upper() + sentence[1:])]
-    for paragraph in about.split("\n\n") if about else ():
-        lines += ["", *_wrapped(" ".join(paragraph.split()))]
-    if arguments:
-        lines += ["", "arguments:", *_entries(arguments, column)]
-    for title, rows in grouped(options):
-        lines += ["", f"{title}:", *_entries(tuple((notation(row), told(row)) for row in rows), column)]
-    if launch:
+    lines = _wrapped(f"usage: paddock {form.name} {form.synopsis}", hanging=7)
+    for paragraph in form.about:
+        lines += ["", *_wrapped(paragraph)]
+    if form.operands:
+        lines += ["", "arguments:", *_entries(form.operands, column)]
+    for title, rows in grouped() if form.name == "run" else (("options", options),) if options else ():
+        lines += ["", f"{title}:", *_entries(tuple((notation(row), row.about) for row in rows), column)]
+    if form.launch:
         lines += ["", *_wrapped("and of the options of `paddock run`, which `paddock run --help` explains:")]
-        lines += [f"  {line}" for line in _wrapped("  ".join(name for name, *_ in launch), narrower=2)]
-    lines += _examples(examples)
-    if statuses:
-        lines += ["", *_wrapped(statuses)]
+        lines += [f"  {line}" for line in _wrapped("  ".join(row.name for row in form.launch), narrower=2)]
+    lines += _examples(form.examples)
+    if form.usage:
+        lines += ["", *_wrapped(form.statuses or STATUSES)]
     return "\n".join(lines)
 
 
-def grouped(options: tuple[Row, ...]) -> tuple[tuple[str, tuple[Row, ...]], ...]:
-    """Options under the titles of `OPTION_GROUPS` when they are those of `paddock run`, else under one title."""
-    if not options:
-        return ()
-    if options != cli.OPTIONS:
-        return (("options", options),)
-    rows = {row[0]: row for row in options}
+def grouped() -> tuple[tuple[str, tuple[Option, ...]], ...]:
+    """The options of `paddock run` under the titles of `OPTION_GROUPS`."""
+    rows = {row.name: row for row in forms.LAUNCH}
     return tuple((title, tuple(rows[name] for name in names)) for title, names in OPTION_GROUPS)
 
 
-def notation(row: Row) -> str:
+def notation(row: Option) -> str:
     """An option and its value as help and manuals show it: ``--ro PATH``."""
-    return f"{row[0]} {row[2]}".rstrip()
-
-
-def told(row: Row) -> str:
-    """What an option means, and that it may be repeated, or what takes it back, where that is so."""
-    if row[1] == cli.SWITCH:
-        return f"{row[3]}; {cli.contrary(row[0])} overrules the configuration"
-    return row[3] + ("; repeatable" if row[1] == cli.MANY else "")
+    return f"{row.name} {row.metavar}".rstrip()
 
 
 def _examples(examples: tuple[tuple[str, str], ...]) -> list[str]:
@@ -181,3 +147,11 @@ def _width() -> int:
     except (OSError, ValueError):  # no terminal; no descriptor
         columns = _WIDEST
     return min(_WIDEST, max(_NARROWEST, columns))
+
+
+def version() -> str:
+    """The installed version of Paddock."""
+    try:
+        return metadata.version("paddock-launcher")
+    except metadata.PackageNotFoundError:
+        return "unknown (not installed)"

@@ -4,54 +4,29 @@ import json
 import os
 
 from launcher import cli
-from launcher.session import cache, messages, own_terminal, places, report_file, teach
+from launcher.ledger import enforcement
+from launcher.session import cache, messages, own_terminal, places, teach
 from launcher.session.machine import Machine
 from launcher.vcs import checkout, disk, written
-from launcher.verbs import help_page
+from launcher.verbs import forms
 from policy import proposal
 from policy.pasted import joined, quoted
 from policy.proposal import Standing
 
-SYNOPSIS = "[options] -- COMMAND [ARGUMENT]..."
-EXTRA = (
-    ("--json", cli.FLAG, "", "print JSON in place of TOML"),
-    ("--write", cli.ONE, "FILE", "write the proposal to FILE; for `paddock run --config FILE`"),
-    ("--try", cli.FLAG, "", "run the command again with what it lacks, and leave out what makes no difference"),
-)
-EXAMPLES = (
-    ("paddock learn -- make test", "what would `make test` need that its jail does not give?"),
-    ("paddock learn --try --write policy.toml -- npm test", "the grants it cannot do without, found by trying"),
-    ("paddock trust policy.toml", "accept what is in it, once read: it lies where agents write"),
-    ("paddock run --config policy.toml -- npm test", "a run with them"),
-)
-STATUSES = (
-    "Exit status: 0 when the command succeeded, or something is proposed for it; 1 when it failed and nothing is; "
-    "125 when paddock refused or failed."
-)
-NOTES = """The command runs held by its jail, as with `paddock run`; its system calls for files are looked at, and what
-it wanted, would have got without a jail, and did not get in it is proposed. Secrets, whole home directories
-and files that other tools execute are never proposed, but named.
 
---try runs the command up to 24 times, with wider and narrower grants. What it may write then, it may really
-write: use it for commands that you would run with these grants anyway."""
-
-
-def main(argv: list[str]) -> int:
+def learn(argv: list[str]) -> int:
     """Exit status 0 when the command succeeds with what is proposed or needs nothing; 1 when it failed all the same."""
-    options, command = cli.parse(argv, EXTRA, verb="learn")
+    own = forms.form("learn").options
+    options, command = cli.parse(argv, verb="learn", options=(*own, *cli.OPTIONS))
     if "--help" in options:
-        page = help_page.of_verb(
-            "learn", SYNOPSIS, EXAMPLES, about=NOTES, options=EXTRA, launch=cli.without_unused(), statuses=STATUSES
-        )
-        print(page)
-        return 0
+        return forms.show_help("learn")
     if not command:
         raise cli.usage("there is no command to run", "learn")
     written = options.get("--write")
-    target = report_file.Target(written, (_root(options),)) if isinstance(written, str) else None
+    target = enforcement.Target(written, (_root(options),)) if isinstance(written, str) else None
     _, given = cache.key_words(options, command)
     where = places.places(os.environ)
-    own_options = {name for name, *_ in EXTRA} | set(cli.UNUSED)
+    own_options = {row.name for row in own} | set(cli.UNUSED)
     launch = {name: value for name, value in options.items() if name not in own_options}
     own_terminal.enter()
     teacher = teach.Teacher(launch, command, places.current_directory(), where, given)

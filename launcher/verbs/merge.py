@@ -4,12 +4,10 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from typing import Annotated
 
-import typer
 from pydantic import BaseModel
 
-from launcher.session import merging, messages, places
+from launcher.session import harvesting, messages, places
 from launcher.vcs.journal import Run, State
 from launcher.vcs.merge import children, left, preview, target, work
 from launcher.vcs.merge.check import Check
@@ -17,8 +15,8 @@ from launcher.vcs.merge.children import Order
 from launcher.vcs.merge.models import Source
 from launcher.vcs.quarantine import left_open, swap
 from launcher.vcs.worktrees.store import WorktreeRepository
-from launcher.verbs import table, typer_verb
-from launcher.verbs.worktree_common import root_of
+from launcher.verbs import table
+from launcher.verbs.worktree import root_of
 from policy.errors import Refusal, printable
 from policy.pasted import quoted
 
@@ -59,63 +57,25 @@ class Said:
         return json.dumps({**found, "warnings": self.warnings, "advice": self.advice}, indent=2)
 
 
-EXAMPLES = (
-    ("paddock merge agent-1 agent-2", "both branches into what is checked out here, in this order"),
-    ("paddock merge PROJ-17", "the branch of the worktree that `paddock worktree add PROJ-17` made"),
-    ("paddock merge --all --preview", "what would conflict, with the trunk and with one another"),
-    ("paddock merge --into main --check 'make test' --all", "every worktree's branch, as long as the tests pass"),
-    ("paddock merge --rollback 20260101-120000-abcdef", "take a whole run back, submodules too"),
-    ("paddock merge status", "the runs so far"),
-)
 CONFLICT = 1
 """Exit status when a child could not be merged, or when a preview forecasts a conflict."""
 
 
-def main(argv: list[str]) -> int:
-    """Exit status 0 when everything was merged, 1 when a child conflicted (those before it stay merged)."""
-    if argv[:1] == ["status"]:
-        return typer_verb.run("merge status", status, argv[1:], examples=EXAMPLES[-1:])
-    return typer_verb.run("merge", merge, argv, examples=EXAMPLES)
-
-
 def merge(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="CHILD...", help="Branches, worktrees, tickets.", show_default=False),
-    ] = None,
-    into: Annotated[
-        str | None, typer.Option(metavar="TRUNK", help="Branch, worktree, ticket (default: what is checked out here).")
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Merge the branches of all linked worktrees.")] = False,
-    order: Annotated[Order, typer.Option(help="Which child comes first.")] = Order.GIVEN,
-    forecast: Annotated[bool, typer.Option("--preview", help="Tell what would conflict; change nothing.")] = False,
-    no_checkout: Annotated[bool, typer.Option("--no-checkout", help="Move branches only, no files.")] = False,
-    check: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CMD",
-            help="Run CMD in a jail on the files of each merge; where it fails, the child counts as conflicted.",
-        ),
-    ] = None,
-    rewind: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SUBMODULE", help="Let a child take this submodule back to an older or another commit."),
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Finish a run that was interrupted.")] = False,
-    rollback: Annotated[str | None, typer.Option(metavar="RUN", help="Take a whole run back.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    words: list[str],
+    *,
+    into: str | None,
+    every: bool,
+    order: str,
+    forecast: bool,
+    no_checkout: bool,
+    check: str | None,
+    rewind: list[str],
+    resume: bool,
+    rollback: str | None,
+    as_json: bool,
 ) -> int:
-    """Merges the work of each CHILD into TRUNK, submodules first.
-
-    In order, up to the first that conflicts; what was merged before it stays. Nothing moves until everything is
-    known, and then all of it does: branches, submodules and files, or nothing. Uncommitted work stays as it is;
-    where it is in the way, the merge is refused before anything moves. A child that would take a submodule back behind
-    what the trunk records counts as conflicted, unless --rewind names the submodule. `paddock merge status`
-    lists the runs.
-
-    Exit status: 0 when everything was merged; 1 when a child conflicted, or --preview forecasts that one would; 125
-    when it was refused, or failed.
-    """
+    """Exit status 0 when everything was merged, 1 when a child conflicted (those before it stay merged)."""
     start = places.current_directory()
     where = places.places(os.environ)
     state = places.made(where.state)
@@ -144,13 +104,13 @@ def merge(
     sources = _children(found, words, start, state)
     for source in sources:
         _warn_of_sessions(source, state, said)
-    sources = children.ordered(sources, order, found)
+    sources = children.ordered(sources, Order(order), found)
     if forecast:
         answer = preview.preview(found, sources, rewind=rewind or ())
         print(said.document(answer) if as_json else answer.pretty_print())
         return 0 if answer.clean else CONFLICT
     with (
-        merging.into(found, where, said.say, files=not no_checkout) as follow,
+        harvesting.into(found, where, said.say, files=not no_checkout) as follow,
         Check(found, check, hidden=as_json) as gate,
     ):
         settings = work.Settings(
@@ -186,11 +146,8 @@ def _warn_of_sessions(source: Source, state: str, said: Said) -> None:
         said.say(line, WARNING)
 
 
-def status(
-    run_id: Annotated[str | None, typer.Argument(metavar="RUN", help="One run (default: all).")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> int:
-    """Shows what merges have done here: all runs, or one with all its parts."""
+def merge_status(run_id: str | None, *, as_json: bool) -> int:
+    """Exit status 0 when everything was merged, 1 when a child conflicted (those before it stay merged)."""
     state = places.made(places.places(os.environ).state)
     journal = work.journal_of(state, target.opened(places.current_directory()).common_dir)
     if run_id is not None:

@@ -4,13 +4,10 @@ import json
 import os
 import textwrap
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import typer
-
-from launcher.session import messages, places
-from launcher.session import providers as known_providers
-from launcher.verbs import table, typer_verb
+from launcher.session import messages, places, recognition
+from launcher.verbs import table
 from policy.errors import printable
 from policy.providers.model import Dialect, ProviderFile, Switch
 from policy.providers.registry import SandboxTranslationRegistry
@@ -110,25 +107,10 @@ def _lines(label: str, texts: list[str]) -> list[str]:
     return lines
 
 
-EXAMPLES = (
-    ("paddock providers", "the known agents, with the commands that they are recognised by"),
-    ("paddock providers codex", "what codex is told, what it may reach, which files it gets, what to know"),
-    ("paddock providers --json", "all of them as JSON"),
-)
-
-
-def main(argv: list[str]) -> int:
+def providers(name: str | None, *, as_json: bool) -> int:
     """Exit status 0; 125 when there is no such provider, or a file of one is wrong."""
-    return typer_verb.run("providers", show, argv, examples=EXAMPLES)
-
-
-def show(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Explain this one.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> int:
-    """Lists the known agents, or explains one: how it is recognised, what it is told, and what it may reach."""
     where = places.places(os.environ)
-    known = known_providers.load(where)
+    known = recognition.load(where)
     names = known.names() if name is None else (known.require(name).provider_name,)
     if as_json:
         rows = [document(known.require(one)) for one in names]
@@ -137,7 +119,7 @@ def show(
         messages.show("\n".join(printable(line) for line in paragraphs(known.require(name))))
     else:
         _list(known)
-        own = known_providers.own_directory(where)
+        own = recognition.own_directory(where)
         messages.show(f"\nyour own: {printable(str(own))}/*.toml; paddock providers NAME explains one")
     return 0
 

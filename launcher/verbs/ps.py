@@ -1,38 +1,23 @@
-"""`paddock ps`: the service's sessions."""
+"""The verbs that ask the service about sessions, or end them: ps, show, logs, events, stop, status."""
 
-from typing import Annotated, Any
+import json
+import time
+from typing import Any
 
-import typer
-
+from launcher.service.client import session_name, session_path
 from launcher.session import messages
-from launcher.verbs import table as tables
-from launcher.verbs import typer_verb
-from launcher.verbs.service_common import Json, ago, brief_ending, client, columns, cut, show_json, size
+from launcher.verbs import table
+from launcher.verbs.table import ago, brief_ending, client, columns, counted, cut, ending, show_json, size
+from policy.errors import printable
 from policy.pasted import joined
 
-EXAMPLES = (
-    ("paddock ps", "the sessions that live"),
-    ("paddock ps --all", "those that are over, too"),
-    ("paddock ps --all --json", "for programmes"),
-)
 _HEADING = ("SESSION", "STATE", "AGE", "CPU", "MEMORY", "ENDED BY", "COMMAND")
 _COMMAND, _ENDING = 24, 40
 """Columns that the command has at least, and the reason of an end at most."""
 
 
-def main(argv: list[str]) -> int:
+def ps(*, every: bool, limit: int, as_json: bool) -> int:
     """Exit status 0."""
-    return typer_verb.run("ps", ps, argv, examples=EXAMPLES)
-
-
-def ps(
-    every: Annotated[bool, typer.Option("--all", "-a", help="Also those that are over.")] = False,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="N", min=1, max=10_000, help="Show so many at most.")
-    ] = 200,
-    as_json: Json = False,
-) -> int:
-    """Lists the service's sessions, the newest first."""
     found = client().call("GET", "/v1/sessions", query={"live": not every, "limit": limit})["sessions"]
     if as_json:
         show_json(found)
@@ -41,11 +26,11 @@ def ps(
         messages.show("no session lives; paddock run --supervised -- COMMAND starts one" if not every
                       else "there were no sessions yet")  # fmt: skip
         return 0
-    messages.show("\n".join(table(found)))
+    messages.show("\n".join(session_lines(found)))
     return 0
 
 
-def table(sessions: list[dict[str, Any]]) -> list[str]:
+def session_lines(sessions: list[dict[str, Any]]) -> list[str]:
     """Sessions as lines, a heading first."""
     rows = []
     for session in sessions:
@@ -61,4 +46,185 @@ def table(sessions: list[dict[str, Any]]) -> list[str]:
         ))  # fmt: skip
     widths = [max(len(row[column]) for row in (_HEADING, *rows)) for column in range(len(_HEADING) - 1)]
     room = max(_COMMAND, columns() - sum(widths) - 2 * len(widths))
-    return tables.lines(_HEADING, [(*row[:-1], cut(row[-1], room)) for row in rows])
+    return table.lines(_HEADING, [(*row[:-1], cut(row[-1], room)) for row in rows])
+
+
+def show(session: str, *, as_json: bool) -> int:
+    """Exit status 0."""
+    found = client().call("GET", session_path(session))
+    if as_json:
+        show_json(found)
+    else:
+        messages.show("\n".join(printable(line) for line in described(found)))
+    return 0
+
+
+def described(session: dict[str, Any]) -> list[str]:
+    """A session as lines."""
+    lines = [
+        f"session   {session['name']}  {session['state']}"
+        + (f", {ending(session)}" if session["outcome"] and session["state"] != "running" else ""),
+        f"command   {joined(session['command'])}",
+        f"worktree  {session['worktree'] or session['directory']}",
+    ]
+    if session["options"]:
+        lines.append(f"options   {joined(session['options'])}")
+    if session["backend"]:
+        lines.append(f"jail      {session['backend']}, network {session['network']}")
+    lines.append(
+        f"asked     {_time(session['created'])} by user {session['client_uid']}, {session['attached']} attached"
+    )
+    if session["spawn_seconds"] is not None:
+        lines.append(f"started   in {session['spawn_seconds'] * 1000:.1f} ms, attempt {session['attempt']}")
+    lines += [f"label     {name}={value}" for name, value in session["labels"].items()]
+    if usage := session["usage"]:
+        count = counted(usage["processes"], "process", "processes")
+        lines.append(f"uses      {count}, {size(usage['memory'])} of memory, "
+                     f"{usage['cpu_seconds']:.1f} s of processor time ({usage['cpu_percent']:.0f}% now)")  # fmt: skip
+    if outcome := session["outcome"]:
+        lines += _outcome(outcome)
+    if session["log_note"]:
+        lines.append(f"log       {session['log_note']}")
+    lines += [f"{_time(move['time'])}  {move['before']} -> {move['after']}: {move['why']}"
+              for move in session["transitions"]]  # fmt: skip
+    lines += [f"  {process['pid']:>8}  {process['status']:<9} {size(process['memory']):>8}  {process['name']}"
+              for process in session["processes"]]  # fmt: skip
+    return lines
+
+
+def _outcome(outcome: dict[str, Any]) -> list[str]:
+    lines = [f"denials   {outcome['denials']}"] if outcome["denials"] else []
+    if harvest := outcome["harvest"]:
+        lines.append(f"harvest   {harvest.get('state') or harvest.get('message')}")
+    lines += [f"changed   {path} ({what}; {mode})" for what, path, mode in outcome["handoff"]]
+    lines += [f"note      {note}" for note in outcome["notes"]]
+    if outcome["refusal"] and outcome["refusal"]["hint"]:
+        lines.append(f"hint      {outcome['refusal']['hint']}")
+    return lines
+
+
+def _time(moment: float) -> str:
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(moment))} ({ago(moment)} ago)"
+
+
+def logs(session: str, *, follow: bool, tail: int | None, stream: list[str], times: bool, as_json: bool) -> int:
+    """Exit status 0."""
+    query = {"follow": "true" if follow else None, "tail": tail, "stream": stream or []}
+    for line in client().lines(session_path(session, "logs"), query):
+        if as_json:
+            messages.show(json.dumps(line))
+            continue
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S ", time.localtime(line["time"])) if times else ""
+        mark = "paddock: " if line["stream"] == "paddock" else ""
+        messages.show(f"{stamp}{mark}{'	'.join(printable(part) for part in line['text'].split('	'))}")
+    return 0
+
+
+def events(*, kind: list[str], session: list[str], since: int | None, no_follow: bool, as_json: bool) -> int:
+    """Exit status 0."""
+    names = [session_name(name) for name in session or ()]
+    query = {"kind": kind or [], "session": names, "since": since, "follow": "false" if no_follow else None}
+    for event in client().events(query):
+        messages.show(json.dumps(event) if as_json else line(event))
+    return 0
+
+
+def line(event: dict[str, Any]) -> str:
+    """One event for people."""
+    try:
+        text = _text(event["kind"], event["session"], event["data"])
+    except KeyError:  # an event of another version, or too large a one
+        text = json.dumps(event["data"])
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["time"]))
+    return f"{stamp}  {event['kind']:9}  {printable(text)}"
+
+
+def _text(kind: str, session: str, data: dict[str, Any]) -> str:
+    if kind == "service":
+        return f"the service {data['state']}"
+    if kind == "session":
+        return f"{session} is {data['state']}: {data['why']}"
+    if kind == "denials":
+        return f"{session} was refused something {data['number']} times"
+    if kind == "harvest":
+        return f"{data['worktree']}: {data.get('message') or data['result']}"
+    if kind == "condition":
+        return f"{'degraded' if data['raised'] else 'mended'}: {data['what']} [{data['id']}]"
+    if kind == "missed":
+        return f"events after {data['since']} are not kept any more"
+    return json.dumps(data)
+
+
+_WAIT = 300
+
+
+def stop(
+    sessions: list[str], *, now: bool, patience: float | None, signal: str | None, forget: bool, as_json: bool
+) -> int:
+    """Exit status 0 when all of them are over (or were sent the signal); 1 when one is not yet."""
+    service = client()
+    ended = []
+    paths = [
+        session_path(name, "stop" if signal is None else "signal") for name in sessions
+    ]  # all, before one is ended
+    for path in paths:
+        if signal is not None:
+            service.call("POST", path, {"signal": signal})
+            continue
+        body = {"term_seconds": 0 if now else patience, "wait": 0, "forget": False}
+        ended.append(service.call("POST", path, body))
+    for place, session in enumerate(ended):
+        final = service.call("POST", session_path(session["name"], "stop"), {"wait": _WAIT, "forget": forget})
+        ended[place] = final
+        if not as_json:
+            messages.show(printable(f"{final['name']}: {final['state']}, {ending(final)}"))
+    if as_json:
+        show_json(ended)
+    return 0 if all(session["state"] in ("ended", "failed", "lost") for session in ended) else 1
+
+
+def status(*, as_json: bool) -> int:
+    """Exit status 0 when it answers, 125 when nobody does."""
+    health = client().call("GET", "/v1/health")
+    if as_json:
+        show_json(health)
+        return 0
+    counts = ", ".join(f"{number} {state}" for state, number in health["sessions"].items() if number)
+    room = ", ".join(f"{size(free)} free for {name}" for name, free in health["free"].items())
+    lines = [
+        f"service   {health['status']} for {ago(health['started'])}, process {health['pid']}, user {health['uid']}",
+        f"sessions  {counts or 'none yet'}",
+        f"tickets   {_remembered(health)}",
+        f"merges    {_merges(health)}",
+        f"helpers   {health['helpers']} ready",
+        f"uses      {size(health['memory'])} of memory at most, {health['descriptors']} descriptors",
+        f"disk      {room or 'not known yet'}",
+        f"logs      {size(health['logs'])}, at most {size(health['settings']['most_log_bytes'])}",
+        f"groups    {health['groups'] or 'none: ' + health['groups_note']}",
+        *(
+            f"degraded  {reason['what']} [{reason['id']}], for {ago(reason['since'])}; {reason['hint']}"
+            for reason in health["reasons"]
+        ),
+        *(f"note      {note}" for note in health["notes"]),
+    ]
+    messages.show("\n".join(printable(line) for line in lines))
+    return 0
+
+
+def _merges(health: dict[str, Any]) -> str:
+    """Refs of merges and backups, with their bounds."""
+    bounds = health["settings"]
+    return (
+        f"{health['remembered'].get('kept_refs', 0)} refs of merges and backups, for {bounds['merge_days']:g} days and "
+        f"{bounds['most_merges']} of each at most; work that no branch has: {bounds['lost_days']:g} days"
+    )
+
+
+def _remembered(health: dict[str, Any]) -> str:
+    """Ticket runs and contexts, with their bounds."""
+    known, bounds = health["remembered"], health["settings"]
+    days = f"{bounds['keep_seconds'] / 86_400:g} days"
+    return (
+        f"{known['ticket_runs']} of {bounds['most_ticket_records']} ticket runs, "
+        f"{known['contexts']} of {bounds['most_contexts']} contexts, for {days} at most"
+    )

@@ -13,26 +13,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-SYNOPSIS = "[options] -- COMMAND [ARGUMENT]..."
-EXAMPLES = (
-    ("paddock run -- bash", "a shell that cannot leave this worktree"),
-    ("paddock run -- claude", "an agent, told its limits in its own flags"),
-    ("paddock run --keep-prompts -- codex", "another one, which goes on asking before it acts"),
-    ("paddock run --allow-domain @node -- npx -y @openai/codex", "fetched from its registry, once for each worktree"),
-    ("paddock run --ro ~/datasets --net open -- python train.py", "one more tree to read, and the network"),
-    ("paddock run --worktree ../agent-1 --submodule lib -- make test", "another worktree, one submodule of it"),
-    ("paddock run --report report.json -- true", "what was really enforced, as JSON"),
-)
-
-
 def main(argv: list[str]) -> int:
     """Runs a command in a jail; returns the exit status for the shell."""
     options, command = cli.parse(argv, verb="run")
     if "--help" in options:
-        from launcher.verbs import help_page
+        from launcher.session import packages
 
-        print(help_page.of_verb("run", SYNOPSIS, EXAMPLES, options=cli.OPTIONS))
-        return 0
+        packages.enable()
+        from launcher.verbs import forms
+
+        return forms.show_help("run")
     if not command:
         raise cli.usage("there is no command to run", "run")
     return launch(options, command)
@@ -90,10 +80,10 @@ def planned(
 
     packages.enable()
     from launcher.session import planning
-    from launcher.verbs import question
+    from launcher.verbs import why
 
     plan = planning.make(options, command, places.current_directory(), where).plan
-    messages.show("\n".join(printable(line) for line in question.plan_lines(plan)))
+    messages.show("\n".join(printable(line) for line in why.plan_lines(plan)))
     return None, given
 
 

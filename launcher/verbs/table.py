@@ -1,7 +1,13 @@
-"""Lists for people: a heading, then a line for each thing."""
+"""What verbs print alike: columns, ages, sizes, JSON."""
 
+import json
+import os
+import time
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+from launcher.service.client import Client
+from launcher.session import messages, places
 from policy.errors import printable
 
 
@@ -23,3 +29,66 @@ def lines(heading: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]
         "  ".join([*(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
         for row in cells
     ]
+
+
+def client() -> Client:
+    """Asks the service of this user."""
+    return Client(places.places(os.environ))
+
+
+def show_json(content: object) -> None:
+    """Prints JSON."""
+    messages.show(json.dumps(content, indent=2))
+
+
+def ago(moment: float | None, now: float | None = None) -> str:
+    """How long ago a moment was, in one or two units: ``4m``, ``2h10``."""
+    if moment is None:
+        return "-"
+    seconds = max(0, int((time.time() if now is None else now) - moment))
+    for size, unit, below, divisor in ((86_400, "d", "h", 3_600), (3_600, "h", "", 60), (60, "m", "", 1)):
+        if seconds >= size:
+            rest = seconds % size // divisor
+            return f"{seconds // size}{unit}" + (f"{rest:02d}{below}" if rest else "")
+    return f"{seconds}s"
+
+
+def size(count: int) -> str:
+    """Bytes for people."""
+    for unit, name in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
+        if count >= unit:
+            return f"{count / unit:.1f}{name}"
+    return str(count)
+
+
+def columns() -> int:
+    """How many columns a line has: the terminal's; without one, enough for most."""
+    return os.get_terminal_size(1).columns if os.isatty(1) else 160
+
+
+def cut(text: str, room: int) -> str:
+    """`text` in so many columns at most."""
+    return text if len(text) <= room else text[: room - 1] + "…"
+
+
+def counted(number: int, what: str, several: str) -> str:
+    """A number and what is counted."""
+    return f"{number} {what if number == 1 else several}"
+
+
+def brief_ending(session: dict[str, Any]) -> str:
+    """Why a session ended, for a column; a refusal by its name alone."""
+    refusal = (session.get("outcome") or {}).get("refusal")
+    return f"refused: {refusal['errorType']}" if refusal else ending(session)
+
+
+def ending(session: dict[str, Any]) -> str:
+    """Why a session ended, in few words."""
+    outcome = session.get("outcome")
+    if not outcome:
+        return ""
+    if outcome["refusal"]:
+        return f"refused: {outcome['refusal']['message']} [{outcome['refusal']['errorType']}]"
+    words = {"limit": f"limit: {outcome['limit']}", "signalled": f"signal {outcome['signal']}"}
+    text = words.get(outcome["reason"], str(outcome["reason"]))
+    return text if outcome["status"] is None else f"{text} ({outcome['status']})"

@@ -7,17 +7,16 @@ import time
 import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from pydantic import ValidationError
 
 from launcher.service.client import Client, run_path
-from launcher.service.schema import OnConflict, Reason, SessionState, Ticket, TicketRequest, TicketState
+from launcher.service.schema import Reason, SessionState, Ticket, TicketRequest, TicketState
 from launcher.session import messages, places
-from launcher.verbs import help_page, session_request, table, typer_verb
-from launcher.verbs.service_common import Json, ago, client, counted, show_json
-from policy.errors import EXIT_REFUSED, Refusal, printable
+from launcher.verbs import session_request, table
+from launcher.verbs.table import ago, client, counted, show_json
+from policy.errors import Refusal, printable
 from policy.pasted import joined, quoted
 
 # A ticket run for people: what became of each ticket, where its worktree is, what to do next, how to undo it.
@@ -243,33 +242,6 @@ def _line(where: tuple[int | str, ...], kind: str, message: str, body: Mapping[s
     return f"{place}: {text}" if place else text
 
 
-RUN_EXAMPLES = (
-    ("paddock tickets run tickets.toml", "worktrees, agents, merge; waits for the end"),
-    ("paddock tickets run tickets.toml --parallel 8 --no-merge", "eight at the same time; their branches stay"),
-    ("paddock tickets run tickets.toml --json", "what the service says of it, with the merge's aggregation"),
-)
-LIST_EXAMPLES = (("paddock tickets list", "runs, the newest first"),)
-SHOW_EXAMPLES = (("paddock tickets show run-1a2b", "what became of its tickets"),)
-RESUME_EXAMPLES = (
-    ("paddock tickets resume run-1a2b", "start agents again that did not end well, then merge"),
-    ("paddock tickets resume run-1a2b --on-conflict skip", "merge what merges, and report who conflicts"),
-)
-STOP_EXAMPLES = (("paddock tickets stop run-1a2b", "end its agents, merge nothing"),)
-EXAMPLES = (RUN_EXAMPLES[0], RESUME_EXAMPLES[0], *LIST_EXAMPLES, *SHOW_EXAMPLES, *STOP_EXAMPLES)
-Conflict = Annotated[
-    OnConflict | None,
-    typer.Option("--on-conflict", help="A ticket that conflicts: stop merging there, or skip it (default: stop)."),
-]
-Detach = Annotated[bool, typer.Option("--detach", help="Do not wait for its end.")]
-Lines = Annotated[bool, typer.Option("--json", help="Print JSON, one line for each step; the last one is the result.")]
-SUBCOMMANDS: dict[str, tuple[str, tuple[tuple[str, str], ...], str]] = {
-    # name -> (its function here, its examples, summary)
-    "run": ("run", RUN_EXAMPLES, "make worktrees, run the agents, merge what they commit"),
-    "resume": ("resume", RESUME_EXAMPLES, "go on with a run that was interrupted, or did not end well"),
-    "list": ("list_runs", LIST_EXAMPLES, "list the runs, the newest first"),
-    "show": ("show", SHOW_EXAMPLES, "show what became of a run's tickets, and what to do next"),
-    "stop": ("stop", STOP_EXAMPLES, "end a run's agents, and merge nothing"),
-}
 _WAIT = 300
 _LOOK = 5
 """Seconds of one look at a run that is followed: a signal that comes right before one is answered after it."""
@@ -277,54 +249,23 @@ _BETWEEN = 10
 """Seconds between two lines on the progress of a run, where they are not written over each other."""
 
 
-def main(argv: list[str]) -> int:
-    """Exit status 0 when all went well; 1 when an agent failed, or its work conflicts."""
-    if not argv or argv[0] in ("-h", "--help", "help"):
-        known = {name: summary for name, (_, _, summary) in SUBCOMMANDS.items()}
-        about = "Many tickets, each in a worktree of its own, merged at the end. The service must run: paddock serve."
-        print(help_page.of_subcommands("tickets", about, known, EXAMPLES))
-        return 0 if argv else EXIT_REFUSED
-    if argv[0] not in SUBCOMMANDS:
-        raise help_page.unknown_subcommand("tickets", argv[0], tuple(SUBCOMMANDS))
-    function, examples, _ = SUBCOMMANDS[argv[0]]
-    return typer_verb.run(f"tickets {argv[0]}", globals()[function], argv[1:], examples=examples)
-
-
-def run(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The tickets, as TOML or JSON.", show_default=False)],
-    repository: Annotated[
-        str | None,
-        typer.Option("--repo", metavar="DIR", help="The worktree to begin with and to merge into (default: this one)."),
-    ] = None,
-    parallel: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=256, help="How many agents work at the same time.")
-    ] = None,
-    no_merge: Annotated[bool, typer.Option("--no-merge", help="Leave their work on their branches.")] = False,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Keep worktrees that are merged and hold nothing else (else removed).")
-    ] = False,
-    on_conflict: Conflict = None,
-    timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Stop a ticket's agent after so long (default: never).")
-    ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the run.")] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="KEY", help="The same file with the same key is one run.")
-    ] = None,
-    detach: Detach = False,
-    as_json: Lines = False,
+def tickets_run(
+    file: str,
+    *,
+    repo: str | None,
+    parallel: int | None,
+    no_merge: bool,
+    keep: bool,
+    on_conflict: str | None,
+    timeout: float | None,
+    name: str | None,
+    key: str | None,
+    detach: bool,
+    as_json: bool,
 ) -> int:
-    """Makes a worktree for each ticket of FILE, runs its command there in a jail, and merges what was committed.
-
-    FILE has `goal` and, for each ticket, a table `[[tickets]]` with `ticket`, `command` (a list of words), `details`,
-    `options` (of `paddock run`) and `timeout` (seconds). All of it is checked before anything is made, except a command
-    that lies in the worktree itself (./test.sh). Worktrees whose work is merged are removed when nothing in them would
-    be lost; their branches stay. Ctrl-C stops the run: its agents end, nothing is merged, and what became of each is
-    told. A run that was stopped or that failed goes on with paddock tickets resume. The service must run: paddock
-    serve.
-    """
+    """Exit status 0 when all went well; 1 when an agent failed, or its work conflicts."""
     body = read_file(file)
-    named = repository or body.get("repository") or places.current_directory()
+    named = repo or body.get("repository") or places.current_directory()
     body["repository"] = os.path.abspath(named) if isinstance(named, str) else named
     body.setdefault("environment", session_request.environment())
     given = {"parallel": parallel, "name": name, "on_conflict": on_conflict, "timeout": timeout}
@@ -339,17 +280,8 @@ def run(
     return _to_its_end(service, found, detach=detach, as_json=as_json)
 
 
-def resume(
-    name: Annotated[str, typer.Argument(metavar="RUN", help="Name of the run.", show_default=False)],
-    on_conflict: Conflict = None,
-    detach: Detach = False,
-    as_json: Lines = False,
-) -> int:
-    """Goes on with a run that was stopped, failed, conflicts or was cut off, from where it was.
-
-    Worktrees that are there are used; agents that ended well are not started again, those whose session lives are
-    awaited; then what is not in the trunk yet is merged. A run that is under way is followed.
-    """
+def tickets_resume(name: str, *, on_conflict: str | None, detach: bool, as_json: bool) -> int:
+    """Exit status 0."""
     service = client()
     body = {"environment": session_request.environment(), "on_conflict": on_conflict}
     found = service.call("POST", run_path(name, "resume"), body)
@@ -444,8 +376,8 @@ def _followed(service: Client, found: dict[str, Any], progress: Progress) -> tup
     return found, 0
 
 
-def list_runs(as_json: Json = False) -> int:
-    """Lists ticket runs, the newest first."""
+def tickets_list(*, as_json: bool) -> int:
+    """Exit status 0."""
     runs = client().call("GET", "/v1/ticket-runs")["ticket_runs"]
     if as_json:
         show_json(runs)
@@ -457,10 +389,8 @@ def list_runs(as_json: Json = False) -> int:
     return 0
 
 
-def show(
-    name: Annotated[str, typer.Argument(metavar="RUN", help="Its name.", show_default=False)], as_json: Json = False
-) -> int:
-    """Shows what became of each ticket of a run, where its worktree is, what comes next, and how to undo the merge."""
+def tickets_show(name: str, *, as_json: bool) -> int:
+    """Exit status 0."""
     return _told(client().call("GET", run_path(name)), as_json=as_json)
 
 
@@ -472,11 +402,8 @@ def _told(found: dict[str, Any], *, as_json: bool) -> int:
     return 0
 
 
-def stop(
-    name: Annotated[str, typer.Argument(metavar="RUN", help="Name of the run.", show_default=False)],
-    as_json: Json = False,
-) -> int:
-    """Stops a ticket run: its agents end, nothing is merged."""
+def tickets_stop(name: str, *, as_json: bool) -> int:
+    """Exit status 0."""
     service = client()
     service.call("POST", run_path(name, "stop"))
     found = service.call("GET", run_path(name), query={"wait": _WAIT})

@@ -1,42 +1,28 @@
 """`paddock top`: the service's sessions, live."""
 
 import json
+import os
 import sys
 import time
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from launcher.service.client import Client
 from launcher.session import messages
-from launcher.verbs import typer_verb
-from launcher.verbs.ps import table
-from launcher.verbs.service_common import ago, client, counted, cut, size
+from launcher.verbs.ps import session_lines
+from launcher.verbs.table import ago, client, counted, cut, lines, size
 from policy.pasted import joined
 
-EXAMPLES = (
-    ("paddock top", "sessions by what they use, until Ctrl-C"),
-    ("paddock top --once", "one look, as plain lines"),
-    ("paddock top --json --interval 10", "one JSON object per look"),
-)
 _WIDE, _NAME, _SHORT_NAME = 100, 40, 24
 """Columns of a terminal that shows everything, and of a session's name there and elsewhere."""
-_STYLES = {"running": "green", "starting": "yellow", "stopping": "yellow", "failed": "red", "lost": "red"}
+_STYLES = {"running": "32", "starting": "33", "stopping": "33", "failed": "31", "lost": "31"}
+"""Green, yellow and red, as terminals number them."""
+_OTHER_SCREEN, _OWN_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+"""To the other screen and back, without and with a cursor."""
+_HOME, _CLEAR_LINE = "\x1b[H\x1b[J", "\x1b[K\r\n"
 
 
-def main(argv: list[str]) -> int:
+def top(*, interval: float, once: bool, as_json: bool) -> int:
     """Exit status 0; Ctrl-C ends it well."""
-    return typer_verb.run("top", top, argv, examples=EXAMPLES)
-
-
-def top(
-    interval: Annotated[
-        float, typer.Option("--interval", "-d", metavar="SECONDS", min=0.2, max=3_600, help="Between two looks.")
-    ] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="One look only.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object per look.")] = False,
-) -> int:
-    """Shows the sessions that live, those that use most first, and looks again and again."""
     service = client()
     if as_json or once or not sys.stdout.isatty():
         try:
@@ -68,7 +54,7 @@ def _plainly(service: Client, interval: float, *, once: bool, as_json: bool) -> 
         if as_json:
             messages.show(json.dumps({"time": time.time(), "health": health, "sessions": sessions}))
         else:
-            messages.show("\n".join([_head(health, sessions), *table(sessions)]))
+            messages.show("\n".join([_head(health, sessions), *session_lines(sessions)]))
         if once:
             return
         time.sleep(interval)
@@ -83,42 +69,45 @@ def _head(health: dict[str, Any], sessions: list[dict[str, Any]]) -> str:
 
 
 def _live(service: Client, interval: float) -> int:
-    from rich.console import Console, Group
-    from rich.live import Live
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console()
-
-    def drawn() -> Group:
-        health, sessions = _look(service)
-        grid = Table(box=None, pad_edge=False, header_style="bold", expand=True)
-        wide = console.size.width >= _WIDE
-        for name in ("SESSION", "STATE"):
-            grid.add_column(name, no_wrap=True)
-        for name in ("AGE", "CPU", "MEMORY", *(("PROCS", "CLIENTS") if wide else ())):
-            grid.add_column(name, justify="right", no_wrap=True)
-        grid.add_column("COMMAND", ratio=1, no_wrap=True, overflow="ellipsis")
-        room = max(1, console.size.height - 4)
-        for session in sessions[:room]:
-            usage = session["usage"]
-            grid.add_row(
-                Text(cut(session["name"], _NAME if wide else _SHORT_NAME)),
-                Text(session["state"], style=_STYLES.get(session["state"], "")),
-                ago(session["created"]),
-                f"{usage['cpu_percent']:.0f}%" if usage else "-",
-                size(usage["memory"]) if usage else "-",
-                *((str(usage["processes"]) if usage else "-", str(session["attached"])) if wide else ()),
-                Text(joined(session["command"])),
-            )
-        left = len(sessions) - room
-        foot = Text(f"and {left} more" if left > 0 else "Ctrl-C ends this, not the sessions", style="dim")
-        return Group(Text(_head(health, sessions), style="bold"), grid, foot)
-
+    """Draws on the terminal's other screen, each time over what is there, until Ctrl-C."""
+    print(_OTHER_SCREEN, end="")
     try:
-        with Live(drawn(), console=console, screen=True, auto_refresh=False) as live:
-            while True:
-                time.sleep(interval)
-                live.update(drawn(), refresh=True)
+        while True:
+            print(_HOME + _CLEAR_LINE.join([*_screen(*_look(service)), ""]), end="", flush=True)
+            time.sleep(interval)
     except KeyboardInterrupt:
         return 0
+    finally:
+        print(_OWN_SCREEN, end="", flush=True)
+
+
+def _screen(health: dict[str, Any], sessions: list[dict[str, Any]]) -> list[str]:
+    """Lines that fit the terminal as it is now."""
+    columns, rows = os.get_terminal_size(1)
+    room = max(1, rows - 4)
+    wide = columns >= _WIDE
+    heading = ("SESSION", "STATE", "AGE", "CPU", "MEMORY", *(("PROCS", "CLIENTS") if wide else ()), "COMMAND")
+    cells = []
+    for session in sessions[:room]:
+        usage = session["usage"]
+        cells.append((
+            cut(session["name"], _NAME if wide else _SHORT_NAME),
+            session["state"],
+            ago(session["created"]),
+            f"{usage['cpu_percent']:.0f}%" if usage else "-",
+            size(usage["memory"]) if usage else "-",
+            *((usage["processes"] if usage else "-", session["attached"]) if wide else ()),
+            joined(session["command"]),
+        ))  # fmt: skip
+    first, *others = [cut(line, columns) for line in lines(heading, cells)]
+    at = first.index("STATE")
+    for place, (session, line) in enumerate(zip(sessions, others, strict=False)):
+        end = at + len(session["state"])
+        others[place] = line[:at] + _styled(line[at:end], _STYLES.get(session["state"], "")) + line[end:]
+    more = f"and {len(sessions) - room} more" if len(sessions) > room else "Ctrl-C ends this, not the sessions"
+    return [_styled(cut(_head(health, sessions), columns), "1"), _styled(first, "1"), *others, _styled(more, "2")]
+
+
+def _styled(text: str, style: str) -> str:
+    """In a colour, bold or dim (ECMA-48, SGR)."""
+    return f"\x1b[{style}m{text}\x1b[m" if style else text

@@ -1,44 +1,32 @@
-"""`paddock trust FILE`: accept the exact content of a configuration file that loosens rules."""
+"""`paddock init` and `paddock trust`: write a commented .paddock.toml, and accept one that loosens rules."""
 
 import json
 import os
 import sys
-from typing import Annotated
-
-import typer
 
 from launcher.session import configuration, places
 from launcher.session.configuration import Trust, digest_of
 from launcher.session.machine import Machine
 from launcher.vcs import checkout
-from launcher.verbs import table, typer_verb
+from launcher.verbs import table
 from policy.errors import Refusal, printable
 
-EXAMPLES = (
-    ("paddock trust", "show what it loosens, and accept exactly this content"),
-    ("paddock trust --list", "what has been accepted so far"),
-    ("paddock trust .paddock.toml --forget", "take it back"),
-)
+
+def init(*, force: bool, as_json: bool) -> int:
+    """Exit status 0 when the file was written."""
+    root = checkout.find(places.current_directory(), Machine(os.environ), exact=False).root
+    path = configuration.write_example(root, force=force)
+    if as_json:
+        print(json.dumps({"path": path, "written": True}, indent=2))
+        return 0
+    print(f"wrote {printable(path)}; every rule in it is a comment, so nothing has changed yet")
+    print("next: edit it, then `paddock explain --plan` shows the outcome")
+    print("      `paddock trust .paddock.toml` accepts what loosens a rule")
+    return 0
 
 
-def main(argv: list[str]) -> int:
+def trust(file: str | None, *, forget: bool, show_list: bool, as_json: bool) -> int:
     """Exit status 0 when done; 1 when there was nothing to forget."""
-    return typer_verb.run("trust", trust, argv, examples=EXAMPLES)
-
-
-def trust(
-    file: Annotated[
-        str | None,
-        typer.Argument(metavar="FILE", help="The configuration file.", show_default="the worktree's .paddock.toml"),
-    ] = None,
-    forget: Annotated[bool, typer.Option("--forget", help="Take an earlier acceptance back.")] = False,
-    show_list: Annotated[bool, typer.Option("--list", help="List what has been accepted.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> int:
-    """Lets one exact FILE loosen the rules.
-
-    Read the file first. Any later change of its content, or another place, needs it again.
-    """
     store = Trust(places.places(os.environ).state)
     if show_list:
         if file is not None or forget:

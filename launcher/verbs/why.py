@@ -1,44 +1,120 @@
-"""`paddock why`: may a command use this path, or reach this host, what decides it, and what would allow it?
+"""`paddock why` and `paddock explain`: what a jail would allow, what decides it, and what would allow more.
 
-Asks the same decisions as `paddock explain`, the jail and the proxy; there is no second opinion.
+Both ask the same decisions as the jail and the proxy; there is no second opinion.
 """
 
 import json
 import os
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from launcher import cli
 from launcher.session import messages, places, planning
-from launcher.verbs import question
+from launcher.verbs import forms
 from policy import hosts, remedy, verdict
 from policy.derive import canonical_form
-from policy.errors import printable
+from policy.errors import Refusal, printable
+from policy.launch import Host
+from policy.plan import Plan
+from policy.verdict import Verdict
 
-SYNOPSIS = "PATH|HOST[:PORT]|URL [options] [-- COMMAND [ARGUMENT]...]"
-EXTRA = (("--json", cli.FLAG, "", "print JSON"),)
-EXAMPLES = (
-    ("paddock why ~/.ssh/id_ed25519", "which layer holds it back, which option would not"),
-    ("paddock why api.example.com:443 --provider codex", "may the agent's jail reach it?"),
-    ("paddock why ./README.md --json", "for programmes; a word with a slash, or the name of a file, is a path"),
-    ("paddock why 127.0.0.1:5432 --reach 5432", "a port of this machine's loopback"),
-    ("paddock why https://example.com/x", "of a URL, host and port count"),
+_ABSENT = "make it first (it does not exist, and only what exists can be granted)"
+
+
+class Question(NamedTuple):
+    """The words of ``paddock VERB [WHAT] [options] [-- COMMAND]``, taken apart."""
+
+    options: cli.Parsed
+    what: str | None
+    command: list[str]
+
+
+def _question(argv: list[str], *, verb: str, one: str) -> Question:
+    """Takes the words of a question apart; options may stand before and behind what is asked about.
+
+    Args:
+        argv: without programme name and verb.
+        verb: for error texts.
+        one: what the verb takes one of, for error texts.
+
+    Raises:
+        Refusal: usage.
+    """
+    words, command = argv, ["sh"]
+    if "--" in argv:
+        cut = argv.index("--")
+        words, command = argv[:cut], argv[cut + 1 :] or ["sh"]
+    options, rest = cli.parse(words, verb=verb, options=(*forms.form(verb).options, *cli.OPTIONS), mixed=True)
+    if len(rest) > 1:
+        raise cli.usage(f"{verb} takes one {one}", verb)
+    return Question(options, rest[0] if rest else None, command)
+
+
+def _planned(options: cli.Parsed, command: list[str], cwd: str) -> tuple[planning.Planned, Refusal | None]:
+    """A plan to answer by, and why no command would start with these options.
+
+    Where a tree can be neither hidden nor frozen, that is what decides about a launch, and not about one path: the
+    answer is that of the options with which a command would start.
+
+    Raises:
+        Refusal: of another kind.
+    """
+    where = places.places(os.environ)
+    try:
+        return planning.make(options, command, cwd, where), None
+    except Refusal as refusal:
+        if refusal.reference != "exception-in-writable-tree":
+            raise
+        return planning.make(forms.joined(options, {"--freeze-root": True}), command, cwd, where), refusal
+
+
+def _as_json(refusal: Refusal | None) -> dict[str, object]:
+    """The same for programmes, beside an answer."""
+    return {"refused": None if refusal is None else refusal.as_dict()}
+
+
+def _note(refusal: Refusal | None) -> list[str]:
+    """What is said below an answer of the refusal that a launch would meet."""
+    if refusal is None:
+        return []
+    first = f"  note        as with --freeze-root, without which no command starts here: {refusal.message}"
+    return [first, *(f"              {hint}" for hint in refusal.hint.splitlines())]
+
+
+def _grantable(found: Verdict, machine: Host) -> Verdict:
+    """The same verdict; its hint says so when the path does not exist, which no option can grant."""
+    if not found.hint.startswith(("--ro ", "--rw ")) or machine.resolve(found.path) is not None:
+        return found
+    return found._replace(hint=f"{_ABSENT}, then {found.hint}")
+
+
+_LEGEND = (
+    "legend    r read, w write, x execute, i device control; what denied and read-only say beats every grant above it",
+    "          [source] is where a rule comes from: default is what Paddock ships, else an option, a file, a toolchain",
+    "          [shows X]: X is seen there, in place of what is there outside",
+    "          protect, report: files that other tools execute later, kept read-only, or told at the end",
+    "          @home, ${home}: the private home; @tmp, ${tmp}: temporary files; @git: the private git directory",
 )
-STATUSES = "Exit status: 0 when anything is allowed there, 1 when nothing is; 125 when paddock refused or failed."
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """A plan in words, and what its marks mean."""
+    return [*plan.describe(), *_LEGEND]
+
 
 _PORT = 443
 _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ssh": 22}
 
 
-def main(argv: list[str]) -> int:
+def why(argv: list[str]) -> int:
     """Exit status 0 if anything is allowed there, else 1."""
-    options, what, command = question.parse(argv, EXTRA, verb="why", one="PATH or HOST")
+    options, what, command = _question(argv, verb="why", one="PATH or HOST")
     if "--help" in options:
-        print(question.page("why", SYNOPSIS, EXAMPLES, EXTRA, STATUSES))
-        return 0
+        return forms.show_help("why")
     if not what:
         raise cli.usage("there is nothing to ask about", "why")
     cwd = places.current_directory()
-    planned, refused = question.planned(options, command, cwd)
+    planned, refused = _planned(options, command, cwd)
     host = None
     if "://" in what and not os.path.lexists(os.path.join(cwd, what)):
         host = _of_url(what)
@@ -51,9 +127,9 @@ def main(argv: list[str]) -> int:
     else:
         content, lines = _about_path(planned, canonical_form(os.path.join(cwd, what), planned.machine))
     if "--json" in options:
-        messages.show(json.dumps({"asked": what, **content, **question.refused(refused)}, indent=2))
+        messages.show(json.dumps({"asked": what, **content, **_as_json(refused)}, indent=2))
     else:
-        lines += question.told(refused)
+        lines += _note(refused)
         messages.show("\n".join(printable(line) for line in lines))
     return 0 if content["allowed"] else 1
 
@@ -85,7 +161,7 @@ def _of_url(text: str) -> tuple[str, int]:
 
 
 def _about_path(planned: planning.Planned, path: str) -> tuple[dict[str, object], list[str]]:
-    found = question.grantable(verdict.decide(planned.plan, path), planned.machine)
+    found = _grantable(verdict.decide(planned.plan, path), planned.machine)
     layer = verdict.layers_for_path(planned.plan, found)
     wanted = [] if "w" in found.access else ["w"] if "r" in found.access else ["r", "w"]
     answers = {verdict.NAMES[letter]: remedy.remedy(planned.plan, path, letter) for letter in wanted}
@@ -95,8 +171,8 @@ def _about_path(planned: planning.Planned, path: str) -> tuple[dict[str, object]
     note = verdict.layers_for_git(planned.plan, found)
     if note:
         lines.append(f"  note        {note}")
-    if question.ABSENT in found.hint:
-        answers = {name: answer._replace(note="; ".join(filter(None, (question.ABSENT, answer.note))))
+    if _ABSENT in found.hint:
+        answers = {name: answer._replace(note="; ".join(filter(None, (_ABSENT, answer.note))))
                    for name, answer in answers.items()}  # fmt: skip
     content: dict[str, object] = {
         "kind": "path",
@@ -142,3 +218,42 @@ def _about_host(planned: planning.Planned, host: str, port: int) -> tuple[dict[s
         "allow": {"flag": answer.flag, "toml": answer.toml, "note": answer.note, "risk": answer.risk},
     }
     return content, lines
+
+
+def explain(argv: list[str]) -> int:
+    """Prints the plan, or the verdict on a path (exit status 0 if anything is allowed there, else 1)."""
+    options, path, command = _question(argv, verb="explain", one="PATH, or --plan")
+    if "--help" in options:
+        return forms.show_help("explain")
+    if path == "":
+        raise cli.usage("PATH is empty", "explain")
+    if path is not None and "--plan" in options:
+        raise cli.usage("explain takes one PATH, or --plan", "explain")
+    cwd = places.current_directory()
+    if path is None:
+        planned = planning.make(options, command, cwd, places.places(os.environ))
+        if "--json" in options:
+            messages.show(json.dumps(dict(zip(planned.plan.FIELDS, planned.plan.to_data(), strict=True)), indent=2))
+        else:
+            messages.show("\n".join(printable(line) for line in plan_lines(planned.plan)))
+        return 0
+    planned, refused = _planned(options, command, cwd)
+    canonical = canonical_form(os.path.join(cwd, path), planned.machine)
+    found = _grantable(verdict.decide(planned.plan, canonical), planned.machine)
+    if "--json" in options:
+        messages.show(json.dumps({**_as_dict(path, found), **_as_json(refused)}, indent=2))
+    else:
+        messages.show("\n".join(printable(line) for line in (*found.describe(), *_note(refused))))
+    return 0 if found.access else 1
+
+
+def _as_dict(asked: str, found: verdict.Verdict) -> dict[str, object]:
+    return {
+        "asked": asked,
+        "path": found.path,
+        "allowed": [verdict.NAMES[letter] for letter in found.access],
+        "rules": [{"path": path, "access": access, "source": source} for path, access, source in found.rules],
+        "limits": [{"path": path, "kind": kind, "source": source} for path, kind, source in found.limits],
+        "hint": found.hint,
+        "risk": found.risk,
+    }

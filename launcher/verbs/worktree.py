@@ -1,44 +1,403 @@
-"""`paddock worktree SUBCOMMAND`: worktrees for agents. One table; each sub-command lives in a `worktree_*` module."""
+"""`paddock worktree SUBCOMMAND`: make, look at, harvest and remove worktrees for agents."""
 
-from launcher.verbs import help_page
-from policy.errors import EXIT_REFUSED
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
 
-SUBCOMMANDS: dict[str, tuple[str, str, str]] = {
-    # name -> (module, its function from argv to exit status, summary). A further sub-command is a row here.
-    "add": ("launcher.verbs.worktree_add", "add", "make a worktree for a ticket, beside this one"),
-    "list": ("launcher.verbs.worktree_show", "list_all", "list the worktrees of this repository"),
-    "status": ("launcher.verbs.worktree_show", "status", "show what is at stake in worktrees"),
-    "harvest": ("launcher.verbs.worktree_harvest", "harvest", "take over what an agent committed"),
-    "dock": ("launcher.verbs.worktree_harvest", "dock", "make .git lead to your repository again"),
-    "remove": (
-        "launcher.verbs.worktree_remove",
-        "remove",
-        "remove a worktree, never with work that is nowhere else, but for what git ignores",
-    ),
-    "adopt": ("launcher.verbs.worktree_repair", "adopt", "take on a worktree that git made"),
-    "repair": ("launcher.verbs.worktree_repair", "repair", "finish, undo or find again what a crash or a move left"),
-}
-
-EXAMPLES = (
-    ("paddock worktree add PROJ-17", "a sibling directory on the branch agent/PROJ-17"),
-    ("paddock worktree status", "which worktrees hold work that is nowhere else"),
-    ("paddock worktree remove PROJ-17", "when it is merged"),
-)
-
-
-def main(argv: list[str]) -> int:
-    """Hands the rest to a sub-command; its exit status."""
-    if not argv or argv[0] in ("-h", "--help", "help"):
-        print(overview())
-        return 0 if argv else EXIT_REFUSED
-    if argv[0] not in SUBCOMMANDS:
-        raise help_page.unknown_subcommand("worktree", argv[0], tuple(SUBCOMMANDS))
-    module, function, _ = SUBCOMMANDS[argv[0]]
-    status: int = getattr(__import__(module, fromlist=[function]), function)(argv[1:])
-    return status
+from launcher import cli
+from launcher.session import configuration, harvesting, messages, places
+from launcher.session.machine import Machine
+from launcher.session.planning import worktree_id
+from launcher.vcs import checkout, way
+from launcher.vcs.disk import Present
+from launcher.vcs.harvest import dock as docking
+from launcher.vcs.harvest import push as pushing
+from launcher.vcs.harvest.outstanding import waiting
+from launcher.vcs.harvest.parts import HarvestResult, Limits
+from launcher.vcs.quarantine import record, swap
+from launcher.vcs.quarantine import record as records
+from launcher.vcs.worktrees import condition, progress, removal, user_config
+from launcher.vcs.worktrees.condition import Condition
+from launcher.vcs.worktrees.models import State, Worktree
+from launcher.vcs.worktrees.progress import Progress, Work
+from launcher.vcs.worktrees.request import Options
+from launcher.vcs.worktrees.service import WorktreeService
+from launcher.vcs.worktrees.store import WorktreeRepository
+from launcher.verbs import table
+from policy.errors import Refusal, printable
 
 
-def overview() -> str:
-    """What `paddock worktree --help` prints."""
-    known = {name: summary for name, (_, _, summary) in SUBCOMMANDS.items()}
-    return help_page.of_subcommands("worktree", "Worktrees for agents.", known, EXAMPLES)
+def service(*, quiet: bool = False) -> WorktreeService:
+    """The service of this user; it says on standard error what takes time, unless `quiet`."""
+    where = places.places(os.environ)
+    state = places.made(where.state)
+    user = user_config.read(where.home, os.path.dirname(where.config))
+
+    def unharvested(root: Path) -> tuple[str, ...]:
+        return waiting(record.directory_of(state, worktree_id(os.fspath(root))))
+
+    def say(line: str) -> None:
+        if not quiet and sys.stderr.isatty():
+            messages.say(f"paddock: {printable(line)}")
+
+    def warn(line: str) -> None:
+        messages.say(f"paddock: warning: {printable(line)}")
+
+    return WorktreeService(state, unharvested=unharvested, user=user, say=say, warn=warn)
+
+
+def start(repository: str | None) -> str:
+    """The directory from which the repository is found."""
+    return os.path.abspath(repository) if repository is not None else places.current_directory()
+
+
+def root_of(name: str, rows: list[Worktree]) -> str | None:
+    """Root of the one worktree that a ticket, branch or id means; None when there is none.
+
+    Raises:
+        Refusal: worktree-ambiguous.
+    """
+    named = [row for row in rows if name in (row.worktree_id, row.ticket, row.main.branch)]
+    if len(named) > 1:
+        context = "\n".join(f"{row.worktree_id} in {row.path}" for row in named)
+        raise Refusal("worktree-ambiguous", f"several worktrees are meant by {name}", context=context,
+                      hint="name one by its directory")  # fmt: skip
+    return named[0].path if named else None
+
+
+def directory_named(word: str) -> str:
+    """The absolute directory that `word` is, or else the root of the worktree that it names, here before elsewhere.
+
+    Only Paddock's own list is asked: in a worktree that an agent has left, no git is to look at anything yet.
+
+    Raises:
+        Refusal: worktree-unknown: it is neither; worktree-ambiguous; cwd-unusable.
+    """
+    path = os.path.join(places.current_directory(), word)
+    if "/" in word or os.path.lexists(path):
+        return os.path.abspath(path)
+    state = places.made(places.places(os.environ).state)
+    rows = WorktreeRepository(state).all()
+    root = root_of(word, _of_this_repository(rows, state)) or root_of(word, rows)
+    if root is None:
+        raise Refusal(
+            "worktree-unknown",
+            f"{word} is neither a directory here nor a worktree that Paddock knows",
+            context="known: " + (", ".join(dict.fromkeys(row.ticket for row in rows)) or "none"),
+            hint="paddock worktree list --all; or name the directory: paddock worktree ... ../DIR",
+        )
+    return root
+
+
+def _of_this_repository(rows: list[Worktree], state: str) -> list[Worktree]:
+    """Those of the repository that the current directory lies in, if it lies in one: a ticket there is meant first."""
+    try:
+        here = checkout.find(places.current_directory(), Present(swap.originals(state)), exact=False)
+    except Refusal:
+        return []  # in none, or in one that cannot be trusted
+    return [row for row in rows if os.fspath(row.main.common_dir) == here.common_dir]
+
+
+def document(worktree: Worktree) -> dict[str, Any]:
+    """A worktree as JSON: what is kept of it, and the context that an agent in it works in."""
+    kept = worktree.model_dump(mode="json", exclude={"staging"})
+    return {"worktree_id": worktree.worktree_id, **kept, "context": worktree.context().model_dump(mode="json")}
+
+
+_FILTER = "Let this filter of your git configuration run (for git-lfs: lfs); none runs otherwise."
+_COPY = "Copy untracked files that match, from this worktree; the agent can then read them."
+
+
+def worktree_add(
+    ticket: str,
+    *,
+    branch: str | None,
+    start_at: str | None,
+    path: str | None,
+    submodule: list[str],
+    no_submodules: bool,
+    copy: list[str],
+    sparse: list[str],
+    filter: list[str],
+    workers: int | None,
+    repo: str | None,
+    as_json: bool,
+) -> int:
+    """Exit status 0 when it is made, 125 when not; then nothing is left of it."""
+    if submodule and no_submodules:
+        raise cli.usage("--submodule and --no-submodules exclude each other", "worktree add")
+    options = Options(
+        branch=branch,
+        start=start_at,
+        path=path,
+        submodules=() if no_submodules else tuple(submodule) if submodule else None,
+        copy=tuple(copy or ()),
+        sparse=tuple(sparse) if sparse else None,
+        filters=tuple(filter or ()),
+        workers=workers,
+    )
+    made = service(quiet=as_json).add(start(repo), ticket, options)
+    if as_json:
+        print(json.dumps(document(made), indent=2))
+        return 0
+    print(f"{printable(made.path)} on branch {made.main.branch}, from {made.main.base[:12]}")
+    for part in made.submodules:
+        print(f"  submodule {printable(part.name)} on branch {part.branch}, from {part.base[:12]}")
+    for left in made.unpopulated:
+        print(f"  submodule {printable(left.name)} is empty: {left.why}")
+    return 0
+
+
+NONE = "Paddock has no worktrees here; paddock worktree add TICKET makes one, adopt takes on one of git's"
+
+
+def worktree_list(*, every: bool, repo: str | None, as_json: bool) -> int:
+    """Exit status 0, also when there are none."""
+    if every and repo is not None:
+        raise Refusal("usage", "--all and --repo exclude each other", hint="paddock worktree list --help")
+    known = service()
+    rows = known.everywhere() if every else known.of_repository(start(repo))
+    far = progress.of(rows)
+    if as_json:
+        documents = [{**document(row), "work": far[row.worktree_id]._asdict()} for row in rows]
+        print(json.dumps(documents, indent=2))
+        return 0
+    if not rows:
+        print(NONE)
+        return 0
+    cells = [
+        (row.ticket, row.state, str(far[row.worktree_id]), row.main.branch or "detached", row.path) for row in rows
+    ]
+    print("\n".join(table.lines(("TICKET", "STATE", "WORK", "BRANCH", "DIRECTORY"), cells)))
+    return 0
+
+
+def worktree_status(name: str | None, *, repo: str | None, as_json: bool) -> int:
+    """Exit status 0 when nothing is at stake, 1 when something is."""
+    known = service()
+    here = start(repo)
+    rows = known.of_repository(here) if name is None else [known.find(here, name)]
+    found = [(row, _without_this(known.status(row))) for row in rows]
+    far = progress.of(rows)
+    if as_json:
+        documents = [
+            {**now.model_dump(mode="json"), "work": far[row.worktree_id]._asdict(), "at_stake": now.at_stake()}
+            for row, now in found
+        ]
+        print(json.dumps(documents, indent=2))
+    else:
+        for row, now in found:
+            _print(row, now, far[row.worktree_id])
+        if not rows:
+            print(NONE)
+    return int(any(now.at_stake() for _, now in found))
+
+
+def _without_this(now: Condition) -> Condition:
+    """The same condition; this command itself does not count as being at work there."""
+    return now.model_copy(update={"in_use": tuple(pid for pid in now.in_use if pid != os.getpid())})
+
+
+def _print(row: Worktree, now: Condition, far: Progress) -> None:
+    print(f"{printable(row.path)} ({printable(row.ticket)})")
+    if now.state is not State.READY:
+        print(f"  {now.state}")
+    for part in now.parts:
+        where = f"submodule {printable(part.name)}: " if part.name else ""
+        count = f"{part.ahead} commit{'' if part.ahead == 1 else 's'}" if part.ahead else "no commit"
+        at = f"{part.branch or 'detached'} at {(part.head or 'nothing')[:12]}"
+        came = {
+            Work.OPEN: f", to merge into {printable(far.into)}",
+            Work.MERGED: f", merged into {printable(far.into)}",
+        }
+        print(f"  {where}{at}, {count} since the worktree was made" + ("" if part.name else came.get(far.work, "")))
+    stake = now.at_stake()
+    print("  at stake: " + printable("; ".join(stake)) if stake else "  nothing is at stake")
+    if (named := now.uncommitted())[0]:
+        print(f"  not committed: {printable(table.some(*named))}")
+    for line in now.lagging():
+        print(f"  {printable(line)}")
+    for text in now.ignored():
+        print(f"  ignored by git, so it would go without a question: {printable(text)}")
+    for one in now.beside():
+        if now.state is State.READY:
+            print(f"  to join them: {printable(one.join)}")
+        else:
+            print(f"  to give them a branch: {printable(one.name)}")
+    for one in now.stashes:
+        print(f"  a stash of the agent's is kept; to apply it: {printable(one.apply)}")
+    if now.state is State.MISSING:
+        print("\n".join(f"  {printable(way)}" for way in removal.if_missing(row, unharvested=now.unharvested)))
+    if now.in_use:
+        print("  in use by " + printable(", ".join(condition.named_processes(now.in_use))))
+    if now.locked is not None:
+        print(f"  locked: {printable(now.locked) or 'without a reason'}")
+
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_ANEW = "`git submodule update` makes it anew, where it still belongs"
+_WHICH = "Root of the worktree, or its ticket, branch or id."
+_BRANCH = "A branch that the agent made; SUBMODULE:NAME for a submodule's, NAME=OTHER for another name here."
+
+
+def worktree_harvest(
+    directory: str | None,
+    *,
+    branch: list[str],
+    strict_handoff: bool,
+    sign: bool,
+    no_sign: bool,
+    push: str,
+    max_size: str,
+    max_blob: str,
+    max_objects: int,
+    max_commits: int,
+    as_json: bool,
+) -> int:
+    """Exit status 0: nothing to do or harvested; 3: work is kept beside a moved branch; 4: busy; 5: no branch."""
+    limits = Limits(_bytes("--max-size", max_size), max_objects, _bytes("--max-blob", max_blob), max_commits)
+    if sign and no_sign:
+        raise Refusal("usage", "--sign and --no-sign exclude each other", hint="paddock worktree harvest --help")
+    where, git_dir, root, project = _place(directory)
+    result = harvesting.take(
+        where,
+        configuration.handoff_patterns(project, os.environ),
+        strict=strict_handoff,
+        sign=True if sign else False if no_sign else None,
+        limits=limits,
+        branches=_branches(branch or []),
+        step=_progress if not as_json and sys.stderr.isatty() else lambda what: None,
+    )
+    if result.state in ("nothing", "harvested") and push:
+        _push(where, git_dir, root, push, tuple(_branches(branch or []).values()), as_json=as_json)
+    _show(result, directory or "", as_json=as_json)
+    return {"kept": 3, "busy": 4, "gone": 5}.get(result.state, 0)
+
+
+def worktree_dock(directory: str | None, *, as_json: bool) -> int:
+    """Exit status 0 when every `.git` is right."""
+    start = directory_named(directory) if directory else places.current_directory()
+    root = os.path.realpath(start)
+    done = docking.dock(records.directory_of(places.places(os.environ).state, worktree_id(root)))
+    if as_json:
+        print(json.dumps([item.as_dict() for item in done], indent=2))
+        return 0
+    for item in done:
+        aside = f"; what was there is in {item.aside}" if item.aside else ""
+        if item.action == "gone":
+            seen = way.look(root, item.path)
+            after = f"{seen.told}; what it leads to is no submodule's" if seen.link else _ANEW
+            print(f"{printable(item.path)} is gone; {after}")
+            continue
+        print(f"{printable(item.path)}/.git {'is right' if item.action == 'right' else 'restored'}{aside}")
+    return 0
+
+
+def _place(directory: str | None) -> tuple[str, str, str, str]:
+    """Of the worktree: where its private git directory is, its own git directory, root, and that of the project file.
+
+    The first two do not lie in the worktree, so its directory may be missing; the project file is its parent's then.
+    """
+    start = directory_named(directory) if directory else places.current_directory()
+    state = places.places(os.environ).state
+    lost = WorktreeRepository(places.made(state)).at(os.path.realpath(start)) if not os.path.lexists(start) else None
+    if lost is not None:
+        git_dir, root = os.fspath(lost.main.git_dir), lost.path
+        if not os.path.isdir(git_dir):  # pruned: made again, if anything waits
+            service(quiet=True).settle(os.fspath(lost.main.common_dir))
+        project = os.fspath(lost.parent_path or root)
+    else:
+        found = checkout.find(start, Machine(os.environ), exact=directory is not None)
+        git_dir, root, project = found.git_dir, found.root, found.root
+    where = records.directory_of(state, worktree_id(root))
+    if not (os.path.isdir(where) and os.path.isdir(git_dir)):
+        raise Refusal(
+            "harvest-no-record",
+            f"there is nothing to harvest: no session has had a private git directory in {root}",
+            hint="paddock run --git private -- COMMAND makes one",
+        )
+    return where, git_dir, root, project
+
+
+def _branches(words: list[str]) -> dict[str, str]:
+    found = {}
+    for word in words:
+        name, _, other = word.partition("=")
+        found[name] = other or name.rpartition(":")[2]
+    return found
+
+
+def _bytes(option: str, text: str) -> int:
+    number, unit = (text[:-1], text[-1:].lower()) if text[-1:].isalpha() else (text, "")
+    if not number.isascii() or not number.isdigit() or unit not in _UNITS:
+        raise Refusal("usage", f"{option} {text} is no number of bytes", hint=f"{option} 4G, 512M, 64k or 1000000")
+    return int(number) * _UNITS[unit]
+
+
+def _push(where: str, git_dir: str, root: str, remote: str, names: tuple[str, ...], *, as_json: bool) -> None:
+    """Pushes the branches that were asked for, else the worktree's own."""
+    record = records.read(where)
+    own = record.repositories[0].branch if record is not None else None
+    if own is None and not names:
+        raise Refusal("push-detached", "HEAD is detached, so there is no branch to push", hint="git switch -c NAME")
+    for branch in tuple(f"refs/heads/{name.removeprefix('refs/heads/')}" for name in names) or (own or "",):
+        said = pushing.push(git_dir, root, branch, remote)
+        if not as_json:
+            print("\n".join(printable(line) for line in said.splitlines()))
+
+
+def _progress(what: str) -> None:
+    print(f"\r\x1b[K{printable(what)}" if what != "done" else "\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _show(result: HarvestResult, place: str, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result.as_dict(), indent=2))
+        return
+    for line in harvesting.told(result, place=place):
+        print(line)
+    if result.state == "nothing" and not result.branches:
+        print("nothing new")
+    elif result.state == "busy":
+        print("a session is running there; the last one to end harvests")
+
+
+def worktree_remove(name: str, *, force: bool, keep_branch: bool, repo: str | None, as_json: bool) -> int:
+    """Exit status 0 when it is gone, 125 when it is not."""
+    known = service(quiet=as_json)
+    done = known.remove(known.find(start(repo), name), force=force, keep_branch=keep_branch)
+    if as_json:
+        pairs = {
+            "backups": [{"git_dir": where, "ref": ref} for where, ref in done.backups],
+            "branches_deleted": [{"git_dir": where, "branch": branch} for where, branch in done.branches_deleted],
+            "refs_kept": [{"git_dir": where, "ref": ref} for where, ref in done.refs_kept],
+            "stashes": [{"git_dir": where, "ref": ref} for where, ref in done.stashes],
+            "branches_kept": [{"git_dir": where, "branch": branch} for where, branch in done.branches_kept],
+        }
+        head = {"worktree_id": done.worktree.worktree_id, "path": done.worktree.path}
+        print(json.dumps({**head, **pairs, "ignored": done.ignored, "set_aside": done.set_aside}, indent=2))
+        return 0
+    print(f"removed {printable(done.worktree.path)}")
+    for line in done.lines():
+        print(f"  {printable(line)}")
+    return 0
+
+
+def worktree_adopt(directory: str, *, ticket: str | None, as_json: bool) -> int:
+    """Exit status 0 when it is known from now on."""
+    adopted = service(quiet=as_json).adopt(start(directory), ticket)
+    print(json.dumps(document(adopted), indent=2) if as_json else f"adopted {printable(adopted.path)}")
+    return 0
+
+
+def worktree_repair(directory: str | None, *, as_json: bool) -> int:
+    """Exit status 0."""
+    done = service(quiet=as_json).repair(start(directory))
+    if as_json:
+        print(json.dumps({"done": done}, indent=2))
+        return 0
+    for line in done or ["nothing to do"]:
+        print(printable(line))
+    return 0

@@ -89,11 +89,7 @@ def in_order(decorators: Sequence[_Ordered]) -> list[_Ordered]:
 
 
 def decorate_request(request: Request, decorators: Sequence[RequestDecorator], context: DecoratorContext) -> Request:
-    """`request` after all decorators. Messages are immutable: after an error the caller's is as it was.
-
-    Raises:
-        DecoratorFailed: naming the decorator; those after it did not run.
-    """
+    """`request` after all decorators. Messages are immutable: after an error the caller's is as it was."""
     for decorator in in_order(decorators):
         try:
             request = _same_type(decorator.decorate(request, context), request)
@@ -130,9 +126,6 @@ def decorate_results_request(
         agent_name: the agent that collected them.
         action: the step of the workflow.
         method: the function that carries it out.
-
-    Raises:
-        DecoratorFailed: see `decorate_request`.
 
     Source: contracts section 12.
     """

@@ -79,11 +79,7 @@ class Node(Frozen):
         return status is self.status or status in TRANSITIONS[self.status]
 
     def moved_to(self, status: NodeStatus) -> "Node":
-        """A copy with another status.
-
-        Raises:
-            Refusal: `node-transition` when its present status does not lead there.
-        """
+        """A copy with another status."""
         if not self.can_become(status):
             raise Refusal(
                 "node-transition",

@@ -65,11 +65,7 @@ class PromptContributorRegistry:
         _refuse_doubles(self._contributors)
 
     def contributors(self, context: PromptContext) -> list[PromptContributor]:
-        """Those who have something to say here: lower priorities first, equals in the order of registration.
-
-        Raises:
-            Refusal: `prompt-duplicate`, when a factory makes a name that is taken.
-        """
+        """Those who have something to say here: lower priorities first, equals in the order of registration."""
         made = [contributor for factory in self._factories for contributor in factory.create(context)]
         everyone = (*self._contributors, *made)
         _refuse_doubles(everyone)

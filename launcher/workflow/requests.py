@@ -31,11 +31,7 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def evolve(self, **changes: object) -> Self:
-        """A copy with some fields replaced, validated as a whole.
-
-        Raises:
-            pydantic.ValidationError: an unknown field, or a value that does not fit.
-        """
+        """A copy with some fields replaced, validated as a whole."""
         return type(self).model_validate({**dict(self), **changes})
 
 

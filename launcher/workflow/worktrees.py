@@ -42,11 +42,7 @@ class WorktreeService(Protocol):
 
 
 def granted_part(context: WorktreeSandboxContext, granted: Collection[str] | None) -> WorktreeSandboxContext:
-    """`context` with only these submodules granted (story 6); None grants what it grants already.
-
-    Raises:
-        Refusal: `submodule-unknown` when one of them does not exist there or was not granted to begin with.
-    """
+    """`context` with only these submodules granted (story 6); None grants what it grants already."""
     if granted is None:
         return context
     names = [submodule.submodule_name for submodule in context.submodule_worktrees]
@@ -107,11 +103,7 @@ log = logging.getLogger(__name__)
 
 
 def worktree_of_node(worktrees: WorktreeService, node: Node) -> WorktreeSandboxContext | None:
-    """The boundaries of a node; None before it has a worktree.
-
-    Raises:
-        Refusal: `worktree-gone` when it had one that no longer exists; `submodule-unknown`.
-    """
+    """The boundaries of a node; None before it has a worktree."""
     if node.worktree_id is None:
         return None
     context = worktrees.worktree_context(node.worktree_id)
@@ -128,11 +120,7 @@ def worktree_of_node(worktrees: WorktreeService, node: Node) -> WorktreeSandboxC
 def worktree_of_key(
     graph: GraphRepository, worktrees: WorktreeService, key: ArtifactKey
 ) -> WorktreeSandboxContext | None:
-    """The boundaries that the graph knows for a session: of its node, or of the nearest one above with a worktree.
-
-    Raises:
-        Refusal: see `worktree_of_node`.
-    """
+    """The boundaries that the graph knows for a session: of its node, or of the nearest one above with a worktree."""
     node = find_node_with_worktree(graph, key)
     if node is None:
         log.debug("no node above %s has a worktree yet", key)

@@ -1,8 +1,15 @@
 """What there is to be read: `python -m tests.bench.bench_house [--json]` in the repository.
 
 Of launcher and policy: files and lines; the share of docstrings and comments; shards (modules of less than 120 lines
-with one importer, in their own package); names of modules that occur several times; circles of imports, those inside
+with one importer, in their own package); names of modules that occur several times; what a launch loads; circles of
+imports, those inside
 functions included and those for types alone left out.
+
+"unconfined" is an upper bound on what reads an agent's bytes with all of the user's rights: the lines of every module
+that takes in bytes by itself (`INTAKE`: it reads descriptors, sockets or files, lists directories, follows links, or
+decodes JSON, frames or models), whoever wrote them, but for those that only run confined (`CONFINED`). A module that is
+handed what another one has read is not counted, and of a module that is all lines are. Which of these read nothing that
+an agent wrote, docs/security.md says; this count does not take them off.
 """
 
 import ast
@@ -17,16 +24,41 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("launcher", "policy")
+LAUNCH = ("launcher.start", "launcher.__main__", "launcher.cli", "launcher.verbs.run", "launcher.jail.namespaces")
+"""What `paddock run` imports by name when it needs it; the rest comes with these."""
 SHORT = 120
+INTAKE = frozenset(
+    {"read", "pread", "readv", "preadv", "readline", "recv", "recvmsg", "recv_fds", "recv_into", "recvfrom", "receive",
+     "receive_packet", "receive_piece", "read_regular", "read_up_to", "read_text", "read_bytes", "readlink", "listdir",
+     "scandir", "loads", "load", "model_validate", "model_validate_json", "Decoder", "feed"}
+)  # fmt: skip
+CONFINED = {
+    "launcher.bridges.acp": ("agent_requests", "carrier", "client_requests", "jailed", "rulings", "terminals"),
+    "launcher.bridges.files": ("reading", "searching", "writing", "worker", "scope"),
+    "launcher.egress": ("exchange", "gateway", "hello", "http", "proxy", "socks"),
+}
+"""Modules that read an agent's bytes confined only: the bridge confines itself before it reads a line (`cell.confine`),
+the file tools work in the session's jail, the proxy confines itself before it serves (`proxy.confine`)."""
+ENTRIES = {
+    "launcher.bridges.acp.bridge": "starts the conversation once it is confined",
+    "launcher.bridges.acp.refused": "writes to a client when nothing was started, so no agent is there",
+    "launcher.bridges.files.begin": "makes the worker's Scope of the Plan",
+    "launcher.bridges.files.jail": "names the worker's module, which it starts in the jail",
+    "launcher.bridges.files.process": "sends the worker its Scope",
+    "launcher.egress.handle": "starts the proxy",
+    "launcher.verbs.acp": "makes the Choices of a command line",
+}
+"""Who else may import those, and why nothing of an agent's is read by that."""
 
 
 class Module(NamedTuple):
-    """A module: its file, its lines, how many of them are docstrings and comments, and whom it imports."""
+    """A module: its lines, how many of them are docstrings and comments, whom it imports, whether it takes in bytes."""
 
     path: Path
     lines: int
     prose: tuple[int, int]
     imports: frozenset[str]
+    reads: bool
 
 
 def modules(root: Path = ROOT) -> dict[str, Module]:
@@ -39,7 +71,8 @@ def modules(root: Path = ROOT) -> dict[str, Module]:
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
         imports = frozenset(one for one in _imported(tree.body, files) if one != name)
-        found[name] = Module(path, len(text.splitlines()), (_docstrings(tree), _comments(text)), imports)
+        prose = (_docstrings(tree), _comments(text))
+        found[name] = Module(path, len(text.splitlines()), prose, imports, _reads(tree))
     return found
 
 
@@ -78,6 +111,25 @@ def _comments(text: str) -> int:
     return sum(token.type == tokenize.COMMENT and token.line.lstrip().startswith("#") for token in tokens)
 
 
+def _reads(tree: ast.Module) -> bool:
+    """Whether a module takes in bytes by itself."""
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return any(
+        (call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "")) in INTAKE | {"open", "fdopen"}
+        for call in calls
+    )
+
+
+def confined() -> frozenset[str]:
+    """The modules of `CONFINED`."""
+    return frozenset(f"{package}.{name}" for package, names in CONFINED.items() for name in names)
+
+
+def unconfined(found: dict[str, Module]) -> dict[str, int]:
+    """Modules that take in bytes with all of the user's rights, and their lines."""
+    return {name: module.lines for name, module in found.items() if module.reads and name not in confined()}
+
+
 def circles(graph: dict[str, frozenset[str]]) -> list[list[str]]:
     """Groups of modules that import each other in a circle."""
     reached: dict[str, set[str]] = {}
@@ -92,6 +144,19 @@ def circles(graph: dict[str, frozenset[str]]) -> list[list[str]]:
         reached[name] = seen
     groups = {tuple(sorted(other for other in reached[name] if name in reached[other])) for name in graph}
     return [list(group) for group in sorted(groups) if len(group) > 1]
+
+
+def launch(found: dict[str, Module]) -> list[str]:
+    """The modules that a launch without a private git directory loads, packages left out."""
+    pending, loaded = list(LAUNCH), set[str]()
+    while pending:
+        name = pending.pop()
+        if name in found and name not in loaded:
+            loaded.add(name)
+            nodes = ast.parse(found[name].path.read_text(encoding="utf-8")).body
+            outside = [node for node in nodes if not isinstance(node, ast.FunctionDef | ast.ClassDef)]
+            pending += _imported(outside, {other: module.path for other, module in found.items()})
+    return sorted(name for name in loaded if found[name].path.name != "__init__.py")
 
 
 def figures(found: dict[str, Module]) -> dict[str, object]:
@@ -115,6 +180,8 @@ def figures(found: dict[str, Module]) -> dict[str, object]:
         "comments": round(100 * comments / lines, 1),
         "shards": sorted(shards),
         "several": sorted(name for name, count in names.items() if count > 1),
+        "unconfined": sum(unconfined(found).values()),
+        "launch": launch(found),
         "circles": circles({name: module.imports for name, module in found.items()}),
     }
 

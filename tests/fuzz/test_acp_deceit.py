@@ -17,7 +17,7 @@ from launcher.bridges.acp.agent_requests import AgentRequests
 from launcher.bridges.acp.carrier import Lines
 from launcher.bridges.acp.client_requests import ClientRequests, SessionDirectories
 from launcher.bridges.acp.rulings import Choices, Decisions, Rules
-from launcher.ledger import store
+from launcher.ledger import ledgers
 from policy import promises
 from policy.plan import VERSION, Plan, beneath
 from tests.support import acp_editor
@@ -62,7 +62,7 @@ class Bridge:
         fields = {"version": VERSION, "worktree": root, "worktree_id": "w", "grants": ((root, "rwx", "worktree"),),
                   "backend": promises.NAMESPACES, "net": "none", "command": "agent"}  # fmt: skip
         plan = Plan(**(empty | fields))
-        rules = Rules(plan, Choices(), Decisions(store.path_for(os.path.dirname(root), "s", 1), plan, {}))
+        rules = Rules(plan, Choices(), Decisions(ledgers.path_for(os.path.dirname(root), "s", 1), plan, {}))
         directories = SessionDirectories(plan, rules.judge, "check")
         agent = AgentRequests(rules, directories, NoJail(), lambda name, place: None)
         client = ClientRequests(rules, directories, agent.awaits, agent.opened)

@@ -17,7 +17,7 @@ import landlock as oracle
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from launcher.jail import capabilities
+from launcher.jail import hygiene
 from launcher.session import cache, places, planning, run
 from policy import promises, verdict
 from policy.errors import Refusal
@@ -96,7 +96,7 @@ def piped(act: object, jobs: bytes) -> bytes:
 def unjailed(root: bytes, jobs: list[tuple[str, bytes]]) -> list[str]:
     """The same jobs with nothing but ordinary permissions in the way; root's capabilities are not ordinary."""
     os.chdir(root)
-    capabilities.drop_all()
+    hygiene.drop_all()
     return [operations.outcome(operation, path) for operation, path in jobs]
 
 
@@ -115,7 +115,7 @@ def second_opinion(plan: Plan, root: bytes, jobs: list[tuple[str, bytes]]) -> li
                 ctypes.set_errno(0)  # the package takes what an earlier call left there for a failure of its own
                 ruleset.allow(path, rules=wanted)
     os.chdir(root)
-    capabilities.drop_all()
+    hygiene.drop_all()
     ctypes.set_errno(0)
     ruleset.apply()
     return [operations.outcome(operation, path) for operation, path in jobs]

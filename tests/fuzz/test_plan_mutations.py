@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from launcher.session import implied, inputs, places, planning
+from launcher.session import inputs, machine, places, planning
 from policy.errors import Refusal
 from tests.support import forked
 from tests.support.identity import Who
@@ -263,7 +263,7 @@ def explore(place: Path, options: dict[str, str | list[str] | bool], examples: i
         old = (before.plan.to_data(), before.context, before.seeds)
         recorded = before.machine.recorded()
         time.sleep(2 * TICK)  # so that what was planted has settled
-        kept = implied.grouped(recorded, settled=int(TICK * 1e9))
+        kept = machine.grouped_by_directory(recorded, settled=int(TICK * 1e9))
         assert len(kept) < len(recorded)
         known = touched(place, recorded)
         done = [mutate(place, known, step) for step in steps]

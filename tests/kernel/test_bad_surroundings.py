@@ -3,47 +3,44 @@
 import os
 import subprocess
 
-import pytest
-
 from tests.support.paddock import Paddock, said
 
 # Standard streams and limits of the caller
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_streams(paddock: Paddock, backend: dict[str, str], closed: str) -> None:
+def test_closed_streams(paddock: Paddock, backend: dict[str, str]) -> None:
     """The exit status stays what it is, and the command finds /dev/null in their place."""
-    assert paddock.shell(f"paddock run -- true {closed}", env=backend).returncode == 0
-    assert (
-        paddock.shell(f"paddock run -- sh -c 'cat; echo x; echo y >&2; exit 7' {closed}", env=backend).returncode == 7
-    )
-    ended = paddock.shell(f"paddock run -- nonexistent {closed}", env=backend)
-    assert (ended.returncode, "Traceback" in ended.stderr) == (127, False)
+    for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
+        assert paddock.shell(f"paddock run -- true {closed}", env=backend).returncode == 0, closed
+        used = paddock.shell(f"paddock run -- sh -c 'cat; echo x; echo y >&2; exit 7' {closed}", env=backend)
+        assert used.returncode == 7, closed
+        ended = paddock.shell(f"paddock run -- nonexistent {closed}", env=backend)
+        assert (closed, ended.returncode, "Traceback" in ended.stderr) == (closed, 127, False)
 
 
 WRITING = ("--help", "--version", "run --help", "run --dry-run -- true", "explain", "explain --json", "explain /usr",
            "trust --list", "trust --help", "doctor --help")  # fmt: skip
 
 
-@pytest.mark.parametrize("words", WRITING)
-def test_output_that_cannot_be_written(user_paddock: Paddock, words: str) -> None:
+def test_output_that_cannot_be_written(user_paddock: Paddock) -> None:
     """A full device is an error, a reader that has left is SIGPIPE's status; neither is a traceback."""
-    ended = user_paddock.shell(f"paddock {words} >/dev/full")
-    assert (ended.returncode, said(ended.stderr).reference) == (125, "output-unwritable")
-    reader, writer = os.pipe()
-    os.close(reader)
-    try:
-        broken = subprocess.run(
-            user_paddock.who.command(user_paddock.words(*words.split())),
-            cwd=user_paddock.worktree,
-            env=user_paddock.who.environment(),
-            stdout=writer,
-            stderr=subprocess.PIPE,
-            check=False,
-        )
-    finally:
-        os.close(writer)
-    assert (broken.returncode, broken.stderr) == (141, b"")
+    for words in WRITING:
+        ended = user_paddock.shell(f"paddock {words} >/dev/full")
+        assert (words, ended.returncode, said(ended.stderr).reference) == (words, 125, "output-unwritable")
+        reader, writer = os.pipe()
+        os.close(reader)
+        try:
+            broken = subprocess.run(
+                user_paddock.who.command(user_paddock.words(*words.split())),
+                cwd=user_paddock.worktree,
+                env=user_paddock.who.environment(),
+                stdout=writer,
+                stderr=subprocess.PIPE,
+                check=False,
+            )
+        finally:
+            os.close(writer)
+        assert (words, broken.returncode, broken.stderr) == (words, 141, b"")
 
 
 def test_errors_that_nobody_can_read(paddock: Paddock, backend: dict[str, str]) -> None:

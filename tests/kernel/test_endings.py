@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from launcher.jail import processes
 from tests.support.features import need
 from tests.support.paddock import Paddock, said
@@ -92,18 +90,16 @@ def swept(paddock: Paddock, env: dict[str, str]) -> None:
     assert paddock.left() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1])
-def test_a_signal_to_the_launcher_ends_the_command(
-    paddock: Paddock, backend: dict[str, str], number: signal.Signals
-) -> None:
+def test_a_signal_to_the_launcher_ends_the_command(paddock: Paddock, backend: dict[str, str]) -> None:
     """The command gets it, the launcher answers 128+N, and what the command left in the background is gone."""
-    word = mark()
-    line = f"setsid sleep {word} & echo ready; exec sleep {word}"
-    with started(paddock, "--", "sh", "-c", line, env=backend) as process:
-        os.kill(await_launcher(process), number)
-        assert process.wait(PATIENCE) == 128 + number
-    await_end(sleepers(word))
-    assert paddock.left() == []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
+        word = mark()
+        line = f"setsid sleep {word} & echo ready; exec sleep {word}"
+        with started(paddock, "--", "sh", "-c", line, env=backend) as process:
+            os.kill(await_launcher(process), number)
+            assert (number, process.wait(PATIENCE)) == (number, 128 + number)
+        await_end(sleepers(word))
+        assert (number, paddock.left()) == (number, [])
 
 
 def test_a_command_may_catch_signals(paddock: Paddock, backend: dict[str, str]) -> None:

@@ -112,9 +112,9 @@ def test_a_worktree_that_is_not_there_is_never_legacy(user_paddock: Paddock) -> 
             anyio.run(ask, server, mode)
 
 
-@pytest.mark.parametrize(
-    ("words", "reference"),
-    [
+def test_bad_command_lines_are_refused(user_paddock: Paddock) -> None:
+    """One clear error each; a good one ends with its client, status 0."""
+    cases: tuple[tuple[tuple[str, ...], str], ...] = (
         (("--mode", "lax"), "usage"),
         (("--stdio", "--http", "127.0.0.1:0"), "usage"),
         (("--session", "a=."), "worktree"),
@@ -128,14 +128,12 @@ def test_a_worktree_that_is_not_there_is_never_legacy(user_paddock: Paddock) -> 
         (("--http", "127.0.0.1:99999"), "http-address"),
         (("--http", "unix:/nonexistent/socket"), "http-unusable"),
         (("more",), "usage"),
-    ],
-)
-def test_bad_command_lines_are_refused(user_paddock: Paddock, words: tuple[str, ...], reference: str) -> None:
-    """One clear error each; a good one ends with its client, status 0."""
-    if reference == "worktree":
-        assert user_paddock.call("files", *words).returncode == 0
-    else:
-        assert user_paddock.refused("files", *words).reference == reference
+    )
+    for words, reference in cases:
+        if reference == "worktree":
+            assert user_paddock.call("files", *words).returncode == 0
+        else:
+            assert (words, user_paddock.refused("files", *words).reference) == (words, reference)
 
 
 def test_outside_of_a_worktree_it_is_refused(user_paddock: Paddock) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.jail.bubblewrap.process import keeper_program
+from launcher.jail.bubblewrap import keeper_program
 from tests.support.features import need
 
 EXPECTED = ("write(", "read(", "prctl(4,0", "write(", "close_range(0,4294967295,0)")

@@ -105,43 +105,49 @@ def test_what_an_agent_includes_is_in_force_in_his_jail(git: Git) -> None:
     assert said == "b\n"
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("branch.one.remote", "https://user:s3cret@example.invalid/r"),
-        ("branch.one.remote", "user:s3cret@example.invalid:r"),
-        ("branch.one.pushRemote", "https://s3cret@example.invalid/r"),
-        ("branch.one.merge", "https://s3cret@example.invalid/r"),
-        ("branch.https://u:s3cret@example.invalid/r.remote", "origin"),
-        ("remote.https://u:s3cret@example.invalid/r.fetch", "+refs/heads/*:refs/remotes/x/*"),
-        ("remote.origin.url", "https:/u:s3cret@example.invalid/r"),
-        ("remote.origin.url", "u:s3cret@example.invalid:r"),
-        ("remote.origin.url", "https://example.invalid/r;token=s3cret"),
-        ("remote.origin.url", "HTTPS://u:s3cret@example.invalid"),
-        ("remote.origin.fetch", "https://u:s3cret@example.invalid/r"),
-        ("submodule.library.url", "u:s3cret@example.invalid:r"),
-        ("submodule.https://u:s3cret@example.invalid/r.active", "true"),
-        ("submodule.library.branch", "https://u:s3cret@example.invalid"),
-        ("filter.x.clean", "curl https://u:s3cret@example.invalid"),
-        ("filter.x.process", "openssl enc -aes-256-ecb -k s3cret"),
-        ("filter.x.smudge", "sed s/placeholder/s3cret/"),
-        ("filter.https://u:s3cret@example.invalid.clean", "cat"),
-        ("merge.x.driver", "tool --token=s3cret %O %A %B"),
-        ("merge.x.name", "https://u:s3cret@example.invalid"),
-        ("diff.x.xfuncname", "https://u:s3cret@example.invalid"),
-        ("init.defaultBranch", "https://u:s3cret@example.invalid"),
-        ("core.whitespace", "https://u:s3cret@example.invalid"),
-    ],
-)
-def test_no_password_is_in_the_jails_configuration(
-    user: Who, installed: Installed, public_dir: Path, key: str, value: str
-) -> None:
+# Settings of git, each of which holds a password.
+SECRETS = [
+    ("branch.one.remote", "https://user:s3cret@example.invalid/r"),
+    ("branch.one.remote", "user:s3cret@example.invalid:r"),
+    ("branch.one.pushRemote", "https://s3cret@example.invalid/r"),
+    ("branch.one.merge", "https://s3cret@example.invalid/r"),
+    ("branch.https://u:s3cret@example.invalid/r.remote", "origin"),
+    ("remote.https://u:s3cret@example.invalid/r.fetch", "+refs/heads/*:refs/remotes/x/*"),
+    ("remote.origin.url", "https:/u:s3cret@example.invalid/r"),
+    ("remote.origin.url", "u:s3cret@example.invalid:r"),
+    ("remote.origin.url", "https://example.invalid/r;token=s3cret"),
+    ("remote.origin.url", "HTTPS://u:s3cret@example.invalid"),
+    ("remote.origin.fetch", "https://u:s3cret@example.invalid/r"),
+    ("submodule.library.url", "u:s3cret@example.invalid:r"),
+    ("submodule.https://u:s3cret@example.invalid/r.active", "true"),
+    ("submodule.library.branch", "https://u:s3cret@example.invalid"),
+    ("filter.x.clean", "curl https://u:s3cret@example.invalid"),
+    ("filter.x.process", "openssl enc -aes-256-ecb -k s3cret"),
+    ("filter.x.smudge", "sed s/placeholder/s3cret/"),
+    ("filter.https://u:s3cret@example.invalid.clean", "cat"),
+    ("merge.x.driver", "tool --token=s3cret %O %A %B"),
+    ("merge.x.name", "https://u:s3cret@example.invalid"),
+    ("diff.x.xfuncname", "https://u:s3cret@example.invalid"),
+    ("init.defaultBranch", "https://u:s3cret@example.invalid"),
+    ("core.whitespace", "https://u:s3cret@example.invalid"),
+]
+
+
+def test_no_password_is_in_the_jails_configuration(user: Who, installed: Installed, public_dir: Path) -> None:
     """Wherever git or its user has put it; also in a submodule's own configuration, and after it was there once."""
     git = make(user, installed, public_dir, "one", promises.NAMESPACES)
-    for at in ("", "library"):
-        git.outside("config", "--add", key, value, at=at)
-    said = git.run("p=$(git rev-parse --absolute-git-dir); grep -rs s3cret $p; git -C library config --list; true")
-    assert (said.returncode, "s3cret" in said.stdout) == (0, False), said.stdout + said.stderr
+    script = "git config remote.up.url; p=$(git rev-parse --absolute-git-dir); grep -rs s3cret $p"
+    for number, (key, value) in enumerate(SECRETS):
+        # The jail's configuration is made anew for each row, as a harmless setting beside it shows.
+        git.outside("config", "remote.up.url", f"git@host.example:row{number}.git")
+        for at in ("", "library"):
+            git.outside("config", "--add", key, value, at=at)
+        said = git.run(f"{script}; git -C library config --list; true")
+        assert said.returncode == 0, (key, value, said.stderr)
+        assert said.stdout.startswith(f"git@host.example:row{number}.git\n"), (key, value, said.stdout)
+        assert "s3cret" not in said.stdout, (key, value, said.stdout)
+        for at in ("", "library"):
+            git.outside("config", "--fixed-value", "--unset", key, value, at=at)
 
 
 def test_harmless_settings_are_in_the_jails_configuration(user: Who, installed: Installed, public_dir: Path) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from launcher import wire
-from launcher.jail import filtering, hygiene, seccomp, status, syscalls
-from launcher.jail.bpf import Program
-from launcher.jail.guard import attach, server, trial
+from launcher.jail import hygiene, reports, seccomp, syscalls, trials
+from launcher.jail.guard import guard as attach
+from launcher.jail.guard import server
+from launcher.jail.seccomp import Program
 from launcher.jail.spec import JailSpec
 from policy.errors import Refusal
 from tests.support import forked, guarded, install
@@ -47,7 +48,7 @@ def test_without_a_listener_no_mediated_call_goes_through(who: Who, place: Path)
 
     def act() -> list[str]:
         hygiene.no_new_privs()
-        os.close(filtering.install_notifying(program()))
+        os.close(hygiene.install_notifying(program()))
         return [verdict(os.chmod, file, 0o777), verdict(os.utime, file), verdict(os.stat, file)]
 
     assert forked.run(act, who) == ["ENOSYS", "ENOSYS", "ok"]
@@ -198,8 +199,8 @@ def test_the_command_keeps_nothing_of_the_guards(jail: Guarded) -> None:
 # Runs the command in argv[2:] where the named call is EPERM, as under somebody else's filter.
 DENYING = """
 import os, sys
-from launcher.jail import filtering, hygiene, seccomp
-from launcher.jail.bpf import Program
+from launcher.jail import hygiene, seccomp
+from launcher.jail.seccomp import Program
 bpf = Program()
 bpf.load(0)
 bpf.equal(int(sys.argv[1]), then="denied")
@@ -207,7 +208,7 @@ bpf.answer(seccomp.ALLOW)
 bpf.label("denied")
 bpf.answer(seccomp.ERRNO | 1)
 hygiene.no_new_privs()
-filtering.install(bpf.assemble())
+hygiene.install_filter(bpf.assemble())
 os.execv(sys.argv[2], sys.argv[2:])
 """
 PROCESS_VM_READV = {"x86_64": 310, "aarch64": 270}[syscalls.MACHINE]
@@ -247,7 +248,7 @@ def test_a_guard_that_cannot_take_over_starts_nothing(who: Who) -> None:
         guard = os.fork()
         if guard == 0:
             hygiene.no_new_privs()
-            filtering.install(_denying(438))
+            hygiene.install_filter(_denying(438))
             served = attach.Guard(JailSpec(), saying)
             child = os.fork()
             if child == 0:
@@ -255,7 +256,7 @@ def test_a_guard_that_cannot_take_over_starts_nothing(who: Who) -> None:
                 try:
                     served.install(program())
                 except Refusal as refusal:
-                    status.send_refusal(saying, refusal)
+                    reports.send_refusal(saying, refusal)
                 os._exit(0)
             served.serve(child)
             signal.pause()
@@ -265,7 +266,7 @@ def test_a_guard_that_cannot_take_over_starts_nothing(who: Who) -> None:
         messages: list[tuple[bytes, bytes]] = []
         while data := os.read(said, 4096):
             messages += decoder.feed(data)
-        first, second = (status.refusal(payload).reference for _, payload in messages)
+        first, second = (reports.refusal(payload).reference for _, payload in messages)
         return first, second, code
 
     assert forked.run(act, who) == ("guard-untraceable", "guard-lost", 125)
@@ -286,12 +287,12 @@ def test_the_trial_is_honest(who: Who) -> None:
 
     def under_another() -> tuple[bool, str]:
         hygiene.no_new_privs()
-        held = filtering.install_notifying((0x06 | seccomp.ALLOW << 32).to_bytes(8, "little"))
-        found = trial.works()
+        held = hygiene.install_notifying((0x06 | seccomp.ALLOW << 32).to_bytes(8, "little"))
+        found = trials.guard_works()
         os.close(held)
         return found
 
-    assert forked.run(trial.works, who) == (True, "")
+    assert forked.run(trials.guard_works, who) == (True, "")
     works, why = forked.run(under_another, who)
     assert not works
     assert "already supervises" in why
@@ -326,7 +327,7 @@ def test_a_fault_of_the_guard_ends_it(user: Who, public_dir: Path, monkeypatch: 
         os.close(answering)
         code = os.waitstatus_to_exitcode(os.waitpid(guard, 0)[1])
         ((_, payload),) = wire.Decoder().feed(os.read(said, 4096))
-        return os.read(answered, 64).decode(), status.refusal(payload).context, code
+        return os.read(answered, 64).decode(), reports.refusal(payload).context, code
 
     answer, context, code = forked.run(act, user)
     assert (answer, code) == ("ENOSYS", 125)

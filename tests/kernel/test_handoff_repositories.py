@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.session import handoff
+from launcher.session import handoff_changes
 from tests.support import paddock as paddocks
 from tests.support.features import need
 from tests.support.identity import Who
@@ -163,7 +163,7 @@ def test_protected_files_are_told_in_whatever_directory(here: Paddock) -> None:
     made += "; echo x >>shared/settings"
     # With so many entries a directory in the root is compared as a whole, by its own time and their number.
     (here.worktree / ".fleet").mkdir()
-    for number in range(handoff.MOST_ENTRIES + 1):
+    for number in range(handoff_changes.MOST_ENTRIES + 1):
         (here.worktree / f".fleet/{number}").touch()
     here.who.give(here.worktree)
     # The guard, because nothing mounts it read-only there.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.jail import capabilities, hygiene, syscalls
+from launcher.jail import hygiene, syscalls
 from launcher.session import launch_spec
 from policy.errors import Refusal
 from policy.plan import VERSION, Plan
@@ -196,7 +196,7 @@ def test_all_capabilities_go(who: Who) -> None:
 
     def act() -> tuple[str, str]:
         hygiene.no_new_privs()
-        capabilities.drop_all()
+        hygiene.drop_all()
         after = subprocess.run(["/bin/cat", "/proc/self/status"], capture_output=True, text=True, check=True)
         return Path("/proc/self/status").read_text(), after.stdout
 
@@ -211,7 +211,7 @@ def test_root_without_capabilities_is_nobody_special(who: Who) -> None:
     def act() -> list[str]:
         own = os.open("/tmp", os.O_TMPFILE | os.O_RDWR, 0o600)
         before = verdict(os.fchown, own, 1, 1)
-        capabilities.drop_all()
+        hygiene.drop_all()
         return [before, verdict(os.fchown, own, 2, 2), verdict(os.fchmod, own, 0o644), verdict(os.chroot, "/")]
 
     before, *after = forked.run(act, who)
@@ -225,9 +225,9 @@ def test_root_locks_itself_out() -> None:
     """With CAP_SETPCAP the bounding set is emptied and the secure bits are locked."""
 
     def act() -> tuple[tuple[bool, bool], int]:
-        return capabilities.drop_all(), syscalls.prctl(syscalls.PR_GET_SECUREBITS)
+        return hygiene.drop_all(), syscalls.prctl(syscalls.PR_GET_SECUREBITS)
 
-    assert forked.run(act) == ((True, True), capabilities.SECUREBITS)
+    assert forked.run(act) == ((True, True), hygiene.SECUREBITS)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has a capability to raise")
@@ -238,10 +238,10 @@ def test_an_ambient_capability_goes_too() -> None:
         everything = syscalls.capget()[1]
         syscalls.capset(everything, everything, everything)
         syscalls.prctl(syscalls.PR_CAP_AMBIENT, syscalls.PR_CAP_AMBIENT_RAISE, 37)  # CAP_AUDIT_READ
-        before = capabilities.ambient()
-        capabilities.drop_all()
+        before = hygiene.ambient()
+        hygiene.drop_all()
         raised = verdict(syscalls.prctl, syscalls.PR_CAP_AMBIENT, syscalls.PR_CAP_AMBIENT_RAISE, 37)
-        return before, capabilities.ambient(), raised
+        return before, hygiene.ambient(), raised
 
     assert forked.run(act) == ((37,), (), "EPERM")
 
@@ -250,7 +250,7 @@ def test_a_user_without_capabilities_drops_what_there_is(user: Who) -> None:
     """Without CAP_SETPCAP the secure bits stay as they are, which is said."""
 
     def act() -> tuple[bool, bool]:
-        return capabilities.drop_all()
+        return hygiene.drop_all()
 
     _, locked = forked.run(act, user)
     assert not locked
@@ -262,7 +262,7 @@ def test_capabilities_of_a_new_user_namespace_go_too(user: Who) -> None:
     def act() -> tuple[list[str], tuple[bool, bool], tuple[int, int, int]]:
         syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
         first = verdict(syscalls.mount, "", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
-        dropped = capabilities.drop_all()
+        dropped = hygiene.drop_all()
         second = verdict(syscalls.mount, "", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
         return [first, second], dropped, syscalls.capget()
 

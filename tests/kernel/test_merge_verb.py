@@ -192,9 +192,9 @@ def test_a_worktree_is_named_by_its_ticket(ground: Paddock) -> None:
     assert ground.refused("merge", "PROJ-18", cwd=ground.main).reference == "child-unknown"
 
 
-@pytest.mark.parametrize(
-    ("words", "reference"),
-    [
+def test_what_cannot_be_done_is_refused(ground: Paddock) -> None:
+    """One clear error, and nothing has moved."""
+    cases: tuple[tuple[tuple[str, ...], str], ...] = (
         ((), "usage"),
         (("--all", "x"), "usage"),
         (("--resume", "x"), "usage"),
@@ -205,10 +205,8 @@ def test_a_worktree_is_named_by_its_ticket(ground: Paddock) -> None:
         (("--into", "nowhere", "x"), "trunk-unknown"),
         (("--rollback", "../../etc/passwd"), "merge-run-unknown"),
         (("status", "20200101-000000-abcdef"), "merge-run-unknown"),
-    ],
-)
-def test_what_cannot_be_done_is_refused(ground: Paddock, words: tuple[str, ...], reference: str) -> None:
-    """One clear error, and nothing has moved."""
+    )
     before = git(ground, "for-each-ref")
-    assert ground.refused("merge", *words, cwd=ground.main).reference == reference
-    assert git(ground, "for-each-ref") == before
+    for words, reference in cases:
+        assert (words, ground.refused("merge", *words, cwd=ground.main).reference) == (words, reference)
+        assert git(ground, "for-each-ref") == before

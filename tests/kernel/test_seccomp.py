@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.jail import capabilities, filtering, seccomp, syscall_tables, syscalls
+from launcher.jail import hygiene, seccomp, syscall_tables, syscalls
 from policy.errors import Refusal
 from tests.support import forked
 from tests.support.bpf import HERE, LIBC, call, filtered, raw
@@ -44,7 +44,7 @@ def test_without_no_new_privs_a_user_is_refused(user: Who) -> None:
 
     def act() -> str:
         try:
-            filtering.install(
+            hygiene.install_filter(
                 seccomp.program(
                     syscalls.MACHINE,
                     net="open",
@@ -258,7 +258,7 @@ def test_a_debugger_can_trace_its_own_child(who: Who) -> None:
     """ptrace of a child works, with capabilities gone as in a jail."""
 
     def act() -> list[object]:
-        capabilities.drop_all()
+        hygiene.drop_all()
         pid = os.fork()
         if pid == 0:
             LIBC.ptrace(0, 0, 0, 0)  # PTRACE_TRACEME

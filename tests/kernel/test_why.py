@@ -57,9 +57,9 @@ def test_the_layer_is_the_one_that_answers(paddock: Paddock) -> None:
             assert ("look modified" in document["git"]) == (path != outside)
 
 
-@pytest.mark.parametrize(
-    ("words", "allowed", "flag"),
-    [
+def test_hosts(paddock: Paddock) -> None:
+    """A word that is no file, and can be a host, is one."""
+    cases: tuple[tuple[tuple[str, ...], bool, str], ...] = (
         (("example.com",), False, "--net proxy --allow-domain example.com:443"),
         (("example.com:80",), False, "--net proxy --allow-domain example.com:80"),
         (("192.0.2.7",), False, "--net proxy --allow-domain 192.0.2.7:443"),
@@ -72,12 +72,11 @@ def test_the_layer_is_the_one_that_answers(paddock: Paddock) -> None:
         (("127.0.0.1:18432", "--reach", "18432"), True, ""),
         (("localhost:18432", "--reach", "18432"), True, ""),
         (("127.0.0.1:18433", "--reach", "18432"), False, "--reach 18433"),
-    ],
-)
-def test_hosts(paddock: Paddock, words: tuple[str, ...], allowed: bool, flag: str) -> None:
-    """A word that is no file, and can be a host, is one."""
-    document = why(paddock, *words)
-    assert (document["kind"], document["allowed"], document["allow"]["flag"]) == ("host", allowed, flag)
+    )
+    for words, allowed, flag in cases:
+        document = why(paddock, *words)
+        answer = (document["kind"], document["allowed"], document["allow"]["flag"])
+        assert (words, *answer) == (words, "host", allowed, flag)
 
 
 def test_where_no_command_would_start_there_is_an_answer_that_says_so(paddock: Paddock) -> None:

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from launcher.workflow.in_memory import InMemoryRequestContextRepository
 from launcher.workflow.requests import ArtifactKey
 from launcher.workflow.worktrees import provider_options, run_options
 from policy.providers.model import DialectName
 from policy.providers.registry import load_registry
 from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
 from tests.support.paddock import Paddock
+from tests.support.workflow import Contexts
 
 SESSION = ArtifactKey("run/dispatch/one")
 PROGRAM = """#!/usr/bin/env python3
@@ -24,7 +24,7 @@ print(json.dumps([sys.argv[1:], dict(os.environ)]))
 def test_a_sessions_boundaries_reach_its_provider(user_paddock: Paddock, provider: str, command: str) -> None:
     """Looked up by session id, translated by the provider's strategy, given to the process that the jail holds."""
     paddock = user_paddock
-    contexts = InMemoryRequestContextRepository()
+    contexts = Contexts()
     main = MainWorktreeContext(worktree_id="one", worktree_path=paddock.worktree)
     contexts.update(SESSION, lambda before: before.evolve(worktree_context=WorktreeSandboxContext(main_worktree=main)))
     words = provider_options(SESSION.value, provider, contexts, load_registry(DialectName.CONTRACT))

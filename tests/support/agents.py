@@ -12,13 +12,12 @@ from typing import NamedTuple
 from launcher.bridges.files.router import Router
 from launcher.bridges.files.sessions import Sessions
 from launcher.service import ticket_work
-from launcher.session import merging
+from launcher.session import harvesting
 from launcher.session.places import places
 from launcher.vcs.merge.models import AgentMergeStatus, MergeDescriptor
 from launcher.vcs.worktrees.children import ChildWorktrees
 from launcher.workflow.flow import Workflow, build_workflow
 from launcher.workflow.graph import InMemoryGraphRepository, Node
-from launcher.workflow.in_memory import InMemoryRequestContextRepository
 from launcher.workflow.request_context import PromptContext, ToolContext
 from launcher.workflow.requests import (
     REQUEST_TYPES,
@@ -49,6 +48,7 @@ from policy.sandbox_context import WorktreeSandboxContext
 from tests.support import file_tools, repository
 from tests.support.identity import Who
 from tests.support.install import Installed
+from tests.support.workflow import Contexts
 
 RUN = ArtifactKey("run")
 DISPATCH = RUN.child("dispatch")
@@ -138,13 +138,13 @@ class Scene:
         where = places(who.environment())
         self.keeper = ticket_work.service(where)
         self.worktrees = ChildWorktrees(self.keeper)
-        self.contexts = InMemoryRequestContextRepository()
+        self.contexts = Contexts()
         self.graph = InMemoryGraphRepository()
         self.flow: Workflow = build_workflow(
             self.contexts,
             self.graph,
             self.worktrees,
-            merging.by_contexts(where, who.environment()),
+            harvesting.by_contexts(where, who.environment()),
             lambda _: ToolContext(),
         )
         self.told: dict[str, AgentRequest] = {}

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from itertools import product
 
-from launcher.jail import bpf, filtering, hygiene, seccomp, syscall_tables, syscalls
+from launcher.jail import hygiene, seccomp, syscall_tables, syscalls
 from tests.support import forked
 
 # Numbers of the calls that the guard's tests make directly, for this machine.
@@ -72,7 +72,7 @@ def filtered(
         unix_datagrams=unix_datagrams,
     )
     hygiene.no_new_privs()
-    filtering.install(program)
+    hygiene.install_filter(program)
     return act()
 
 
@@ -102,23 +102,23 @@ def execute(program: bytes, data: bytes, steps: list[int] | None = None) -> int:
         when_true, when_false = word[2], word[3]
         constant = int.from_bytes(word[4:], "little")
         here += 1
-        if code == bpf.RETURN:
+        if code == seccomp.RETURN:
             if steps is not None:
                 steps.append(taken)
             return constant
-        if code == bpf.LOAD:
+        if code == seccomp.LOAD:
             assert constant % 4 == 0
             assert constant < 64
             accumulator = int.from_bytes(data[constant : constant + 4], "little")
-        elif code == bpf.AND:
+        elif code == seccomp.AND:
             accumulator &= constant
-        elif code == bpf.JUMP:
+        elif code == seccomp.JUMP:
             here += constant
         else:
             tests = {
-                bpf.JUMP_EQUAL: accumulator == constant,
-                bpf.JUMP_GREATER: accumulator > constant,
-                bpf.JUMP_ANY_BIT: accumulator & constant != 0,
+                seccomp.JUMP_EQUAL: accumulator == constant,
+                seccomp.JUMP_GREATER: accumulator > constant,
+                seccomp.JUMP_ANY_BIT: accumulator & constant != 0,
             }
             here += when_true if tests[code] else when_false
 

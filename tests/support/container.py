@@ -13,8 +13,8 @@ import ctypes
 import errno
 import os
 
-from launcher.jail import capabilities, hygiene, seccomp, syscall_tables, syscalls
-from launcher.jail.bpf import Program
+from launcher.jail import hygiene, seccomp, syscall_tables, syscalls
+from launcher.jail.seccomp import Program
 
 # What containers cover with an empty file, with an empty directory, and make read-only.
 COVERED_FILES = ("/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sched_debug", "/proc/latency_stats")
@@ -103,7 +103,7 @@ def mask() -> None:
 
 def shed(granted: tuple[int, ...], uid: int) -> None:
     """Keeps the capabilities `granted` alone, as `uid` none of them."""
-    for capability in capabilities.bounding():
+    for capability in hygiene.bounding():
         if capability not in granted:
             syscalls.prctl(syscalls.PR_CAPBSET_DROP, capability)
     if uid:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.session import cache, places, planning
+from launcher.session import cache, places
 from launcher.vcs.disk import Names
 from policy import verdict
 from policy.config.rules import Rules
@@ -186,7 +186,7 @@ class Bench:
 
     def plan(self) -> cache.Entry:
         """What a launch does that finds nothing."""
-        return planning.entry(self.options, self.command, str(self.root), self.where, key=self.key())
+        return cache.planned_anew(self.options, self.command, str(self.root), self.where, self.key())
 
     def cached(self) -> cache.Entry | None:
         """What a launch finds."""

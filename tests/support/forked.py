@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from launcher.jail import capabilities, hygiene, landlock, syscalls
+from launcher.jail import hygiene, landlock, syscalls
 from tests.support.identity import Who
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ def become(who: Who) -> None:
     """Takes on the identity of `who` for good, in a child only."""
     if who.uid == os.getuid():
         return
-    for capability in capabilities.bounding():
+    for capability in hygiene.bounding():
         syscalls.prctl(syscalls.PR_CAPBSET_DROP, capability)
     os.setgroups([])
     os.setresgid(who.gid, who.gid, who.gid)

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from launcher.jail import capabilities, enter, hygiene
+from launcher.jail import enter, hygiene
 from launcher.jail.spec import JailSpec
 from launcher.session import terminal
 from policy.errors import Refusal
@@ -73,7 +73,7 @@ def main(wanted: dict[str, Any]) -> int:
         os.chdir(spec.cwd)
         hygiene.close_inherited()
         hygiene.no_new_privs()
-        capabilities.drop_all()
+        hygiene.drop_all()
         os.execvp(spec.argv[0], spec.argv)
 
     enter.enter = without_landlock_and_seccomp

@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from launcher.session.logins import Logins
+from launcher.session.credentials import Logins
 from policy.logins import Login
 from policy.plan import VERSION, Plan
 

@@ -3,32 +3,13 @@
 `python -m tests.support.manual` (or `make docs`) writes it into both; a test compares.
 """
 
-import contextlib
-import io
 import re
-from collections.abc import Callable, Iterator
-from importlib import import_module
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
-from unittest import mock
 
 from launcher import cli
-from launcher.verbs import (
-    acp,
-    attach,
-    explain,
-    files,
-    help_page,
-    learn,
-    run,
-    service,
-    tickets,
-    typer_verb,
-    why,
-    worktree,
-)
-from launcher.verbs import exec as further
-from launcher.verbs.typer_page import Parameters, parameters
+from launcher.verbs import forms, help_page
+from launcher.verbs.forms import Form
 from policy import promises
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED
 from policy.providers.registry import load_registry
@@ -56,11 +37,11 @@ def promise_table() -> str:
 def option_table() -> str:
     """The launch options as a Markdown table, in groups."""
     lines = ["| option | meaning |", "|---|---|"]
-    for title, rows in help_page.grouped(cli.OPTIONS):
+    for title, rows in help_page.grouped():
         lines.append(f"| **{title}** | |")
         for row in rows:
             shown = help_page.notation(row).replace("|", "\\|")
-            lines.append(f"| `{shown}` | {help_page.told(row)} |")
+            lines.append(f"| `{shown}` | {row.about} |")
     return "\n".join(lines)
 
 
@@ -69,7 +50,7 @@ def verb_table() -> str:
     lines = ["| verb | what it does |", "|---|---|"]
     for title, verbs in help_page.VERB_GROUPS:
         lines.append(f"| **{title}** | |")
-        lines += [f"| `paddock {name}` | {cli.VERBS[name][1]} |" for name in verbs]
+        lines += [f"| `paddock {name}` | {cli.VERBS[name]} |" for name in verbs]
     return "\n".join(lines)
 
 
@@ -111,68 +92,29 @@ def _roff(text: str) -> str:
     return re.sub(r"(?m)^([.'])", r"\\&\1", text)
 
 
-class Described(NamedTuple):
-    """What the manual says of a verb, or of a sub-command."""
-
-    summary: str
-    synopsis: str
-    taken: Parameters
-    examples: tuple[tuple[str, str], ...]
-    notes: str = ""
-    """Paragraphs, in roff(7)."""
-
-
-BY_HAND = {
-    # verb -> (its module, its own options, whether it takes those of `paddock run`, too)
-    "run": (run, cli.OPTIONS, False),
-    "exec": (further, further.OPTIONS, False),
-    "acp": (acp, acp.EXTRA, True),
-    "files": (files, files.EXTRA, True),
-    "explain": (explain, explain.EXTRA, True),
-    "why": (why, why.EXTRA, True),
-    "learn": (learn, learn.EXTRA, True),
-    "attach": (attach, (*attach.OWN, *acp.EXTRA), True),
-}
-SUBCOMMANDS = {
-    "worktree": {name: row[2] for name, row in worktree.SUBCOMMANDS.items()},
-    "service": {name: row[2] for name, row in service.SUBCOMMANDS.items()},
-    "tickets": {name: row[2] for name, row in tickets.SUBCOMMANDS.items()},
-    "merge": {"": cli.VERBS["merge"][1], "status": "show what merges have done here"},
-}
-
-
-def described() -> Iterator[tuple[str, Described]]:
+def described() -> Iterator[Form]:
     """Every command line form: ``run``, ``worktree add`` and so on, as its own `--help` has it."""
-    for verb, (_, summary) in cli.VERBS.items():
-        if verb in BY_HAND:
-            known, options, more = BY_HAND[verb]
-            notes = (
-                *(getattr(known, "NOTES", "").split("\n\n")),
-                "It takes the options of run, too, as far as they decide anything." if more else "",
-            )
-            told = "\n.PP\n".join(_roff(" ".join(note.split())) for note in notes if note)
-            yield verb, Described(summary, known.SYNOPSIS, Parameters((), options), known.EXAMPLES, told)
-            continue
-        for name, about in SUBCOMMANDS.get(verb, {"": summary}).items():
-            form = f"{verb} {name}".rstrip()
-            command, examples = function_of(form)
-            taken = parameters(command)
-            yield form, Described(about, taken.synopsis(), taken, examples)
+    for verb in cli.VERBS:
+        known = forms.form(verb)
+        words = forms.subcommands(verb)
+        if not words or known.options:
+            yield known
+        yield from (forms.form(f"{verb} {word}") for word in words)
 
 
-def function_of(form: str) -> tuple[Callable[..., int], tuple[tuple[str, str], ...]]:
-    """The function that a verb, or a sub-command, lets Typer call, and its examples."""
-    verb, *words = form.split()
-    seen = []
+def synopsis(form: Form) -> str:
+    """What follows a form on the command line, each option named."""
+    words = [f"[{help_page.notation(row)}]" + ("..." if row.kind == cli.MANY else "") for row in form.options]
+    return form.usage or " ".join([*words, *(name for name, _ in form.operands)])
 
-    def note(_: str, command: Callable[..., int], __: list[str], *, examples: tuple[tuple[str, str], ...]) -> int:
-        seen.append((command, examples))
-        return 0
 
-    with mock.patch.object(typer_verb, "run", note), contextlib.redirect_stdout(io.StringIO()):
-        import_module(cli.VERBS[verb][0]).main([*words, "--help"])
-    (found,) = seen
-    return found
+def _notes(form: Form) -> list[str]:
+    """What the manual adds on a verb that takes a command."""
+    notes = [
+        *form.about[1:],
+        *(["It takes the options of run, too, as far as they decide anything."] if form.launch else []),
+    ]
+    return [".PP", "\n.PP\n".join(map(_roff, notes))] if form.usage and notes else []
 
 
 def _definitions(rows: Iterator[tuple[str, str, str]]) -> list[str]:
@@ -195,9 +137,9 @@ def man_page() -> str:
         "paddock \\- hold a command to its git worktree",
         ".SH SYNOPSIS",
     ]
-    known = dict(described())
-    for verb, about in known.items():
-        out += [f".B paddock {verb}", _roff(about.synopsis), ".br"]
+    known = list(described())
+    for form in known:
+        out += [f".B paddock {form.name}", _roff(synopsis(form)), ".br"]
     out += [
         ".SH DESCRIPTION",
         "Paddock starts a command in a jail that the kernel enforces: it can read and write its git worktree,",
@@ -205,20 +147,19 @@ def man_page() -> str:
     ]
     for title, verbs in help_page.VERB_GROUPS:
         out += [f".SH {title.upper()}"]
-        for verb, about in known.items():
-            if verb.partition(" ")[0] not in verbs:
+        for form in known:
+            if form.name.partition(" ")[0] not in verbs:
                 continue
-            out += [f".SS paddock {verb}", _roff(about.summary[0].upper() + about.summary[1:] + ".")]
-            if verb == "run":
+            out += [f".SS paddock {form.name}", _roff(form.summary[0].upper() + form.summary[1:] + ".")]
+            if form.name == "run":
                 out += ["The options are below, under OPTIONS OF RUN."]
-            else:
-                out += [".PP", about.notes] if about.notes else []
-                out += _definitions((name, "", text) for name, text in about.taken.arguments)
-                out += _definitions((row[0], row[2], help_page.told(row)) for row in about.taken.options)
+            out += _notes(form)
+            out += _definitions((name, "", text) for name, text in form.operands)
+            out += _definitions((row.name, row.metavar, row.about) for row in form.options)
     out += [".SH OPTIONS OF RUN"]
-    for title, rows in help_page.grouped(cli.OPTIONS):
+    for title, rows in help_page.grouped():
         out += [f".SS {title.capitalize()}"]
-        out += _definitions((row[0], row[2], help_page.told(row)) for row in rows)
+        out += _definitions((row.name, row.metavar, row.about) for row in rows)
     out += [".SH PROMISES"]
     for name, promise, _ in promises.ROWS:
         out += [".TP", f".B {_roff(name)}", _roff(promise + ".")]
@@ -235,7 +176,7 @@ def man_page() -> str:
     ):
         out += [".TP", f".B {status}", meaning]
     out += [".SH EXAMPLES"]
-    for command, meaning in (example for about in known.values() for example in about.examples):
+    for command, meaning in (example for form in known for example in form.examples):
         out += [".TP", f".B {_roff(command)}", _roff(meaning[0].upper() + meaning[1:] + ".")]
     out += [
         ".SH FILES",

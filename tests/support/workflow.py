@@ -1,13 +1,18 @@
 """The workflow with services that only remember what they were asked, for tests of the workflow's own rules."""
 
-from collections.abc import Iterable, Sequence
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
+from launcher.service.database import Database
+from launcher.service.tables import StoredRequestContexts
 from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation, MergeDescriptor, MergeDirection, MergeResult
 from launcher.workflow.flow import Workflow, build_workflow
 from launcher.workflow.graph import InMemoryGraphRepository, Node
-from launcher.workflow.in_memory import InMemoryRequestContextRepository
 from launcher.workflow.request_context import ToolContext
 from launcher.workflow.requests import AgentRequest, AgentType, ArtifactKey
 from policy.errors import Refusal
@@ -45,6 +50,15 @@ def worktree(
         submodule_worktrees=opened,
         ungranted_submodules=shut,
     )
+
+
+class Contexts(StoredRequestContexts):
+    """The service's request contexts, in a database of their own."""
+
+    def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        place = tempfile.mkdtemp()
+        weakref.finalize(self, shutil.rmtree, place)
+        super().__init__(Database(f"{place}/service.db"), now=now)
 
 
 @dataclass
@@ -138,7 +152,7 @@ class Merges:
 class World:
     """A workflow in which the orchestrator `run` works in the worktree `main`."""
 
-    contexts: InMemoryRequestContextRepository = field(default_factory=InMemoryRequestContextRepository)
+    contexts: Contexts = field(default_factory=Contexts)
     graph: InMemoryGraphRepository = field(default_factory=InMemoryGraphRepository)
     worktrees: Worktrees = field(default_factory=Worktrees)
     merges: Merges = field(default_factory=Merges)

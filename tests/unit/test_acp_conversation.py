@@ -13,7 +13,7 @@ from launcher.bridges.acp import rulings
 from launcher.bridges.acp.bridge import Conversation
 from launcher.bridges.acp.client_requests import Place
 from launcher.bridges.acp.rulings import Choices, Decisions, Rules
-from launcher.ledger import store
+from launcher.ledger import ledgers
 from policy import promises
 from policy.errors import Refusal
 from policy.plan import VERSION, Plan
@@ -27,7 +27,7 @@ class Ends:
         empty |= {"version": VERSION, "worktree": str(root), "worktree_id": "w", "cwd": str(root), "net": "none"}
         empty |= {"grants": ((str(root), "rwx", "worktree"),), "backend": promises.NAMESPACES, "command": "agent"}
         plan = Plan(**empty)
-        rules = Rules(plan, choices, Decisions(store.path_for(str(root.parent), "s", 1), plan, {}))
+        rules = Rules(plan, choices, Decisions(ledgers.path_for(str(root.parent), "s", 1), plan, {}))
         self.client, ours = socket.socketpair()
         self.agent, theirs = socket.socketpair()
         self.poll = select.poll()

@@ -19,7 +19,7 @@ from launcher.bridges.acp.client_requests import (
 )
 from launcher.bridges.acp.rpc import Outcome
 from launcher.bridges.acp.rulings import Choices, Decisions, Rules
-from launcher.ledger import store
+from launcher.ledger import ledgers
 from policy import promises
 from policy.plan import VERSION, Plan
 
@@ -78,7 +78,7 @@ def line(message: object) -> bytes:
 
 @pytest.fixture
 def bridge(root: Path, tmp_path: Path) -> Bridge:
-    return Bridge(plan(root), store.path_for(str(tmp_path), "s", 1))
+    return Bridge(plan(root), ledgers.path_for(str(tmp_path), "s", 1))
 
 
 def refusal(outcome: Outcome) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def test_what_host_tools_obey_is_not_written(root: Path, tmp_path: Path, name: s
     (root / "closed").mkdir()
     for backend in promises.BACKENDS:
         rules = plan(root, backend=backend, handoff=((f"{root}/.envrc", "protect"),), denied=((f"{root}/closed", "x"),))
-        bridge = Bridge(rules, store.path_for(str(tmp_path), "s", 1))
+        bridge = Bridge(rules, ledgers.path_for(str(tmp_path), "s", 1))
         assert refusal(bridge.ask("fs/write_text_file", sessionId="s", path=f"{root}/{name}", content=""))
         assert bridge.ask("fs/write_text_file", sessionId="s", path=f"{root}/free", content="").on
 
@@ -151,13 +151,13 @@ def test_what_host_tools_obey_is_not_written(root: Path, tmp_path: Path, name: s
 def test_what_is_something_else_in_the_jail_is_refused(root: Path, tmp_path: Path) -> None:
     """A path at which the jail shows another file."""
     rules = plan(root, binds=(("@git/pointers/0", f"{root}/.git", "r"),))
-    bridge = Bridge(rules, store.path_for(str(tmp_path), "s", 1))
+    bridge = Bridge(rules, ledgers.path_for(str(tmp_path), "s", 1))
     assert refusal(bridge.ask("fs/read_text_file", sessionId="s", path=f"{root}/.git"))
 
 
 def test_stripped_files_are_refused(root: Path, tmp_path: Path) -> None:
     """With `--fs strip` there are none, and none are offered."""
-    bridge = Bridge(plan(root), store.path_for(str(tmp_path), "s", 1), Choices(files="strip"))
+    bridge = Bridge(plan(root), ledgers.path_for(str(tmp_path), "s", 1), Choices(files="strip"))
     assert refusal(bridge.ask("fs/read_text_file", sessionId="s", path=f"{root}/x"))["code"] == rpc.METHOD_NOT_FOUND
     told = bridge.down(line({"id": 1, "method": "initialize", "params": {"clientCapabilities": {"fs": {"x": 1}}}}))
     offered = json.loads(told.on)["params"]["clientCapabilities"]
@@ -166,7 +166,7 @@ def test_stripped_files_are_refused(root: Path, tmp_path: Path) -> None:
 
 def test_files_of_the_jail_are_judged_too(root: Path, tmp_path: Path) -> None:
     """With `--fs jail` what is refused never gets there, and nothing reaches the client."""
-    bridge = Bridge(plan(root), store.path_for(str(tmp_path), "s", 1), Choices(files="jail"))
+    bridge = Bridge(plan(root), ledgers.path_for(str(tmp_path), "s", 1), Choices(files="jail"))
     assert refusal(bridge.ask("fs/read_text_file", sessionId="s", path="/etc/shadow"))["code"] == rpc.DENIED
     told = bridge.ask("fs/read_text_file", sessionId="s", path=f"{root}/x")
     assert (told.on, json.loads(told.back)["result"]) == (b"", {"file": f"{root}/x"})
@@ -281,7 +281,7 @@ def test_a_session_elsewhere_is_mapped(root: Path, tmp_path: Path) -> None:
     main = tmp_path.resolve() / "main"
     for folder in (main / ".git", main / "src", main / "only-there", root / "src"):
         folder.mkdir(parents=True)
-    bridge = Bridge(plan(root), store.path_for(str(tmp_path), "s", 1), Choices(cwd=client_requests.MAP))
+    bridge = Bridge(plan(root), ledgers.path_for(str(tmp_path), "s", 1), Choices(cwd=client_requests.MAP))
     for cwd, wanted in ((main, root), (main / "src", root / "src"), (main / "only-there", root), ("/usr", root)):
         assert json.loads(bridge.start(cwd=str(cwd)).on)["params"]["cwd"] == str(wanted)
 
@@ -350,7 +350,7 @@ def test_servers_that_can_run_in_the_jail_are_kept(root: Path) -> None:
 @pytest.mark.parametrize("terminals", ["jail", "strip"])
 def test_offers_of_the_client_are_adjusted(root: Path, tmp_path: Path, terminals: str) -> None:
     """No logins in terminals, and those only where the bridge serves them; files and whatever is unknown stay."""
-    bridge = Bridge(plan(root), store.path_for(str(tmp_path), "s", 1), Choices(terminals=terminals))
+    bridge = Bridge(plan(root), ledgers.path_for(str(tmp_path), "s", 1), Choices(terminals=terminals))
     there = terminals == "jail"
     asked = bridge.ask("terminal/create", sessionId="s", command="id")
     assert asked.on == b""
@@ -372,12 +372,12 @@ def test_decisions_are_written_once_each(bridge: Bridge, root: Path) -> None:
     for _ in range(3):
         bridge.ask("fs/read_text_file", sessionId="s", path=f"{root}/x")
         bridge.ask("fs/read_text_file", sessionId="s", path="/etc/shadow")
-    contents = store.read(bridge.ledger)
+    contents = ledgers.read(bridge.ledger)
     assert contents.facts["session"] == "s"
     assert [(one["path"], one["rights"], one["layer"]) for one in contents.denials] == [
         ("/etc/shadow", ["fs/read_text_file"], "bridge")
     ]
-    decisions = [one for one in store.lines(bridge.ledger) if one["kind"] == "decision"]
+    decisions = [one for one in ledgers.lines(bridge.ledger) if one["kind"] == "decision"]
     assert [(one["method"], one["subject"], one["verdict"]) for one in decisions] == [
         ("fs/read_text_file", f"{root}/x", "allowed")
     ]
@@ -386,7 +386,7 @@ def test_decisions_are_written_once_each(bridge: Bridge, root: Path) -> None:
 def test_long_names_are_cut_in_the_ledger(bridge: Bridge) -> None:
     """An agent may send megabytes for a path; the refusal says so, the ledger keeps its beginning."""
     assert refusal(bridge.ask("fs/read_text_file", sessionId="s", path="/" + "x" * 1_000_000))
-    assert len(store.read(bridge.ledger).denials[0]["path"]) == 4096
+    assert len(ledgers.read(bridge.ledger).denials[0]["path"]) == 4096
     assert refusal(bridge.ask("fs/read_text_file", "i" * 1001, sessionId="s", path="/etc/passwd"))
 
 
@@ -394,7 +394,7 @@ def test_no_agent_fills_the_ledger(bridge: Bridge, root: Path, capsys: pytest.Ca
     """Beyond a number of kinds nothing is written, which is said once; decisions hold."""
     for number in range(rulings.MOST_KINDS + 100):
         assert bridge.ask("fs/read_text_file", sessionId="s", path=f"{root}/{number}").on
-    assert len(list(store.lines(bridge.ledger))) == rulings.MOST_KINDS + 1
+    assert len(list(ledgers.lines(bridge.ledger))) == rulings.MOST_KINDS + 1
     assert capsys.readouterr().err.count("too many kinds") == 1
 
 
@@ -403,7 +403,7 @@ def test_a_ledger_that_cannot_be_written_changes_no_decision(
 ) -> None:
     """It is said once."""
     (tmp_path / "ledgers").write_text("no directory")
-    bridge = Bridge(plan(root), store.path_for(str(tmp_path), "s", 1))
+    bridge = Bridge(plan(root), ledgers.path_for(str(tmp_path), "s", 1))
     assert refusal(bridge.ask("fs/read_text_file", sessionId="s", path="/etc/shadow"))
     assert bridge.ask("fs/read_text_file", sessionId="s", path=f"{root}/x").on
     assert capsys.readouterr().err.count("the ledger cannot be written") == 1

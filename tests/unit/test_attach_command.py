@@ -1,14 +1,13 @@
 """What `paddock attach --provider NAME` starts when no command is named; names that can be nobody's."""
 
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from launcher import cli
 from launcher.service.attaching import RawTerminal
 from launcher.session.places import Places, places
-from launcher.verbs import attach, events, logs, show, stop, tickets
+from launcher.verbs import attach, forms
 from policy.errors import Refusal
 
 
@@ -62,31 +61,31 @@ def test_two_keys_leave_a_terminal_and_one_of_them_is_for_the_session() -> None:
 def test_words_that_name_no_session_are_refused(words: list[str], message: str) -> None:
     """Before anything is asked of the service."""
     with pytest.raises(Refusal, match=message) as caught:
-        attach.main(words)
+        forms.call(["attach", *words])
     assert caught.value.reference == "usage"
 
 
 @pytest.mark.parametrize(
     ("verb", "words"),
     [
-        (attach, [""]),
-        (attach, ["", "--read"]),
-        (events, ["--session", ""]),
-        (logs, [""]),
-        (logs, ["../x"]),
-        (show, [""]),
-        (stop, ["one", ""]),
-        (stop, ["one", "a/b", "--signal", "SIGINT"]),
-        (tickets, ["resume", ""]),
-        (tickets, ["show", ""]),
-        (tickets, ["show", "a/b"]),
-        (tickets, ["stop", ""]),
+        ("attach", [""]),
+        ("attach", ["", "--read"]),
+        ("events", ["--session", ""]),
+        ("logs", [""]),
+        ("logs", ["../x"]),
+        ("show", [""]),
+        ("stop", ["one", ""]),
+        ("stop", ["one", "a/b", "--signal", "SIGINT"]),
+        ("tickets", ["resume", ""]),
+        ("tickets", ["show", ""]),
+        ("tickets", ["show", "a/b"]),
+        ("tickets", ["stop", ""]),
     ],
 )
-def test_a_word_that_can_be_no_name_is_refused_before_the_service_is_asked(verb: ModuleType, words: list[str]) -> None:
+def test_a_word_that_can_be_no_name_is_refused_before_the_service_is_asked(verb: str, words: list[str]) -> None:
     """Whether there is one or not: what is wrong with it, and what lists the names."""
     with pytest.raises(Refusal, match="cannot be the name of a") as caught:
-        verb.main(words)
+        forms.call([verb, *words])
     assert caught.value.reference == "usage"
     assert "64 letters" in caught.value.context
     assert caught.value.hint.startswith("paddock ")
@@ -98,7 +97,7 @@ def test_options_are_taken_before_and_behind_the_session(monkeypatch: pytest.Mon
         monkeypatch.setenv(name, str(tmp_path))
     for words in (["one", "--read", "--from-now"], ["--read", "one", "--from-now"], ["--read", "--from-now", "one"]):
         with pytest.raises(Refusal) as caught:
-            attach.main(words)
+            forms.call(["attach", *words])
         assert caught.value.reference == "service-absent", words
     seen: list[object] = []
 
@@ -107,5 +106,5 @@ def test_options_are_taken_before_and_behind_the_session(monkeypatch: pytest.Mon
         return 0
 
     monkeypatch.setattr(attach, "editor", editor)
-    assert attach.main(["--provider", "codex", "codex-acp", "--take"]) == 0
+    assert forms.call(["attach", "--provider", "codex", "codex-acp", "--take"]) == 0
     assert seen == [({"--provider": "codex"}, ["codex-acp", "--take"])]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.jail import bpf
+from launcher.jail import seccomp
 from tests.support.bpf import execute
 
 
@@ -18,7 +18,7 @@ def test_a_jump_reaches_its_label_at_any_distance(
     gaps: tuple[int, int, int], constant: int, loaded: int, targets: tuple[str, str]
 ) -> None:
     """Conditions whose targets are out of reach of 8 bits still end where their labels are."""
-    program = bpf.Program()
+    program = seccomp.Program()
     program.load(0)
     program.equal(constant, *targets)
     padding = iter(gaps)
@@ -35,7 +35,7 @@ def test_a_jump_reaches_its_label_at_any_distance(
 
 def test_many_far_jumps_that_move_each_other_are_resolved() -> None:
     """Jumps inserted for one condition may push another's target out of reach."""
-    program = bpf.Program()
+    program = seccomp.Program()
     program.load(0)
     for value in range(250):
         program.equal(value, f"answer {value}")
@@ -60,7 +60,7 @@ def test_many_far_jumps_that_move_each_other_are_resolved() -> None:
 )
 def test_a_program_that_the_kernel_would_refuse_is_not_assembled(instructions: list[str], message: str) -> None:
     """Missing, repeated and backward labels and too long programs are errors of the author."""
-    program = bpf.Program()
+    program = seccomp.Program()
     for instruction in instructions:
         verb, _, name = instruction.partition(" ")
         if verb == "jump":

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from launcher.jail.bubblewrap import arguments, process
-from launcher.jail.namespaces.layout import prepare
+from launcher.jail import bubblewrap
+from launcher.jail.layout import prepare
 from launcher.jail.spec import JailSpec
 from policy.errors import Refusal
 
@@ -30,7 +30,7 @@ def argv(
     wanted: JailSpec, exempt: tuple[str, ...] = (), files: frozenset[str] = frozenset(), terminal: str = ""
 ) -> list[str]:
     """The options for a plan whose every path is there."""
-    return arguments.argv(
+    return bubblewrap.argv(
         wanted, prepare(wanted.replace(exempt=exempt)), uid=1000, gid=100, files=files, terminal=terminal
     )
 
@@ -123,7 +123,7 @@ def test_the_limit_of_disk_bounds_dev_shm() -> None:
 def test_the_sessions_own_directories_are_shown_as_tmp() -> None:
     """A directory on the disk in the place of an empty tmpfs, for each that is given."""
     operations = prepare(spec(private={"/tmp": "/s/tmp"}))
-    words = arguments.argv(spec(), operations, uid=1000, gid=100)
+    words = bubblewrap.argv(spec(), operations, uid=1000, gid=100)
     assert words == [*FIRST, *DEV, "--bind", "/s/tmp", "/tmp", *VAR_TMP, *LAST]
 
 
@@ -138,13 +138,13 @@ def test_devices() -> None:
         assert words.index("--dev") < at < words.index("--remount-ro")
     assert words[words.index("/dev/pts/7") - 1 :][:3] == ["--dev-bind", "/dev/pts/7", "/dev/console"]
     own = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
-    assert arguments.to_lock(operations, frozenset({"/dev/kvm"}), "/dev/pts/7") == (
+    assert bubblewrap.to_lock(operations, frozenset({"/dev/kvm"}), "/dev/pts/7") == (
         *own,
         "/dev/console",
         "/dev/kvm",
         "/dev/snd",
     )
-    assert arguments.to_lock(operations, frozenset(), "") == (*own, "/dev/snd")
+    assert bubblewrap.to_lock(operations, frozenset(), "") == (*own, "/dev/snd")
 
 
 @pytest.mark.parametrize("word", ["--clearenv", "--setenv", "--new-session", "--cap-add", "--bind-try"])
@@ -167,7 +167,7 @@ def test_names_of_every_kind_stay_one_word() -> None:
 @pytest.mark.parametrize(("machine", "number"), [("x86_64", 62), ("aarch64", 183)])
 def test_the_keeper_is_a_whole_elf_file(machine: str, number: int) -> None:
     """64-bit, for its machine, with one segment that holds all of it and the entry point."""
-    program = process.keeper_program(machine)
+    program = bubblewrap.keeper_program(machine)
 
     def field(at: int, size: int) -> int:
         return int.from_bytes(program[at : at + size], "little")
@@ -183,4 +183,4 @@ def test_the_keeper_is_a_whole_elf_file(machine: str, number: int) -> None:
 def test_an_unknown_machine_has_no_keeper() -> None:
     """It is named."""
     with pytest.raises(Refusal, match="riscv64"):
-        process.keeper_program("riscv64")
+        bubblewrap.keeper_program("riscv64")

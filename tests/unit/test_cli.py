@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher import cli
-from launcher.verbs import help_page, question
+from launcher.verbs import forms, help_page
 from policy.config import layer
 from policy.errors import Refusal
 
@@ -79,7 +79,7 @@ def test_a_switch_has_a_contrary_and_the_last_of_both_counts(name: str) -> None:
     contrary = f"--no-{name[2:]}"
     assert cli.parse([name, contrary, "x"], verb="run") == ({contrary: True}, ["x"])
     assert cli.parse([contrary, name, "x"], verb="run") == ({name: True}, ["x"])
-    assert question.joined({name: True}, {contrary: True}) == {contrary: True}
+    assert forms.joined({name: True}, {contrary: True}) == {contrary: True}
     assert refused(f"{contrary}=yes").message == f"{contrary} takes no value"
     assert "unknown option --no-quiet" in refused("--no-quiet").message
     (table, key) = next(known for known, flag in layer.FLAG_OF.items() if flag == name).split(".")
@@ -98,7 +98,7 @@ def test_the_nearest_option_is_named() -> None:
 def test_options_of_one_verb() -> None:
     """A verb's own rows are known to it alone."""
     extra = (("--json", cli.FLAG, "", "print JSON"),)
-    assert cli.parse(["--json"], extra, verb="explain")[0] == {"--json": True}
+    assert cli.parse(["--json"], verb="explain", options=(*extra, *cli.OPTIONS))[0] == {"--json": True}
     refused("--json")
 
 
@@ -118,10 +118,10 @@ def test_what_is_given_comes_out(given_options: list[tuple[str, str, bool]], com
 
 def test_help_names_every_option_and_verb() -> None:
     """The same tables serve parser and help; nothing is in two groups, or in none."""
-    text = help_page.of_verb("run", "...", (("paddock run -- x", "example"),), options=cli.OPTIONS)
+    text = help_page.of_verb(forms.form("run"))
     shown = re.findall(r"(?m)^  (--[a-z-]+)", text)
     assert sorted(shown) == sorted(name for name, *_ in cli.OPTIONS)
-    assert "paddock run -- x" in text
+    assert "paddock run -- bash" in text
     verbs = re.findall(r"(?m)^  ([a-z]+) ", help_page.overview().partition("examples:")[0])
     assert sorted(verbs) == sorted(cli.VERBS)
     for line in (text + help_page.overview()).splitlines():

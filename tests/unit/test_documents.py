@@ -1,12 +1,14 @@
 """README, man page and --help say what the programme does, because they come from its tables."""
 
+import inspect
 import re
 import subprocess
 
-import typer
-
 from launcher import cli
-from launcher.verbs import help_page, run
+from launcher.service.schema import OnConflict
+from launcher.vcs.merge.children import Order
+from launcher.vcs.worktrees import retention
+from launcher.verbs import forms, help_page
 from tests.support import manual
 from tests.support.features import need
 
@@ -39,41 +41,55 @@ def test_the_man_page_is_clean_roff() -> None:
 
 def test_help_names_every_option() -> None:
     """`paddock run --help` lists each option of the table with its text."""
-    text = help_page.of_verb("run", run.SYNOPSIS, run.EXAMPLES, options=cli.OPTIONS)
+    text = help_page.of_verb(forms.form("run"))
     plain = " ".join(text.split())
-    for row in cli.OPTIONS:
+    for row in forms.LAUNCH:
         assert f"  {help_page.notation(row)}" in text
-        assert help_page.told(row) in plain
+        assert row.about in plain
 
 
-def test_help_of_the_other_verbs_names_what_typer_takes() -> None:
-    """A page is made from the signature that Typer reads: neither knows an option that the other does not."""
+def test_every_form_calls_a_function_that_takes_what_its_table_says() -> None:
+    """Neither knows a parameter that the other does not; what a line of the table means is never prose by mistake."""
     compared = 0
-    for verb, about in manual.described():
-        if verb in manual.BY_HAND:
+    for name in forms.texts():
+        form = forms.form(name)
+        assert form.about
+        assert not [line for line in form.about if "  " in line or line.startswith("$ ")], name
+        if (forms.subcommands(name) and not form.options) or name == "run":
             continue
-        command, _ = manual.function_of(verb)
-        app = typer.Typer(add_completion=False)
-        app.command()(command)
-        taken = {word for each in typer.main.get_command(app).params for word in each.opts if word.startswith("--")}
-        assert {row[0] for row in about.taken.options} == taken - {"--help"}, verb
+        function = forms.function(name)
+        taken = list(inspect.signature(function).parameters)
+        if form.usage:
+            assert taken == ["argv"]
+            continue
+        assert sorted(taken[len(form.operands) :]) == sorted(forms.values(form, {})), name
         compared += len(taken)
-    assert compared > 80
+    assert compared > 100
+
+
+def test_defaults_of_the_table_are_those_of_the_code() -> None:
+    """Where both have them."""
+    found = forms.values(forms.form("prune"), {})
+    assert retention.Bounds(found["keep_days"], found["keep"], found["keep_lost_days"]) == retention.Bounds()
+    orders = next(row for row in forms.form("merge").options if row.name == "--order")
+    assert orders.choices == [*Order]
+    skips = next(row for row in forms.form("tickets run").options if row.name == "--on-conflict")
+    assert skips.choices == [*OnConflict]
 
 
 def test_the_man_page_has_every_form_of_every_verb() -> None:
     """Synopsis and options of sub-commands too."""
     page = manual.man_page()
-    for verb, about in manual.described():
-        assert f".B paddock {verb}\n" in page
-        assert about.synopsis
-        for row in about.taken.options:
-            assert f"\\fB{row[0].replace('-', chr(92) + '-')}\\fR" in page
+    for form in manual.described():
+        assert f".B paddock {form.name}\n" in page
+        assert manual.synopsis(form)
+        for row in form.options:
+            assert f"\\fB{row.name.replace('-', chr(92) + '-')}\\fR" in page
 
 
 def test_the_overview_names_every_verb() -> None:
     """`paddock --help` lists each verb of the table with its summary."""
-    for name, (_, summary) in cli.VERBS.items():
+    for name, summary in cli.VERBS.items():
         assert f"{name:<9} {summary}" in help_page.overview()
 
 
@@ -83,16 +99,15 @@ def test_readme_names_no_verb_that_does_not_exist() -> None:
     used = set(re.findall(r"(?:\$ |`|&& |sudo )paddock ([a-z]+)", text))
     assert len(used) > 15
     assert used <= set(cli.VERBS)
-    for verb, known in manual.SUBCOMMANDS.items():
-        if "" not in known:
-            assert set(re.findall(rf"paddock {verb} ([a-z]+)", text)) <= set(known)
+    for verb in ("worktree", "service", "tickets"):
+        assert set(re.findall(rf"paddock {verb} ([a-z]+)", text)) <= set(forms.subcommands(verb))
 
 
 def test_readme_names_no_option_that_does_not_exist() -> None:
     """Every long option in README is one of the programme's; behind `--` they are the command's."""
-    sources = [path.read_text(encoding="utf-8") for path in (manual.ROOT / "launcher/verbs").rglob("*.py")]
     known = {name for name, *_ in cli.OPTIONS} | {"--help", "--version"}
-    known |= {word for text in sources for word in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)}
+    known |= {row.name for name in forms.texts() for row in forms.form(name).options}
+    known |= {cli.contrary(row.name) for row in forms.LAUNCH if row.kind == cli.SWITCH}
     text = manual.README.read_text(encoding="utf-8")
     lines = [line.partition(" -- ")[0] for line in re.findall(r"paddock [^`\n]*", text)]
     used = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", "\n".join(lines)))

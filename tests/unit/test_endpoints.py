@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.session import providers
+from launcher.session import recognition
 from launcher.session.machine import Machine
 from policy.providers.model import ProviderSpec, parse_spec
 from policy.providers.registry import BUILTIN_DIRECTORY
@@ -37,7 +37,7 @@ def test_the_server_that_the_environment_names_is_granted(value: str, rules: lis
     """By name, or at its own address when it is on this machine; never with credentials, which would be kept."""
     environ = {"ANTHROPIC_BASE_URL": value}
     machine = Machine(environ)
-    allowed, ports = providers.endpoints_of(spec("claude-code"), "claude-code", machine, environ)
+    allowed, ports = recognition.endpoints_of(spec("claude-code"), "claude-code", machine, environ)
     assert allowed[0] == ("api.anthropic.com", "provider claude-code")
     source = "ANTHROPIC_BASE_URL of your environment"
     own = len(spec("claude-code").domains)

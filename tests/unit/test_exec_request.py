@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher import wire
-from launcher.jail import request
+from launcher.jail import minder
 from policy.errors import Refusal
 
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
@@ -20,16 +20,16 @@ NAMES = st.text(st.characters(exclude_characters="\0=", exclude_categories=["Cs"
     st.dictionaries(NAMES, WORDS),
     WORDS,
     st.booleans(),
-    st.text(st.sampled_from(request.DIRECT + request.PTY), min_size=3, max_size=3),
+    st.text(st.sampled_from(minder.DIRECT + minder.PTY), min_size=3, max_size=3),
 )
 def test_a_command_is_decoded_as_it_was_encoded(
     argv: list[str], environment: dict[str, str], cwd: str, insists: bool, streams: str
 ) -> None:
     """Every word, empty ones included, every variable, and the rest."""
-    sent = request.Command(argv, tuple(environment.items()), cwd=cwd, insists=insists, streams=streams)
-    read = request.Command.decode(sent.encode())
-    assert [getattr(read, name) for name in request.Command.__slots__] == [
-        getattr(sent, name) for name in request.Command.__slots__
+    sent = minder.Command(argv, tuple(environment.items()), cwd=cwd, insists=insists, streams=streams)
+    read = minder.Command.decode(sent.encode())
+    assert [getattr(read, name) for name in minder.Command.__slots__] == [
+        getattr(sent, name) for name in minder.Command.__slots__
     ]
 
 
@@ -37,8 +37,8 @@ def test_a_command_is_decoded_as_it_was_encoded(
 def test_noise_is_refused_or_a_whole_command(payload: bytes) -> None:
     """Decoding ends with a command that encodes to the same bytes, or with a Refusal; never otherwise."""
     with contextlib.suppress(Refusal):
-        read = request.Command.decode(payload)
-        assert request.Command.decode(read.encode()).argv == read.argv
+        read = minder.Command.decode(payload)
+        assert minder.Command.decode(read.encode()).argv == read.argv
 
 
 @pytest.mark.parametrize(
@@ -58,31 +58,31 @@ def test_noise_is_refused_or_a_whole_command(payload: bytes) -> None:
 def test_a_command_with_a_wrong_field_is_refused(fields: str) -> None:
     """Version, streams, flag, number of words and variables are all checked."""
     with pytest.raises(Refusal, match="not well formed"):
-        request.Command.decode(fields.replace(" ", "\0").encode())
+        minder.Command.decode(fields.replace(" ", "\0").encode())
 
 
 def test_a_word_with_a_nul_is_refused() -> None:
     """It would be two words at the other end."""
     with pytest.raises(Refusal, match="not well formed"):
-        request.Command(["a\0b"]).encode()
+        minder.Command(["a\0b"]).encode()
 
 
 def test_a_message_is_read_to_its_end_and_no_further() -> None:
     """What follows belongs to the next message."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        theirs.sendall(wire.frame(request.SIGNAL, b"\x0f\x00") + wire.frame(request.GO))
-        assert request.receive(ours.fileno(), [], 2) == (request.SIGNAL, b"\x0f\x00")
-        assert request.receive(ours.fileno(), [], 2) == (request.GO, b"")
+        theirs.sendall(wire.frame(minder.SIGNAL, b"\x0f\x00") + wire.frame(minder.GO))
+        assert minder.receive(ours.fileno(), [], 2) == (minder.SIGNAL, b"\x0f\x00")
+        assert minder.receive(ours.fileno(), [], 2) == (minder.GO, b"")
         theirs.close()
-        assert request.receive(ours.fileno(), []) == (b"", b"")
+        assert minder.receive(ours.fileno(), []) == (b"", b"")
 
 
 def test_a_message_that_stays_incomplete_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that says half of it holds nobody for ever."""
-    monkeypatch.setattr(request, "PATIENCE", 0.01)
+    monkeypatch.setattr(minder, "PATIENCE", 0.01)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        theirs.sendall(wire.frame(request.SIGNAL, b"\x0f\x00")[:-1])
+        theirs.sendall(wire.frame(minder.SIGNAL, b"\x0f\x00")[:-1])
         with pytest.raises(Refusal, match="not complete"):
-            request.receive(ours.fileno(), [])
+            minder.receive(ours.fileno(), [])

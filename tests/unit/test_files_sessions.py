@@ -5,11 +5,10 @@ import pytest
 from launcher.bridges.files.answers import ToolFailed
 from launcher.bridges.files.sessions import LEGACY, Mode, Sessions, Tokens
 from launcher.workflow.graph import InMemoryGraphRepository
-from launcher.workflow.in_memory import InMemoryRequestContextRepository
 from launcher.workflow.request_context import RequestContext
 from launcher.workflow.requests import ArtifactKey, OrchestratorRequest
 from policy.sandbox_context import WorktreeSandboxContext
-from tests.support.workflow import ROOT, World, worktree
+from tests.support.workflow import ROOT, Contexts, World, worktree
 
 KEY = ArtifactKey("run/one")
 
@@ -33,7 +32,7 @@ def test_tools_and_decorators_share_one_repository() -> None:
     known = sessions(world, Mode.STRICT)
     sent = world.flow.request(OrchestratorRequest(context_id=ROOT))
     assert known.boundaries(sent.session_id, None) == sent.worktree_context
-    apart = Sessions.of_workflow(InMemoryRequestContextRepository(), InMemoryGraphRepository(), world.worktrees)
+    apart = Sessions.of_workflow(Contexts(), InMemoryGraphRepository(), world.worktrees)
     unresolved(apart, sent.session_id)
 
 
@@ -60,7 +59,7 @@ def with_empty_fields() -> World:
     """A context whose fields are empty, as only another repository than ours would let them be."""
     world = World()
 
-    class Repository(InMemoryRequestContextRepository):
+    class Repository(Contexts):
         def get_worktree_context(self, session_id: ArtifactKey | str) -> WorktreeSandboxContext | None:
             empty = worktree("w").main_worktree.model_copy(update={"worktree_path": ""})
             return worktree("w").model_copy(update={"main_worktree": empty}) if session_id == KEY.value else None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.session import gitlinks, inputs
+from launcher.session import inputs, submodule_places
 from launcher.vcs import written
 from launcher.vcs.git import Git
 from launcher.vcs.quarantine import left_open
@@ -27,7 +27,7 @@ def test_they_are_those_that_git_lists(tmp_path: Path, algorithm: str, version: 
     (tmp_path / "link").write_text("link")
     (tmp_path / "symbolic-link").write_text("")
     git(tmp_path, "add", ".")
-    assert gitlinks.named(f"{tmp_path}/.git") == []
+    assert submodule_places.named(f"{tmp_path}/.git") == []
     oid = "1" * (40 if algorithm == "sha1" else 64)
     lines = b"".join(f"160000 {oid}\t".encode() + name.encode("utf-8", "surrogateescape") + b"\0" for name in ODD)
     git(tmp_path, "update-index", "-z", "--index-info", stdin=lines)
@@ -38,14 +38,14 @@ def test_they_are_those_that_git_lists(tmp_path: Path, algorithm: str, version: 
     else:
         git(tmp_path, "update-index", "--index-version", version)
     assert (tmp_path / ".git/index").read_bytes()[7] == (2 if version == "split" else int(version))
-    assert sorted(gitlinks.named(f"{tmp_path}/.git")) == sorted(ODD)
+    assert sorted(submodule_places.named(f"{tmp_path}/.git")) == sorted(ODD)
 
 
 def test_names_that_look_like_entries_are_no_more_than_names(tmp_path: Path) -> None:
     """An index that is no index, and none at all, name nothing."""
-    assert gitlinks.named(str(tmp_path)) == []
+    assert submodule_places.named(str(tmp_path)) == []
     (tmp_path / "index").write_bytes(b"DIRC\0\0\0\2" + b"\0\0\xe0\0" * 40)
-    assert gitlinks.named(str(tmp_path)) == []
+    assert submodule_places.named(str(tmp_path)) == []
 
 
 @pytest.mark.parametrize("version", ["3", "4", "split"])
@@ -59,14 +59,14 @@ def test_no_index_of_an_agents_is_given_to_git(tmp_path: Path, version: str, mon
     monkeypatch.setattr(Git, "run", None)
     index = tmp_path / ".git/index"
     whole = index.read_bytes()
-    assert gitlinks.named(f"{tmp_path}/.git") == ["one"]
+    assert submodule_places.named(f"{tmp_path}/.git") == ["one"]
     for at in range(len(whole)):
         for content in (whole[:at], whole[:at] + b"\xff" + whole[at + 1 :]):
             index.write_bytes(content)
-            assert len(gitlinks.named(f"{tmp_path}/.git")) < 3  # neither an error, nor without end
+            assert len(submodule_places.named(f"{tmp_path}/.git")) < 3  # neither an error, nor without end
     index.unlink()
     os.mkfifo(index)
-    assert gitlinks.named(f"{tmp_path}/.git") == []
+    assert submodule_places.named(f"{tmp_path}/.git") == []
 
 
 def test_an_index_is_read_again_only_when_it_is_another_one(tmp_path: Path) -> None:

@@ -12,13 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher import wire
-from launcher.jail import status, syscall_tables, syscalls
-from launcher.jail.guard import server
-from launcher.jail.guard.call import Call
-from launcher.jail.guard.listener import Listener
-from launcher.jail.guard.rules import Refused, Rules
+from launcher.jail import reports, syscall_tables, syscalls
+from launcher.jail.guard import server, watch
+from launcher.jail.guard.call import Call, Listener
+from launcher.jail.guard.guard import Refused, Rules
 from launcher.jail.spec import JailSpec
-from launcher.jail.watch import observer
 from policy import promises
 from policy.plan import VERSION, Plan
 from policy.verdict import decide
@@ -124,7 +122,7 @@ def test_what_is_refused_is_told_however_its_path_is_written(char: str) -> None:
     with open(reading, "rb") as stream:
         ((kind, payload),) = wire.Decoder().feed(stream.read())
     call, path, *_, program = marshal.loads(payload)
-    assert (kind, call) == (status.DENIED, "chmod")
+    assert (kind, call) == (reports.DENIED, "chmod")
     for told in (path, program):
         assert long.startswith(told)
         assert len(told) > 300
@@ -142,8 +140,8 @@ def test_what_is_wanted_fits_into_one_write(char: str) -> None:
         string=lambda address: os.fsencode(long),
         caller=lambda: (7, "name", long),
     )
-    found: list[observer.Want] = []
-    assert observer.Observer(found.append).look(cast(Call, call))
+    found: list[watch.Want] = []
+    assert watch.Observer(found.append).look(cast(Call, call))
     ((_, path, *_, program),) = found
     assert long.startswith(path)
     assert long.startswith(program)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.session import handoff, nested
+from launcher.session import handoff_changes, nested
 from launcher.session.machine import Machine
 from tests.support import derived
 
@@ -16,9 +16,9 @@ LONG, SHORT = 0.0, 1e9
 
 def ended(root: Path, own: Path, lasting: float, monkeypatch: pytest.MonkeyPatch, *, made: str = "") -> list[str]:
     """What is told of a session that makes a repository, or nothing."""
-    monkeypatch.setattr(handoff, "LASTING", lasting)
+    monkeypatch.setattr(handoff_changes, "LASTING", lasting)
     plan = derived.plan().replace(worktree=str(root), repositories=())
-    watch = handoff.Watch(plan, str(own))
+    watch = handoff_changes.Watch(plan, str(own))
     watch.begin()
     if made:
         subprocess.run(["git", "init", "-q", str(root / made)], check=True)
@@ -41,21 +41,21 @@ def test_a_short_session_leaves_its_search_to_the_next_one(tmp_path: Path, monke
     assert ended(root, own, LONG, monkeypatch) == []
     for made in ("a", "b/c", ""):
         assert ended(root, own, SHORT, monkeypatch, made=made) == []
-    assert (own / handoff.UNSEARCHED_NOTE).exists()
+    assert (own / handoff_changes.UNSEARCHED_NOTE).exists()
     assert ended(root, own, LONG, monkeypatch, made="d") == ["a/.git", "b/c/.git", "d/.git"]
-    assert not (own / handoff.UNSEARCHED_NOTE).exists()
+    assert not (own / handoff_changes.UNSEARCHED_NOTE).exists()
     a_tick_later()
     assert ended(root, own, LONG, monkeypatch) == []
 
 
 def test_where_it_cannot_be_left_to_anybody_that_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The state directory has gone meanwhile: the worktree counts as not looked at."""
-    monkeypatch.setattr(handoff, "LASTING", SHORT)
+    monkeypatch.setattr(handoff_changes, "LASTING", SHORT)
     own = tmp_path / "own"
     own.mkdir()
-    watch = handoff.Watch(derived.plan().replace(worktree=str(tmp_path), repositories=()), str(own))
+    watch = handoff_changes.Watch(derived.plan().replace(worktree=str(tmp_path), repositories=()), str(own))
     watch.begin()
-    os.unlink(own / handoff.UNSEARCHED_NOTE)
+    os.unlink(own / handoff_changes.UNSEARCHED_NOTE)
     own.rmdir()
     assert ("created", "...", "protect") in watch.changes(thorough=False)
 

@@ -67,7 +67,7 @@ def help_of(*words: str) -> str:
 
 def helps() -> dict[str, list[str]]:
     """Help texts by command line form."""
-    forms = ["", *dict.fromkeys([*cli.VERBS, *(form for form, _ in manual.described())])]
+    forms = ["", *dict.fromkeys([*cli.VERBS, *(form.name for form in manual.described())])]
     return {form: help_of(*form.split()).splitlines() for form in forms}
 
 

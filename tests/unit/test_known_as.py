@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.session import known_as, places, state
+from launcher.session import places, state
 
 
 @pytest.fixture
@@ -22,32 +22,32 @@ def test_a_live_session_is_found_by_its_further_names(where: places.Places) -> N
     """Any text can be one; when the session has ended it leads nowhere."""
     session = opened(where, "review")
     for identifier in ("3f2a-11", "../../etc", "a b/c\n", ""):
-        assert known_as.resolved(where, identifier) == identifier
-        assert known_as.remember(where, "review", identifier)
-        assert known_as.remember(where, "review", identifier)
-        assert known_as.resolved(where, identifier) == "review"
+        assert state.resolved_alias(where, identifier) == identifier
+        assert state.remember_alias(where, "review", identifier)
+        assert state.remember_alias(where, "review", identifier)
+        assert state.resolved_alias(where, identifier) == "review"
     assert session.close() == []
-    assert known_as.resolved(where, "3f2a-11") == "3f2a-11"
+    assert state.resolved_alias(where, "3f2a-11") == "3f2a-11"
     with pytest.raises(OSError, match="No such file"):
-        known_as.remember(where, "review", "late")
+        state.remember_alias(where, "review", "late")
 
 
 def test_no_session_takes_anothers_name(where: places.Places) -> None:
     """A session's own name counts before, and what two claim names neither."""
     one, two = opened(where, "one"), opened(where, "two")
-    known_as.remember(where, "two", "one")
-    assert known_as.resolved(where, "one") == "one"
-    known_as.remember(where, "one", "same")
-    known_as.remember(where, "two", "same")
-    assert known_as.resolved(where, "same") == "same"
+    state.remember_alias(where, "two", "one")
+    assert state.resolved_alias(where, "one") == "one"
+    state.remember_alias(where, "one", "same")
+    state.remember_alias(where, "two", "same")
+    assert state.resolved_alias(where, "same") == "same"
     one.close()
-    assert known_as.resolved(where, "same") == "two"
+    assert state.resolved_alias(where, "same") == "two"
     two.close()
 
 
 def test_no_session_has_names_without_end(where: places.Places, monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent that opens sessions for ever does not fill the disk."""
-    monkeypatch.setattr(known_as, "MOST", 3)
+    monkeypatch.setattr(state, "MOST_ALIASES", 3)
     session = opened(where, "many")
-    assert [known_as.remember(where, "many", str(number)) for number in range(5)] == [True] * 3 + [False] * 2
+    assert [state.remember_alias(where, "many", str(number)) for number in range(5)] == [True] * 3 + [False] * 2
     session.close()

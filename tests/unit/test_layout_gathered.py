@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.jail.namespaces.layout import gathered
+from launcher.jail.layout import gathered
 
 ETC = tuple((f"/etc/{name}", "r", "default") for name in ("passwd", "group", "hosts", "ssl/certs", "services", "rpc"))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.ledger import record, store
+from launcher.ledger import ledgers
 from launcher.ledger.denial import GUARD, LANDLOCK, PROXY, SECCOMP, Denial, Process, of_guard
 from policy import egress, promises
 from policy.errors import Refusal
@@ -26,12 +26,12 @@ def denial(path: str = "/etc/shadow", **changes: object) -> Denial:
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    return store.path_for(str(tmp_path), "review", 123)
+    return ledgers.path_for(str(tmp_path), "review", 123)
 
 
 def test_a_session_without_denials_leaves_nothing(path: str) -> None:
     """No file, and no directory for it."""
-    with record.Ledger(path, plan(), {}) as ledger:
+    with ledgers.Ledger(path, plan(), {}) as ledger:
         ledger.end(0, ())
     assert not os.path.exists(os.path.dirname(path))
 
@@ -45,17 +45,17 @@ def test_what_git_does_without_is_one_harmless_line(path: str) -> None:
     touched = [told("utimensat", name) for name in (f"ab/{'0' * 38}", f"cd/{'1' * 62}", "pack/pack-1.pack")]
     assert {found.key for found in touched} == {touched[0].key}
     assert (touched[0].path, touched[0].harmless) == ("/app/.git/objects", True)
-    answer = record.answer(touched[0], plan())
+    answer = ledgers.answer(touched[0], plan())
     assert (answer.flag, "nothing is to be allowed" in answer.note) == ("", True)
     for call, name in (("utimensat", f"ab/{'x' * 38}"), ("utimensat", "info/alternates"), ("chmod", f"ab/{'0' * 38}")):
         other = told(call, name)
         assert (other.path, other.harmless) == (f"/app/.git/objects/{name}", False)
-        assert record.answer(other, plan()).flag
+        assert ledgers.answer(other, plan()).flag
 
 
 def test_what_repeats_is_one_line_with_a_count(path: str) -> None:
     """Of the same programme; another programme's is another line, unless it is the loader. The first comes at once."""
-    with record.Ledger(path, plan(), {"session": "review"}) as ledger:
+    with ledgers.Ledger(path, plan(), {"session": "review"}) as ledger:
         ledger.add(denial())
         assert len(Path(path).read_text().splitlines()) == 2
         for pid in range(100):
@@ -66,7 +66,7 @@ def test_what_repeats_is_one_line_with_a_count(path: str) -> None:
             for path_of_loader in ("/etc/ld.so.preload", "/opt/lib/libx.so.1"):
                 ledger.add(denial(path_of_loader, process=Process(9, name, f"/usr/bin/{name}")))
         ledger.end(3, ("a note",))
-    contents = store.read(path)
+    contents = ledgers.read(path)
     assert contents.facts["session"] == "review"
     assert [(line["path"], line["process"]["comm"], line["count"]) for line in contents.denials] == [
         ("/etc/shadow", "cat", 102),
@@ -81,20 +81,20 @@ def test_what_repeats_is_one_line_with_a_count(path: str) -> None:
 
 def test_there_are_bounds(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond so many kinds, denials are counted as lost."""
-    monkeypatch.setattr(record, "MOST_KINDS", 5)
-    with record.Ledger(path, plan(), {}) as ledger:
+    monkeypatch.setattr(ledgers, "MOST_KINDS", 5)
+    with ledgers.Ledger(path, plan(), {}) as ledger:
         for number in range(20):
             ledger.add(denial(f"/x/{number}"))
         ledger.end(0, ())
-    contents = store.read(path)
+    contents = ledgers.read(path)
     assert (len(contents.denials), contents.end["lost"]) == (5, 15)
 
 
 def test_another_process_appends(path: str) -> None:
     """To the same file, or to a new one, with what would allow it."""
-    record.append(path, plan(), denial())
-    record.append(path, plan(), denial("/data", layer=GUARD, wanted="w"))
-    first, second = store.read(path).denials
+    ledgers.append(path, plan(), denial())
+    ledgers.append(path, plan(), denial("/data", layer=GUARD, wanted="w"))
+    first, second = ledgers.read(path).denials
     assert first["allow"]["flag"] == "--ro /etc/shadow"
     assert first["risk"] == "password hashes of every user"
     assert second["allow"] == {"flag": "--rw /data", "toml": '[filesystem]\nwrite = ["/data"]', "note": ""}
@@ -103,53 +103,53 @@ def test_another_process_appends(path: str) -> None:
 @pytest.mark.parametrize("name", ["/a\nb", "/a\udcff", '/a"b', "/a\x1b[31m"])
 def test_names_that_an_agent_chose_break_no_line_and_no_terminal(path: str, name: str) -> None:
     """They are JSON escapes in the file, and visible escapes on a terminal."""
-    record.append(path, plan(), denial(name))
+    ledgers.append(path, plan(), denial(name))
     assert len(Path(path).read_bytes().splitlines()) == 2 - 1
-    (line,) = store.read(path).denials
+    (line,) = ledgers.read(path).denials
     assert line["path"] == name
-    assert all(text.isprintable() for text in record.paragraph(line))
+    assert all(text.isprintable() for text in ledgers.paragraph(line))
 
 
 def test_half_a_line_is_left_out(path: str) -> None:
     """A writer may be in the middle of it; nonsense is passed over."""
-    record.append(path, plan(), denial())
+    ledgers.append(path, plan(), denial())
     with open(path, "a") as file:
         file.write('nonsense\n[1]\n{"kind": "denial", "pa')
-    assert [line["path"] for line in store.read(path).denials] == ["/etc/shadow"]
+    assert [line["path"] for line in ledgers.read(path).denials] == ["/etc/shadow"]
 
 
 def test_the_oldest_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By age, by number, and by size; the newest stays, and what is no ledger too."""
     day = 24 * 3600
     for number in range(10):
-        os.close(store.create(store.path_for(str(tmp_path), f"s{number}", int((1000 - number) * day * 1e9))))
+        os.close(ledgers.create(ledgers.path_for(str(tmp_path), f"s{number}", int((1000 - number) * day * 1e9))))
     (tmp_path / "ledgers/mine").write_text("")
-    monkeypatch.setattr(store, "KEEP_FILES", 5)
-    store.prune(str(tmp_path), 1000 * day)
-    assert [one.session for one in store.kept(str(tmp_path))] == ["s0", "s1", "s2", "s3", "s4"]
-    store.prune(str(tmp_path), (998 + 30) * day - 1)
-    assert [one.session for one in store.kept(str(tmp_path))] == ["s0", "s1", "s2"]
-    monkeypatch.setattr(store, "KEEP_BYTES", 10)
-    for one in store.kept(str(tmp_path)):
+    monkeypatch.setattr(ledgers, "KEEP_FILES", 5)
+    ledgers.prune(str(tmp_path), 1000 * day)
+    assert [one.session for one in ledgers.kept(str(tmp_path))] == ["s0", "s1", "s2", "s3", "s4"]
+    ledgers.prune(str(tmp_path), (998 + 30) * day - 1)
+    assert [one.session for one in ledgers.kept(str(tmp_path))] == ["s0", "s1", "s2"]
+    monkeypatch.setattr(ledgers, "KEEP_BYTES", 10)
+    for one in ledgers.kept(str(tmp_path)):
         Path(one.path).write_text("more than ten bytes")
-    store.prune(str(tmp_path), 1000 * day)
-    assert [one.session for one in store.kept(str(tmp_path))] == ["s0"]
+    ledgers.prune(str(tmp_path), 1000 * day)
+    assert [one.session for one in ledgers.kept(str(tmp_path))] == ["s0"]
     assert (tmp_path / "ledgers/mine").exists()
 
 
 def test_a_name_that_came_again_means_the_latest(tmp_path: Path) -> None:
     """Names may hold dots; the time of the start tells sessions of one name apart."""
     for started in (5, 7, 6):
-        os.close(store.create(store.path_for(str(tmp_path), "a.1", started)))
-    assert store.path_of(str(tmp_path), "a.1") == store.path_for(str(tmp_path), "a.1", 7)
-    assert store.path_of(str(tmp_path), "a") is None
+        os.close(ledgers.create(ledgers.path_for(str(tmp_path), "a.1", started)))
+    assert ledgers.path_of(str(tmp_path), "a.1") == ledgers.path_for(str(tmp_path), "a.1", 7)
+    assert ledgers.path_of(str(tmp_path), "a") is None
 
 
 def test_a_ledger_that_cannot_be_read_is_a_refusal(path: str) -> None:
     """A directory in its place, say."""
     os.makedirs(path)
     with pytest.raises(Refusal) as caught:
-        store.read(path)
+        ledgers.read(path)
     assert caught.value.reference == "ledger-unreadable"
 
 
@@ -161,21 +161,21 @@ def line(**fields: object) -> dict[str, Any]:
 
 def test_the_proxys_log_is_read(tmp_path: Path) -> None:
     """Denials only; what found no room in it is counted."""
-    log = tmp_path / store.PROXY_LOG
+    log = tmp_path / ledgers.PROXY_LOG
     lines = [line(), line(decision="allow"), {"operation": "fault", "reason": "x"}, {"operation": "lost", "count": 7}]
     log.write_text("".join(json.dumps(one) + "\n" for one in lines))
-    (found,), lost = store.read_proxy_log(str(log))
+    (found,), lost = ledgers.read_proxy_log(str(log))
     assert (found.layer, found.host, found.port, lost) == (PROXY, "example.com", 443, 7)
-    assert record.answer(found, plan()).flag == "--allow-domain example.com:443"
-    assert store.read_proxy_log(str(tmp_path / "none")) == ([], 0)
+    assert ledgers.answer(found, plan()).flag == "--allow-domain example.com:443"
+    assert ledgers.read_proxy_log(str(tmp_path / "none")) == ([], 0)
 
 
 def test_the_proxy_knows_better_what_would_help() -> None:
     """A rule that denies has to go; a name that leads inside needs a rule for the address."""
     for hint in ("remove the rule --deny-domain example.com", "--allow-domain 10.0.0.1:443"):
-        found = store.of_decision(line(suggestion=hint))
+        found = ledgers.of_decision(line(suggestion=hint))
         assert found is not None
-        answer = record.answer(found, plan())
+        answer = ledgers.answer(found, plan())
         assert (answer.flag, answer.note) == ("", hint)
 
 
@@ -191,31 +191,31 @@ def test_the_proxy_knows_better_what_would_help() -> None:
 )
 def test_the_kinds_that_are_missing_are_named(backend: str, heard: bool, kinds: int) -> None:
     """By what the session's own hearing was proven to be."""
-    assert len(record.missing_kinds(backend, heard=heard)) == kinds
+    assert len(ledgers.missing_kinds(backend, heard=heard)) == kinds
 
 
 def test_a_refused_socket_has_a_remedy_where_there_is_no_network() -> None:
     """The filter tells no arguments; with a network, sockets of that family are not what it refuses."""
     refused = denial("", layer=SECCOMP, operation="system call", target="41 of c000003e")
-    assert "--net open" in record.one_line(refused, 1, plan(net="none"))
-    assert "no option allows it" in record.one_line(refused, 1, plan())
-    assert "no option allows it" in record.one_line(refused._replace(target="42 of c000003e"), 1, plan(net="none"))
+    assert "--net open" in ledgers.one_line(refused, 1, plan(net="none"))
+    assert "no option allows it" in ledgers.one_line(refused, 1, plan())
+    assert "no option allows it" in ledgers.one_line(refused._replace(target="42 of c000003e"), 1, plan(net="none"))
 
 
 def test_tmpdir_is_named_for_what_is_refused_in_tmp() -> None:
     """Where the jail has a /tmp of its own, it is not."""
     refused = denial("/tmp", operation="make a file in", wanted="w")
-    assert record.one_line(refused, 1, plan()).startswith("cat: make a file in /tmp: --rw /tmp (")
-    assert "$TMPDIR" in record.one_line(refused, 1, plan())
-    assert "$TMPDIR" not in record.one_line(refused, 1, plan(backend=promises.NAMESPACES))
+    assert ledgers.one_line(refused, 1, plan()).startswith("cat: make a file in /tmp: --rw /tmp (")
+    assert "$TMPDIR" in ledgers.one_line(refused, 1, plan())
+    assert "$TMPDIR" not in ledgers.one_line(refused, 1, plan(backend=promises.NAMESPACES))
 
 
 def test_the_loopback_is_reached_by_port_unless_it_was_asked_of_the_proxy() -> None:
     """A client that came to the proxy comes there again."""
     refused = denial("", operation="connect", host="127.0.0.1", port=5432)
-    assert ": --reach 5432 (" in record.one_line(refused, 1, plan())
+    assert ": --reach 5432 (" in ledgers.one_line(refused, 1, plan())
     asked = refused._replace(layer=PROXY, hint="--allow-domain 127.0.0.1:5432")
-    assert record.one_line(asked, 1, plan()).endswith(": --allow-domain 127.0.0.1:5432")
+    assert ledgers.one_line(asked, 1, plan()).endswith(": --allow-domain 127.0.0.1:5432")
 
 
 def test_a_registry_that_is_refused_names_its_list() -> None:
@@ -223,6 +223,6 @@ def test_a_registry_that_is_refused_names_its_list() -> None:
     for word in ("@node", "@python"):
         host, _, port = egress.require(word).rules[0].rpartition(":")
         refused = denial("", layer=PROXY, operation="connect", host=host, port=int(port))
-        assert f"(--allow-domain {word} allows it with others: " in record.one_line(refused, 1, plan())
+        assert f"(--allow-domain {word} allows it with others: " in ledgers.one_line(refused, 1, plan())
     other = denial("", layer=PROXY, operation="connect", host="registry.example.com", port=443)
-    assert record.one_line(other, 1, plan()).endswith(": --allow-domain registry.example.com:443")
+    assert ledgers.one_line(other, 1, plan()).endswith(": --allow-domain registry.example.com:443")

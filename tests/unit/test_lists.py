@@ -25,6 +25,6 @@ def test_a_long_command_is_cut_and_that_is_seen() -> None:
     """As wide as the terminal is, 24 characters at least; a shorter one stays whole."""
     session: dict[str, Any] = {"name": "s", "state": "running", "usage": None, "created": None, "outcome": None}
     for command, shown in ((["x" * 24], "x" * 24), (["x" * 500], "x" * 23)):
-        last = ps.table([{**session, "command": command}])[1].split()[-1]
+        last = ps.session_lines([{**session, "command": command}])[1].split()[-1]
         assert last.startswith(shown)
         assert last.endswith("…") == (len(command[0]) > len(last))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.session import logins as session_logins
-from launcher.session.logins import Logins
+from launcher.session import credentials
+from launcher.session.credentials import Logins
 from policy.logins import Login
 from tests.support.logins import Ground, brought_in, document, mode
 
@@ -135,7 +135,7 @@ def plant(ground: Ground, what: str) -> None:
         with ground.inside.open("wb") as file:
             file.truncate(1 << 40)
     elif what == "long":
-        ground.inside.write_text(json.dumps(document("new", 2) | {"x": "y" * session_logins.LARGEST}))
+        ground.inside.write_text(json.dumps(document("new", 2) | {"x": "y" * credentials.LARGEST}))
     elif what == "unreadable":
         ground.inside.write_bytes(b"\xff" * 100)
     elif what == "deep":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.session import logins as session_logins
+from launcher.session import credentials
 from tests.support.logins import Ground, brought_in, document, mode
 
 
@@ -52,7 +52,7 @@ def test_a_session_that_holds_the_lock_for_ever_is_not_waited_for(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its token stays in the private home, where the next session finds it."""
-    monkeypatch.setattr(session_logins, "PATIENCE", 0.05)
+    monkeypatch.setattr(credentials, "PATIENCE", 0.05)
     holder = os.open(ground.user, os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)
     ground.refresh()
@@ -89,14 +89,14 @@ def test_a_file_that_changed_since_it_was_read_is_not_replaced(ground: Ground) -
     """The user's own programme writes it without our lock."""
     directory = os.open(ground.user, os.O_RDONLY)
     try:
-        read = session_logins.read_private(directory, "auth.json", 1000)
+        read = credentials.read_private(directory, "auth.json", 1000)
         assert read is not None
         ground.host.write_text("changed")
-        assert not session_logins.replace_private(directory, "auth.json", b"ours", read, locked=True)
-        assert not session_logins.replace_private(directory, "auth.json", b"ours", None, locked=False)
+        assert not credentials.replace_private(directory, "auth.json", b"ours", read, locked=True)
+        assert not credentials.replace_private(directory, "auth.json", b"ours", None, locked=False)
         assert ground.host.read_text() == "changed"
         assert os.listdir(ground.user) == ["auth.json"]
-        assert session_logins.replace_private(directory, "other", b"ours", None, locked=False)
+        assert credentials.replace_private(directory, "other", b"ours", None, locked=False)
     finally:
         os.close(directory)
 

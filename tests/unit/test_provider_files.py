@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.session import providers
+from launcher.session import recognition
 from launcher.session.machine import Machine
 from policy.config import layer
 from policy.config.layer import Kind, parse
@@ -17,7 +17,7 @@ from policy.providers.model import ProviderSpec
 from policy.providers.registry import load_registry
 
 REGISTRY = load_registry()
-DEFAULT = Path(providers.__file__).parents[2] / "policy/default.toml"
+DEFAULT = Path(recognition.__file__).parents[2] / "policy/default.toml"
 
 
 def settings(**options: str | bool) -> Settings:
@@ -36,7 +36,7 @@ def spec(name: str) -> ProviderSpec:
 
 def found(name: str, environ: dict[str, str], *, unattended: bool = True, **options: str | bool) -> dict[str, Login]:
     """Place in the private home -> the file."""
-    rows = providers.files_of(spec(name), settings(**options), Machine(environ), unattended=unattended)
+    rows = recognition.files_of(spec(name), settings(**options), Machine(environ), unattended=unattended)
     return {login.inside: login for login in (Login(*row) for row in rows)}  # type: ignore[arg-type]  # plain tuples
 
 

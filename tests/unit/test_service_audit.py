@@ -11,8 +11,8 @@ from launcher.ledger import audit as records
 from launcher.ledger import audit_socket
 from launcher.ledger.audit import Reader
 from launcher.ledger.denial import Denial
-from launcher.service import exchange
-from launcher.service.exchange import Exchange
+from launcher.service import kernel_audit
+from launcher.service.kernel_audit import Exchange
 from launcher.session.places import AUDIT_SOCKET
 
 HERE = os.getpid()
@@ -211,7 +211,7 @@ def test_a_launcher_that_has_ended_is_forgotten(tmp_path: Path) -> None:
     async def act(kernel: Kernel) -> None:
         program = "import sys; from launcher.ledger import audit_socket as a; print(a.request_stream(sys.argv[1]))"
         words = ["python3", "-c", program, str(tmp_path / AUDIT_SOCKET)]
-        root = Path(exchange.__file__).parents[2]
+        root = Path(kernel_audit.__file__).parents[2]
         child = subprocess.run(words, capture_output=True, text=True, check=True, cwd=root)
         assert int(child.stdout) > 2
         launcher = Launcher(tmp_path)
@@ -233,7 +233,7 @@ def test_a_flood_of_foreign_records_needs_no_more_memory(tmp_path: Path) -> None
         await settle()
         for number in range(3_000):
             await kernel.denial(f"{number:x}", "/foreign")
-        assert len(kernel.exchange._kept) <= exchange._MOST_KEPT
+        assert len(kernel.exchange._kept) <= kernel_audit._MOST_KEPT
         await kernel.proof("cafe1")
         await kernel.denial("cafe1", "/mine")
         assert launcher.paths() == ["/mine"]

@@ -8,7 +8,6 @@ import pytest
 
 from launcher.service.database import Database
 from launcher.service.tables import StoredRequestContexts
-from launcher.workflow.in_memory import InMemoryRequestContextRepository
 from launcher.workflow.request_context import ContextState, RequestContext, RequestContextRepository
 from launcher.workflow.requests import ArtifactKey, TicketAgentRequest
 from policy.errors import Refusal
@@ -18,13 +17,10 @@ KEY = ArtifactKey("run/one")
 Open = Callable[[], RequestContextRepository]
 
 
-@pytest.fixture(params=["database", "memory"])
-def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    """Another look at the same repository; the one in memory answers for comparison."""
-    if request.param == "database":
-        return lambda: StoredRequestContexts(Database(str(tmp_path / "service.db")))
-    memory = InMemoryRequestContextRepository()
-    return lambda: memory
+@pytest.fixture
+def opened(tmp_path: Path) -> Open:
+    """Another look at the same repository."""
+    return lambda: StoredRequestContexts(Database(str(tmp_path / "service.db")))
 
 
 def test_a_context_goes_through_its_life(opened: Open) -> None:

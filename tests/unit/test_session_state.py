@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.session import messages, short_temp, state
+from launcher.session import messages, state
 from launcher.session.places import Places, current_directory, made, places
 from launcher.vcs.quarantine import writers
 from policy.errors import Refusal
@@ -272,7 +272,7 @@ def test_a_tmp_that_others_rule_is_not_used(
     base = tmp_path / "base"
     base.mkdir()
     base.chmod(mode)
-    monkeypatch.setattr(short_temp, "BASE", str(base))
+    monkeypatch.setattr(state, "SHORT_TEMP_BASE", str(base))
     session = state.open_session(where, "tree", None, mounts=False)
     writable = mode == 0o555 and os.geteuid() == 0
     assert session.slots["tmp"].startswith(str(base if writable else session.directory))

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from launcher import wire
-from launcher.jail import status
+from launcher.jail import reports
 from launcher.session import stops
 
-STOPPED, CONTINUED, DENIED = status.STOPPED, status.CONTINUED, status.DENIED
+STOPPED, CONTINUED, DENIED = reports.STOPPED, reports.CONTINUED, reports.DENIED
 TOLD = [
     # Nothing but the command's own messages counts while nobody has touched the launcher.
     ([], False, False),
@@ -28,9 +28,9 @@ TOLD = [
     ([CONTINUED, STOPPED], True, False),
     ([CONTINUED, STOPPED, CONTINUED], True, True),
     # The end of the command is the end of every stop.
-    ([CONTINUED, STOPPED, status.EXITED], False, True),
-    ([CONTINUED, STOPPED, status.EXITED], True, True),
-    ([STOPPED, status.REFUSED], True, True),
+    ([CONTINUED, STOPPED, reports.EXITED], False, True),
+    ([CONTINUED, STOPPED, reports.EXITED], True, True),
+    ([STOPPED, reports.REFUSED], True, True),
 ]
 
 
@@ -51,7 +51,7 @@ def test_the_last_turn_decides(
     """A command that has gone on and stopped again leaves its launcher stopped; nothing is taken out of the pipe."""
     reader, writer, copy = pipes
     for kind in kinds:
-        status.send(writer, kind)
+        reports.send(writer, kind)
     for _ in range(2):
         assert stops.goes_on(reader, wire.Decoder(), copy, by_shell=by_shell) is goes_on
 

@@ -12,8 +12,7 @@ import pytest
 from launcher.safefs import guarded_files
 from launcher.session.configuration import Trust, digest_of
 from launcher.vcs.quarantine.inside import Inside
-from launcher.verbs import init as init_verb
-from launcher.verbs import trust as trust_verb
+from launcher.verbs import forms
 from policy.errors import Refusal
 
 
@@ -206,22 +205,22 @@ def test_the_verb_shows_what_a_file_loosens_and_records_it(desk: Desk, capsys: p
     below = desk.root / "below"
     below.mkdir()
     with contextlib.chdir(below):
-        assert trust_verb.main([]) == 0, "without a name it is the worktree's own"
+        assert forms.call(["trust"]) == 0, "without a name it is the worktree's own"
     shown = capsys.readouterr().out
     assert "filesystem.write: adds /srv" in shown
     assert "network.mode: open instead of auto" in shown
     assert desk.store.is_trusted(str(desk.file), desk.file.read_bytes())
-    assert trust_verb.main(["--list"]) == 0
+    assert forms.call(["trust", "--list"]) == 0
     assert str(desk.file) in capsys.readouterr().out
-    assert trust_verb.main([".paddock.toml", "--forget"]) == 0
+    assert forms.call(["trust", ".paddock.toml", "--forget"]) == 0
     assert not desk.store.is_trusted(str(desk.file), desk.file.read_bytes())
-    assert trust_verb.main([".paddock.toml", "--forget"]) == 1
+    assert forms.call(["trust", ".paddock.toml", "--forget"]) == 1
 
 
 def test_the_verb_speaks_json(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     """One document per call."""
     desk.file.write_text("[network]\nmode = 'open'\n", encoding="utf-8")
-    assert trust_verb.main([".paddock.toml", "--json"]) == 0
+    assert forms.call(["trust", ".paddock.toml", "--json"]) == 0
     sha256 = digest_of(desk.file.read_bytes())
     assert json.loads(capsys.readouterr().out) == {
         "path": str(desk.file),
@@ -229,16 +228,16 @@ def test_the_verb_speaks_json(desk: Desk, capsys: pytest.CaptureFixture[str]) ->
         "loosens": ["network.mode: open instead of auto"],
         "trusted": True,
     }
-    assert trust_verb.main(["--list", "--json"]) == 0
+    assert forms.call(["trust", "--list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [{"path": str(desk.file), "sha256": sha256}]
-    assert trust_verb.main([".paddock.toml", "--forget", "--json"]) == 0
+    assert forms.call(["trust", ".paddock.toml", "--forget", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"path": str(desk.file), "trusted": False, "forgotten": True}
 
 
 def test_a_file_that_is_gone_can_be_forgotten(desk: Desk) -> None:
     """The record is about a path, not about what lies there now."""
     desk.store.trust(str(desk.file), b"x")
-    assert trust_verb.main([".paddock.toml", "--forget"]) == 0
+    assert forms.call(["trust", ".paddock.toml", "--forget"]) == 0
     assert desk.store.entries() == ()
 
 
@@ -247,7 +246,7 @@ def test_a_link_cannot_be_trusted(desk: Desk, tmp_path: Path) -> None:
     (tmp_path / "t").write_text("", encoding="utf-8")
     desk.file.symlink_to(tmp_path / "t")
     with pytest.raises(Refusal) as caught:
-        trust_verb.main([".paddock.toml"])
+        forms.call(["trust", ".paddock.toml"])
     assert caught.value.reference == "config-symlink"
     assert desk.store.entries() == ()
 
@@ -261,7 +260,7 @@ def test_a_file_that_is_not_valid_cannot_be_trusted(desk: Desk, content: str | N
     if content is not None:
         desk.file.write_text(content, encoding="utf-8")
     with pytest.raises(Refusal) as caught:
-        trust_verb.main([".paddock.toml"])
+        forms.call(["trust", ".paddock.toml"])
     assert caught.value.reference == reference
     assert desk.store.entries() == ()
 
@@ -270,7 +269,7 @@ def test_a_file_that_is_not_valid_cannot_be_trusted(desk: Desk, content: str | N
 def test_wrong_words_are_refused(desk: Desk, argv: list[str]) -> None:
     """As a Refusal, with the way to the help."""
     with pytest.raises(Refusal) as caught:
-        trust_verb.main(argv)
+        forms.call(["trust", *argv])
     assert caught.value.reference == "usage"
     assert "paddock trust" in caught.value.hint
 
@@ -278,12 +277,10 @@ def test_wrong_words_are_refused(desk: Desk, argv: list[str]) -> None:
 @pytest.mark.parametrize("verb", ["trust", "init"])
 def test_the_help_has_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Ready to paste, one a line."""
-    main = {"trust": trust_verb.main, "init": init_verb.main}[verb]
-    assert main(["--help"]) == 0
+    assert forms.call([verb, "--help"]) == 0
     shown = capsys.readouterr().out
     assert f"usage: paddock {verb}" in shown
-    examples = {"trust": trust_verb.EXAMPLES, "init": init_verb.EXAMPLES}[verb]
-    assert all(command in map(str.strip, shown.splitlines()) for command, _ in examples)
+    assert all(command in map(str.strip, shown.splitlines()) for command, _ in forms.form(verb).examples)
 
 
 def test_init_writes_at_the_root_from_anywhere_below(
@@ -292,13 +289,13 @@ def test_init_writes_at_the_root_from_anywhere_below(
     """And says what to do next."""
     (desk.root / "a/b").mkdir(parents=True)
     monkeypatch.chdir(desk.root / "a/b")
-    assert init_verb.main([]) == 0
+    assert forms.call(["init"]) == 0
     assert desk.file.is_file()
     assert "next:" in capsys.readouterr().out
     with pytest.raises(Refusal) as caught:
-        init_verb.main([])
+        forms.call(["init"])
     assert caught.value.reference == "init-exists"
-    assert init_verb.main(["--force", "--json"]) == 0
+    assert forms.call(["init", "--force", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"path": str(desk.file), "written": True}
 
 
@@ -307,6 +304,6 @@ def test_init_outside_of_a_worktree_is_refused(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "plain").mkdir()
     monkeypatch.chdir(tmp_path / "plain")
     with pytest.raises(Refusal) as caught:
-        init_verb.main([])
+        forms.call(["init"])
     assert caught.value.reference == "not-a-worktree"
     assert os.listdir(tmp_path / "plain") == []

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from launcher.jail.namespaces.layout import BIND, LINK, MASK, PIN, PRIVATE, PROTECT, Operation, prepare
+from launcher.jail.layout import BIND, LINK, MASK, PIN, PRIVATE, PROTECT, Operation, prepare
 from launcher.jail.spec import JailSpec
 from policy.errors import Refusal
 

@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.workflow.in_memory import InMemoryRequestContextRepository
 from launcher.workflow.request_context import ContextState
 from launcher.workflow.requests import ArtifactKey
 from launcher.workflow.worktrees import provider_options, run_options
 from policy.providers.model import DialectName
 from policy.providers.registry import load_registry
 from policy.providers.strategy import Translation
-from tests.support.workflow import worktree
+from tests.support.workflow import Contexts, worktree
 
 KEY = ArtifactKey("run/one")
 
@@ -29,7 +28,7 @@ def test_what_is_not_granted_is_denied_by_path() -> None:
 @pytest.mark.spec("FR-004f", "FR-004g", "CONTRACT-2a")
 def test_a_sessions_worktree_becomes_the_providers_words() -> None:
     """Each provider's own; nothing for a session without a worktree, nor for an unknown provider."""
-    contexts = InMemoryRequestContextRepository()
+    contexts = Contexts()
     registry = load_registry(DialectName.CONTRACT)
     nothing = Translation({}, [])
     assert provider_options("run/one", "codex", contexts, registry) == nothing

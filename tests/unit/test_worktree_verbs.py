@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from launcher.vcs import written
-from launcher.verbs import worktree, worktree_common
+from launcher.verbs import forms, worktree
 from policy.errors import Refusal
 from tests.support import repository
 from tests.support.repository import Place, committed, git
@@ -26,7 +26,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> str:
-    assert worktree.main(list(words)) == status
+    assert forms.call(["worktree", *words]) == status
     return capsys.readouterr().out
 
 
@@ -48,7 +48,7 @@ def test_the_life_of_a_worktree_in_words(place: Place, capsys: pytest.CaptureFix
     (place.root / "app-T-1/new").write_text("")
     assert "at stake: 1 untracked\n  not committed: new\n" in said(capsys, "status", status=1)
     with pytest.raises(Refusal, match="nowhere else"):
-        worktree.main(["remove", "T-1"])
+        forms.call(["worktree", "remove", "T-1"])
     text = said(capsys, "remove", "T-1", "--force")
     assert "is kept: refs/paddock/backup/" in text
     assert "deleted branch agent/T-1" in text
@@ -126,14 +126,14 @@ def test_a_filter_of_the_users_own_runs_only_when_it_is_named(place: Place, caps
     record.write_bytes(os.fsencode(place.root / "shared") + b"\0")
     record.chmod(0o600)
     with pytest.raises(Refusal) as raised:
-        worktree.main(["add", "three", "--filter", "up", "--path", "../shared/three"])
+        forms.call(["worktree", "add", "three", "--filter", "up", "--path", "../shared/three"])
     assert raised.value.reference == "worktree-filter"
     assert not list((place.root / "shared").iterdir())
     (place.root / "elsewhere").mkdir()
     (place.root / "shared/link").symlink_to(place.root / "elsewhere")
     (place.root / "mine").symlink_to(place.root / "elsewhere")
     with pytest.raises(Refusal) as raised:
-        worktree.main(["add", "five", "--path", "../shared/link/five"])
+        forms.call(["worktree", "add", "five", "--path", "../shared/link/five"])
     assert raised.value.reference == "worktree-place"
     assert raised.value.hint.endswith(f"--path {place.root}/elsewhere/five")
     assert not list((place.root / "elsewhere").iterdir())
@@ -147,7 +147,7 @@ def test_mistakes_are_refused_like_everywhere(place: Place) -> None:
     """The nearest sub-command is named; options that exclude each other are."""
     for words, context in ((["ad"], "did you mean add?"), (["zzz"], "subcommands: add, list")):
         with pytest.raises(Refusal) as raised:
-            worktree.main(words)
+            forms.call(["worktree", *words])
         assert raised.value.reference == "usage"
         assert context in raised.value.context
     for words in (
@@ -158,15 +158,15 @@ def test_mistakes_are_refused_like_everywhere(place: Place) -> None:
         ["status", "--nothing"],
     ):
         with pytest.raises(Refusal) as raised:
-            worktree.main(words)
+            forms.call(["worktree", *words])
         assert raised.value.reference == "usage"
 
 
 def test_help_shows_every_subcommand_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
     """Without a sub-command too, though that is a mistake."""
     text = said(capsys, "--help")
-    assert worktree.main([]) == 125
-    for name in worktree.SUBCOMMANDS:
+    assert forms.call(["worktree"]) == 125
+    for name in forms.subcommands("worktree"):
         assert f"  {name}" in text
         assert "examples:" in said(capsys, name, "--help")
 
@@ -182,11 +182,11 @@ def test_who_is_at_work_is_named(
     with subprocess.Popen(["sleep", "1000"]) as process:
         assert f"in use by sleep ({process.pid})\n" in said(capsys, "status", "T-1")
         with pytest.raises(Refusal) as refused:
-            worktree.main(["remove", "T-1"])
+            forms.call(["worktree", "remove", "T-1"])
         process.kill()
     assert refused.value.hint == "end them (or cd elsewhere)\nor --force"
     with pytest.raises(Refusal) as alone:
-        worktree.main(["remove", "T-1"])
+        forms.call(["worktree", "remove", "T-1"])
     assert alone.value.hint == "cd elsewhere, then once more"
     assert refused.value.reference == "worktree-in-use"
     assert f"this command ({os.getpid()})" in refused.value.context
@@ -201,10 +201,10 @@ def test_a_ticket_is_looked_for_in_the_repository_around_first(
     second = repository.plain(tmp_path / "second")
     here = parsed(capsys, "add", "T-1")["main"]["path"]
     there = parsed(capsys, "add", "T-1", "--repo", str(second.app))["main"]["path"]
-    assert worktree_common.directory_named("T-1") == here
+    assert worktree.directory_named("T-1") == here
     monkeypatch.chdir(second.app)
-    assert worktree_common.directory_named("T-1") == there
+    assert worktree.directory_named("T-1") == there
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Refusal) as raised:
-        worktree_common.directory_named("T-1")
+        worktree.directory_named("T-1")
     assert raised.value.reference == "worktree-ambiguous"

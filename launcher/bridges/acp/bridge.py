@@ -1,8 +1,9 @@
 """`paddock acp` from start to end: the provider in its jail, the conversation with its client, the ending.
 
-Two processes. The child is the launcher of an ordinary session (`launcher.session.run`), with pipes for its standard
-input and output; this one, which the client knows, carries the lines and judges them. The child dies with this process,
-and its jail with the child, so that a SIGKILL here leaves nothing.
+Three processes. One child is the launcher of an ordinary session (`launcher.session.run`), with pipes for its standard
+input and output. This process, which the client knows, carries the lines and judges them. It is confined before the
+first line is read (`launcher.bridges.cell`), and asks the other child (`Outside`) for what a confined process cannot
+do. The children die with this process, and the jail with its launcher, so that a SIGKILL here leaves nothing.
 
 Nothing is read from the client before the provider is executed: what is refused until then is the answer to it.
 
@@ -18,8 +19,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NoReturn
 
+from launcher import wire
+from launcher.bridges import cell
 from launcher.bridges.acp import refused, rpc
 from launcher.bridges.acp.agent_requests import AgentRequests
 from launcher.bridges.acp.carrier import Carrier, Lines, Poll
@@ -28,8 +32,8 @@ from launcher.bridges.acp.rpc import Outcome
 from launcher.bridges.acp.rulings import Choices, Decisions, Rules
 from launcher.bridges.acp.terminals import Inside
 from launcher.jail import hygiene, init, processes
-from launcher.ledger import record, store
-from launcher.session import cache, exec_client, known_as, messages, run
+from launcher.ledger import ledgers
+from launcher.session import cache, exec_client, messages, run, state
 from launcher.session.places import Places
 from policy.errors import EXIT_REFUSED, Refusal, printable
 
@@ -115,6 +119,120 @@ class Listener:
         self.fd = -1
 
 
+# What the bridge needs done outside of its own confinement, by a process that reads nothing else of an agent.
+#
+# Requests are packets on a socket pair: a letter and its argument. The answer is empty, or the reason of a failure, and
+# comes with a descriptor where one was asked for. Whoever takes the bridge over can run commands in the jail by it, as
+# the agent can, end the session, and give it more names.
+
+_CONNECT, _NAME, _SIGNAL, _END = b"C", b"N", b"S", b"E"
+_LONGEST_NAME = 1 << 14
+"""Bytes of an id of the protocol's."""
+
+
+class Outside:
+    """The confined process's end."""
+
+    def __init__(self, places: Places, session: str, launcher: int) -> None:
+        """Starts the process outside, which ends with this one.
+
+        Args:
+            places: Paddock's own directories.
+            session: the session's name.
+            launcher: process id of the launcher, a child of this process.
+        """
+        self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        own = os.getpid()
+        if os.fork() == 0:
+            try:
+                processes.tie_to_parent(own)
+                _close_standard()
+                hygiene.close_inherited((other.fileno(),))
+                _serve_requests(other, places, session, launcher)
+            finally:
+                os._exit(EXIT_REFUSED)
+        other.close()
+
+    def connect(self) -> socket.socket:
+        """A connection to the session's control socket, as `exec_client.connect`.
+
+        Raises:
+            Refusal: it takes none.
+        """
+        failure, descriptors = self._ask(_CONNECT)
+        if failure:
+            reference, message, context, hint = json.loads(failure)
+            raise Refusal(reference, message, context=context, hint=hint)
+        return socket.socket(fileno=descriptors[0])
+
+    def name(self, identifier: str) -> str:
+        """Has the session found by an id of the protocol's, too; returns why that failed, or nothing."""
+        data = identifier.encode("utf-8", "surrogatepass")
+        if len(data) > _LONGEST_NAME:
+            return "it is too long"
+        return self._ask(_NAME, data)[0].decode()
+
+    def signal(self, number: int) -> None:
+        """Sends the launcher a signal. To be called while it is a child of this process, so that its id is its own."""
+        self._ask(_SIGNAL, bytes([number]))
+
+    def end_jail(self, init: int) -> None:
+        """Ends the jail by its init."""
+        self._ask(_END, str(init).encode())
+
+    def _ask(self, kind: bytes, argument: bytes = b"") -> tuple[bytes, list[int]]:
+        wire.send_packet(self._socket.fileno(), kind + argument)
+        answer, descriptors = wire.receive_packet(self._socket.fileno())
+        if not answer:
+            raise OSError("the process outside of the bridge's confinement has ended")
+        return answer[1:], descriptors
+
+
+def _serve_requests(requests: socket.socket, places: Places, session: str, launcher: int) -> None:
+    """The process outside."""
+    while True:
+        request, _ = wire.receive_packet(requests.fileno())
+        kind, argument = request[:1], request[1:]
+        if not kind:
+            return
+        answer = b""
+        descriptors: tuple[int, ...] = ()
+        if kind == _CONNECT:
+            try:
+                descriptors = (exec_client.connect(places, session).detach(),)
+            except Refusal as refusal:
+                parts = (refusal.reference, refusal.message, refusal.context, refusal.hint)
+                answer = json.dumps([part[:1000] for part in parts]).encode()
+        elif kind == _NAME:
+            try:
+                state.remember_alias(places, session, argument.decode("utf-8", "surrogatepass"))
+            except OSError as error:
+                answer = (error.strerror or "it cannot be written").encode()
+        elif kind == _SIGNAL:
+            with suppress(ProcessLookupError):
+                os.kill(launcher, argument[0])
+        elif kind == _END:
+            with suppress(ProcessLookupError):
+                _end(int(argument), launcher)
+        wire.send_packet(requests.fileno(), kind + answer, descriptors)
+        for fd in descriptors:
+            os.close(fd)
+
+
+def _end(init: int, launcher: int) -> None:
+    """Ends the jail by its init, so that the launcher is there to finish the session."""
+    pidfd = os.pidfd_open(init)
+    try:
+        # Its number may be somebody else's by now; a child of the launcher is the init.
+        if init in processes.children(launcher):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    finally:
+        os.close(pidfd)
+
+
+NAME = "paddock-acp"
+"""Of the process, as ps(1) shows it, once it is confined."""
+
 GRACE = 5.0
 """Seconds for a provider to end by itself when the client has left."""
 
@@ -180,25 +298,23 @@ def serve(
         ))  # fmt: skip
     for fd in (to_provider[0], from_provider[1], notice[1]):
         os.close(fd)
-    ledger = store.path_for(places.state, session, started)
-    decisions = Decisions(ledger, entry.plan, record.facts_of(session, entry.plan))
+    ledger = ledgers.path_for(places.state, session, started)
+    decisions = Decisions(ledger, entry.plan, ledgers.facts_of(session, entry.plan))
+    outside = Outside(places, session, child)
+    with suppress(OSError):  # that there is no record will be said when one is to be written
+        os.makedirs(os.path.dirname(ledger), mode=0o700, exist_ok=True)
+    cell.confine(NAME, [os.path.dirname(ledger)])
     # What requests are checked with takes a while to load: meanwhile the provider starts.
     threading.Thread(target=_load).start()
     rules = Rules(entry.plan, choices, decisions)
-    bridge = _Bridge(child, Listener(notice[0]), grace, answers=observer is None)
+    bridge = _Bridge(child, Listener(notice[0]), grace, outside, answers=observer is None)
 
     def remember(identifier: str, _: Place) -> None:
-        try:
-            known_as.remember(places, session, identifier)
-        except OSError as error:
-            messages.say(f"paddock: warning: tools will not find the session {printable(identifier)}: {error.strerror}")
+        if failure := outside.name(identifier):
+            messages.say(f"paddock: warning: tools will not find the session {printable(identifier[:1000])}: {failure}")
 
     provider = (from_provider[0], to_provider[1])
-    return bridge.serve(provider, rules, lambda: _connected(places, session), remember)
-
-
-def _connected(places: Places, session: str) -> socket.socket:
-    return socket.socket(fileno=exec_client.connect(places, session).detach())
+    return bridge.serve(provider, rules, outside.connect, remember)
 
 
 def _load() -> None:
@@ -317,10 +433,11 @@ def _guarded(judge: Callable[[bytes], Outcome]) -> Callable[[bytes], Outcome]:
 class _Bridge:
     """The loop."""
 
-    def __init__(self, child: int, notice: Listener, grace: float, *, answers: bool) -> None:
+    def __init__(self, child: int, notice: Listener, grace: float, outside: Outside, *, answers: bool) -> None:
         self._child = child
         self._notice = notice
         self._grace = grace
+        self._outside = outside
         self._answers = answers
         self._status: int | None = None
         self._deadline: float | None = None
@@ -411,28 +528,13 @@ class _Bridge:
         self._hurry = True
         self._deadline = time.monotonic() + _FINISHING
         if self._step == 2 and self._notice.init:
-            self._kill_init()
+            self._outside.end_jail(self._notice.init)
         else:
-            os.kill(self._child, signal.SIGKILL)
-
-    def _kill_init(self) -> None:
-        """Ends the jail by its init, so that the launcher is there to finish the session."""
-        try:
-            pidfd = os.pidfd_open(self._notice.init)
-        except ProcessLookupError:
-            return
-        try:
-            # Its number may be somebody else's by now; a child of the launcher is the init.
-            if self._notice.init in processes.children(self._child):
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        finally:
-            os.close(pidfd)
+            self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
         if self._status is None:
-            os.kill(self._child, number)
+            self._outside.signal(number)
 
     def _reap(self) -> None:
         while self._status is None:

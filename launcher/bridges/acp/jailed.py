@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from launcher import wire
 from launcher.bridges.acp.carrier import Poll
-from launcher.jail import request, status
+from launcher.jail import minder, reports
 from policy.errors import Refusal, printable
 
 _CHUNK = 1 << 16
@@ -43,7 +43,7 @@ class Jailed:
         self,
         poll: Poll,
         connection: socket.socket,
-        command: request.Command,
+        command: minder.Command,
         *,
         most: int,
         stdin: bytes = b"",
@@ -76,7 +76,7 @@ class Jailed:
         inside: list[int] = []
         self._pipe = self._feed = -1
         try:
-            data = wire.frame(request.COMMAND, command.encode())
+            data = wire.frame(minder.COMMAND, command.encode())
             self._pipe, writer = os.pipe()
             inside = [self._reader(), writer, os.dup(writer)]
             connection.setblocking(False)
@@ -166,9 +166,9 @@ class Jailed:
         except OSError:
             data = b""
         for kind, payload in self._decoder.feed(data):
-            if kind == status.REFUSED:
-                self._refused(status.refusal(payload))
-            elif kind == status.EXITED:
+            if kind == reports.REFUSED:
+                self._refused(reports.refusal(payload))
+            elif kind == reports.EXITED:
                 self._exit = self._exit or _ended(int.from_bytes(payload, "little"))
         if not data:
             self._exit = self._exit or Ended(None, "SIGKILL")  # the jail has ended, and all in it

@@ -194,7 +194,7 @@ class Decisions:
         """Prepares; nothing is written yet.
 
         Args:
-            path: the session's ledger (`launcher.ledger.store.path_for`).
+            path: the session's ledger (`launcher.ledger.ledgers.path_for`).
             plan: of the session; says what would allow what was refused.
             facts: of the session, for the ledger's first line.
         """
@@ -214,11 +214,11 @@ class Decisions:
         """
         method, subject, detail = _cut(method), _cut(subject), _cut(detail)
         if self._is_new("allowed", method, subject, detail):
-            from launcher.ledger import record
+            from launcher.ledger import ledgers
 
-            verdict = {"kind": "decision", "time": record.stamp(time.time()), "method": method, "subject": subject}
+            verdict = {"kind": "decision", "time": ledgers.stamp(time.time()), "method": method, "subject": subject}
             self._write(
-                lambda: record.note(self._path, self._facts, {**verdict, "verdict": "allowed", "detail": detail})
+                lambda: ledgers.note(self._path, self._facts, {**verdict, "verdict": "allowed", "detail": detail})
             )
 
     def refused(
@@ -245,7 +245,7 @@ class Decisions:
         """
         method, operation, path, host, target = map(_cut, (method, operation, path, host, target))
         if self._is_new("refused", method, operation, path, host, str(port), target):
-            from launcher.ledger import denial, record
+            from launcher.ledger import denial, ledgers
 
             found: Denial = denial.Denial(
                 time.time(),
@@ -259,7 +259,7 @@ class Decisions:
                 wanted="w" if operation == "write" else "r",
                 hint=hint,
             )
-            self._write(lambda: record.append(self._path, self._plan, found, self._facts))
+            self._write(lambda: ledgers.append(self._path, self._plan, found, self._facts))
 
     def _is_new(self, *key: str) -> bool:
         if key in self._known:

@@ -10,7 +10,7 @@ from launcher.bridges.acp import rpc
 from launcher.bridges.acp.carrier import Poll
 from launcher.bridges.acp.jailed import Jailed
 from launcher.bridges.acp.rulings import Rules
-from launcher.jail import request
+from launcher.jail import minder
 from policy.errors import Refusal, printable
 from policy.plan import Plan, beneath
 
@@ -207,7 +207,7 @@ class Terminals:
         return Jailed(
             self._poll,
             self._connect(),
-            request.Command(words, pairs, cwd=cwd, insists=True),
+            minder.Command(words, pairs, cwd=cwd, insists=True),
             most=_USUAL_OUTPUT if most is None else min(most, MOST_OUTPUT),
             on_end=lambda _: self._ended(name, terminal),
         )
@@ -388,7 +388,7 @@ class JailFiles:
             run = Jailed(
                 self._poll,
                 self._connect(),
-                request.Command(words, cwd=self._plan.worktree, insists=True),
+                minder.Command(words, cwd=self._plan.worktree, insists=True),
                 most=MOST_READ,
                 stdin=(content or "").encode(),
                 on_end=on_end,

@@ -19,7 +19,7 @@ from launcher.bridges.files.begin import Begun, Task
 from launcher.bridges.files.calls import Call
 from launcher.bridges.files.process import WorkerFailed, WorkerProcess
 from launcher.bridges.files.scope import Scope
-from launcher.ledger import record, store
+from launcher.ledger import ledgers
 from launcher.ledger.denial import VALIDATOR, Denial
 from launcher.session import exec_client, messages, planning
 from launcher.session.places import Places
@@ -61,10 +61,10 @@ class Denials:
                 return
             self._known.add(key)
             # A live session may have one by now, made by whoever was first to refuse something.
-            ledger = store.path_of(self._state, self._session)
+            ledger = ledgers.path_of(self._state, self._session)
             try:
-                record.append(
-                    ledger or store.path_for(self._state, self._session, self._started),
+                ledgers.append(
+                    ledger or ledgers.path_for(self._state, self._session, self._started),
                     self._plan,
                     Denial(
                         time.time(),
@@ -74,7 +74,7 @@ class Denials:
                         rights=(call.tool,),
                         wanted="w" if call.operation.mutates else "r",
                     ),
-                    record.facts_of(self._session, self._plan),
+                    ledgers.facts_of(self._session, self._plan),
                 )
             except OSError as error:
                 self._broken = True  # the denial holds without its record; that it is missing is said once

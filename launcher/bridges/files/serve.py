@@ -18,7 +18,7 @@ from launcher.bridges.files.jail import Jails, Outside
 from launcher.bridges.files.router import Router
 from launcher.bridges.files.server import SESSION_HEADER, TOKEN_HEADER
 from launcher.bridges.files.sessions import LEGACY, Mode, Sessions, Tokens
-from launcher.session import exec_client, known_as, messages, planning
+from launcher.session import exec_client, messages, planning, state
 from launcher.session.machine import Machine
 from launcher.session.places import Places
 from launcher.vcs import checkout
@@ -180,7 +180,7 @@ class KnownSessions:
 
     def live(self, session_id: str) -> str | None:
         """The name of the running session that the id stands for."""
-        return known_as.resolved(self._places, session_id) if self._directories.get(session_id) == "" else None
+        return state.resolved_alias(self._places, session_id) if self._directories.get(session_id) == "" else None
 
     def _of_live(self, name: str) -> str:
         """The worktree of a running session, "" when it does not run."""
@@ -190,7 +190,7 @@ class KnownSessions:
         if now - asked < FRESH:
             return directory
         try:
-            said = exec_client.about(self._places, known_as.resolved(self._places, name))
+            said = exec_client.about(self._places, state.resolved_alias(self._places, name))
         except Refusal:
             said = None
         directory = said[0] if said else ""

@@ -12,9 +12,8 @@ import fcntl
 from _stat import S_ISBLK, S_ISCHR, S_ISREG
 
 from launcher.jail import syscalls
-from launcher.jail.guard.call import Call
-from launcher.jail.guard.paths import resolve
-from launcher.jail.guard.rules import Refused, Rules
+from launcher.jail.guard.call import Call, resolve
+from launcher.jail.guard.guard import Refused, Rules
 from launcher.lean import ctypes, os
 
 _XATTR_NAME = 256  # XATTR_NAME_MAX and the NUL

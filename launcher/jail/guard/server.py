@@ -15,11 +15,10 @@ import errno
 import marshal
 import select
 
-from launcher.jail import processes, status, syscall_tables, syscalls
-from launcher.jail.guard import attach, metadata, sockets
-from launcher.jail.guard.call import Call
-from launcher.jail.guard.listener import Gone, Listener
-from launcher.jail.guard.rules import Refused, Rules
+from launcher.jail import processes, reports, syscall_tables, syscalls
+from launcher.jail.guard import guard, metadata, sockets
+from launcher.jail.guard.call import Call, Gone, Listener
+from launcher.jail.guard.guard import Refused, Rules
 from launcher.jail.spec import JailSpec
 from launcher.lean import os
 
@@ -178,7 +177,7 @@ class Server:
 
         Two are the least: one leads, one may be connecting. RuntimeError when they cannot be had.
         """
-        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {attach.WAKE})
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {guard.WAKE})
         self._threads = self._idle = 2
         _thread.start_new_thread(self._work, ())
         self._work()
@@ -283,7 +282,7 @@ class Server:
             if wake or not call.listener.waiting(call.identity):
                 call.interrupted = wake
                 # Threads never end before the process does, so this cannot meet a dead one.
-                _signal.pthread_kill(thread, attach.WAKE)
+                _signal.pthread_kill(thread, guard.WAKE)
 
 
 def _pending(call: Call) -> int:
@@ -312,7 +311,7 @@ def start(
 
     Args:
         fd: the listener.
-        ledger_fd: where refused calls are told (`launcher.jail.status`, DENIED).
+        ledger_fd: where refused calls are told (`launcher.jail.reports`, DENIED).
         fault: told about an exception that should never come; it does not come back.
         look: looks at each call first, see `server.Server`.
         guards: whether calls are performed, see `server.Server`.
@@ -329,11 +328,11 @@ def _tell(ledger_fd: int, call: str, caller: Caller, refused: Refused) -> None:
     """Tells the launcher, for the ledger. One that does not read is not waited for: its jail must go on."""
     path, wanted, host, port, target = refused.subject
     pid, name, program = caller
-    words = (call, status.shortened(path), wanted, host, port, target, pid, name, status.shortened(program))
+    words = (call, reports.shortened(path), wanted, host, port, target, pid, name, reports.shortened(program))
     payload = marshal.dumps(words)
     # A pipe with room for anything takes PIPE_BUF bytes at once (pipe(7)), and whole.
     if len(payload) < _PIPE_BUF:
         room = select.poll()  # one for each call: several threads come here, and a poll object serves one
         room.register(ledger_fd, select.POLLOUT)
         if room.poll(0):
-            status.send(ledger_fd, status.DENIED, payload)
+            reports.send(ledger_fd, reports.DENIED, payload)

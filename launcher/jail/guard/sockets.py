@@ -16,11 +16,9 @@ import _thread
 import errno
 
 from launcher.jail import syscalls
-from launcher.jail.guard import attach
-from launcher.jail.guard.call import Call
-from launcher.jail.guard.listener import Gone
-from launcher.jail.guard.paths import resolve
-from launcher.jail.guard.rules import Refused, Rules
+from launcher.jail.guard import guard
+from launcher.jail.guard.call import Call, Gone, resolve
+from launcher.jail.guard.guard import Refused, Rules
 from launcher.lean import ctypes, os
 
 _UNSPEC, _UNIX, _INET, _INET6, _NETLINK = 0, 1, 2, 10, 16
@@ -162,12 +160,12 @@ def _is_abstract(address: bytes) -> bool:
 def _own_name(address: bytes) -> bytes:
     """The abstract address that the jail has in the place of this one."""
     name = address[3:]
-    if len(address) > _UNIX_LONGEST or name.startswith(attach.names):
+    if len(address) > _UNIX_LONGEST or name.startswith(guard.names):
         return address  # the kernel refuses what is too long
-    if 3 + len(attach.names) + len(name) > _UNIX_LONGEST:
+    if 3 + len(guard.names) + len(name) > _UNIX_LONGEST:
         # The same for all guards of a jail, which are forked from one process.
         name = b"%016x" % (hash(name) & 0xFFFF_FFFF_FFFF_FFFF)
-    return address[:3] + attach.names + name
+    return address[:3] + guard.names + name
 
 
 def _own_descriptor(call: Call, address: bytes) -> bytes:

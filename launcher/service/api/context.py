@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from fastapi import Request
 
-from launcher.ledger import store
+from launcher.ledger import ledgers
 from launcher.ledger.denial import PROXY
-from launcher.ledger.follow import Tail, proxied
+from launcher.ledger.ledgers import Tail, proxied
 from launcher.service import log_files
 from launcher.service.jobs import Jobs
 from launcher.service.packets import Peer
@@ -89,8 +89,8 @@ def denials_of(state: str, name: str) -> list[dict[str, Any]]:
         state: Paddock's state directory.
         name: the session.
     """
-    path = store.path_of(state, name)
-    return [] if path is None else store.read(path).denials
+    path = ledgers.path_of(state, name)
+    return [] if path is None else ledgers.read(path).denials
 
 
 async def denial_lines(supervisor: Supervisor, state: str, name: str) -> AsyncIterator[bytes]:
@@ -99,18 +99,18 @@ async def denial_lines(supervisor: Supervisor, state: str, name: str) -> AsyncIt
     The proxy's come into the ledger at the session's end; until then its own log has them.
     """
     ledger: Tail | None = None
-    proxy = Tail(f"{state}/sessions/{name}/{store.PROXY_LOG}")
+    proxy = Tail(f"{state}/sessions/{name}/{ledgers.PROXY_LOG}")
     row = supervisor.store.required(name)
     since = int(row["created"] * 1e9)
     going_on = True
     while going_on:
         going_on = name in supervisor.live
         for content in proxy.new():
-            denial = store.of_decision(content)
+            denial = ledgers.of_decision(content)
             if denial is not None:
                 yield json_line(proxied(denial))
         if ledger is None:
-            newest = next((one for one in store.kept(state) if one.session == name and one.started >= since), None)
+            newest = next((one for one in ledgers.kept(state) if one.session == name and one.started >= since), None)
             ledger = None if newest is None else Tail(newest.path)
         for content in ledger.new() if ledger is not None else ():
             if content.pop("kind", "") == "denial" and not (proxy.at and content.get("layer") == PROXY):

@@ -244,11 +244,7 @@ class StreamClient(Client):
     """One that reads a session's standard streams, and perhaps writes."""
 
     def __init__(self, host: Host, *, write: bool, take: bool, offset: int | None) -> None:
-        """Looks whether it may.
-
-        Raises:
-            Refusal: session-has-writer, session-no-stdin.
-        """
+        """Looks whether it may."""
         super().__init__(host)
         self._writes = write
         self._offset = offset
@@ -285,11 +281,7 @@ class StreamClient(Client):
         self.resume()
 
     def frame_received(self, kind: bytes, payload: bytes) -> None:
-        """Takes a frame of the client's.
-
-        Raises:
-            Refusal: session-has-writer, request-invalid, and those of `Host.signal`.
-        """
+        """Takes a frame of the client's."""
         streams = self.host.streams
         if kind in (INPUT, END, SIGNAL, WINDOW) and not self._writes:
             raise Refusal("session-has-writer", "this client may only read", hint="attach with mode=write")
@@ -319,9 +311,6 @@ def client_for(host: Host, query: str, editor: Callable[[bool], Client]) -> Clie
         host: the session.
         query: of the request.
         editor: makes one of mode=acp; told whether it takes the place of the one that writes.
-
-    Raises:
-        Refusal: request-invalid, session-has-writer, session-no-stdin, session-not-acp, session-acp.
     """
     words = {key: values[-1] for key, values in parse_qs(query).items()}
     mode, offset = words.get("mode", "read"), words.get("offset")

@@ -547,11 +547,7 @@ class EditorClient(Client):
         self.send_frame(ERRORS, data)
 
     def frame_received(self, kind: bytes, payload: bytes) -> None:
-        """Takes a frame of the editor's.
-
-        Raises:
-            Refusal: request-invalid.
-        """
+        """Takes a frame of the editor's."""
         if kind == INPUT:
             for line in self._lines.feed(payload):
                 self._side.hub.from_client(self, line)

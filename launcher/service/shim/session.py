@@ -167,11 +167,7 @@ class ShimSession:
                 return {**outcome, "reason": self._stopped}
 
     async def _first_client(self) -> None:
-        """Waits for the first client, or for the word to end.
-
-        Raises:
-            Refusal: session-unattended.
-        """
+        """Waits for the first client, or for the word to end."""
         either = Event()
         for event in (self._client, self._wake):
             event.also(either.set)

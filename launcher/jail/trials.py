@@ -1,14 +1,16 @@
-"""Whether the guard can work here, found out by trying all it needs on a child of its own.
+"""Whether the guard and bubblewrap work here, found out by trying all that they need on a child.
 
-Not on the launch path of a cached plan.
+Not on the launch path of a cached Plan.
 """
 
 import select
+from _stat import S_ISREG
 
-from launcher.jail import filtering, hygiene, seccomp, syscall_tables, syscalls
-from launcher.jail.bpf import Program
-from launcher.jail.guard.call import Call
-from launcher.jail.guard.listener import Listener
+from launcher.jail import bubblewrap, hygiene, layout, seccomp, syscall_tables, syscalls
+from launcher.jail.bubblewrap import Bubblewrap
+from launcher.jail.guard.call import Call, Listener
+from launcher.jail.seccomp import Program
+from launcher.jail.spec import JailSpec
 from launcher.lean import ctypes, os
 from policy.errors import Refusal
 
@@ -24,7 +26,7 @@ _PATIENCE = 5000
 _ANSWER = 42
 
 
-def works() -> tuple[bool, str]:
+def guard_works() -> tuple[bool, str]:
     """(whether a parent can mediate its child's calls, why not)."""
     word = ctypes.create_string_buffer(b"paddock")  # at the same address in the child
     reading, writing = os.pipe()
@@ -55,7 +57,7 @@ def works() -> tuple[bool, str]:
 def _child(word: "ctypes.Array[ctypes.c_char]", writing: int, waiting: int) -> int:
     try:
         hygiene.no_new_privs()
-        fd = filtering.install_notifying(_program())
+        fd = hygiene.install_notifying(_program())
     except Refusal as refusal:
         os.write(writing, b"E" + refusal.context.encode())
         return 1
@@ -122,3 +124,88 @@ def _said(reading: int) -> bytes:
     poll = select.poll()
     poll.register(reading, select.POLLIN)
     return os.read(reading, 512) if poll.poll(_PATIENCE) else b""
+
+
+# Whether there is a bwrap to be trusted, and whether it works here: found out by making a jail with it.
+#
+_WORKS = b"\0"
+
+# One `struct sock_filter`: return SECCOMP_RET_ALLOW.
+_ALLOW_EVERYTHING = (0x06).to_bytes(4, "little") + (0x7FFF0000).to_bytes(4, "little")
+
+
+def bubblewrap_candidates(search: str) -> tuple[str, ...]:
+    """The canonical paths at which a bwrap may be: in the absolute directories of `search`, a PATH."""
+    return tuple(os.path.realpath(f"{place}/bwrap") for place in search.split(":") if place.startswith("/"))
+
+
+def find_bubblewrap(among: tuple[str, ...]) -> str:
+    """The first bwrap that can be executed and that nobody but root and this user can have put there, or "".
+
+    It runs outside of every jail. So the file must belong to root or this user, with nobody else allowed to write it;
+    the caller leaves out what an agent may have led to.
+
+    Args:
+        among: canonical paths.
+    """
+    for path in among:
+        try:
+            found = os.stat(path)
+        except OSError:
+            continue
+        trusted = found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o002
+        if trusted and S_ISREG(found.st_mode) and os.access(path, os.X_OK):
+            return path
+    return ""
+
+
+def why_no_bubblewrap(path: str) -> str:
+    """Why the bwrap at `path` is of no use here, "" when it is. Leaves no trace in the calling bubblewrap."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        # Nothing may escape from here: this is a copy of the caller, with all that it has on its stack.
+        try:
+            os.close(reading)
+            os.write(writing, _tried(path).encode(errors="backslashreplace") or _WORKS)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    said = b""
+    while block := os.read(reading, 4096):
+        said += block
+    os.close(reading)
+    os.waitpid(pid, 0)
+    if said == _WORKS:
+        return ""
+    return said.decode() or "the process that tried it died"
+
+
+def _shows_proc(running: Bubblewrap) -> str:
+    """Why a command would not have its own /proc, "" when it would."""
+    child = os.fork()
+    if child == 0:
+        try:
+            running.join_user()
+            bubblewrap.own_proc()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return "" if os.waitpid(child, 0)[1] == 0 else "it lets nobody mount /proc in a PID namespace inside of its own"
+
+
+def _tried(path: str) -> str:
+    spec = JailSpec()
+    words = bubblewrap.argv(spec, layout.prepare(spec), uid=os.geteuid(), gid=os.getegid())
+    try:
+        running = Bubblewrap(path, words, _ALLOW_EVERYTHING)
+        try:
+            running.join()
+            running.separate_first(())
+            if why := _shows_proc(running):
+                return why
+        finally:
+            running.end()
+    except Refusal as refusal:
+        return refusal.context.splitlines()[0]
+    return ""

@@ -1,13 +1,22 @@
-"""bubblewrap's own process: started, listened to until the keeper runs, ended. And the way into what it made.
+"""bubblewrap as the maker of a jail's namespaces and view: its options, its process, and how the jail enters them.
+
+The command stays this process's own child, as on the other backends: stops, signals, exit statuses and failures to
+execute are seen directly, and no process of bubblewrap's stands in the terminal's process group, where Ctrl-C would
+kill it with the whole jail.
 
 Launch path: see launcher/jail/syscalls.py.
 """
 
 import errno
+from _stat import S_ISDIR
 
-from launcher.jail import capabilities, filtering, hygiene, syscalls
+from launcher.jail import hygiene, layout, syscalls
+from launcher.jail.layout import Operation
+from launcher.jail.spec import Facts, JailSpec
 from launcher.lean import os
+from launcher.safefs import walk
 from policy.errors import Refusal
+from policy.plan import beneath
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,6 +24,112 @@ if TYPE_CHECKING:
     from typing import NoReturn
 else:
     import _signal
+
+
+# What bubblewrap is told: from the operations of `layout` to its options. Pure.
+#
+# bubblewrap carries its options out in order, each source seen outside and each target inside; what a later one
+# mounts covers what lies there. So an option for a directory always comes before those for what lies below it.
+#
+# Launch path: no imports but the spec's and the layout's.
+
+
+def argv(
+    spec: JailSpec,
+    operations: tuple[Operation, ...],
+    *,
+    uid: int,
+    gid: int,
+    files: frozenset[str] = frozenset(),
+    terminal: str = "",
+) -> list[str]:
+    """The options of bwrap(1) that show `spec`, without descriptors and command.
+
+    Args:
+        operations: from `layout.prepare`, without those whose path is not there.
+        uid: effective user id, kept inside.
+        gid: effective group id, kept inside.
+        files: those paths of operations that are no directories.
+        terminal: path of the caller's terminal, "" without one.
+    """
+    size = dict(spec.limits).get("disk")
+    words = ["--unshare-all", "--unshare-user", *(("--share-net",) if spec.net == "open" else ())]
+    # `--die-with-parent` ends everything with the process above; no `--new-session`: nobody inside has the terminal,
+    # and the command, which does, cannot push input into it (seccomp).
+    words += ["--die-with-parent", "--as-pid-1", "--cap-drop", "ALL", "--chdir", "/"]
+    words += ["--uid", str(uid), "--gid", str(gid)]
+    last: list[str] = []
+    made = {"/"}
+    for operation in sorted((o for o in operations if o.kind != layout.LINK), key=lambda o: o.path):
+        path = operation.path
+        words += _parents(path, made) if operation.makes else []
+        made.add(path)
+        if operation.kind == layout.PRIVATE:
+            words += _dev(terminal, size) if path == "/dev" else _temp(operation)
+        elif operation.kind == layout.MASK:
+            # A device on a mount without devices can be neither opened nor read, not by root either.
+            words += ["--ro-bind", "/dev/null", path] if path in files else _mask(operation)
+            last += [] if path in files else ["--remount-ro", path]
+        elif _is_device(operation):
+            words += ["--dev-bind", path, path]
+        else:
+            writable = operation.kind == layout.PIN or (operation.kind == layout.BIND and operation.writable)
+            words += ["--bind" if writable else "--ro-bind", operation.source or path, path]
+    words += _links(operations)
+    last += ["--remount-ro", "/dev"]
+    # Read-only as a whole: started by root, the files of /proc/sys and their like are this user's.
+    return [*words, *last, "--proc", "/proc", "--remount-ro", "/proc", "--remount-ro", "/"]
+
+
+def to_lock(operations: tuple[Operation, ...], files: frozenset[str], terminal: str) -> tuple[str, ...]:
+    """Mounts in /dev that are still to be made read-only: a device is written all the same, its mode and owner are not.
+
+    `--remount-ro` makes devices unusable, because it adds the flag nodev. Arguments as for `argv`.
+    """
+    nodes = [f"/dev/{name}" for name in layout.DEVICE_NODES] + (["/dev/console"] if terminal else [])
+    nodes += [o.path for o in operations if _is_device(o) and (o.path in files or not o.writable)]
+    return tuple(nodes)
+
+
+def _parents(path: str, made: set[str]) -> list[str]:
+    """Makes the directories above a mount point that are on the jail's own tmpfs; left to itself, bwrap closes them."""
+    missing = []
+    parent = path.rpartition("/")[0] or "/"
+    while parent not in made:
+        made.add(parent)
+        missing.append(parent)
+        parent = parent.rpartition("/")[0] or "/"
+    return [word for directory in reversed(missing) for word in ("--dir", directory)]
+
+
+def _is_device(operation: Operation) -> bool:
+    return operation.kind == layout.BIND and beneath(operation.path, "/dev") and operation.path != "/dev"
+
+
+def _temp(operation: Operation) -> list[str]:
+    if operation.text:
+        return ["--bind", operation.text, operation.path]
+    return ["--perms", "1777", "--tmpfs", operation.path]
+
+
+def _dev(terminal: str, size: int | None) -> list[str]:
+    console = ["--dev-bind", terminal, "/dev/console"] if terminal else []
+    bound = [] if size is None else ["--size", str(max(size, 4096))]
+    return ["--dev", "/dev", "--perms", "1777", *bound, "--tmpfs", "/dev/shm", "--mqueue", "/dev/mqueue", *console]
+
+
+def _mask(operation: Operation) -> list[str]:
+    return ["--perms", "0555" if operation.holes else "0000", "--tmpfs", operation.path]
+
+
+def _links(operations: tuple[Operation, ...]) -> list[str]:
+    """Symbolic links, except where a mount point had to be made in their place: what was granted wins."""
+    taken = [operation.path for operation in operations if operation.kind != layout.LINK]
+    words = []
+    for operation in operations:
+        if operation.kind == layout.LINK and not any(beneath(path, operation.path) for path in taken):
+            words += ["--symlink", operation.text, operation.path]
+    return words
 
 
 # The first process of bubblewrap's PID namespace: a programme of some 250 bytes that only has to be there.
@@ -309,9 +424,9 @@ def _be_first(filter_program: bytes, limits: Limits, ready: int, *, last: bool) 
             syscalls.prctl(syscalls.PR_SET_PDEATHSIG, _signal.SIGTERM)
         hygiene.rlimits(tuple(limit for limit in limits if limit[0] in hygiene.RESOURCES), kernel_uid=0)
         hygiene.no_new_privs()
-        capabilities.drop_all()
+        hygiene.drop_all()
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
-        filtering.install(filter_program)
+        hygiene.install_filter(filter_program)
         os.write(ready, b"x")
         syscalls.close_range(0, _LAST_FD)
         # From inside this process has a number: the signal is the parent's end then, and from nobody else.
@@ -419,3 +534,166 @@ def _failed(said: str) -> Refusal:
         context=said or "it ended without a word",
         hint="paddock doctor shows what this machine allows",
     )
+
+
+# Into the namespaces that bubblewrap makes, and what they hold, read back from the kernel.
+#
+# The process above the command joins the namespaces and starts the command in them, as on the other backends. So
+# stops, signals, exit statuses and failures to execute are seen directly; no process of bubblewrap's stands in the
+# terminal's process group, where Ctrl-C would kill it with the whole jail; and the command's environment is in no
+# other process.
+#
+# bubblewrap works with paths, which another jail may lead elsewhere meanwhile. So each mount is compared afterwards
+# with what was found before: its place, its inode, whether it can be written.
+#
+# Launch path: see launcher/jail/syscalls.py.
+
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES)
+
+
+class Jail:
+    """What `enter` entered.
+
+    Attributes:
+        facts: for the ledger.
+        end: ends all its processes and waits for them.
+        on_command: to be called with the process id of the next child, which is the command's, when it has been made.
+        join_user: to be called by every child, first of all.
+    """
+
+    __slots__ = ("end", "facts", "join_user", "on_command")
+
+    def __init__(self, facts: Facts, running: Bubblewrap) -> None:
+        self.facts = facts
+        self.end = running.end
+        self.on_command = running.separated
+        self.join_user = running.join_user
+
+
+class _Seen:
+    """What is at a path: which inode, whether it is a directory, whether its mount is read-only."""
+
+    __slots__ = ("directory", "inode", "read_only")
+
+    def __init__(self, fd: int) -> None:
+        status = os.fstat(fd)
+        self.inode = (status.st_dev, status.st_ino)
+        self.directory = S_ISDIR(status.st_mode)
+        self.read_only = bool(os.fstatvfs(fd).f_flag & os.ST_RDONLY)
+
+
+def enter(spec: JailSpec, operations: tuple[Operation, ...]) -> "Jail":
+    """Lets bubblewrap build the jail's view and namespaces, and joins them.
+
+    To be called once, single-threaded, in the process that will start the command.
+
+    Args:
+        spec: with `bwrap` and `filter`.
+        operations: from `layout.prepare` for it.
+
+    Returns:
+        What is held now, and what ends everything in there.
+
+    Raises:
+        Refusal: bubblewrap-failed, bubblewrap-closed, view-changed, worktree-missing.
+    """
+    found: dict[str, _Seen] = {}
+    skipped: list[tuple[str, str]] = []
+    for operation in operations:
+        if operation.kind != layout.LINK:
+            try:
+                found[operation.path] = _look(operation.source or operation.path)
+            except OSError as error:
+                if operation.source or error.errno not in _GONE:
+                    raise
+                if operation.nested or operation.kind != layout.PRIVATE:
+                    skipped.append((operation.path, error.strerror or ""))
+    gone = {where for where, _ in skipped}
+    if spec.worktree in gone:
+        raise Refusal("worktree-missing", f"{spec.worktree} has disappeared", hint="was it removed meanwhile?")
+    kept = tuple(operation for operation in operations if operation.path not in gone)
+    files = frozenset(where for where, seen in found.items() if not seen.directory)
+    terminal = layout.terminal_name()
+    words = argv(spec, kept, uid=os.geteuid(), gid=os.getegid(), files=files, terminal=terminal)
+    running = Bubblewrap(spec.bwrap, words, spec.filter)
+    try:
+        running.limit(spec.limits)
+        running.join(to_lock(kept, files, terminal))
+        for operation in kept:
+            if operation.kind not in (layout.LINK, layout.PRIVATE):
+                _compare(operation, found[operation.path], running.mounts)
+        _check_own()
+        running.separate_first(spec.limits)
+    except BaseException:
+        running.end()
+        raise
+    return Jail(_facts(spec, kept, skipped), running)
+
+
+def _look(path: str) -> _Seen:
+    """What is at `path`, in the view that this process has at present, with no link on the way."""
+    fd = walk.open_canonical(path, os.O_PATH)
+    try:
+        return _Seen(fd)
+    finally:
+        os.close(fd)
+
+
+def _compare(operation: Operation, before: _Seen, mount_points: frozenset[str]) -> None:
+    """Whether an operation was carried out at its own place and with its own source.
+
+    Raises:
+        Refusal: view-changed.
+    """
+    try:
+        inside = _look(operation.path)
+    except OSError as error:
+        raise _changed(operation, error.strerror or "") from None
+    if operation.path not in mount_points:
+        raise _changed(operation, "nothing is mounted there")
+    if (inside.inode == before.inode) == (operation.kind == layout.MASK):
+        raise _changed(operation, "something else is there now")
+    writable = operation.kind == layout.PIN or operation.writable
+    if not writable and not inside.read_only:
+        raise _changed(operation, "it can be written")
+
+
+def _check_own() -> None:
+    for path in ("/", "/dev", "/proc"):
+        if not _look(path).read_only:
+            raise Refusal("view-incomplete", f"bubblewrap left {path} of the jail writable")
+
+
+def _changed(operation: Operation, why: str) -> Refusal:
+    return Refusal(
+        "view-changed",
+        f"cannot {operation.describe()}",
+        context=f"{why}; something on the way to it changed while the jail was built",
+        hint="start it again",
+    )
+
+
+def _facts(spec: JailSpec, operations: tuple[Operation, ...], skipped: list[tuple[str, str]]) -> Facts:
+    kinds = "user, mount, pid, ipc, uts, cgroup" + ("" if spec.net == "open" else ", net")
+    protected = sum(operation.kind == layout.PROTECT for operation in operations)
+    facts = [
+        ("bubblewrap", "layer", f"{spec.bwrap}: {kinds}; {len(operations)} operations"),
+        ("reads", "held", "what is not granted is not mounted"),
+        ("deny-inside-allow", "held", "covered by mounts"),
+        ("toolchains", "held", "mounted one by one"),
+        ("writes", "held", "what is not writable is on read-only mounts"),
+        ("handoff", "held", f"{protected} path{'' if protected == 1 else 's'} read-only, parents pinned"),
+        ("metadata", "held", "what is not writable is on read-only mounts"),
+        ("signals", "held", "PID namespace, another for each command; the own process group by the system call filter"),
+        ("visibility", "held", "/proc of the jail's own PID namespace"),
+        ("survival", "held", "PID namespace that ends with the launcher"),
+        ("shared-memory", "held", "private /dev/shm, IPC namespace"),
+        ("terminals", "held", "private devpts"),
+    ]
+    if spec.net == "open":
+        facts.append(("unix-sockets", "not held", "abstract names: the network is the machine's"))
+    else:
+        facts.append(("unix-sockets", "held", "paths: not mounted; abstract names: network namespace"))
+        facts.append(("network", "held", "network namespace with a loopback interface only"))
+    facts += [("skipped", "layer", f"{where}: {reason}") for where, reason in skipped]
+    return tuple(facts)

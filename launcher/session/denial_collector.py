@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.ledger.audit import Reader
     from launcher.ledger.denial import Denial
-    from launcher.ledger.record import Ledger
+    from launcher.ledger.ledgers import Ledger
     from launcher.session.teach import Wants
 
 _SHOWN = 5
@@ -70,7 +70,7 @@ class Denials:
             self._audit().drain()
 
     def told(self, payload: bytes) -> None:
-        """Takes a message of the guard's (`launcher.jail.status`, DENIED)."""
+        """Takes a message of the guard's (`launcher.jail.reports`, DENIED)."""
         import marshal
 
         from launcher.ledger import denial
@@ -78,7 +78,7 @@ class Denials:
         self.add(denial.of_guard(time.time(), marshal.loads(payload)))
 
     def wanted(self, payload: bytes) -> None:
-        """Takes a message of the watch's (`launcher.jail.status`, WANTED)."""
+        """Takes a message of the watch's (`launcher.jail.reports`, WANTED)."""
         if self._wants is not None:
             import marshal
 
@@ -101,10 +101,12 @@ class Denials:
     def ledger(self) -> "Ledger":
         """The session's ledger."""
         if self._ledger is None:
-            from launcher.ledger import record, store
+            from launcher.ledger import ledgers
 
-            facts = record.facts_of(self._session, self._plan)
-            self._ledger = record.Ledger(store.path_for(self._state, self._session, self._started), self._plan, facts)
+            facts = ledgers.facts_of(self._session, self._plan)
+            self._ledger = ledgers.Ledger(
+                ledgers.path_for(self._state, self._session, self._started), self._plan, facts
+            )
         return self._ledger
 
     def close(self) -> list[str]:
@@ -119,10 +121,10 @@ class Denials:
                 self._settle(reader)
             self._from_proxy()
             if self._ledger is not None or self._lost:
-                from launcher.ledger import store
+                from launcher.ledger import ledgers
 
                 self.ledger().end(self._lost, tuple(self._notes(reader)))
-                store.prune(self._state, time.time())
+                ledgers.prune(self._state, time.time())
         except (OSError, Refusal) as error:
             self._trouble = self._trouble or f"the ledger is not complete: {error}"
         finally:
@@ -144,7 +146,7 @@ class Denials:
         """Lines for people at a terminal, [] when nothing was refused or nobody would read them."""
         if self._ledger is None or quiet or not os.isatty(2):
             return []
-        from launcher.ledger.record import one_line
+        from launcher.ledger.ledgers import one_line
 
         kinds = [(found, seen) for found, seen in self._ledger.kinds if not found.harmless]
         total = self._ledger.total - sum(seen for found, seen in self._ledger.kinds if found.harmless)
@@ -169,9 +171,9 @@ class Denials:
         return self._reader
 
     def _notes(self, reader: "Reader | None") -> list[str]:
-        from launcher.ledger import record
+        from launcher.ledger import ledgers
 
-        notes = record.missing_kinds(self._plan.backend, heard=reader is not None and reader.heard)
+        notes = ledgers.missing_kinds(self._plan.backend, heard=reader is not None and reader.heard)
         if reader is not None and reader.unknown:
             notes.append(f"{reader.unknown} refused system calls whose process had ended: perhaps this session's")
         if self._uncounted:
@@ -182,10 +184,10 @@ class Denials:
 
     def _from_proxy(self) -> None:
         if self._plan.net == "proxy":
-            from launcher.ledger import store
+            from launcher.ledger import ledgers
 
-            path = f"{self._directory}/{store.PROXY_LOG}"
-            refused, lost = store.read_proxy_log(path)
+            path = f"{self._directory}/{ledgers.PROXY_LOG}"
+            refused, lost = ledgers.read_proxy_log(path)
             self._lost += lost
             for found in refused:
                 self.add(found)

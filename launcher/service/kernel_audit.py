@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
-from launcher.jail import capabilities, hygiene, landlock, syscalls
+from launcher.jail import hygiene, landlock, syscalls
 from launcher.jail.processes import jailed
 from launcher.ledger import audit as records
 from launcher.ledger import audit_socket
@@ -55,7 +55,7 @@ def join() -> int:
     listener = -1
     if syscalls.capget()[0] >> _CAP_AUDIT_READ & 1:
         listener = audit_socket.listening()
-    capabilities.drop_all()
+    hygiene.drop_all()
     return listener
 
 

@@ -23,7 +23,7 @@ CONTINUED = b"C"  # the command runs again; no payload
 EXITED = b"X"  # the command has ended; see `send_exited`
 REFUSED = b"E"  # a Refusal, to be raised again by the launcher; payload: marshal of its five parts
 DENIED = b"D"  # the guard has refused something; payload: marshal of what `launcher.jail.guard.server` says of it
-WANTED = b"W"  # a watched command wants something; payload: marshal of `launcher.jail.watch.observer.Want`
+WANTED = b"W"  # a watched command wants something; payload: marshal of `launcher.jail.guard.watch.Want`
 REPORT = b"R"  # facts for the ledger; payload: marshal of a tuple
 
 _LONGEST = 1500

@@ -1,1 +1,0 @@
-"""The jail's own view of the machine: what is mounted where (`layout`), and how it is built (`view`)."""

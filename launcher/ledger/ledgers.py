@@ -1,0 +1,563 @@
+"""Where ledgers are kept, for how long, and reading them.
+
+``<state>/ledgers/<session>.<nanoseconds>.jsonl``: Paddock's state directory is denied to every jail. Names of sessions
+may come again, so the time of the start belongs to the name.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from launcher.lean import os
+from launcher.ledger.denial import BRIDGE, PROXY, SECCOMP, Denial, Process
+from policy import promises
+from policy.errors import Refusal, printable
+from policy.plan import Plan
+from policy.remedy import REACHES, Remedy, remedy, remedy_by_rule, remedy_for_host
+
+VERSION = 1
+SUFFIX = ".jsonl"
+
+KEEP_FILES = 200
+KEEP_BYTES = 64 << 20
+KEEP_SECONDS = 30 * 24 * 3600
+
+
+class Kept(NamedTuple):
+    """One ledger on disk."""
+
+    session: str
+    started: int  # nanoseconds since the epoch
+    path: str
+
+
+def directory(state: str) -> str:
+    """Where ledgers lie below Paddock's state directory."""
+    return f"{state}/ledgers"
+
+
+def path_for(state: str, session: str, started: int) -> str:
+    """The file for a session that started at this time, in nanoseconds since the epoch."""
+    return f"{directory(state)}/{session}.{started}{SUFFIX}"
+
+
+def create(path: str) -> int:
+    """Makes a ledger (mode 0600) that must not exist yet, and its directory; returns a descriptor for appending.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    place = os.path.dirname(path)
+    if not os.path.isdir(place):
+        os.makedirs(place, mode=0o700, exist_ok=True)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    return os.open(path, flags, 0o600)
+
+
+def kept(state: str) -> list[Kept]:
+    """All ledgers, the newest first."""
+    found = []
+    try:
+        names = os.listdir(directory(state))
+    except FileNotFoundError:
+        return []
+    for name in names:
+        session, _, number = name.removesuffix(SUFFIX).rpartition(".")
+        if name.endswith(SUFFIX) and session and number.isascii() and number.isdigit():
+            found.append(Kept(session, int(number), f"{directory(state)}/{name}"))
+    return sorted(found, key=lambda one: -one.started)
+
+
+def path_of(state: str, session: str) -> str | None:
+    """The newest ledger of a session by its name; None when there is none."""
+    return next((one.path for one in kept(state) if one.session == session), None)
+
+
+def prune(state: str, now: float) -> None:
+    """Removes ledgers beyond `KEEP_FILES`, `KEEP_BYTES` and `KEEP_SECONDS`, the oldest first.
+
+    Args:
+        state: Paddock's state directory.
+        now: seconds since the epoch.
+    """
+    size = 0
+    for index, one in enumerate(kept(state)):
+        try:
+            size += os.stat(one.path).st_size
+            old = one.started < (now - KEEP_SECONDS) * 1e9
+            # The newest is kept however large it is: somebody is about to read it.
+            if index and (index >= KEEP_FILES or size > KEEP_BYTES or old):
+                os.unlink(one.path)
+        except FileNotFoundError:
+            continue  # another launch was quicker
+
+
+def lines(path: str) -> Iterator[dict[str, Any]]:
+    """The lines of a file of JSON objects that are whole; one that is just being written is left out."""
+    try:
+        file = open(path, encoding="utf-8", errors="replace")  # noqa: SIM115  # closed below; the error is ours
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise Refusal("ledger-unreadable", f"cannot read {path}", context=error.strerror or str(error)) from None
+    with file:
+        for text in file:
+            content = decoded(text)
+            if content is not None:
+                yield content
+
+
+def decoded(text: str) -> dict[str, Any] | None:
+    """One line's object, None when it is no whole one."""
+    if not text.endswith("\n"):
+        return None
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return None
+    return content if isinstance(content, dict) else None
+
+
+class Contents(NamedTuple):
+    """A whole ledger.
+
+    Attributes:
+        facts: of the session.
+        denials: with their counts added up.
+        end: what was said at the end.
+        decisions: what a bridge let pass (`launcher.bridges.acp.rulings.Decisions`).
+    """
+
+    facts: dict[str, Any]
+    denials: list[dict[str, Any]]
+    end: dict[str, Any]
+    decisions: list[dict[str, Any]]
+
+
+def read(path: str) -> Contents:
+    """A ledger, with lines that mean the same put together.
+
+    Raises:
+        Refusal: ledger-unreadable.
+    """
+    facts: dict[str, Any] = {}
+    end: dict[str, Any] = {}
+    found: dict[str, dict[str, Any]] = {}
+    decisions: list[dict[str, Any]] = []
+    for content in lines(path):
+        kind = content.pop("kind", "")
+        if kind == "session":
+            facts = content
+        elif kind == "end":
+            end = content
+        elif kind == "denial":
+            merge(found, content)
+        elif kind == "decision":
+            decisions.append(content)
+    return Contents(facts, list(found.values()), end, decisions)
+
+
+def merge(found: dict[str, dict[str, Any]], content: dict[str, Any]) -> None:
+    """Adds one denial's line to those of the same key."""
+    process = content.get("process") or {}
+    who = process.get("exe") or process.get("comm")
+    subject = [content.get(name) for name in ("layer", "operation", "rights", "path", "host", "port", "target")]
+    key = json.dumps([*subject, who])
+    known = found.setdefault(key, content | {"count": 0, "last": content.get("time")})
+    known["count"] += content.get("count", 1)
+    known["last"] = content.get("time")
+
+
+# What the proxy refused, from the log of decisions that it writes in the session's directory.
+
+
+PROXY_LOG = "egress.jsonl"
+
+_DENIED = "deny"
+_LOST = "lost"
+
+
+def read_proxy_log(path: str) -> tuple[list[Denial], int]:
+    """The refusals in a log of decisions, in order, and how many decisions are not in it for want of room."""
+    found, lost = [], 0
+    for content in lines(path):
+        denial = of_decision(content)
+        if denial is not None:
+            found.append(denial)
+        elif content.get("operation") == _LOST and isinstance(content.get("count"), int):
+            lost += content["count"]
+    return found, lost
+
+
+def of_decision(content: dict[str, Any]) -> Denial | None:
+    """The denial that one line of the log tells of (`launcher.egress.log`); None when it tells of something else."""
+    if content.get("decision") != _DENIED:
+        return None
+    port, rule, asked = content.get("port"), content.get("rule"), content.get("process")
+    return Denial(
+        _seconds(content.get("time")),
+        PROXY,
+        str(content.get("operation") or "connect"),
+        host=str(content.get("host") or ""),
+        port=port if isinstance(port, int) else 0,
+        target=str(content.get("reason") or ""),
+        rights=(str(rule),) if rule else (),
+        process=_process(asked) if isinstance(asked, dict) else Process(),
+        hint=str(content.get("suggestion") or ""),
+    )
+
+
+def _process(content: dict[str, Any]) -> Process:
+    pid = content.get("pid")
+    names = (str(content.get(name) or "") for name in ("comm", "exe"))
+    return Process(pid if isinstance(pid, int) else 0, *names)
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, int | float):
+        return float(value)
+    try:
+        return datetime.fromisoformat(str(value).replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return time.time()
+
+
+# Reading a ledger while its session writes it.
+
+_LOOK = 0.2
+"""Seconds between two looks at the files."""
+
+
+def follow(state: str, session: str, lives: Callable[[], bool], show: Callable[[dict[str, Any]], None]) -> None:
+    """Shows the denials of a live session, those that are there and those that come, until it has ended.
+
+    The proxy's come into the ledger at the session's end; until then its own log has them.
+
+    Args:
+        state: Paddock's state directory.
+        session: the session's name.
+        lives: whether it runs.
+        show: called with each denial's line.
+    """
+    ledger: Tail | None = None
+    log = Tail(f"{state}/sessions/{session}/{PROXY_LOG}")
+    started = time.time_ns()
+    while True:
+        # Asked before the files are read: what a session wrote before it ended is not missed.
+        going_on = lives()
+        for content in log.new():
+            denial = of_decision(content)
+            if denial is not None:
+                show(proxied(denial))
+        if ledger is None:
+            path = _current(state, session, started)
+            ledger = Tail(path) if path is not None else None
+        for content in ledger.new() if ledger is not None else ():
+            if content.pop("kind", "") == "denial" and not (log.at and content.get("layer") == PROXY):
+                show(content)
+        if not going_on:
+            return
+        time.sleep(_LOOK)
+
+
+def proxied(denial: Denial) -> dict[str, Any]:
+    """A line as the ledger will have it, as far as the proxy's own words go."""
+    option = denial.hint.startswith("--")
+    content = line(denial, Remedy(flag=denial.hint if option else "", note="" if option else denial.hint))
+    content.pop("kind")
+    return content
+
+
+def _current(state: str, session: str, now: int) -> str | None:
+    """The live session's own ledger: an earlier session may have had its name."""
+    path = path_of(state, session)
+    if path is None:
+        return None
+    contents = read(path)
+    pid = contents.facts.get("pid")
+    newer = int(path.removesuffix(SUFFIX).rpartition(".")[2]) > now
+    return path if newer or (not contents.end and isinstance(pid, int) and os.path.exists(f"/proc/{pid}")) else None
+
+
+class Tail:
+    """What is new in a file of JSON lines."""
+
+    def __init__(self, path: str) -> None:
+        """Args: of the file, which need not be there yet."""
+        self._path = path
+        self.at = 0
+        """Where the next line starts; 0 as long as there was none."""
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        """The whole lines that have come since; none when the file is not there."""
+        try:
+            file = open(self._path, "rb")  # noqa: SIM115  # closed below; the error is expected
+        except FileNotFoundError:
+            return
+        with file:
+            file.seek(self.at)
+            for text in file:
+                if not text.endswith(b"\n"):
+                    return
+                self.at += len(text)
+                content = decoded(text.decode(errors="replace"))
+                if content is not None:
+                    yield content
+
+
+# Writing one session's ledger. A line is written when a kind of denial comes first, so that `paddock denials --follow`
+# sees it at once; what repeats is counted, and the counts follow as further lines of the same key, to be added up. The
+# first line of a file says what session it was and which layers could be heard, the last one what was lost.
+
+MOST_KINDS = 2000
+"""Kinds of denials that are written down for one session; what comes beyond is only counted."""
+
+_SOCKETS = frozenset({
+    "41 of c000003e", "359 of 40000003", "102 of 40000003",
+    "198 of c00000b7", "198 of c00000f3", "281 of 40000028",
+})  # fmt: skip
+"""socket(2), and i386's socketcall(2), by number and AUDIT_ARCH: x86-64, i386 (twice), arm64, riscv64, arm."""
+
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class Ledger:
+    """The file of one session. It is made with the first denial; a session without any leaves nothing."""
+
+    def __init__(self, path: str, plan: Plan, facts: dict[str, object]) -> None:
+        """Prepares; nothing is written yet.
+
+        Args:
+            path: where, from `store.path_for`.
+            plan: bound; says what would allow a denial.
+            facts: of the session, for the first line.
+        """
+        self.path = path
+        self.facts = facts
+        self._plan = plan
+        self._fd = -1
+        self._counts: dict[tuple[object, ...], tuple[Denial, int]] = {}
+        self.total = 0
+        self.beyond = 0
+
+    def __enter__(self) -> "Ledger":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add(self, denial: Denial) -> None:
+        """Writes a denial, or counts it when its like is there already."""
+        self.total += denial.seen
+        key = denial.key
+        if not (denial.process.exe or denial.process.comm) and key not in self._counts:
+            # The kernel dropped the record that says who asked: one of those who asked for the same before.
+            key = next((other for other in self._counts if other[:-1] == key[:-1]), key)
+        known = self._counts.get(key)
+        if known is not None:
+            self._counts[key] = (known[0], known[1] + denial.seen)
+        elif len(self._counts) >= MOST_KINDS:
+            self.beyond += denial.seen
+        else:
+            self._counts[key] = (denial, 0)
+            self._write(line(denial, answer(denial, self._plan)))
+
+    @property
+    def kinds(self) -> list[tuple[Denial, int]]:
+        """What was written, in order, each with how often it came in all."""
+        return [(denial, denial.seen + more) for denial, more in self._counts.values()]
+
+    def end(self, lost: int, notes: tuple[str, ...]) -> None:
+        """Writes the counts of what repeated, and the last line when there is anything to say.
+
+        Args:
+            lost: denials that are known to have happened and not known in detail.
+            notes: sentences for people.
+        """
+        now = time.time()
+        for denial, more in self._counts.values():
+            if more:
+                self._write(line(denial._replace(time=now, seen=more), answer(denial, self._plan)))
+        if self._fd != -1 or lost or self.beyond:
+            self._write({"kind": "end", "time": stamp(now), "lost": lost + self.beyond, "notes": list(notes)})
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._fd != -1:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _write(self, content: dict[str, object]) -> None:
+        if self._fd == -1:
+            self._fd = _opened(self.path, self.facts)
+        _put(self._fd, content)
+
+
+def facts_of(session: str, plan: Plan) -> dict[str, object]:
+    """What the first line of a ledger says of its session; the calling process is the session's launcher."""
+    return {"session": session, "worktree": plan.worktree, "command": plan.command,
+            "backend": plan.backend, "net": plan.net, "pid": os.getpid()}  # fmt: skip
+
+
+def append(path: str, plan: Plan, denial: Denial, facts: dict[str, object] | None = None) -> None:
+    """Adds one denial to the ledger of a live session, from another process than the session's own launcher.
+
+    Args:
+        path: from `store.path_of`; made when it is missing.
+        plan: of the session; says what would allow the denial.
+        denial: what was refused.
+        facts: of the session, for the first line of a ledger that is made here.
+
+    Raises:
+        OSError: the ledger cannot be written.
+    """
+    note(path, facts, line(denial, answer(denial, plan)))
+
+
+def note(path: str, facts: dict[str, object] | None, content: dict[str, object]) -> None:
+    """Adds one line to the ledger of a live session, as `append` does.
+
+    Args:
+        path: of the ledger; made when it is missing.
+        facts: of the session, for the first line of a ledger that is made here.
+        content: the line, with its ``kind``.
+
+    Raises:
+        OSError: the ledger cannot be written.
+    """
+    fd = _opened(path, facts)
+    try:
+        _put(fd, content)
+    finally:
+        os.close(fd)
+
+
+def _opened(path: str, facts: dict[str, object] | None) -> int:
+    """A ledger for appending, made when it is missing: whoever in a session is first to refuse something makes it."""
+    for _ in range(2):
+        try:
+            return os.open(path, _FLAGS)
+        except FileNotFoundError:
+            try:
+                fd = create(path)
+            except FileExistsError:
+                continue  # another process of the session was quicker
+        if facts is not None:
+            _put(fd, {"kind": "session", "version": VERSION, "time": stamp(time.time()), **facts})
+        return fd
+    return os.open(path, _FLAGS)
+
+
+def line(denial: Denial, found: Remedy) -> dict[str, object]:
+    """The ledger's line for a denial: what, who, where, and what would allow it at which risk."""
+    return {
+        "kind": "denial",
+        "time": stamp(denial.time),
+        "layer": denial.layer,
+        "operation": denial.operation,
+        "path": denial.path or None,
+        "host": denial.host or None,
+        "port": denial.port or None,
+        "target": denial.target or None,
+        "rights": list(denial.rights),
+        "process": denial.process._asdict(),
+        "count": denial.seen,
+        "allow": {"flag": found.flag, "toml": found.toml, "note": found.note},
+        "risk": found.risk,
+    }
+
+
+def answer(denial: Denial, plan: Plan) -> Remedy:
+    """What would allow it. The decision's own code says so (`policy.remedy`)."""
+    if denial.hint and (denial.layer == BRIDGE or denial.harmless):
+        return Remedy(note=denial.hint)
+    if denial.path.startswith("/"):
+        return remedy(plan, denial.path, denial.wanted)
+    if denial.host:
+        # What the proxy refused came by the proxy, whatever the host: a rule is enough.
+        found = (remedy_by_rule if denial.layer == PROXY else remedy_for_host)(plan, denial.host, denial.port)
+        # The proxy knows more than the name: where it leads, and which rule forbids it.
+        return Remedy(note=denial.hint, risk=found.risk) if denial.hint not in found.flag else found
+    if denial.layer == SECCOMP and denial.target in _SOCKETS and plan.net == "none":
+        note = "if it was for the internet: --net proxy --allow-domain HOST[:PORT], or --net open"
+        return Remedy(note=note, risk=REACHES)
+    return Remedy(note="no option allows it: it would reach outside of the jail")
+
+
+def stamp(seconds: float) -> str:
+    """A time in RFC 3339's form, UTC, with milliseconds."""
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{whole}.{int(seconds * 1000) % 1000:03d}Z"
+
+
+def _put(fd: int, content: dict[str, object]) -> None:
+    # One write of one line: with O_APPEND nobody's line ends up in another's.
+    os.write(fd, json.dumps(content, ensure_ascii=True, separators=(",", ":")).encode() + b"\n")
+
+
+# Denials in words, for people.
+
+
+def one_line(found: Denial, seen: int, plan: Plan) -> str:
+    """One kind of denial, and what would allow it."""
+    remedy = answer(found, plan)
+    who = found.process.comm or found.process.exe
+    about = subject(found.path, found.host, found.port, found.target)
+    times = f" ({seen} times)" if seen > 1 else ""
+    fix = f": {remedy.flag or remedy.note}" + (f" ({remedy.note})" if remedy.flag and remedy.note else "")
+    return f"{f'{who}: ' if who else ''}{found.operation} {about}{times}{fix}"
+
+
+def subject(path: str | None, host: str | None, port: int | None, target: str | None) -> str:
+    """What it was about."""
+    if host:
+        return f"{host}:{port}" if port else host
+    return path or target or (f"port {port}" if port else "")
+
+
+def paragraph(content: dict[str, Any]) -> list[str]:
+    """A denial of a ledger (`store.read`), with all that is known of it."""
+    process = content.get("process") or {}
+    what = subject(content.get("path"), content.get("host"), content.get("port"), content.get("target"))
+    times = f", {content['count']} times" if content.get("count", 1) > 1 else ""
+    rights = f" ({', '.join(content['rights'])})" if content.get("rights") else ""
+    lines = [f"{content.get('operation')} {what}"]
+    lines.append(f"  refused by  {content.get('layer')}{rights}, {content.get('time')}{times}")
+    if content.get("host") and content.get("target"):
+        lines.append(f"  because     {content['target']}")
+    if any(process.values()):
+        lines.append(f"  asked for   {process.get('comm') or '?'}, process {process.get('pid')}, {process.get('exe')}")
+    allow = content.get("allow") or {}
+    if allow.get("flag"):
+        lines.append(f"  to allow it {allow['flag']}")
+        lines += [f"              {line}" for line in str(allow.get("toml", "")).splitlines()]
+    if allow.get("note"):
+        lines.append(f"  note        {allow['note']}")
+    if content.get("risk"):
+        lines.append(f"  risk        {content['risk']}")
+    return [printable(line) for line in lines]
+
+
+def decision(content: dict[str, Any]) -> str:
+    """What a bridge let pass (`store.read`), in a line."""
+    detail = f" ({content['detail']})" if content.get("detail") else ""
+    return printable(f"{content.get('verdict')} {content.get('method')} {content.get('subject')}{detail}")
+
+
+def missing_kinds(backend: str, *, heard: bool) -> list[str]:
+    """Kinds of denials that a session's ledger cannot hold.
+
+    Args:
+        backend: of the session.
+        heard: the kernel's audit was proven to be heard.
+    """
+    notes = []
+    if backend != promises.BUBBLEWRAP and not heard:
+        notes.append(
+            "what Landlock and the system call filter refuse: needs CAP_AUDIT_READ, and audit on (auditctl -e 1)"
+        )
+    if promises.has_mounts(backend):
+        notes.append("files that the jail does not show or shows read-only: `paddock learn` watches for them")
+    return notes
