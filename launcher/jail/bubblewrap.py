@@ -14,6 +14,7 @@ from launcher.jail import hygiene, layout, syscalls
 from launcher.jail.layout import Operation
 from launcher.jail.spec import Facts, JailSpec
 from launcher.lean import os
+from launcher.safefs import walk
 from policy.errors import Refusal
 from policy.plan import beneath
 
@@ -631,7 +632,7 @@ def enter(spec: JailSpec, operations: tuple[Operation, ...]) -> "Jail":
 
 def _look(path: str) -> _Seen:
     """What is at `path`, in the view that this process has at present, with no link on the way."""
-    fd = syscalls.openat2(syscalls.AT_FDCWD, path, os.O_PATH | os.O_CLOEXEC, 0, syscalls.RESOLVE_NO_SYMLINKS)
+    fd = walk.open_canonical(path, os.O_PATH)
     try:
         return _Seen(fd)
     finally:

@@ -9,9 +9,10 @@ Launch path: see launcher/jail/syscalls.py.
 
 import errno
 
-from launcher.jail import hygiene, landlock, layout, reports, syscalls
+from launcher.jail import hygiene, landlock, layout, reports
 from launcher.jail.spec import JailSpec
 from launcher.lean import os
+from launcher.safefs import walk
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal
 
 TYPE_CHECKING = False
@@ -158,9 +159,7 @@ def _not_found(name: str, search: tuple[str, ...]) -> Refusal:
 def _change_directory(path: str) -> None:
     """Into the plan's directory, without following a link that an agent may have put there since."""
     try:
-        descriptor = syscalls.openat2(
-            syscalls.AT_FDCWD, path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, 0, syscalls.RESOLVE_NO_SYMLINKS
-        )
+        descriptor = walk.open_canonical(path, os.O_PATH | os.O_DIRECTORY)
         try:
             os.fchdir(descriptor)
         finally:

@@ -14,6 +14,7 @@ from _stat import S_ISDIR
 
 from launcher.jail import syscalls
 from launcher.lean import os
+from launcher.safefs import walk
 from policy.errors import Refusal
 
 FS_EXECUTE = 1 << 0
@@ -281,11 +282,10 @@ def _add_paths(ruleset: int, grants: dict[str, str], abi: int) -> tuple[int, tup
     rules = 0
     skipped = []
     rights: dict[tuple[str, bool], bytes] = {}
-    openat2, add_rule, fstat, close = syscalls.openat2, syscalls.landlock_add_rule, os.fstat, os.close
-    flags = os.O_PATH | os.O_CLOEXEC
+    opened, add_rule, fstat, close = walk.open_canonical, syscalls.landlock_add_rule, os.fstat, os.close
     for path, access in grants.items():
         try:
-            fd = openat2(syscalls.AT_FDCWD, path, flags, 0, syscalls.RESOLVE_NO_SYMLINKS)
+            fd = opened(path, os.O_PATH)
         except OSError as error:
             if error.errno in _UNREACHABLE:
                 skipped.append(path)

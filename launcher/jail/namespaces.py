@@ -19,6 +19,7 @@ from launcher.jail import layout, processes, syscalls
 from launcher.jail.layout import PROTECT, Operation
 from launcher.jail.spec import Facts, JailSpec
 from launcher.lean import ctypes, os
+from launcher.safefs import walk
 from policy.errors import Refusal
 
 # The scratch tmpfs covers the outer /proc: no grant comes from there, and it is a directory everywhere. Everything the
@@ -350,7 +351,7 @@ class View:
 
     @staticmethod
     def _open(root: int, path: str, flags: int = 0) -> int:
-        return syscalls.openat2(root, path[1:] or ".", _LOOK | flags, 0, syscalls.RESOLVE_NO_SYMLINKS)
+        return walk.openat2(root, path[1:] or ".", _LOOK | flags, 0, walk.RESOLVE_NO_SYMLINKS)
 
     @staticmethod
     def _clone(fd: int) -> int:

@@ -58,12 +58,6 @@ OPEN_TREE_CLOEXEC = os.O_CLOEXEC
 MOVE_MOUNT_F_EMPTY_PATH = 0x4
 MOVE_MOUNT_T_EMPTY_PATH = 0x40
 
-RESOLVE_NO_XDEV = 0x1
-RESOLVE_NO_MAGICLINKS = 0x2
-RESOLVE_NO_SYMLINKS = 0x4
-RESOLVE_BENEATH = 0x8
-RESOLVE_IN_ROOT = 0x10
-
 PIDFD_THREAD = os.O_EXCL
 SFD_CLOEXEC = os.O_CLOEXEC
 SFD_NONBLOCK = os.O_NONBLOCK
@@ -108,7 +102,6 @@ _NUMBERS = {
     "move_mount": 429,
     "pidfd_open": 434,
     "close_range": 436,
-    "openat2": 437,
     "pidfd_getfd": 438,
     "mount_setattr": 442,
     "landlock_create_ruleset": 444,
@@ -151,7 +144,6 @@ _ulong = ctypes.c_ulong
 _size_t = ctypes.c_size_t
 _char_p = ctypes.c_char_p
 _void_p = ctypes.c_void_p
-_u64x3 = ctypes.c_uint64 * 3
 _u64x4 = ctypes.c_uint64 * 4
 _u64x2 = ctypes.c_uint64 * 2
 
@@ -184,7 +176,6 @@ _accept4 = _function("accept4", _int, _void_p, _void_p, _int)
 _call_paths = _numbered(_char_p, _char_p)
 _call_at = _numbered(_int, _char_p, _uint)
 _call_at_struct = _numbered(_int, _char_p, _uint, _void_p, _size_t)
-_call_open = _numbered(_int, _char_p, _void_p, _size_t)
 _call_move = _numbered(_int, _char_p, _int, _char_p, _uint)
 _call_ints = _numbered(_int, _int, _uint)
 _call_range = _numbered(_uint, _uint, _uint)
@@ -270,33 +261,6 @@ def pidfd_getfd(pidfd: int, targetfd: int) -> int:
 def pidfd_send_signal(pidfd: int, signal: int) -> None:
     """pidfd_send_signal(2) without extra information."""
     _checked(_call_signal(_NUMBERS["pidfd_send_signal"], pidfd, signal, None, 0))
-
-
-def openat2(dirfd: int, path: str, flags: int, mode: int = 0, resolve: int = 0) -> int:
-    """openat2(2) with RESOLVE_* bits; returns a descriptor that the caller owns. O_CLOEXEC is not implied.
-
-    Where it is missing, as it is inside a jail, RESOLVE_NO_SYMLINKS is done by hand (`launcher.jail.walk`).
-    """
-    how = _u64x3(flags, mode, resolve)
-    try:
-        return _checked(_call_open(_NUMBERS["openat2"], dirfd, _path(path), ctypes.addressof(how), 24), path)
-    except OSError as error:
-        if error.errno != errno.ENOSYS or resolve != RESOLVE_NO_SYMLINKS or mode:
-            raise
-    from launcher.jail import walk
-
-    return walk.open_without_links(dirfd, path, flags)
-
-
-def open_inside(directory: int, path: str, flags: int) -> int:
-    """`openat2` for a tree that an agent writes: nothing in it leads anywhere else. O_CLOEXEC is implied."""
-    resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
-    return openat2(directory, path, flags | os.O_CLOEXEC, 0, resolve)
-
-
-def open_canonical(path: str, flags: int) -> int:
-    """`openat2` for a canonical path: a link, which an agent may have made since, is ELOOP. O_CLOEXEC is implied."""
-    return openat2(AT_FDCWD, path, flags | os.O_CLOEXEC, 0, RESOLVE_NO_SYMLINKS)
 
 
 def close_range(first: int, last: int, flags: int = 0) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from launcher.jail.remove import remove_tree
+from launcher.safefs.remove import remove_tree
 from launcher.service.packets import SHIM_END, SHIM_RECORD
 from launcher.service.schema import documented
 from launcher.session.places import SOCKETS, Places, made, unusable
@@ -59,9 +59,10 @@ class Directories:
         """Puts the runtime directory on record, so that no jail is granted it. The lock is held.
 
         Raises:
-            Refusal: service-socket: a jail can write there, or could; and those of `launcher.vcs.guarded_files`.
+            Refusal: service-socket: a jail can write there, or could; and those of `launcher.safefs.guarded_files`.
         """
-        from launcher.vcs import guarded_files, written
+        from launcher.safefs import guarded_files
+        from launcher.vcs import written
 
         directory = os.path.realpath(self.runtime)
         if tree := written.agents_tree(directory, self._places.state):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from launcher.jail import init, processes
-from launcher.jail.remove import remove_tree
+from launcher.safefs.remove import remove_tree
 from launcher.vcs.harvest.outstanding import outstanding
 from launcher.vcs.quarantine import record
 from launcher.vcs.worktrees.naming import worktree_id

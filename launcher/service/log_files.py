@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from launcher.jail.remove import remove_tree
+from launcher.safefs.remove import remove_tree
 from launcher.session.places import made
 
 # Credential values that must not come into a log, and taking them out of it.

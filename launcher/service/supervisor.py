@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from launcher.jail.remove import remove_tree
+from launcher.safefs.remove import remove_tree
 from launcher.service import log_files
 from launcher.service.event_log import Counters, Events
 from launcher.service.instance import Directories, Settings

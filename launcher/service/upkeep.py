@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from launcher.jail.processes import children
-from launcher.jail.remove import remove_tree
+from launcher.safefs.remove import remove_tree
 from launcher.service import log_files
 from launcher.service.instance import Directories
 from launcher.service.jobs import Jobs

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from launcher.safefs import guarded_files
 from launcher.session.places import Places, made, places, unusable
-from launcher.vcs import disk, guarded_files, written
+from launcher.vcs import disk, written
 from launcher.vcs.quarantine.inside import Inside
 from policy import config
 from policy.config.layer import Kind, Layer, parse, shipped

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from launcher.jail import walk
+from launcher.safefs import walk
 from policy import logins
 from policy.logins import Login
 from policy.plan import Plan

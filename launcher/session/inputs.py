@@ -5,8 +5,8 @@ An input is ``(kind, subject, answer)``; `unchanged` asks every question once mo
 
 import marshal
 
-from launcher.jail import walk
 from launcher.lean import os
+from launcher.safefs import walk
 from launcher.session import submodule_places
 
 Input = tuple[str, str, object]

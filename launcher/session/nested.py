@@ -51,7 +51,7 @@ def existing(root: str, most: int) -> tuple[list[str], int]:
         root: canonical; its own `.git` counts.
         most: entries that are looked at.
     """
-    from launcher.jail import syscalls
+    from launcher.safefs import walk
     from launcher.vcs.written import GIT_OWN
 
     found: list[str] = []
@@ -66,7 +66,7 @@ def existing(root: str, most: int) -> tuple[list[str], int]:
             deeper: list[str] = []
             for here in level:
                 try:
-                    descriptor = syscalls.open_inside(top, here or ".", _DIRECTORY)
+                    descriptor = walk.open_inside(top, here or ".", _DIRECTORY)
                 except OSError:
                     continue
                 try:

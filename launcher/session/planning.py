@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.jail import probe, seccomp
-from launcher.jail.remove import remove_tree
+from launcher.safefs import guarded_files
+from launcher.safefs.remove import remove_tree
 from launcher.session import configuration, messages, nested, obeyed, recognition, repositories, state
 from launcher.session.configuration import Trust
 from launcher.session.machine import Machine
 from launcher.session.places import SOCKETS, Places, made, make_private, unusable
 from launcher.session.state import own_home
-from launcher.vcs import checkout, guarded_files, written
+from launcher.vcs import checkout, written
 from launcher.vcs.quarantine import left_open, settings
 from launcher.vcs.worktrees import files
 from launcher.vcs.worktrees.naming import worktree_id as worktree_id

@@ -13,8 +13,8 @@ Launch path: `os`, `fcntl`.
 import fcntl
 
 from launcher.jail import syscalls
-from launcher.jail.remove import remove_tree
 from launcher.lean import os
+from launcher.safefs.remove import remove_tree
 from launcher.session import inputs
 from launcher.session.places import Places, made, make_private, unusable
 from policy import promises

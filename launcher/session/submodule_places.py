@@ -10,8 +10,8 @@ longer than a launch. Format: gitformat-index(5).
 Launch path of worktrees with submodules: `os`.
 """
 
-from launcher.jail import walk
 from launcher.lean import os
+from launcher.safefs import walk
 from policy import promises
 from policy.plan import Place, Plan
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
-from launcher.jail import syscalls, walk
+from launcher.safefs import walk
 from policy.launch import Trail
 from policy.plan import beneath
 
@@ -189,13 +189,9 @@ class Seen:
 @contextmanager
 def opened(canonical: str | None, *, directory: bool = False) -> Iterator[int | None]:
     """A descriptor (O_PATH) of what a canonical path names; None when it has been lost, or a link has come into it."""
-    flags = os.O_PATH | os.O_CLOEXEC | (os.O_DIRECTORY if directory else 0)
+    flags = os.O_PATH | (os.O_DIRECTORY if directory else 0)
     try:
-        descriptor = (
-            None
-            if canonical is None
-            else syscalls.openat2(syscalls.AT_FDCWD, canonical, flags, 0, syscalls.RESOLVE_NO_SYMLINKS)
-        )
+        descriptor = None if canonical is None else walk.open_canonical(canonical, flags)
     except (OSError, ValueError):
         descriptor = None
     try:

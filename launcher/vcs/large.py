@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from launcher.jail import syscalls
+from launcher.safefs import walk
 from launcher.vcs.git import Git
 
 MOST_POINTER = 1023
@@ -87,7 +87,7 @@ def is_content(tree: int, path: str, wanted: Pointer) -> bool:
         wanted: the pointer.
     """
     try:
-        descriptor = syscalls.open_inside(tree, path, _FILE)
+        descriptor = walk.open_inside(tree, path, _FILE)
     except OSError:
         return False
     try:

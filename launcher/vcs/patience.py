@@ -9,7 +9,7 @@ import os
 import stat
 from collections.abc import Iterable, Mapping
 
-from launcher.vcs import below
+from launcher.safefs import walk
 from launcher.vcs.git import Completed, GitFailed
 from launcher.vcs.jailed_git import JailedGit
 from policy.errors import Refusal
@@ -66,7 +66,7 @@ def check(root: str) -> None:
 
 def _obstacle(root: str) -> str | None:
     # What is closed to us is to git, too.
-    found = below.files(root, lambda name: name == ".git")
+    found = walk.files(root, lambda name: name == ".git")
     opened = (f"{root}/{path}" for path, entry in found if entry.name in _OPENED)
     return next(filter(_waits, opened), None)
 

@@ -14,8 +14,8 @@ import stat
 import time
 from typing import Self
 
-from launcher.jail import syscalls
-from launcher.jail.remove import remove_tree
+from launcher.safefs import walk
+from launcher.safefs.remove import remove_tree
 from launcher.vcs import written
 from policy.errors import Refusal
 from policy.plan import beneath
@@ -50,7 +50,7 @@ class Scratch:
         try:
             os.makedirs(above, 0o700, exist_ok=True)
             above = os.path.realpath(above)
-            self._parent = syscalls.open_canonical(above, _DIRECTORY)
+            self._parent = walk.open_canonical(above, _DIRECTORY)
             _refuse_others(above, self._parent, state)
             _sweep(self._parent)
             name = f"{PREFIX}{os.urandom(8).hex()}"

@@ -15,7 +15,7 @@ import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from launcher.vcs import guarded_files
+from launcher.safefs import guarded_files
 from launcher.vcs.disk import Names
 from policy import promises
 from policy.errors import Refusal

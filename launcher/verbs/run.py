@@ -146,7 +146,7 @@ def _next_in_path(name: str) -> str | None:
 
 def _beginning(path: str) -> bytes:
     """The first 80 bytes of a file: for Paddock's script they reach into its second line, which no other has."""
-    from launcher.jail import walk
+    from launcher.safefs import walk
 
     try:
         descriptor = walk.open_regular(path, follow=True)

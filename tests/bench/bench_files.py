@@ -21,7 +21,7 @@ from launcher.bridges.files.file_worker import FileTools
 from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.tool_calls import Answer, Call, Edit, List, Read, Write
 from launcher.bridges.files.worker_pool import WorkerProcess
-from launcher.jail import syscalls
+from launcher.safefs import walk
 from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
 
 CALLS = 2000
@@ -126,7 +126,7 @@ def main() -> None:
             ("list", lambda: sorted(os.listdir(path.parent)), lambda: List(directory=str(path.parent))),
         )
         worker = WorkerProcess([sys.executable, "-c", WORKER.format(sys.path[0])], scope, "/")
-        in_jail = mock.patch.object(syscalls, "openat2", side_effect=OSError(errno.ENOSYS, "hidden"))
+        in_jail = mock.patch.object(walk, "openat2", side_effect=OSError(errno.ENOSYS, "hidden"))
         ways: tuple[tuple[str, Callable[[Call], Answer], AbstractContextManager[object]], ...] = (
             ("in the process", tools.answer, nullcontext()),
             ("the same, as in a jail", tools.answer, in_jail),

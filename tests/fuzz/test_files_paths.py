@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.tool_calls import Answer
-from launcher.jail import syscalls
+from launcher.safefs import walk
 from tests.support.file_tools import Files, boundaries, error_of
 
 SECRET = "secret of somebody else"
@@ -86,7 +86,7 @@ def test_no_path_leads_out(hidden: bool, sequence: list[tuple[str, dict[str, obj
         root, outside = made(place)
         before = state(place)
         files = Files(Scope(context=boundaries(root)))
-        missing = mock.patch.object(syscalls, "openat2", side_effect=OSError(38, "hidden"))
+        missing = mock.patch.object(walk, "openat2", side_effect=OSError(38, "hidden"))
         for tool, arguments in sequence:
             filled = {
                 key: value.replace("{root}", str(root)).replace("{outside}", str(outside))

@@ -13,7 +13,7 @@ import pytest
 
 from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.tool_calls import Answer
-from launcher.jail import syscalls
+from launcher.safefs import walk
 from tests.support.file_tools import Files, boundaries, over_stdio
 from tests.support.paddock import Paddock
 
@@ -65,7 +65,7 @@ def test_nothing_gets_out_while_paths_are_swapped(
         def missing(*_: object) -> int:
             raise OSError(38, "hidden, as in a jail")
 
-        monkeypatch.setattr(syscalls, "openat2", missing)
+        monkeypatch.setattr(walk, "openat2", missing)
     root, outside = scene(tmp_path)
     files = Files(Scope(context=boundaries(root)))
     outcomes = {"served": 0, "denied": 0, "denied at the last moment": 0}

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.safefs import guarded_files
 from launcher.session import configuration
 from launcher.session.configuration import Trust, load, review, sources, write_example
-from launcher.vcs import guarded_files
 from policy.config.layer import layer
 from policy.errors import Refusal
 

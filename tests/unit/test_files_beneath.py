@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.bridges.files.beneath import make_beneath, open_beneath, open_by_steps
+from launcher.safefs.walk import make_beneath, open_beneath, open_by_steps
 
 Opener = Callable[[int, str, int], int]
 

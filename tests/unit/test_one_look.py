@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.jail import syscalls
+from launcher.safefs import walk
 from launcher.session import inputs
 from launcher.session.machine import Machine
 from launcher.vcs import disk
@@ -70,7 +70,7 @@ def scene(tmp_path: Path) -> Scene:
 def before_look(number: int, act: Callable[[], None]) -> Iterator[list[int]]:
     """Does something before the system call of this number that looks at the disk; yields how many there were."""
     count = [0]
-    true = {(os, name): getattr(os, name) for name in LOOKS} | {(syscalls, "openat2"): syscalls.openat2}
+    true = {(os, name): getattr(os, name) for name in LOOKS} | {(walk, "openat2"): walk.openat2}
     acting = [False]
 
     def wrapped(call: Callable[..., object]) -> Callable[..., object]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.jail.remove import remove_tree
+from launcher.safefs.remove import remove_tree
 
 
 @pytest.fixture

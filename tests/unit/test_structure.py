@@ -27,6 +27,8 @@ LAUNCH_PATH = (
     "launcher/ledger/audit*.py",
     "launcher/ledger/enforcement.py",
     "launcher/egress/handle.py",
+    "launcher/safefs/walk.py",
+    "launcher/safefs/remove.py",
     "launcher/jail/*.py",
     "launcher/jail/*/*.py",
     "launcher/session/private_git.py",
@@ -64,6 +66,7 @@ JAIL_MAY_IMPORT = (
     "policy.promises",
     "launcher.jail",
     "launcher.ledger",
+    "launcher.safefs",
     "launcher.lean",
     "launcher.wire",
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.jail import syscalls, walk
+from launcher.safefs import walk
 
 PATHS = (
     "file", "a", "a/", "a/.", "a/b/c", "a//b/./c", "a/../file", "link", "link/", "a/link/c", "dangling", "a/dangling/x",
@@ -52,7 +52,7 @@ def by_hand(dirfd: int, path: str, flags: int) -> object:
 
 def by_kernel(dirfd: int, path: str, flags: int) -> object:
     try:
-        return outcome(syscalls.openat2(dirfd, path, flags, 0, syscalls.RESOLVE_NO_SYMLINKS))
+        return outcome(walk.openat2(dirfd, path, flags, 0, walk.RESOLVE_NO_SYMLINKS))
     except OSError as error:
         return outcome(error)
 
@@ -64,7 +64,7 @@ def test_the_walk_agrees_with_the_kernel(tree: Path, flags: int, monkeypatch: py
     before = sorted(os.listdir("/proc/self/fd"))
     directory = os.open(tree, os.O_PATH)
     for path in PATHS:
-        for dirfd, name in ((directory, path), (syscalls.AT_FDCWD, path), (syscalls.AT_FDCWD, f"{tree}/{path}")):
+        for dirfd, name in ((directory, path), (walk.AT_FDCWD, path), (walk.AT_FDCWD, f"{tree}/{path}")):
             assert by_hand(dirfd, name, flags) == by_kernel(dirfd, name, flags), name
     os.close(directory)
     assert sorted(os.listdir("/proc/self/fd")) == before
@@ -72,10 +72,8 @@ def test_the_walk_agrees_with_the_kernel(tree: Path, flags: int, monkeypatch: py
 
 def test_the_wrapper_falls_back_where_the_call_is_missing(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For the one question that the walk can answer; any other is the error that it is."""
-    monkeypatch.setitem(syscalls._NUMBERS, "openat2", 10_000)
-    assert by_kernel(syscalls.AT_FDCWD, f"{tree}/a/b/c", os.O_PATH) == by_hand(
-        syscalls.AT_FDCWD, f"{tree}/a/b/c", os.O_PATH
-    )
-    assert by_kernel(syscalls.AT_FDCWD, f"{tree}/link", os.O_PATH) == "ELOOP"
+    monkeypatch.setattr(walk, "_OPENAT2", 10_000)
+    assert by_kernel(walk.AT_FDCWD, f"{tree}/a/b/c", os.O_PATH) == by_hand(walk.AT_FDCWD, f"{tree}/a/b/c", os.O_PATH)
+    assert by_kernel(walk.AT_FDCWD, f"{tree}/link", os.O_PATH) == "ELOOP"
     with pytest.raises(OSError, match="not implemented"):
-        syscalls.openat2(syscalls.AT_FDCWD, str(tree), os.O_PATH, 0, syscalls.RESOLVE_NO_MAGICLINKS)
+        walk.openat2(walk.AT_FDCWD, str(tree), os.O_PATH, 0, walk.RESOLVE_NO_MAGICLINKS)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.jail.remove import remove_tree
+from launcher.safefs.remove import remove_tree
 from launcher.vcs.quarantine import record
 from launcher.vcs.worktrees.request import Options
 from tests.support import repository

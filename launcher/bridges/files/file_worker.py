@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from launcher import wire
 from launcher.bridges.files import reading, searching, tool_calls, writing
-from launcher.bridges.files.beneath import open_beneath
 from launcher.bridges.files.scope import Gate, Place, Scope
 from launcher.bridges.files.tool_calls import (
     CALLS,
@@ -31,6 +30,7 @@ from launcher.bridges.files.tool_calls import (
     error,
 )
 from launcher.jail import syscalls
+from launcher.safefs.walk import open_beneath
 from policy.violation import escaped
 
 # The file tools themselves: one call in, one answer out, whatever happens (contracts section 5, FR-014, FR-019).

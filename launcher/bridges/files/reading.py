@@ -3,9 +3,9 @@
 import os
 import stat
 
-from launcher.bridges.files.beneath import open_beneath
 from launcher.bridges.files.scope import Place
 from launcher.bridges.files.tool_calls import MOST_TEXT, Answer, ErrorType, Read, ToolFailed
+from launcher.safefs.walk import open_beneath
 from policy.errors import printable
 from policy.violation import escaped
 

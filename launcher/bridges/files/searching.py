@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import NamedTuple
 
-from launcher.bridges.files.beneath import open_beneath
 from launcher.bridges.files.reading import REGULAR, open_regular, shown
 from launcher.bridges.files.scope import Gate, Place
 from launcher.bridges.files.tool_calls import MOST_TEXT, Answer, ErrorType, Glob, Grep, ToolFailed
 from launcher.jail import syscalls
+from launcher.safefs.walk import open_beneath
 from policy.violation import Operation
 
 # Work that may take too long, in a process that the kernel ends in time.

@@ -15,10 +15,10 @@ import stat
 import time
 
 from launcher.bridges.files import reading
-from launcher.bridges.files.beneath import make_beneath, open_beneath
 from launcher.bridges.files.reading import REGULAR, no_file
 from launcher.bridges.files.scope import Place
 from launcher.bridges.files.tool_calls import MOST_CONTENT, Answer, Edit, ErrorType, ToolFailed, Write
+from launcher.safefs.walk import make_beneath, open_beneath
 
 PREFIX = ".paddock-files-"
 """How names of files that are being moved into place begin."""

@@ -11,6 +11,7 @@ from _stat import S_ISLNK
 
 from launcher.jail import syscalls
 from launcher.lean import ctypes, os
+from launcher.safefs import walk
 
 # The kernel's side of the guard: seccomp user notification (seccomp_unotify(2)), one method per ioctl.
 
@@ -293,7 +294,7 @@ def resolve(call: Call, dirfd: int, path: bytes, *, follow: bool) -> int:
     """
     start = syscalls.AT_FDCWD if path.startswith(b"/") else call.directory(dirfd)
     try:
-        return call.own(_openat2(start, path, 0 if follow else os.O_NOFOLLOW, syscalls.RESOLVE_NO_MAGICLINKS))
+        return call.own(_openat2(start, path, 0 if follow else os.O_NOFOLLOW, walk.RESOLVE_NO_MAGICLINKS))
     except OSError:
         # ELOOP: a link in /proc, or a real loop. ENOSYS: no openat2. Anything else may come of looking for the caller's
         # descriptors among the guard's. The walk says which.

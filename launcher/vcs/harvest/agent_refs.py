@@ -9,8 +9,8 @@ Launch path (a session's end): `os` and the system calls.
 
 import errno
 
-from launcher.jail import syscalls
 from launcher.lean import os
+from launcher.safefs import walk
 from policy.errors import Refusal
 
 MOST_PACKED = 16 << 20
@@ -63,7 +63,7 @@ class AgentRefs:
                 self._descriptor = top
                 return
             try:
-                self._descriptor = syscalls.open_inside(top, inside, flags)
+                self._descriptor = walk.open_inside(top, inside, flags)
             finally:
                 os.close(top)
         except OSError as error:
@@ -116,7 +116,7 @@ class AgentRefs:
     def _hidden(self, ref: str) -> bool:
         """Whether what has a ref's name, or leads to it, is neither a file nor a directory."""
         try:
-            fd = syscalls.open_inside(self._descriptor, ref, os.O_PATH | os.O_NOFOLLOW)
+            fd = walk.open_inside(self._descriptor, ref, os.O_PATH | os.O_NOFOLLOW)
         except OSError as error:
             return error.errno not in (errno.ENOENT, errno.ENOTDIR)
         try:
@@ -206,7 +206,7 @@ class AgentRefs:
     def _there(self, path: str) -> bool:
         """Whether anything has that name, or something on the way to it keeps that from being known."""
         try:
-            os.close(syscalls.open_inside(self._descriptor, path, os.O_PATH | os.O_NOFOLLOW))
+            os.close(walk.open_inside(self._descriptor, path, os.O_PATH | os.O_NOFOLLOW))
         except OSError as error:
             return error.errno != errno.ENOENT
         return True
@@ -264,7 +264,7 @@ class AgentRefs:
 
     def _changed(self, path: str) -> int:
         try:
-            fd = syscalls.open_inside(self._descriptor, path, os.O_PATH | os.O_NOFOLLOW)
+            fd = walk.open_inside(self._descriptor, path, os.O_PATH | os.O_NOFOLLOW)
         except OSError:
             return 0
         try:
@@ -281,7 +281,7 @@ class AgentRefs:
 
     def _listing(self, path: str) -> list[tuple[str, bool]]:
         try:
-            fd = syscalls.open_inside(self._descriptor, path, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
+            fd = walk.open_inside(self._descriptor, path, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
         except OSError as error:
             if error.errno in _ABSENT:
                 return []
@@ -300,7 +300,7 @@ class AgentRefs:
     def _listable(self, path: str) -> bool:
         """Whether a directory that seems empty is one that can be listed, or is not there at all."""
         try:
-            os.close(syscalls.open_inside(self._descriptor, path, os.O_RDONLY | os.O_DIRECTORY))
+            os.close(walk.open_inside(self._descriptor, path, os.O_RDONLY | os.O_DIRECTORY))
         except OSError as error:
             return error.errno == errno.ENOENT
         return True
@@ -309,7 +309,7 @@ class AgentRefs:
         """Content of a regular file; None when it is absent or something else. Longer than `limit` is a Refusal."""
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         try:
-            fd = syscalls.open_inside(self._descriptor, path, flags)
+            fd = walk.open_inside(self._descriptor, path, flags)
         except OSError as error:
             if error.errno in _ABSENT:
                 return None

@@ -13,7 +13,7 @@ import shutil
 import stat
 from collections.abc import Callable
 
-from launcher.jail.remove import remove_tree
+from launcher.safefs.remove import remove_tree
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.harvest.checks import EMPTY_TREE
 from launcher.vcs.harvest.journal import Entry

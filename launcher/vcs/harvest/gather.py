@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from launcher.jail import syscalls
+from launcher.safefs import walk
 from launcher.vcs import gitlinks, skeleton, way
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import checks, transfer
@@ -107,7 +107,7 @@ def check_agent_objects(tree: str, below: str) -> None:
 
 def _listing(top: int, tree: str, here: str) -> list[tuple[str, str]]:
     try:
-        descriptor = syscalls.open_inside(top, here, _DIRECTORY)
+        descriptor = walk.open_inside(top, here, _DIRECTORY)
     except OSError as error:
         raise _object_refused(f"{tree}/{here}: {error.strerror}") from None
     try:

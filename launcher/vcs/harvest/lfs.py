@@ -8,7 +8,7 @@ import hashlib
 import os
 import stat
 
-from launcher.jail import syscalls
+from launcher.safefs import walk
 from launcher.vcs import large
 from launcher.vcs.git import Git
 from launcher.vcs.harvest.parts import Part
@@ -45,7 +45,7 @@ def take(directory: str, part: Part, git: Git) -> int:
         return 0
     try:
         try:
-            top = syscalls.open_inside(tree, below, _DIRECTORY)
+            top = walk.open_inside(tree, below, _DIRECTORY)
         except OSError:
             return 0  # no store, or a link or a file in its place: nothing of it is believed
     finally:
@@ -71,7 +71,7 @@ def take(directory: str, part: Part, git: Git) -> int:
 
 def _hex_names(top: int, length: int, below: str = ".") -> list[str]:
     try:
-        descriptor = syscalls.open_inside(top, below, _DIRECTORY)
+        descriptor = walk.open_inside(top, below, _DIRECTORY)
     except OSError:
         return []
     try:
@@ -84,7 +84,7 @@ def _copy(part: Part, top: int, source: str, target: str, most: int) -> int:
     """Copies one object, hashing what is written. Returns its size."""
     name = os.path.basename(target)
     try:
-        reader = syscalls.open_inside(top, source, _FILE)
+        reader = walk.open_inside(top, source, _FILE)
     except OSError as error:
         raise _refused(part, f"{name}: {error.strerror}") from None
     temporary = f"{target}.{os.urandom(5).hex()}.tmp"

@@ -7,7 +7,7 @@ import sys
 from types import TracebackType
 from typing import Self
 
-from launcher.jail.remove import remove_tree
+from launcher.safefs.remove import remove_tree
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.gitlinks import gitlinks_of
 from launcher.vcs.merge.place import Place

@@ -11,7 +11,8 @@ import os
 import stat
 from typing import NamedTuple
 
-from launcher.vcs import below, patience
+from launcher.safefs import walk
+from launcher.vcs import patience
 from launcher.vcs.git import GitFailed
 from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.quarantine import contents, frozen
@@ -306,7 +307,7 @@ class Files:
                     if kind is None:
                         break
                     if depth == len(parts) and kind == stat.S_IFDIR:
-                        met += [f"{path}/{inner}" for inner, _ in below.files(self._root, at=there)]
+                        met += [f"{path}/{inner}" for inner, _ in walk.files(self._root, at=there)]
                     elif depth == len(parts) or kind != stat.S_IFDIR:
                         met.append(there)
                         break

@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from launcher.jail import syscalls, walk
-from launcher.jail.remove import remove_tree, widen
+from launcher.safefs import walk
+from launcher.safefs.remove import remove_tree, widen
 
 MOST_BYTES = 1 << 30
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -38,12 +38,12 @@ class Inside:
             OSError: there is no such directory.
         """
         self.path = f"{tree}/{inside}" if inside else tree
-        top = syscalls.open_canonical(tree, _DIRECTORY)
+        top = walk.open_canonical(tree, _DIRECTORY)
         if not inside:
             self._fd = top
             return
         try:
-            self._fd = syscalls.open_inside(top, inside, _DIRECTORY)
+            self._fd = walk.open_inside(top, inside, _DIRECTORY)
         finally:
             os.close(top)
 
@@ -60,7 +60,7 @@ class Inside:
     def read(self, path: str, limit: int = MOST_BYTES) -> bytes | None:
         """Content of the regular file `path`; None when there is none, or it holds more than `limit` bytes."""
         try:
-            fd = walk.reopened(syscalls.open_inside(self._fd, path, os.O_PATH))
+            fd = walk.reopened(walk.open_inside(self._fd, path, os.O_PATH))
         except OSError as error:
             if error.errno in _ABSENT:
                 return None
@@ -75,7 +75,7 @@ class Inside:
     def is_directory(self, path: str) -> bool:
         """Whether `path` is a directory that can be reached without any link."""
         try:
-            os.close(syscalls.open_inside(self._fd, path, _DIRECTORY))
+            os.close(walk.open_inside(self._fd, path, _DIRECTORY))
         except OSError as error:
             if error.errno in _ABSENT:
                 return False
@@ -124,7 +124,7 @@ class Inside:
     def _entry(self, path: str) -> int | None:
         """An O_PATH descriptor of what has that name, a link itself, for the caller to close."""
         try:
-            return syscalls.open_inside(self._fd, path, os.O_PATH | os.O_NOFOLLOW)
+            return walk.open_inside(self._fd, path, os.O_PATH | os.O_NOFOLLOW)
         except OSError as error:
             if error.errno in _ABSENT:
                 return None
@@ -174,7 +174,7 @@ class Inside:
         """Removes the file or link `path`, if there is one (OSError for a directory)."""
         head, _, name = path.rpartition("/")
         try:
-            directory = syscalls.open_inside(self._fd, head or ".", _DIRECTORY)
+            directory = walk.open_inside(self._fd, head or ".", _DIRECTORY)
         except OSError as error:
             if error.errno in _ABSENT:
                 return
@@ -195,7 +195,7 @@ class Inside:
             OSError: the name is not free.
         """
         head, _, name = path.rpartition("/")
-        holder = syscalls.open_inside(self._fd, head or ".", os.O_PATH | os.O_DIRECTORY)
+        holder = walk.open_inside(self._fd, head or ".", os.O_PATH | os.O_DIRECTORY)
         try:
             widen(holder)
             try:
@@ -249,7 +249,7 @@ class Inside:
             os.rmdir(os.path.basename(path), dir_fd=directory)
 
     def remove_tree(self, name: str) -> list[str]:
-        """Removes `name` and all below it; see `launcher.jail.remove`."""
+        """Removes `name` and all below it; see `launcher.safefs.remove`."""
         return remove_tree(f"{self.path}/{name}", parent=self._fd)
 
     def make(self, path: str, *, mode: int = 0o700) -> None:
@@ -259,7 +259,7 @@ class Inside:
     @contextmanager
     def _holder(self, path: str) -> Iterator[int]:
         """The directory that holds `path`, which is there."""
-        directory = syscalls.open_inside(self._fd, os.path.dirname(path) or ".", _DIRECTORY)
+        directory = walk.open_inside(self._fd, os.path.dirname(path) or ".", _DIRECTORY)
         try:
             yield directory
         finally:

@@ -13,8 +13,8 @@ Launch path: `os`, `fcntl`, the system calls.
 
 import fcntl
 
-from launcher.jail import syscalls
 from launcher.lean import os
+from launcher.safefs import walk
 
 LOCK = "lock"
 _SUFFIX = ".lock"
@@ -149,7 +149,7 @@ def _stale(git_dir: str) -> list[str]:
 def _entries(top: int, path: str) -> list[tuple[str, bool]]:
     """Names in a directory that can be reached without any link, and whether each is a directory."""
     try:
-        here = syscalls.open_inside(top, path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
+        here = walk.open_inside(top, path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
     except OSError:
         return []
     found = []

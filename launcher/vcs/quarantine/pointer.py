@@ -8,9 +8,9 @@ Launch path of jails without mounts: `os`, `errno` and the system calls.
 
 import errno
 
-from launcher.jail import syscalls, walk
-from launcher.jail.remove import widen
 from launcher.lean import os
+from launcher.safefs import walk
+from launcher.safefs.remove import widen
 
 NAME = ".git"
 MOST_BYTES = 8192
@@ -42,7 +42,7 @@ class Holder:
             OSError: it is not there any more, or a link leads to it (NotADirectoryError).
         """
         self.path = path
-        self._fd = syscalls.open_canonical(root, _ON_THE_WAY)
+        self._fd = walk.open_canonical(root, _ON_THE_WAY)
         try:
             widen(self._fd)
             for name in path[len(root) :].split("/"):

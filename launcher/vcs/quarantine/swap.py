@@ -388,11 +388,11 @@ def _drop_moved(directory: str, root: str, entries: tuple[SwapEntry, ...]) -> No
 
     Git around it would go there by itself. What the next session needs is made anew by `git submodule update`.
     """
-    from launcher.vcs import below  # seldom: not on the launch path
+    from launcher.safefs import walk  # seldom: not on the launch path
 
     places = {entry.path for entry in entries}
     targets = [os.fsdecode(entry.swapped[len(b"gitdir: ") : -1]) for entry in entries]
-    for path, file in below.files(root):
+    for path, file in walk.files(root):
         here = os.path.dirname(f"{root}/{path}")
         if file.name == NAME and here not in places:
             try:

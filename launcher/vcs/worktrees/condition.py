@@ -6,9 +6,9 @@ from itertools import islice
 
 from pydantic import BaseModel, ConfigDict
 
-from launcher.jail import syscalls
 from launcher.jail.processes import parent
-from launcher.vcs import below, checkout, large, patience
+from launcher.safefs import walk
+from launcher.vcs import checkout, large, patience
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.harvest.outstanding import COMMITS
@@ -132,7 +132,7 @@ def _measured(root: str, name: str, most: int) -> tuple[int, int]:
         with Inside(root) as inside:
             found = inside.size(name)
             return (0, 0) if found is None else (1, found)
-    sizes = [_size(entry) for _, entry in islice(below.files(root, at=name), most)]
+    sizes = [_size(entry) for _, entry in islice(walk.files(root, at=name), most)]
     return len(sizes), sum(sizes)
 
 
@@ -469,7 +469,7 @@ def _large(git: Git, records: list[bytes], root: str) -> set[str]:
     if not pointers:
         return set()
     store = large.store(git)
-    tree = syscalls.open_canonical(root, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+    tree = walk.open_canonical(root, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         return {
             path

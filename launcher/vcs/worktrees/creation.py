@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import NamedTuple
 
-from launcher.jail import syscalls
+from launcher.safefs import walk
 from launcher.vcs import written
 from launcher.vcs.checkout import Checkout
 from launcher.vcs.disk import Present
@@ -270,7 +270,7 @@ def copy_untracked(source: str, target: str, patterns: tuple[str, ...]) -> list[
     """
     copied: list[str] = []
     try:
-        root = syscalls.open_canonical(source, _DIRECTORY)
+        root = walk.open_canonical(source, _DIRECTORY)
         try:
             for pattern in patterns:
                 for relative in _matches(root, pattern.split("/"), ""):
@@ -329,7 +329,7 @@ def _copied(root: int, target: str, relative: str) -> bool:
 
 
 def _written(reading: int, target: str, directories: list[str], name: str, mode: int) -> bool:
-    root = syscalls.open_canonical(target, _DIRECTORY)
+    root = walk.open_canonical(target, _DIRECTORY)
     try:
         writing_in = _descended(root, directories, make=True)
     except NotADirectoryError:

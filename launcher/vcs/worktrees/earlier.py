@@ -7,7 +7,7 @@ branch and the stashes of the one before; so those are moved to where no session
 import os
 from pathlib import Path
 
-from launcher.jail.remove import remove_tree
+from launcher.safefs.remove import remove_tree
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import refusals, stashes
 from launcher.vcs.quarantine import contents, lock, record, signed, swap

@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from launcher.jail.remove import remove_tree
-from launcher.vcs import below, checkout, gitlinks, patience
+from launcher.safefs import walk
+from launcher.safefs.remove import remove_tree
+from launcher.vcs import checkout, gitlinks, patience
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import transfer
@@ -139,7 +140,7 @@ def _inside(part: Part, name: bytes) -> list[bytes]:
     with Inside(os.fspath(part.path)) as inside:
         if not inside.is_directory(os.fsdecode(name)):
             return [name]
-    found = below.files(os.fsdecode(root), _is_git, at=os.fsdecode(name))
+    found = walk.files(os.fsdecode(root), _is_git, at=os.fsdecode(name))
     return [name + b"/" + os.fsencode(path) for path, entry in found if not _is_git(entry.name)]
 
 

@@ -4,13 +4,12 @@ A name in a worktree can be a symbolic link, a FIFO that never answers, a device
 here acts on one open descriptor, so what was checked is what is used.
 """
 
-import secrets
 import stat
 from contextlib import suppress
 from typing import NamedTuple
 
-from launcher.jail import walk
 from launcher.lean import os
+from launcher.safefs import walk
 from policy.errors import Refusal
 
 CONFIG_LIMIT = 256 << 10
@@ -92,7 +91,7 @@ def replace(path: str, data: bytes, mode: int) -> None:
 
 
 def _written_beside(path: str, data: bytes, mode: int) -> str:
-    temporary = f"{path}.{secrets.token_hex(8)}.tmp"
+    temporary = f"{path}.{os.urandom(8).hex()}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
