@@ -18,7 +18,7 @@ _STYLES = {"running": "32", "starting": "33", "stopping": "33", "failed": "31", 
 """Green, yellow and red, as terminals number them."""
 _OTHER_SCREEN, _OWN_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 """To the other screen and back, without and with a cursor."""
-_HOME, _CLEAR_LINE = "\x1b[H\x1b[J", "\x1b[K\r\n"
+_HOME, _CLEAR_LINE = "\x1b[H\x1b[J", "\x1b[K\n"
 
 
 def top(*, interval: float, once: bool, as_json: bool) -> int:
@@ -83,7 +83,8 @@ def _live(service: Client, interval: float) -> int:
 
 def _screen(health: dict[str, Any], sessions: list[dict[str, Any]]) -> list[str]:
     """Lines that fit the terminal as it is now."""
-    columns, rows = os.get_terminal_size(1)
+    size_now = os.get_terminal_size(1)
+    columns, rows = size_now.columns or 80, size_now.lines or 24  # a serial line may not know
     room = max(1, rows - 4)
     wide = columns >= _WIDE
     heading = ("SESSION", "STATE", "AGE", "CPU", "MEMORY", *(("PROCS", "CLIENTS") if wide else ()), "COMMAND")

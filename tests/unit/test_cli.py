@@ -126,3 +126,25 @@ def test_help_names_every_option_and_verb() -> None:
     assert sorted(verbs) == sorted(cli.VERBS)
     for line in (text + help_page.overview()).splitlines():
         assert len(line) <= 100
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["-af", "x"], ({"--all": True, "--follow": True}, ["x"])),
+        (["x", "-an5", "y"], ({"--all": True, "--limit": "5"}, ["x", "y"])),
+        (["-n=5"], ({"--limit": "5"}, [])),
+        (["-n", "-5"], ({"--limit": "-5"}, [])),
+        (["x", "--", "--all"], ({}, ["x", "--all"])),
+    ],
+)
+def test_options_among_operands(words: list[str], found: tuple[cli.Parsed, list[str]]) -> None:
+    """Where a verb takes no command, options may stand anywhere, and their short forms together."""
+    rows = (
+        ("--all", cli.FLAG, "", "", "-a"),
+        ("--follow", cli.FLAG, "", "", "-f"),
+        ("--limit", cli.ONE, "N", "", "-n"),
+    )
+    assert cli.parse(words, verb="ps", options=rows, mixed=True) == found
+    with pytest.raises(Refusal, match="unknown option -z"):
+        cli.parse(["-az"], verb="ps", options=rows, mixed=True)

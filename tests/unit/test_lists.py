@@ -1,8 +1,11 @@
 """Lists for people: a heading, columns, and nothing that a terminal would obey."""
 
+import os
 from typing import Any
 
-from launcher.verbs import ps, table
+import pytest
+
+from launcher.verbs import ps, table, top
 
 
 def test_columns_are_as_wide_as_what_is_in_them() -> None:
@@ -28,3 +31,21 @@ def test_a_long_command_is_cut_and_that_is_seen() -> None:
         last = ps.session_lines([{**session, "command": command}])[1].split()[-1]
         assert last.startswith(shown)
         assert last.endswith("…") == (len(command[0]) > len(last))
+
+
+@pytest.mark.parametrize(("width", "height", "shown"), [(120, 6, 2), (60, 5, 1), (0, 0, 3)])
+def test_top_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int, height: int, shown: int) -> None:
+    """Lines are cut, what does not fit is counted, and a command cannot move the cursor; 80 by 24 if nobody knows."""
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((width, height)))
+    usage = {"cpu_percent": 1, "memory": 1 << 20, "processes": 2}
+    session = {"name": "s", "state": "running", "usage": usage, "created": None, "attached": 0}
+    sessions = [{**session, "command": ["x\x1b[2J" * 40]} for _ in range(3)]
+    first, heading, *rows, last = top._screen({"helpers": 1, "started": None}, sessions)
+    assert "3 live" in first
+    assert ("PROCS" in heading) == (width == 120)
+    assert len(rows) == shown
+    assert ("more" in last) == (shown < 3)
+    for row in rows:
+        plain = row.replace("\x1b[32m", "").replace("\x1b[m", "")
+        assert plain.isprintable()
+        assert len(plain) <= (width or 80)
