@@ -26,13 +26,14 @@ _FORBIDDEN = (
     *("io_uring_setup", "bpf", "perf_event_open", "userfaultfd", "keyctl", "add_key", "request_key"),
     *("shmget", "msgget", "semget", "mq_open"),
 )
-"""What no such process does. Landlock does not see AF_UNIX sockets, and knows signals from Linux 6.12 on only."""
+"""What no such process does. Landlock does not see AF_UNIX sockets."""
 
 _FORBIDDEN_TOO = {
     "execve": (59, 221),
     "execveat": (322, 281),
     "ptrace": (101, 117),
     "tkill": (200, 130),
+    "tgkill": (234, 131),
     "rt_sigqueueinfo": (129, 138),
     "rt_tgsigqueueinfo": (297, 240),
     "process_vm_readv": (310, 270),
@@ -42,6 +43,11 @@ _FORBIDDEN_TOO = {
     "process_madvise": (440, 440),
 }
 """Further ones, with their numbers on `syscall_tables.MACHINES`: no jail forbids them."""
+
+
+_FCNTL_SIGNALS = (8, 10, 15)
+_IOCTL_SIGNALS = (0x8901, 0x8902, 0x5412)
+"""F_SETOWN, F_SETSIG and F_SETOWN_EX; FIOSETOWN, SIOCSPGRP and TIOCSTI: a file's readiness, or a key, as a signal."""
 
 
 def confine(name: str, writable: Iterable[str]) -> None:
@@ -70,7 +76,9 @@ def confine(name: str, writable: Iterable[str]) -> None:
         grants += [(path, "rw", "devices") for path in _DEVICES]
         grants += [(path, "rw", "own") for path in writable]
         canonical = {(os.path.realpath(path), access, source) for path, access, source in grants}
-        landlock.restrict(tuple(sorted(canonical)), abi=abi, network=False, log=False)
+        # The signal scope would also hold back PR_SET_PDEATHSIG, which the kernel sends in this process's name when it
+        # dies, and what it started would outlive it. The filter closes all ways to send a signal instead.
+        landlock.restrict(tuple(sorted(canonical)), abi=abi, network=False, log=False, scope_signals=False)
     hygiene.install_filter(_filter())
 
 
@@ -101,7 +109,17 @@ def _filter() -> bytes:
     ):
         if number is not None:
             program.equal(number, then="forbidden")
+    for call in ("fcntl", "ioctl"):
+        number = syscall_tables.number(call, machine)
+        assert number is not None
+        program.equal(number, then=call)
     program.answer(seccomp.ALLOW)
+    for call, commands in (("fcntl", _FCNTL_SIGNALS), ("ioctl", _IOCTL_SIGNALS)):
+        program.label(call)
+        program.load(24)  # offsetof(struct seccomp_data, args[1]), the low word
+        for command in commands:
+            program.equal(command, then="forbidden")
+        program.answer(seccomp.ALLOW)
     program.label("forbidden")
     program.answer(seccomp.ERRNO | errno.EPERM)
     program.label("killed")

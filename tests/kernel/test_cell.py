@@ -1,16 +1,20 @@
 """Paddock's own confinement: what a process that reads an agent's words can still do, and what not."""
 
 import errno
+import fcntl
 import json
 import os
+import select
+import signal
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from launcher.bridges import cell
-from launcher.jail import landlock
+from launcher.jail import landlock, processes
 from tests.support.acp_editor import PlainEditor as Editor
 from tests.support.paddock import Paddock
 
@@ -62,6 +66,9 @@ def test_what_is_confined_reaches_nothing(tmp_path: Path) -> None:
             "unix": number(lambda: socket.socket(socket.AF_UNIX)),
             "execute": number(lambda: os.execv("/bin/true", ["true"])),
             "kill": number(lambda: os.kill(parent, 0)),
+            "owner": number(lambda: fcntl.fcntl(1, fcntl.F_SETOWN, parent)),
+            "signal": number(lambda: fcntl.fcntl(1, fcntl.F_SETSIG, 9)),
+            "thread": number(lambda: signal.pthread_kill(threading.get_ident(), 0)),
             "own": number(lambda: os.open(own / "new", os.O_WRONLY | os.O_CREAT)),
             "stat": number(lambda: os.stat(tmp_path / "secret")),
         }
@@ -85,6 +92,30 @@ def test_the_bridge_is_confined_before_it_reads_a_line(user_paddock: Paddock, ba
         status = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
         assert status["Name"] == "paddock-acp"
         assert (status["Seccomp"], status["NoNewPrivs"], int(status["CapPrm"], 16)) == ("2", "1", 0)
+
+
+def test_what_a_confined_process_started_dies_with_it() -> None:
+    """The kernel sends PR_SET_PDEATHSIG in the name of the process that dies: a signal scope would hold it back."""
+    reader, writer = os.pipe()
+    middle = os.fork()
+    if middle == 0:
+        own = os.getpid()
+        if os.fork() == 0:
+            processes.tie_to_parent(own)
+            os.close(reader)
+            os.write(writer, b"tied")
+            while True:
+                signal.pause()
+        os.close(writer)
+        os.read(reader, 4)
+        cell.confine("confined", [])
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(middle, 0)
+    ready, _, _ = select.select([reader], [], [], 10)
+    ended = bool(ready) and os.read(reader, 1) == b""
+    os.close(reader)
+    assert ended, "the grandchild lives on"
 
 
 @pytest.mark.parametrize("call", sorted(cell._FORBIDDEN_TOO))
