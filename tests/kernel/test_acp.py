@@ -4,6 +4,7 @@ import json
 import random
 import signal
 import threading
+import time
 from collections import deque
 from pathlib import Path
 
@@ -253,10 +254,20 @@ def test_a_signal_ends_the_provider(user_paddock: Paddock) -> None:
 
 
 def test_nothing_survives_the_bridge(paddock: Paddock, backend: dict[str, str]) -> None:
-    """SIGKILL for the bridge ends the provider, however deaf; the fixtures look for what is left."""
+    """SIGKILL for the bridge ends the provider, however deaf; the fixtures look for what is left.
+
+    A parent in a Landlock domain that scopes signals keeps the kernel's PR_SET_PDEATHSIG from its children outside: so
+    only once the bridge is confined does this show anything.
+    """
     with Editor(paddock, env=backend, arguments=["deaf"]) as editor:
         editor.say({"method": "_ready"})
         assert editor.read()["method"] == "_ready"
+        comm = Path(f"/proc/{editor.process.pid}/comm")
+        deadline = time.monotonic() + PATIENCE
+        while comm.read_text() != "paddock-acp\n":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(0.5)
         editor.process.kill()
         assert editor.process.wait(PATIENCE) == -signal.SIGKILL
     assert paddock.run("--", "true").returncode == 0  # what a killed session left is removed by the next that ends

@@ -2,7 +2,7 @@
 
 Each line that comes in is told back as a notification `_got`, but for orders: `_say` (write these bytes), `_exit`
 (end with this status), `_fill` (write so many lines of an update), `_run` (run a command, tell its output).
-Arguments: `deaf` ignores the end of its input and SIGTERM.
+Arguments: `deaf` ignores the end of its input, of its reader, and SIGTERM.
 """
 
 import base64
@@ -52,7 +52,11 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while line := sys.stdin.buffer.readline():
         obey(line)
-    tell({"jsonrpc": "2.0", "method": "_ended", "params": {}})
+    try:
+        tell({"jsonrpc": "2.0", "method": "_ended", "params": {}})
+    except BrokenPipeError:
+        if not deaf:
+            raise
     while deaf:
         time.sleep(1)
 
