@@ -111,8 +111,11 @@ class ToolsFor(Protocol):
 
 def _previous(before: RequestContext, request: AgentRequest, context: DecoratorContext) -> AgentRequest | None:
     """The request that led here; for the same one again, what was known before."""
-    if context.last_request is not None:
-        return context.last_request
+    last = context.last_request
+    if isinstance(last, DispatchRequest) and isinstance(request, OwnWorktreeRequest):
+        return last.share_of(request.session_id)
+    if last is not None:
+        return last
     stored = before.current_request
     if stored is None or stored.artifact_key == request.artifact_key:
         return before.previous_request
@@ -284,13 +287,12 @@ class AttachWorktreesDecorator:
             except Refusal as refusal:  # the reason why the dispatch failed matters more; the worktree stays listed
                 log.warning("worktree %s of a failed dispatch remains: %s", worktree.worktree_path, refusal.message)
 
-    def _write_down(self, child: OwnWorktreeRequest, dispatch: AgentRequest) -> None:
+    def _write_down(self, child: OwnWorktreeRequest, dispatch: DispatchRequest) -> None:
         worktree = child.worktree_context
         assert worktree is not None
-        self._contexts.update(
-            child.context_id,
-            lambda before: before.evolve(worktree_context=worktree, current_request=child, previous_request=dispatch),
-        )
+        known = {"worktree_context": worktree, "current_request": child}
+        share = dispatch.share_of(child.session_id)
+        self._contexts.update(child.context_id, lambda before: before.evolve(**known, previous_request=share))
         key = child.context_id.value
         if self._graph.update(key, lambda node: node.evolve(worktree_id=worktree.worktree_id)) is None:
             above = find_node(self._graph, dispatch.context_id)

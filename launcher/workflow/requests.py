@@ -236,6 +236,13 @@ class DispatchRequest(AgentRequest):
         """A copy with the single requests replaced; they are of the family's own type."""
         return self.evolve(requests=tuple(children))
 
+    def share_of(self, session_id: str) -> Self:
+        """A copy with the single requests of one session only: what one agent's context remembers of a dispatch.
+
+        With those of all its siblings, a dispatch to a thousand agents would be written down a million times.
+        """
+        return self.with_children([child for child in self.children if child.session_id == session_id])
+
 
 class AgentResult(Message):
     """What an agent brings back.
