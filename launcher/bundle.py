@@ -25,7 +25,7 @@ ROOT_PACKAGE = "launcher"
 SOMETIMES = (
     "launcher.jail.namespaces",
     "launcher.session.private_git",
-    "launcher.vcs.harvest.tips",
+    "launcher.vcs.harvest.agent_refs",
     "launcher.ledger.audit_socket",
     "launcher.ledger.audit_socket",
     "launcher.session.denial_collector",

@@ -75,14 +75,14 @@ def harvest(worktree: str, strict: bool) -> dict[str, Any]:
         Refusal: as `paddock worktree harvest` does.
     """
     from launcher.session import places
-    from launcher.vcs.harvest import refusals
+    from launcher.vcs.harvest.outstanding import is_strict
     from launcher.vcs.quarantine import record
     from launcher.vcs.worktrees.naming import worktree_id
 
     where = record.directory_of(places.places(os.environ).state, worktree_id(worktree))
     if not os.path.isdir(where):
         return {}
-    return _taken(where, worktree, strict=strict or refusals.is_strict(where)).as_dict()
+    return _taken(where, worktree, strict=strict or is_strict(where)).as_dict()
 
 
 def harvest_waiting(later: Sequence[str] = ()) -> dict[str, Any]:
@@ -246,8 +246,7 @@ def merge(repository: str, children: list[str], into: str | None) -> dict[str, A
         Refusal: as `paddock merge` does; nothing has moved then.
     """
     from launcher.session import harvesting, places
-    from launcher.vcs.merge import children as named
-    from launcher.vcs.merge import left, target, work
+    from launcher.vcs.merge import into_children, sessions, target, work
     from launcher.vcs.quarantine import swap
     from launcher.vcs.worktrees.store import WorktreeRepository
 
@@ -261,8 +260,8 @@ def merge(repository: str, children: list[str], into: str | None) -> dict[str, A
         rows = [row.path for row in known if word in (row.worktree_id, row.ticket, row.main.branch)]
         return rows[0] if len(rows) == 1 else None
 
-    sources = named.named(found, children, repository, root_of)
-    warnings = [line for source in sources for line in left.told(source, state)]
+    sources = into_children.named(found, children, repository, root_of)
+    warnings = [line for source in sources for line in sessions.told(source, state)]
     with harvesting.into(found, where, warnings.append) as follow:
         settings = work.Settings(state, os.environ, follow=follow)
         run = work.merge(lambda: target.find(repository, into), sources, settings, found.common_dir)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.service.schema import Outcome, Reason, Session, SessionState
-from launcher.vcs.merge.models import MergeAggregation
+from launcher.vcs.merge.descriptors import MergeAggregation
 from policy.pasted import quoted
 
 TIMEOUT = "timeout"
@@ -67,7 +67,7 @@ def agent(
 def aggregation(
     merged: Sequence[dict[str, Any]], conflicted: Sequence[dict[str, Any]], pending: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """What the answers of several merges come to (`launcher.vcs.merge.models.MergeAggregation`), with a summary.
+    """What the answers of several merges come to (`launcher.vcs.merge.descriptors.MergeAggregation`), with a summary.
 
     ``aggregation`` names the first who conflicts; ``conflicts`` all of them.
     """

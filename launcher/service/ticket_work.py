@@ -18,7 +18,7 @@ from launcher.session.machine import Machine
 from launcher.vcs import checkout, jailed_git
 from launcher.vcs.disk import Present
 from launcher.vcs.harvest.outstanding import outstanding
-from launcher.vcs.merge.models import AgentMergeStatus
+from launcher.vcs.merge.descriptors import AgentMergeStatus
 from launcher.vcs.quarantine import record, swap
 from launcher.vcs.worktrees import user_config
 from launcher.vcs.worktrees.children import ChildWorktrees
@@ -361,7 +361,7 @@ def merge(
         say: told ``{"merged"}``: the statuses of those whose work has arrived, as soon as it has.
 
     Returns:
-        ``merged``, ``conflicted`` and ``pending``: statuses (`launcher.vcs.merge.models.AgentMergeStatus`),
+        ``merged``, ``conflicted`` and ``pending``: statuses (`launcher.vcs.merge.descriptors.AgentMergeStatus`),
         ``results``, and the ``nodes`` as they are then.
 
     Raises:

@@ -10,12 +10,12 @@ from contextlib import contextmanager, nullcontext, suppress
 from launcher.session import configuration, obeyed, places, repositories
 from launcher.session.machine import Machine
 from launcher.session.places import Places
-from launcher.vcs.harvest import refusals
+from launcher.vcs.harvest import outstanding
 from launcher.vcs.harvest.harvest import harvest
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits
 from launcher.vcs.merge import sessions
-from launcher.vcs.merge.moves import Follow
-from launcher.vcs.merge.service import WorktreeMergeService
+from launcher.vcs.merge.merges import WorktreeMergeService
+from launcher.vcs.merge.moving import Follow
 from launcher.vcs.merge.target import Target
 from launcher.vcs.quarantine import record as records
 from policy.errors import Refusal, printable
@@ -82,7 +82,7 @@ def take(
 def _note(directory: str, reason: str) -> None:
     """Keeps why a harvest was refused, unless the disk is full: who asks next finds the work itself."""
     with suppress(OSError):
-        refusals.note(directory, reason)
+        outstanding.note(directory, reason)
 
 
 def _obeyed(directory: str) -> tuple[tuple[str, str], ...]:

@@ -54,14 +54,14 @@ def take(places: Places, plan: Plan, slots: dict[str, str], *, strict: bool = Fa
         _unless_waiting(slots["git"], sign=not plan.sign, strict=not strict)
     taken = lease.take(slots["git"], plan)
     if plan.sign or strict:
-        from launcher.vcs.harvest import refusals
+        from launcher.vcs.harvest import outstanding
         from launcher.vcs.quarantine import signed
 
         try:
             if plan.sign:
                 signed.wish(slots["git"])
-            if strict and not refusals.is_held(slots["git"]):
-                refusals.demand_strictness(slots["git"])
+            if strict and not outstanding.is_held(slots["git"]):
+                outstanding.demand_strictness(slots["git"])
         except OSError as error:
             taken.close()
             raise lease.unusable(slots["git"], error) from None
@@ -93,17 +93,17 @@ def _make_room(state: str, plan: Plan) -> None:
 
 def _unless_waiting(directory: str, *, sign: bool, strict: bool) -> None:
     """Forgets that a session wanted signatures or a strict hand-off, where nothing of it waits and none lives."""
-    from launcher.vcs.harvest import refusals, tips
+    from launcher.vcs.harvest import agent_refs, outstanding
     from launcher.vcs.quarantine import signed
 
     try:
         descriptor = lock.opened(directory)
         try:
-            if lock.alone(descriptor, wait=False) and not tips.harvest_due(directory):
+            if lock.alone(descriptor, wait=False) and not agent_refs.harvest_due(directory):
                 if sign:
                     signed.granted(directory)
                 if strict:
-                    refusals.forget_strictness(directory)
+                    outstanding.forget_strictness(directory)
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -113,9 +113,9 @@ def _unless_waiting(directory: str, *, sign: bool, strict: bool) -> None:
 def nothing_new(taken: Lease) -> bool:
     """Whether the agent has committed nothing that a harvest would take. Starts no process; in doubt False."""
     try:
-        from launcher.vcs.harvest import tips
+        from launcher.vcs.harvest import agent_refs
 
-        return not tips.harvest_due(taken.directory)
+        return not agent_refs.harvest_due(taken.directory)
     except (Refusal, OSError, ImportError):  # the last one while Paddock is being upgraded: `finish` says so
         return False
 
@@ -159,10 +159,10 @@ def finish(
         _hold(taken.directory, hold)
     if hold is not None or nothing:
         return Finished(lines, None)
-    from launcher.vcs.harvest import tips
+    from launcher.vcs.harvest import agent_refs
 
     try:
-        if not tips.harvest_due(taken.directory):
+        if not agent_refs.harvest_due(taken.directory):
             return Finished(lines, None)
         from launcher.session import harvesting, packages
 
@@ -178,10 +178,10 @@ def finish(
 
 def _hold(directory: str, refusal: Refusal) -> None:
     """Keeps the service from taking over later what a strict session has refused."""
-    from launcher.vcs.harvest import refusals
+    from launcher.vcs.harvest import outstanding
 
     try:
-        refusals.demand_strictness(directory, held=True)
-        refusals.note(directory, f"{refusal.message} [{refusal.reference}]")
+        outstanding.demand_strictness(directory, held=True)
+        outstanding.note(directory, f"{refusal.message} [{refusal.reference}]")
     except OSError as error:
         messages.say(f"paddock: warning: {directory}: {error.strerror}")

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pydantic import BaseModel
 
 from launcher.session import harvesting, messages, places
-from launcher.vcs.journal import Run, State
-from launcher.vcs.merge import children, left, preview, target, work
-from launcher.vcs.merge.check import Check
-from launcher.vcs.merge.children import Order
-from launcher.vcs.merge.models import Source
+from launcher.vcs.merge import into_children, preview, sessions, target, work
+from launcher.vcs.merge.descriptors import Source
+from launcher.vcs.merge.into_children import Order
+from launcher.vcs.merge.preview import Check
+from launcher.vcs.merge.runs import Run, State
 from launcher.vcs.quarantine import left_open, swap
 from launcher.vcs.worktrees.store import WorktreeRepository
 from launcher.verbs import table
@@ -104,7 +104,7 @@ def merge(
     sources = _children(found, words, start, state)
     for source in sources:
         _warn_of_sessions(source, state, said)
-    sources = children.ordered(sources, Order(order), found)
+    sources = into_children.ordered(sources, Order(order), found)
     if forecast:
         answer = preview.preview(found, sources, rewind=rewind or ())
         print(said.document(answer) if as_json else answer.pretty_print())
@@ -129,9 +129,9 @@ def merge(
 
 def _children(found: target.Target, words: list[str] | None, start: str, state: str) -> list[Source]:
     if not words:
-        return children.all_of(found)
+        return into_children.all_of(found)
     of_ticket = _root_of(state)
-    return children.named(found, words, start, lambda word: of_ticket(word, found.common_dir))
+    return into_children.named(found, words, start, lambda word: of_ticket(word, found.common_dir))
 
 
 def _root_of(state: str) -> Callable[[str, str], str | None]:
@@ -142,7 +142,7 @@ def _root_of(state: str) -> Callable[[str, str], str | None]:
 
 def _warn_of_sessions(source: Source, state: str, said: Said) -> None:
     """Tells when a child has more than its branch: a branch can be merged all the same."""
-    for line in left.told(source, state):
+    for line in sessions.told(source, state):
         said.say(line, WARNING)
 
 

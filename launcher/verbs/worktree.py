@@ -12,8 +12,8 @@ from launcher.session.machine import Machine
 from launcher.session.planning import worktree_id
 from launcher.vcs import checkout, way
 from launcher.vcs.disk import Present
+from launcher.vcs.harvest import as_user
 from launcher.vcs.harvest import dock as docking
-from launcher.vcs.harvest import push as pushing
 from launcher.vcs.harvest.outstanding import waiting
 from launcher.vcs.harvest.parts import HarvestResult, Limits
 from launcher.vcs.quarantine import record, swap
@@ -343,7 +343,7 @@ def _push(where: str, git_dir: str, root: str, remote: str, names: tuple[str, ..
     if own is None and not names:
         raise Refusal("push-detached", "HEAD is detached, so there is no branch to push", hint="git switch -c NAME")
     for branch in tuple(f"refs/heads/{name.removeprefix('refs/heads/')}" for name in names) or (own or "",):
-        said = pushing.push(git_dir, root, branch, remote)
+        said = as_user.push(git_dir, root, branch, remote)
         if not as_json:
             print("\n".join(printable(line) for line in said.splitlines()))
 

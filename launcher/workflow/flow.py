@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from launcher.vcs.merge.models import MergeService
+from launcher.vcs.merge.descriptors import MergeService
 from launcher.workflow.chain import (
     DecoratorContext,
     Request,

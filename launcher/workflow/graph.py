@@ -5,7 +5,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
 
-from launcher.vcs.merge.models import Text
+from launcher.vcs.merge.descriptors import Text
 from launcher.workflow.requests import AgentType, ArtifactKey, Frozen
 from policy.errors import Refusal
 from policy.sandbox_context import Name

@@ -4,7 +4,13 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
-from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation, MergeDescriptor, MergeDirection, MergeService
+from launcher.vcs.merge.descriptors import (
+    AgentMergeStatus,
+    MergeAggregation,
+    MergeDescriptor,
+    MergeDirection,
+    MergeService,
+)
 from launcher.workflow.chain import DecoratorContext, Request, Result, Results
 from launcher.workflow.graph import GraphRepository, NodeStatus
 from launcher.workflow.request_context import RequestContextRepository

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
-from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation
+from launcher.vcs.merge.descriptors import AgentMergeStatus, MergeAggregation
 from launcher.workflow.request_context import PromptContext
 from launcher.workflow.requests import AgentType, DispatchRequest, ResultsRequest
 from policy.errors import Refusal, printable

@@ -7,7 +7,7 @@ from typing import Annotated, Protocol, Self
 
 from pydantic import AfterValidator, AwareDatetime, Field, PlainSerializer, model_validator
 
-from launcher.vcs.merge.models import MergeAggregation
+from launcher.vcs.merge.descriptors import MergeAggregation
 from launcher.workflow.requests import NO_LABELS, AgentType, AnyRequest, ArtifactKey, Frozen, Metadata, ReadOnly
 from policy.sandbox_context import Name, WorktreeSandboxContext
 

@@ -17,7 +17,7 @@ from pydantic import (
     field_validator,
 )
 
-from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation, MergeDescriptor, Text
+from launcher.vcs.merge.descriptors import AgentMergeStatus, MergeAggregation, MergeDescriptor, Text
 from policy.sandbox_context import Name, WorktreeSandboxContext
 
 # What the models of the workflow have in common: frozen, strict about names, convertible to JSON and back.

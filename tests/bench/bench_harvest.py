@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.vcs.harvest import tips
+from launcher.vcs.harvest import agent_refs
 from tests.bench.bench_git import processor_time
 from tests.support import identity, install, private_git, repository
 
@@ -41,7 +41,7 @@ def main() -> None:
             for name, action in contestants.items():
                 times[name].append(processor_time(action))
             before = time.process_time()
-            assert not tips.harvest_due(str(planted.directory))
+            assert not agent_refs.harvest_due(str(planted.directory))
             quiet.append(time.process_time() - before)
         median = {name: statistics.median(taken) for name, taken in times.items()}
         own = median["harvest"] - median["an interpreter"]

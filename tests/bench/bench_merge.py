@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.vcs.journal import Run
-from launcher.vcs.merge import children, work
-from launcher.vcs.merge.moves import Follow
+from launcher.vcs.merge import into_children, work
+from launcher.vcs.merge.moving import Follow
 from launcher.vcs.merge.preview import preview
+from launcher.vcs.merge.runs import Run
 from launcher.vcs.merge.target import find
 from tests.support.ground import ENVIRONMENT, Entry, Ground
 from tests.support.install import public_root
@@ -64,7 +64,7 @@ def by_merge_tree(ground: Ground, names: list[str]) -> str:
 def by_name(ground: Ground, names: list[str], settings: work.Settings) -> Run:
     """What `paddock merge` does once it knows its options."""
     root = str(ground.root)
-    sources = children.named(ground.target(), names, root)
+    sources = into_children.named(ground.target(), names, root)
     return work.merge(lambda: find(root, None), sources, settings, f"{root}/.git")
 
 

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.vcs.merge import report
-from launcher.vcs.merge.store import Store
+from launcher.vcs.merge.object_store import Store
 from tests.support.ground import Entry, Ground
 
 PATHS = ("a", "b", "dir/c", "dir/d", "dir/sub/e", "other/f")

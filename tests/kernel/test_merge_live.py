@@ -30,10 +30,10 @@ _SERVICE = """
 import json, os, sys
 from pathlib import Path
 from launcher.session.places import places
-from launcher.vcs.journal import State
+from launcher.vcs.merge.runs import State
 from launcher.vcs.merge import work
-from launcher.vcs.merge.models import AgentMergeStatus, MergeDescriptor
-from launcher.vcs.merge.service import WorktreeMergeService
+from launcher.vcs.merge.descriptors import AgentMergeStatus, MergeDescriptor
+from launcher.vcs.merge.merges import WorktreeMergeService
 from policy.errors import Refusal
 from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
 

@@ -14,7 +14,7 @@ from launcher.bridges.files.router import Router
 from launcher.service import ticket_work
 from launcher.session import harvesting
 from launcher.session.places import places
-from launcher.vcs.merge.models import AgentMergeStatus, MergeDescriptor
+from launcher.vcs.merge.descriptors import AgentMergeStatus, MergeDescriptor
 from launcher.vcs.worktrees.children import ChildWorktrees
 from launcher.workflow.flow import Workflow, build_workflow
 from launcher.workflow.graph import InMemoryGraphRepository, Node

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.vcs.journal import Run
 from launcher.vcs.merge import work
-from launcher.vcs.merge.models import MergeDescriptor, Source
+from launcher.vcs.merge.descriptors import MergeDescriptor, Source
+from launcher.vcs.merge.runs import Run
 from launcher.vcs.merge.target import Target, find
 
 

@@ -10,7 +10,13 @@ from pathlib import Path
 
 from launcher.service.database import Database
 from launcher.service.tables import StoredRequestContexts
-from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation, MergeDescriptor, MergeDirection, MergeResult
+from launcher.vcs.merge.descriptors import (
+    AgentMergeStatus,
+    MergeAggregation,
+    MergeDescriptor,
+    MergeDirection,
+    MergeResult,
+)
 from launcher.workflow.flow import Workflow, build_workflow
 from launcher.workflow.graph import InMemoryGraphRepository, Node
 from launcher.workflow.request_context import ToolContext

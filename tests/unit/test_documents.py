@@ -6,7 +6,7 @@ import subprocess
 
 from launcher import cli
 from launcher.service.schema import OnConflict
-from launcher.vcs.merge.children import Order
+from launcher.vcs.merge.into_children import Order
 from launcher.vcs.worktrees import retention
 from launcher.verbs import forms, help_page
 from tests.support import manual

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.vcs.journal import UNFINISHED, Journal, Move, Run, State
 from launcher.vcs.merge import work
+from launcher.vcs.merge.runs import UNFINISHED, Journal, Move, Run, State
 from policy.errors import Refusal
 from tests.support.ground import Ground
 

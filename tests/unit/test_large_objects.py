@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from launcher.vcs import large
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import lfs
 from launcher.vcs.harvest.parts import Part
@@ -16,7 +15,7 @@ from policy.errors import Refusal
 def test_a_sparse_object_is_refused_before_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes no room where the agent made it, and its copy would fill the user's disk."""
     monkeypatch.setattr(lfs, "MOST_BYTES", 1 << 20)
-    monkeypatch.setattr(large, "store", lambda git: str(tmp_path / "store"))
+    monkeypatch.setattr(lfs, "lfs_store", lambda git: str(tmp_path / "store"))
     name = "0" * 64
     sparse = tmp_path / record.GIT / f"lfs/objects/00/00/{name}"
     sparse.parent.mkdir(parents=True)

@@ -6,7 +6,7 @@ import pytest
 
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.held import Held
-from launcher.vcs.merge.store import CommitWriter, Store
+from launcher.vcs.merge.object_store import CommitWriter, Store
 from tests.support.ground import Ground
 
 NAMES = ("Tester", "  J\u00fcrgen <O'Neill>, ")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from launcher.vcs.merge import report
-from launcher.vcs.merge.models import ConflictKind, MergeConflict
-from launcher.vcs.merge.store import Store
+from launcher.vcs.merge.descriptors import ConflictKind, MergeConflict
+from launcher.vcs.merge.object_store import Store
 from tests.support.ground import Entry, Ground, Tree
 
 LINES = "".join(f"{number}\n" for number in range(20))

@@ -14,13 +14,12 @@ from typing import NamedTuple
 
 import pytest
 
-from launcher.vcs import journal
 from launcher.vcs.git import Completed, Git
-from launcher.vcs.merge import files, work
-from launcher.vcs.merge.models import Source
-from launcher.vcs.merge.moves import Follow
+from launcher.vcs.merge import runs, work, worktree_files
+from launcher.vcs.merge.descriptors import Source
+from launcher.vcs.merge.moving import Follow
 from launcher.vcs.merge.target import find
-from launcher.vcs.transaction import Transaction
+from launcher.vcs.refs import Transaction
 from policy.errors import Refusal
 from tests.support import repository
 from tests.support.ground import Ground
@@ -34,10 +33,10 @@ from tests.support.repository import Nested, changed
 
 _WRITERS = {"read-tree", "update-index", "checkout-index", "update-ref"}
 _STEPS: tuple[tuple[type, str], ...] = (
-    (journal.Journal, "_put"),
-    (files.Files, "lock"),
-    (files.Files, "unlock"),
-    (files.Files, "_publish"),
+    (runs.Journal, "_put"),
+    (worktree_files.Files, "lock"),
+    (worktree_files.Files, "unlock"),
+    (worktree_files.Files, "_publish"),
     (Transaction, "prepare"),
     (Transaction, "commit"),
     (Transaction, "close"),

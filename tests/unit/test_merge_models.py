@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from launcher.vcs.merge.models import (
+from launcher.vcs.merge.descriptors import (
     SUCCESSFUL_STATUSES,
     AgentMergeStatus,
     ConflictKind,

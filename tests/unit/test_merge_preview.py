@@ -7,11 +7,10 @@ import pytest
 from launcher.vcs.git import Git
 from launcher.vcs.merge import batch, work
 from launcher.vcs.merge.batch import History
-from launcher.vcs.merge.children import Order, all_of, named, ordered
 from launcher.vcs.merge.engine import Engine
-from launcher.vcs.merge.place import Place
+from launcher.vcs.merge.into_children import Order, all_of, named, ordered
 from launcher.vcs.merge.preview import preview
-from launcher.vcs.merge.target import find
+from launcher.vcs.merge.target import Place, find
 from policy.errors import Refusal
 from tests.support.ground import Ground
 from tests.support.repository import LINES, Nested, changed

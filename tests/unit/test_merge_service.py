@@ -6,10 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from launcher.vcs.harvest import tips
+from launcher.vcs.harvest import agent_refs
 from launcher.vcs.harvest.parts import HarvestResult
-from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation, MergeDirection, MergeService, SubmoduleStatus
-from launcher.vcs.merge.service import WorktreeMergeService
+from launcher.vcs.merge.descriptors import (
+    AgentMergeStatus,
+    MergeAggregation,
+    MergeDirection,
+    MergeService,
+    SubmoduleStatus,
+)
+from launcher.vcs.merge.merges import WorktreeMergeService
 from launcher.vcs.quarantine import lock, record
 from launcher.vcs.worktrees.naming import worktree_id
 from policy.errors import Refusal
@@ -234,7 +240,7 @@ def test_a_live_session_keeps_its_worktree(team: Team, monkeypatch: pytest.Monke
     assert f"git merge {team.nested.main.id('main')}" in (down.hint or "")
     assert arrived(up) == ([], "one", [])
 
-    monkeypatch.setattr(tips, "harvest_due", lambda _: True)
+    monkeypatch.setattr(agent_refs, "harvest_due", lambda _: True)
     late = service.merge_trunk_to_child(team.trunk, team.context("one"))
     assert "not harvested" in (late.error_message or "")
     asked: list[str] = []
@@ -251,7 +257,7 @@ def test_a_live_session_keeps_its_worktree(team: Team, monkeypatch: pytest.Monke
     assert team.read("repo", "lib/l") == changed(2)
     # Two agents have shared one worktree: what the first brings is nothing new from the second.
     again = team.status("one").model_copy(update={"agent_result_id": "again"})
-    monkeypatch.setattr(tips, "harvest_due", lambda _: False)
+    monkeypatch.setattr(agent_refs, "harvest_due", lambda _: False)
     assert arrived(service.merge_children_to_trunk([team.status("one"), again], team.trunk)) == (
         ["one", "again"],
         None,

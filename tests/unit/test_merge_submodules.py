@@ -6,9 +6,9 @@ import pytest
 
 from launcher.vcs.git import GitFailed
 from launcher.vcs.merge import work
-from launcher.vcs.merge.children import all_of
-from launcher.vcs.merge.models import SubmoduleStatus
-from launcher.vcs.merge.store import Store
+from launcher.vcs.merge.descriptors import SubmoduleStatus
+from launcher.vcs.merge.into_children import all_of
+from launcher.vcs.merge.object_store import Store
 from policy.errors import Refusal
 from tests.support.ground import Ground, last, statuses
 from tests.support.repository import LINES, Nested, changed, link, modules

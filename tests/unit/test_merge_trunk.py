@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from launcher.vcs.jailed_git import JailedGit
-from launcher.vcs.journal import State
-from launcher.vcs.merge import children, work
-from launcher.vcs.merge.files import Files
-from launcher.vcs.merge.moves import Follow
+from launcher.vcs.merge import into_children, work
+from launcher.vcs.merge.moving import Follow
+from launcher.vcs.merge.runs import State
 from launcher.vcs.merge.target import find
+from launcher.vcs.merge.worktree_files import Files
 from policy.errors import Refusal
 from tests.support import forked
 from tests.support.ground import Ground
@@ -71,7 +71,7 @@ def test_a_conflict_of_the_trunk_with_an_agents_worktree_is_solved_in_that_workt
     for source in ("main", "two"):
         if source == "two":
             ground.commit("two", {"a": LINES.replace("3\n", "drei\n", 1)})
-        found = children.named(ground.target("three"), [source], str(ground.root))
+        found = into_children.named(ground.target("three"), [source], str(ground.root))
         run = work.merge(lambda: ground.target("three"), found, ground.settings(), str(ground.root / ".git"))
         outcome = run.outcome
         assert outcome is not None

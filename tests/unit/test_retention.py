@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.vcs.merge import carry_out, work
+from launcher.vcs.merge import moving, work
 from launcher.vcs.quarantine import record
 from launcher.vcs.worktrees import naming, retention
 from launcher.vcs.worktrees.retention import Bounds
@@ -61,7 +61,7 @@ def test_what_an_unfinished_merge_needs_stays(ground: Ground, monkeypatch: pytes
     """However old it is, and while another one has the lock."""
     run = ground.merge("one").run_id
     with monkeypatch.context() as patch:
-        patch.setattr(carry_out, "_finish", lambda *_: pytest.fail("killed here"))
+        patch.setattr(moving, "_finish", lambda *_: pytest.fail("killed here"))
         with pytest.raises(BaseException, match="killed here"):
             ground.merge("two")
     journal = work.journal_of(str(ground.state), str(ground.root / ".git"))

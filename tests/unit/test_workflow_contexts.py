@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import ValidationError
 
-from launcher.vcs.merge.models import MergeAggregation
+from launcher.vcs.merge.descriptors import MergeAggregation
 from launcher.workflow.request_context import ContextState, OperationContext, PromptContext, RequestContext, ToolContext
 from launcher.workflow.requests import AgentType, ArtifactKey, TicketAgentRequest
 from policy.errors import Refusal

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation, MergeDirection
+from launcher.vcs.merge.descriptors import AgentMergeStatus, MergeAggregation, MergeDirection
 from launcher.workflow.chain import DecoratorFailed
 from launcher.workflow.graph import NodeStatus
 from launcher.workflow.requests import (

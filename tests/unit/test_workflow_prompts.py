@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation, MergeDirection
+from launcher.vcs.merge.descriptors import AgentMergeStatus, MergeAggregation, MergeDirection
 from launcher.workflow.prompts import (
     LONGEST,
     METADATA_KEY,

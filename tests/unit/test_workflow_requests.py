@@ -3,7 +3,7 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from launcher.vcs.merge.models import MergeAggregation, MergeDirection
+from launcher.vcs.merge.descriptors import MergeAggregation, MergeDirection
 from launcher.workflow.requests import (
     CONTRACT_TYPES,
     REQUEST_TYPES,

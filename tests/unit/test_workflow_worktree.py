@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.vcs.merge.models import AgentMergeStatus, MergeAggregation, MergeDirection
+from launcher.vcs.merge.descriptors import AgentMergeStatus, MergeAggregation, MergeDirection
 from launcher.workflow.chain import DecoratorFailed
 from launcher.workflow.graph import Node
 from launcher.workflow.request_context import ContextState, OperationContext

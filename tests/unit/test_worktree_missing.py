@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.vcs.harvest import refusals, stashes
+from launcher.vcs.harvest import outstanding, stashes
 from launcher.vcs.quarantine import contents, record, signed
 from launcher.vcs.worktrees import naming
 from launcher.vcs.worktrees.models import State, Worktree
@@ -17,7 +17,7 @@ from policy.errors import Refusal
 from tests.support import forked, repository
 from tests.support.repository import Place, committed, git
 
-OWN = ("lock", signed.NAME, record.SIGN, stashes.TAKEN, refusals.NOTE, contents.GIVEN)
+OWN = ("lock", signed.NAME, record.SIGN, stashes.TAKEN, outstanding.NOTE, contents.GIVEN)
 
 
 @pytest.fixture

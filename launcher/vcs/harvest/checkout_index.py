@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 from launcher.safefs.remove import remove_tree
 from launcher.vcs.git import Git, GitFailed
-from launcher.vcs.harvest.checks import EMPTY_TREE
-from launcher.vcs.harvest.journal import Entry
+from launcher.vcs.harvest.crossing import EMPTY_TREE
+from launcher.vcs.harvest.parts import Entry
 from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.quarantine.inside import Inside
 from policy.errors import Refusal

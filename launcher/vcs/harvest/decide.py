@@ -4,10 +4,9 @@ Reads refs of trusted repositories; changes nothing.
 """
 
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import checks
+from launcher.vcs.harvest import crossing
 from launcher.vcs.harvest.gather import Found
-from launcher.vcs.harvest.journal import Entry, Update
-from launcher.vcs.harvest.parts import Part, PartResult
+from launcher.vcs.harvest.parts import Entry, Part, PartResult, Update
 from launcher.vcs.quarantine import refs
 from launcher.vcs.quarantine.record import pin
 from policy.errors import Refusal
@@ -73,7 +72,7 @@ def decide(found: Found, worktree_id: str) -> tuple[Entry | None, tuple[PartResu
     elif found.extra:
         name, oid = next(iter(found.extra.items()))
         results.append(PartResult(part.name, name, "", oid, commits=_new(found, oid)))
-    if found.detached and not (found.new and checks.contains(git, found.quarantine, found.target, found.detached)):
+    if found.detached and not (found.new and crossing.contains(git, found.quarantine, found.target, found.detached)):
         result, kept = _detached(found, worktree_id)
         results.append(result)
         updates += kept
@@ -108,13 +107,15 @@ def _moved(found: Found, worktree_id: str, now: str) -> tuple[PartResult, list[U
     if not now and not part.base:
         return result, [Update(part.ref, "0" * part.digits, new, aside)]
     # All commits that cross are ancestors of the only one that was asked for, and so are their parents.
-    if now and ((found.wanted == (new,) and now in found.parents) or checks.contains(git, found.quarantine, new, now)):
+    if now and (
+        (found.wanted == (new,) and now in found.parents) or crossing.contains(git, found.quarantine, new, now)
+    ):
         return result, [Update(part.ref, now, new, aside)]
     if now and now == part.base:
         backup = _free(git, f"{_ROOT}/backup/{worktree_id}")
         rewritten = PartResult(**(vars(result) | {"rewritten": True, "backup": backup}))
         return rewritten, [Update(backup, "", now), Update(part.ref, now, new, aside)]
-    if now and checks.contains(git, found.quarantine, now, new):
+    if now and crossing.contains(git, found.quarantine, now, new):
         return result, []
     return _kept(found, result, aside, worktree_id)
 
@@ -130,7 +131,7 @@ def _kept(found: Found, result: PartResult, aside: str, worktree_id: str) -> tup
     kept = PartResult(**(vars(result) | {"kept": aside, "again": before == found.target, "note": note}))
     if kept.again:
         return kept, []
-    if not before or checks.contains(git, found.quarantine, found.target, before):
+    if not before or crossing.contains(git, found.quarantine, found.target, before):
         return kept, [Update(aside, "", found.target)]
     return kept, [Update(_free(git, f"{_ROOT}/backup/{worktree_id}"), "", before), Update(aside, "", found.target)]
 
@@ -145,7 +146,7 @@ def _detached(found: Found, worktree_id: str) -> tuple[PartResult, list[Update]]
     aside = known.get(oid, "")
     again = bool(aside)
     if not again:
-        older = (name for before, name in known.items() if checks.contains(git, found.quarantine, oid, before))
+        older = (name for before, name in known.items() if crossing.contains(git, found.quarantine, oid, before))
         aside = next(older, "") or _free(git, place)
     commits = _new(found, oid, *([found.target] if found.target else []))
     name = part.ref.removeprefix("refs/heads/")

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from launcher.safefs import walk
 from launcher.vcs import gitlinks, skeleton, way
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import checks, transfer
-from launcher.vcs.harvest.jail import Jailed, Reading
+from launcher.vcs.harvest import crossing
+from launcher.vcs.harvest.jail import Jailed, Reading, pinned
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
-from launcher.vcs.harvest.trusted import pinned
 from launcher.vcs.held import Quarantine
 from launcher.vcs.quarantine.record import GIT
 from policy.errors import Refusal, printable
@@ -232,21 +231,21 @@ def gather(
         if not found.wanted:
             continue
         step(f"take {part.name or 'worktree'}")
-        found.quarantine = transfer.take(part, found.git, reading, found.wanted, f"{work}/{number}", limits)
+        found.quarantine = crossing.take(part, found.git, reading, found.wanted, f"{work}/{number}", limits)
         step(f"check {part.name or 'worktree'}")
-        own = transfer.check_sizes(part, found.git, found.quarantine, found.wanted, limits)
+        own = crossing.check_sizes(part, found.git, found.quarantine, found.wanted, limits)
         held = pinned(found.git, os.path.basename(directory), part.base)
-        transfer.connected(part, found.git, found.quarantine, found.wanted, own, held)
-        contents = checks.contents(part, found.git, found.quarantine, found.wanted, limits)
+        crossing.connected(part, found.git, found.quarantine, found.wanted, own, held)
+        contents = crossing.contents(part, found.git, found.quarantine, found.wanted, limits)
         found.commits, found.parents, found.gitlinks = contents
         if found.new:
-            found.files = checks.files(part, found.git, found.quarantine, part.base, found.new, limits)
+            found.files = crossing.files(part, found.git, found.quarantine, part.base, found.new, limits)
         if found.detached:
-            found.detached_files = checks.files(part, found.git, found.quarantine, part.base, found.detached, limits)
+            found.detached_files = crossing.files(part, found.git, found.quarantine, part.base, found.detached, limits)
         for where, commits in contents.gitlinks.items():
             if len(commits) > MOST_LINKS:
                 why = f"they name {len(commits)} commits of the submodule {printable(where)}, and at most {MOST_LINKS}"
-                raise transfer.too_large(part, f"{why} are taken over", "")
+                raise crossing.too_large(part, f"{why} are taken over", "")
             known = named.setdefault(os.path.normpath(f"{part.path}/{where}"), (part, where, {}))[2]
             known.update(dict.fromkeys(commits))
     for part, where, oids in named.values():
@@ -266,7 +265,7 @@ def names(found: Found, where: str) -> bool:
 
 def _links(found: Found, reading: Reading, around: Part, path: str, oids: tuple[str, ...]) -> tuple[str, ...]:
     """Those of `oids` that the submodule's store has not, and that are not its new commit; all must be the agent's."""
-    new = tuple(oid for oid in checks.missing(found.git, oids) if oid != found.new)
+    new = tuple(oid for oid in crossing.missing(found.git, oids) if oid != found.new)
     if not new:
         return ()
     asked = "".join(f"{oid}\n" for oid in new).encode()
@@ -276,7 +275,7 @@ def _links(found: Found, reading: Reading, around: Part, path: str, oids: tuple[
         jailed.check(f"looking for commits of {found.part.label}")
     for oid, answer in zip(new, answers, strict=True):
         if answer.split()[1:2] != ["commit"]:
-            raise checks.gitlink_refused(around, path, oid, "it is in neither the submodule nor its private copy")
+            raise crossing.gitlink_refused(around, path, oid, "it is in neither the submodule nor its private copy")
     return new
 
 
@@ -284,7 +283,7 @@ def _elsewhere(part: Part, where: str, oids: tuple[str, ...], by_path: dict[str,
     """A gitlink at a place that is no populated submodule: one that was moved or added there is known to another."""
     for found in by_path.values():
         if found.part.prefix:
-            oids = checks.missing(found.git, oids, found.quarantine)
+            oids = crossing.missing(found.git, oids, found.quarantine)
     if oids:
         raise _unknown(by_path[part.path], where, oids[0])
 
@@ -295,13 +294,15 @@ def _unknown(around: Found, where: str, oid: str) -> Refusal:
     assert around.quarantine is not None
     seen = way.look(part.root, f"{part.path}/{where}")
     if seen.link:
-        return checks.gitlink_refused(part, where, oid, f"{seen.told}, and no submodule lies behind a link", _TAKE_OUT)
+        return crossing.gitlink_refused(
+            part, where, oid, f"{seen.told}, and no submodule lies behind a link", _TAKE_OUT
+        )
     if part.base and where in gitlinks.of_tree(git, part.base, (where,)):
         why = f"the submodule at {where} is not populated outside, so its commits have nowhere to go"
         update = way.update(part.path, where)
-        return checks.gitlink_refused(part, where, oid, why, f"populate it and start a session here again: {update}")
+        return crossing.gitlink_refused(part, where, oid, why, f"populate it and start a session here again: {update}")
     command = taking_in_command(part, git, where, around.target, around.commits, around.quarantine.environment)
-    return checks.gitlink_refused(
+    return crossing.gitlink_refused(
         part,
         where,
         oid,

@@ -18,19 +18,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from launcher.vcs import jailed_git, transaction, way
+from launcher.vcs import jailed_git, refs, way
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import checkout_index, decide, gather, journal, lfs, outstanding, refusals, stashes, tips
+from launcher.vcs.harvest import agent_refs, checkout_index, decide, gather, lfs, outstanding, parts, stashes
 from launcher.vcs.harvest.agent_refs import HEADS, AgentRefs, plausible
 from launcher.vcs.harvest.gather import Found
-from launcher.vcs.harvest.journal import Entry, Update
-from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits, Part, PartResult
+from launcher.vcs.harvest.parts import Entry, FileChange, HarvestResult, Limits, Part, PartResult, Update
 from launcher.vcs.harvest.signing import Signatures
 from launcher.vcs.held import Held, sweep
 from launcher.vcs.quarantine import contents, frozen, lock, planted, signed, swap
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.contents import reached
-from launcher.vcs.transaction import Transaction
+from launcher.vcs.refs import Transaction
 from policy.errors import Refusal, printable
 from policy.handoff import refused
 from policy.pasted import quoted
@@ -70,11 +69,11 @@ def settle_publication(git: Git, updates: Sequence[Update]) -> list[Update]:
 def clear_publication_locks(entries: Sequence[Entry], git_for: Callable[[str], Git]) -> None:
     """Removes what transactions of an earlier `publish` of the same entries have left when they were killed."""
     for entry in entries:
-        refs: dict[str, set[str]] = {}
+        values: dict[str, set[str]] = {}
         for update in entry.updates:
             for name in filter(None, (update.ref, update.beside)):
-                refs.setdefault(name, set()).add(update.new)
-        transaction.clear_locks(git_for(entry.git_dir), refs)
+                values.setdefault(name, set()).add(update.new)
+        refs.clear_locks(git_for(entry.git_dir), values)
 
 
 def publish(entries: Sequence[Entry], message: str, step: Step, git_for: Callable[[str], Git]) -> None:
@@ -109,7 +108,7 @@ def _publish(entries: Sequence[Entry], message: str, step: Step, git_for: Callab
             if updates:
                 step(f"prepare {entry.name or 'worktree'}")
                 held = stack.enter_context(Transaction(git, message, moved=_MOVED))
-                held.prepare([transaction.Update(each.ref, each.new, each.old) for each in updates])
+                held.prepare([refs.Update(each.ref, each.new, each.old) for each in updates])
                 ready.append(held)
         for number, held in enumerate(ready):
             step(f"commit {number}")
@@ -210,7 +209,7 @@ def harvest(
         if not result.branches:  # nothing waits any more
             signed.granted(directory)
         if rest is frozen.Rest.ENDED and result.state != "gone":
-            refusals.forget_strictness(directory)
+            outstanding.forget_strictness(directory)
         outstanding.settle(directory, looked)
         return replace(result, notes=(*result.notes, *released))
 
@@ -243,7 +242,7 @@ class _Run:
     def all(self, branches: Mapping[str, str]) -> HarvestResult:
         """Finishes what an earlier harvest began, then harvests."""
         os.makedirs(self._place, 0o700, exist_ok=True)
-        begun = journal.read(self._place)
+        begun = parts.read(self._place)
         if begun is not None:
             clear_publication_locks(begun.entries, self._git)
             self._finish(begun)
@@ -259,7 +258,7 @@ class _Run:
             os.utime(f"{self._directory}/{records.RECORD}", ns=(looked, looked))
         self._sweep()
         if begun is not None and result.state == "nothing":
-            return journal.restored(begun.result)
+            return parts.restored(begun.result)
         return result
 
     def _new(self, record: records.Record, branches: Mapping[str, str]) -> HarvestResult:
@@ -273,7 +272,7 @@ class _Run:
         self._signatures.put(founds, gathered, record.worktree)
         for found in gathered:
             notes += [note for where in found.added for note in self._added(found, where)]
-        entries: list[journal.Entry] = []
+        entries: list[parts.Entry] = []
         results: list[PartResult] = []
         for found in reversed(gathered):  # submodules before what holds them
             lfs.take(self._directory, found.part, found.git)
@@ -294,9 +293,9 @@ class _Run:
             (*notes, *(result.note for result in results if result.kept)),
         )
         if entries:
-            written = journal.Journal(tuple(entries), secrets.token_hex(6), outcome.as_dict())
+            written = parts.Journal(tuple(entries), secrets.token_hex(6), outcome.as_dict())
             self._step("journal")
-            journal.write(self._place, written)
+            parts.write(self._place, written)
             self._finish(written)
         if stashed := tuple(oid for found in gathered for oid in found.stashes.values()):
             stashes.note(self._directory, stashed)
@@ -338,7 +337,7 @@ class _Run:
         notes: list[str] = []
         others: list[str] = []
         asked = dict(branches)
-        for tip in tips.read(self._directory, record):
+        for tip in agent_refs.read(self._directory, record):
             part = Part.of(tip.repository, record.worktree)
             found = self._found(part, tip)
             founds.append(found)
@@ -364,7 +363,7 @@ class _Run:
             )
         return founds, notes, others
 
-    def _found(self, part: Part, tip: tips.Tip) -> Found:
+    def _found(self, part: Part, tip: agent_refs.Tip) -> Found:
         """What of a tip is to be taken over: nothing that the user's branch, which he has moved himself, has already.
 
         A tip that the branch had when the agent was given it is one that the agent has put back.
@@ -434,7 +433,7 @@ class _Run:
             return told
         return (*told, told_newcomer(part, where))
 
-    def _finish(self, written: journal.Journal) -> None:
+    def _finish(self, written: parts.Journal) -> None:
         """Publishes what the journal says. May be repeated after a crash, at any point."""
         with Held(f"harvest of {self._id}, until its branches have moved", self._step) as held:
             for entry in written.entries:
@@ -448,7 +447,7 @@ class _Run:
         self._step("record")
         self._renew({entry.private: entry.base for entry in written.entries if entry.base and self._arrived(entry)})
         self._step("done")
-        journal.remove(self._place)
+        parts.remove(self._place)
 
     def _git(self, git_dir: str) -> Git:
         """Git on a trusted git directory, the same for all steps: it has asked what is configured."""
@@ -456,7 +455,7 @@ class _Run:
             self._gits[git_dir] = Git(git_dir)
         return self._gits[git_dir]
 
-    def _arrived(self, entry: journal.Entry) -> bool:
+    def _arrived(self, entry: parts.Entry) -> bool:
         """Whether the own ref of an entry has moved: somebody else may have been quicker, and then it has not."""
         return any(
             update.new == (entry.tip or entry.base)

@@ -12,13 +12,82 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import refusals, stashes, tips
+from launcher.vcs.harvest import agent_refs, stashes
 from launcher.vcs.harvest.agent_refs import STASH, AgentRefs
 from launcher.vcs.harvest.decide import kept_places
 from launcher.vcs.quarantine import lock, signed
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.contents import given_oids, given_place, reached, unreached
+from launcher.vcs.quarantine.record import STRICT, replace_file
 from policy.errors import Refusal
+
+# Why work was left in a private git directory, and what a later harvest has to respect: kept beside it.
+#
+# A session with a strict hand-off is remembered from its start until its work has been taken over, whatever kills it,
+# so that nobody hands over by himself what it would have refused. A user who harvests by hand, or whose next session
+# is not strict, has decided otherwise.
+
+NOTE = "refused"
+"""Name of the file."""
+
+_MOST = 4096
+_HELD = b"held"
+
+
+def note(directory: str, reason: str) -> None:
+    """Keeps the reason; with none forgets it, because a harvest has taken the work over (OSError).
+
+    Args:
+        directory: of the worktree (`record.directory_of`).
+        reason: in one line.
+    """
+    path = f"{directory}/{NOTE}"
+    if reason:
+        replace_file(path, reason.encode("utf-8", "surrogateescape")[:_MOST])
+    elif os.path.lexists(path):
+        os.unlink(path)
+
+
+def why(directory: str) -> str:
+    """The reason in one line, "" when there is none."""
+    try:
+        with open(f"{directory}/{NOTE}", "rb") as stream:
+            return stream.read(_MOST).decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        return ""
+
+
+def demand_strictness(directory: str, *, held: bool = False) -> None:
+    """Notes that a strict session is at work there; or that it is over, and has refused to hand over (OSError).
+
+    Args:
+        directory: of the worktree (`record.directory_of`).
+        held: for what is in the worktree, which a harvest of commits does not see.
+    """
+    replace_file(f"{directory}/{STRICT}", _HELD if held else b"")
+
+
+def is_strict(directory: str) -> bool:
+    """Whether a strict session left what waits there."""
+    return os.path.lexists(f"{directory}/{STRICT}")
+
+
+def is_held(directory: str) -> bool:
+    """Whether a strict session has refused to hand over what waits there, for files that no commit has."""
+    try:
+        with open(f"{directory}/{STRICT}", "rb") as stream:
+            return stream.read(_MOST) == _HELD
+    except FileNotFoundError:
+        return False
+
+
+def forget_strictness(directory: str) -> None:
+    """For when nothing of a strict session waits any more (OSError)."""
+    try:
+        os.unlink(f"{directory}/{STRICT}")
+    except FileNotFoundError:
+        return
+
 
 _MOST_NAMED = 5
 _SHORT = re.compile("^refs/(heads/)?")
@@ -64,9 +133,9 @@ def unharvested(state: str) -> Iterator[Unharvested]:
         try:
             record = records.read(directory)
             if record is not None and _is_due(directory, record):
-                strict, held = refusals.is_strict(directory), refusals.is_held(directory)
+                strict, held = is_strict(directory), is_held(directory)
                 busy = not _is_free(directory)
-                yield Unharvested(record.worktree, directory, strict, held, refusals.why(directory), busy=busy)
+                yield Unharvested(record.worktree, directory, strict, held, why(directory), busy=busy)
         except Refusal as refusal:
             yield Unharvested("", directory, refusal=refusal.message, damage=refusal)
         except (FileNotFoundError, NotADirectoryError):
@@ -91,7 +160,7 @@ def settle(directory: str, looked: int) -> None:
     """
     try:
         record = records.read(directory)
-        if record is not None and tips.harvest_due(directory):
+        if record is not None and agent_refs.harvest_due(directory):
             records.replace_file(f"{directory}/{records.SETTLED}", f"{looked}\n{_seen(directory, record)}".encode())
     except Refusal:
         return
@@ -99,21 +168,21 @@ def settle(directory: str, looked: int) -> None:
 
 def _seen(directory: str, record: records.Record) -> str:
     """What is there, for comparison."""
-    found = [(tip.repository.private, tip.new, tip.on, tip.detached) for tip in tips.read(directory, record)]
+    found = [(tip.repository.private, tip.new, tip.on, tip.detached) for tip in agent_refs.read(directory, record)]
     return hashlib.sha256(repr(found).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _is_due(directory: str, record: records.Record) -> bool:
-    if not tips.harvest_due(directory):
+    if not agent_refs.harvest_due(directory):
         return False
-    if os.path.lexists(f"{directory}/{records.HARVEST}/{tips.HARVEST_JOURNAL}"):
+    if os.path.lexists(f"{directory}/{records.HARVEST}/{agent_refs.HARVEST_JOURNAL}"):
         return True
     try:
         with open(f"{directory}/{records.SETTLED}", encoding="ascii") as file:
             looked, seen = file.read().split()
         if _seen(directory, record) != seen:
             return True
-        return any(tips.further(directory, repository, int(looked)) for repository in record.repositories)
+        return any(agent_refs.further(directory, repository, int(looked)) for repository in record.repositories)
     except (Refusal, FileNotFoundError, ValueError):
         return True
 
@@ -136,14 +205,14 @@ def waiting(directory: str, *, kept: bool = True) -> tuple[str, ...]:
     record = records.read(directory)
     if record is None:
         return ()
-    if os.path.lexists(f"{directory}/{records.HARVEST}/{tips.HARVEST_JOURNAL}"):
+    if os.path.lexists(f"{directory}/{records.HARVEST}/{agent_refs.HARVEST_JOURNAL}"):
         return ("a harvest that was begun",)
     standing = signed.read(directory)
     identity = os.path.basename(os.path.realpath(directory))
     found: list[str] = []
     try:
         places = kept_places(identity) if kept else None
-        for tip in tips.read(directory, record):
+        for tip in agent_refs.read(directory, record):
             where = f"submodule {tip.repository.name}: " if tip.repository.name else ""
             if _waits(tip, places, standing):
                 found.append(f"{where}{COMMITS}")
@@ -180,7 +249,7 @@ def beside_branches(directory: str) -> list[tuple[str, str, int]]:
     return found
 
 
-def _waits(tip: tips.Tip, places: tuple[str, ...] | None, standing: Mapping[str, str]) -> bool:
+def _waits(tip: agent_refs.Tip, places: tuple[str, ...] | None, standing: Mapping[str, str]) -> bool:
     repository = tip.repository
     if tip.new is None and repository.base is not None:
         return True
@@ -202,7 +271,7 @@ def _beside(
 
     What the host itself has shown him is not his, whatever the host has removed since.
     """
-    with AgentRefs(f"{directory}/{records.GIT}", repository.private, tips.digits(repository)) as refs:
+    with AgentRefs(f"{directory}/{records.GIT}", repository.private, agent_refs.digits(repository)) as refs:
         everything = refs.everything()
     known_oids = given_oids(given_place(directory, repository.private)) | {repository.base}
     theirs = {name: oid for name, oid in everything.items() if oid not in known_oids and name != STASH}

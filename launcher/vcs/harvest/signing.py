@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from launcher.vcs.git import Git
 from launcher.vcs.gitlinks import of_tree
-from launcher.vcs.harvest import as_user, checks
+from launcher.vcs.harvest import as_user, crossing
 from launcher.vcs.harvest.as_user import AsUser
 from launcher.vcs.harvest.gather import Found
-from launcher.vcs.harvest.trusted import KEPT
+from launcher.vcs.harvest.jail import KEPT
 from launcher.vcs.held import Quarantine
 from launcher.vcs.quarantine import signed
 from policy.errors import Refusal
@@ -354,5 +354,5 @@ class Signatures:
 
     def _present(self, found: Found) -> dict[str, str]:
         """The known pairs whose signed commit this repository has."""
-        gone = frozenset(checks.missing(found.git, tuple(self._known.values()), found.quarantine))
+        gone = frozenset(crossing.missing(found.git, tuple(self._known.values()), found.quarantine))
         return {old: new for old, new in self._known.items() if new not in gone}

@@ -7,8 +7,7 @@ gives to another. `git stash apply REF` takes such a commit by any name.
 import os
 
 from launcher.vcs.git import Git
-from launcher.vcs.harvest.agent_refs import AgentRefs
-from launcher.vcs.harvest.tips import digits
+from launcher.vcs.harvest.agent_refs import AgentRefs, digits
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.contents import given_oids, given_place
 from policy.pasted import quoted

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.merge import rewinds
+from launcher.vcs.merge.descriptors import Outcome, Source, SubmoduleStatus
 from launcher.vcs.merge.engine import Engine, undone
-from launcher.vcs.merge.models import Outcome, Source, SubmoduleStatus
-from launcher.vcs.merge.store import Relation, changes
+from launcher.vcs.merge.object_store import Relation, changes
 from policy.errors import Refusal
 
 # Which commits the trunk already holds: asked of git once for all children, then answered without a process each.

@@ -10,9 +10,8 @@ from launcher.vcs import way
 from launcher.vcs.git import Git, GitFailed, kill
 from launcher.vcs.gitlinks import Gitlink
 from launcher.vcs.held import Held
-from launcher.vcs.journal import Move
 from launcher.vcs.merge import report
-from launcher.vcs.merge.models import (
+from launcher.vcs.merge.descriptors import (
     ConflictKind,
     ConflictStage,
     MergeConflict,
@@ -22,8 +21,9 @@ from launcher.vcs.merge.models import (
     SubmoduleMergeResult,
     SubmoduleStatus,
 )
-from launcher.vcs.merge.place import Place
-from launcher.vcs.merge.store import Relation, Store
+from launcher.vcs.merge.object_store import Relation, Store
+from launcher.vcs.merge.runs import Move
+from launcher.vcs.merge.target import Place
 
 # Taking commits from one trusted store to another of the same submodule, offline.
 

@@ -10,7 +10,7 @@ import os
 import re
 from typing import NamedTuple
 
-from launcher.vcs.merge.models import ConflictKind, ConflictStage, MergeConflict
+from launcher.vcs.merge.descriptors import ConflictKind, ConflictStage, MergeConflict
 
 _STAGE = re.compile(rb"([0-7]{6}) ([0-9a-f]{40,64}) ([123])\t(.+)", re.DOTALL)
 _COUNT = re.compile(rb"[1-9][0-9]{0,8}")

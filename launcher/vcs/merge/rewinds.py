@@ -10,8 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from launcher.vcs.merge.engine import Engine, inside, undone
-from launcher.vcs.merge.models import (
+from launcher.vcs.merge.descriptors import (
     ConflictKind,
     ConflictStage,
     MergeConflict,
@@ -21,8 +20,9 @@ from launcher.vcs.merge.models import (
     SubmoduleMergeResult,
     SubmoduleStatus,
 )
-from launcher.vcs.merge.place import Place
-from launcher.vcs.merge.store import Store
+from launcher.vcs.merge.engine import Engine, inside, undone
+from launcher.vcs.merge.object_store import Store
+from launcher.vcs.merge.target import Place
 from policy.pasted import joined, quoted
 
 # Commands by which submodules follow a `git merge` in the checkout around them: git leaves them where they were.

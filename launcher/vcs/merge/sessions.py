@@ -4,9 +4,15 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from launcher.vcs.harvest import tips
-from launcher.vcs.harvest.outstanding import outstanding
+from launcher.vcs.git import Git
+from launcher.vcs.gitlinks import gitlinks_of
+from launcher.vcs.harvest import agent_refs
+from launcher.vcs.harvest.decide import join
+from launcher.vcs.harvest.outstanding import beside_branches, outstanding
+from launcher.vcs.harvest.outstanding import why as why_refused
 from launcher.vcs.harvest.parts import HarvestResult
+from launcher.vcs.merge.descriptors import Source
+from launcher.vcs.merge.target import Place
 from launcher.vcs.quarantine import frozen, lock, swap, writers
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.worktrees.naming import worktree_id
@@ -80,7 +86,7 @@ def at_rest(state: str, root: str, harvest: Harvest | None = None, *, own: bool 
             `harvest` refuses.
     """
     directory = private_of(state, root)
-    if directory is not None and harvest is not None and tips.harvest_due(directory):
+    if directory is not None and harvest is not None and agent_refs.harvest_due(directory):
         result = harvest(directory)
         if result.state == "kept":
             raise Refusal(
@@ -126,3 +132,64 @@ def undisturbed(state: str, roots: Iterable[str], directories: Iterable[str]) ->
             if record is not None and stack.enter_context(frozen.held(directory)) is frozen.Rest.NONE:
                 raise writers.running(record.worktree)
         yield
+
+
+# What a child has beside its branch, and a merge of that branch leaves where it is: told, with the way in.
+
+
+def told(source: Source, state: str) -> list[str]:
+    """One sentence for everything that is not merged with a child.
+
+    Args:
+        source: the child.
+        state: Paddock's state directory.
+
+    Raises:
+        Refusal: git-record-damaged.
+    """
+    if source.place is None or source.place.worktree is None:
+        return []
+    head = f"{source.label} is merged as its branch is, and "
+    root = source.place.worktree
+    why = lacking(state, root)
+    if why == WORKING:
+        return [head + why]  # and what it makes of its submodules is not to be looked at
+    directory = private_of(state, root) if why else None
+    agents = _of_agents(head, why, root, directory) if directory is not None else []
+    try:
+        return [*agents, *_of_submodules(source, source.place)]
+    except Refusal as refusal:
+        return [*agents, f"{head}its submodules cannot be looked at: {refusal.message}"]
+
+
+def _of_agents(head: str, why: str, root: str, directory: str) -> list[str]:
+    said = [
+        f"{head}{count} {'commit of the agent is' if count == 1 else 'commits of the agent are'} kept in {ref}; "
+        f"to join them: {join(ref, path)}"
+        for ref, path, count in beside_branches(directory)
+    ]
+    if said and not outstanding(directory):
+        return said
+    reason = why_refused(directory)
+    because = f", because {reason}" if reason else ""
+    return [*said, f"{head}{why}{because}: paddock worktree harvest {quoted(root)}"]
+
+
+def _of_submodules(source: Source, place: Place) -> list[str]:
+    """Commits in submodules that the child does not record: they stay in the submodule."""
+    said = []
+    for link in gitlinks_of(Git(place.common_dir), source.commit).values():
+        inner = place.submodule(link.name, link.path)
+        if inner is None or inner.worktree is None:
+            continue
+        git = Git(inner.git_dir)
+        counted = git.run("rev-list", "--count", f"{link.commit}..HEAD", ok=(0, 128))
+        count = int(counted.out or b"0") if counted.status == 0 else 0
+        if count:
+            words = f"git -C {quoted(place.worktree or '')}"
+            said.append(
+                f"submodule {link.name} has {count} commit{'' if count == 1 else 's'} not merged, because "
+                f"{source.label} does not record them; to record them: {words} add {quoted(link.path)} && "
+                f"{words} commit -m {quoted(f'Update submodule {os.path.basename(link.path)}')}; then merge again"
+            )
+    return said

@@ -9,10 +9,8 @@ from typing import NamedTuple
 
 from launcher.vcs.git import Git
 from launcher.vcs.held import sweep
-from launcher.vcs.journal import Journal, Run, State
-from launcher.vcs.merge import batch, carry_out, rewinds, sessions
-from launcher.vcs.merge.engine import Engine
-from launcher.vcs.merge.models import (
+from launcher.vcs.merge import batch, moving, rewinds, sessions
+from launcher.vcs.merge.descriptors import (
     AgentMergeStatus,
     MergeAggregation,
     MergeDescriptor,
@@ -21,9 +19,10 @@ from launcher.vcs.merge.models import (
     Source,
     SubmoduleMergeResult,
 )
-from launcher.vcs.merge.moves import FILES, Follow, moves
-from launcher.vcs.merge.place import Place
-from launcher.vcs.merge.target import Target, refuse_when_busy
+from launcher.vcs.merge.engine import Engine
+from launcher.vcs.merge.moving import FILES, Follow, moves
+from launcher.vcs.merge.runs import Journal, Run, State
+from launcher.vcs.merge.target import Place, Target, refuse_when_busy
 from policy.errors import Refusal, printable
 from policy.pasted import quoted
 
@@ -166,7 +165,7 @@ def merge(find: Find, sources: Sequence[Source], settings: Settings, common_dir:
             engine.publish(planned.moves)
             note = "\n".join(map(printable, planned.notes))
             run = run.model_copy(update={"moves": planned.moves, "note": note})
-            return carry_out.carry_out(journal, run, hold=(lock, *engine.held.locks))
+            return moving.carry_out(journal, run, hold=(lock, *engine.held.locks))
 
 
 def _sweep(common_dir: str) -> None:
@@ -300,7 +299,7 @@ def resume(common_dir: str, state: str) -> Run | None:
         if run is None:
             return None
         with _undisturbed(state, run):
-            return carry_out.resume(journal, run, hold=(lock,))
+            return moving.resume(journal, run, hold=(lock,))
 
 
 def roll_back(common_dir: str, state: str, run_id: str) -> Run:
@@ -316,7 +315,7 @@ def roll_back(common_dir: str, state: str, run_id: str) -> Run:
         if waiting is not None and waiting.run_id != run_id:
             refuse_when_unfinished(journal)
         with _undisturbed(state, run):
-            return carry_out.roll_back(journal, run, hold=(lock,))
+            return moving.roll_back(journal, run, hold=(lock,))
 
 
 def _undisturbed(state: str, run: Run) -> AbstractContextManager[None]:

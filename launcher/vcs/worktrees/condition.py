@@ -8,9 +8,10 @@ from pydantic import BaseModel, ConfigDict
 
 from launcher.jail.processes import parent
 from launcher.safefs import walk
-from launcher.vcs import checkout, large, patience
+from launcher.vcs import checkout, patience
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
+from launcher.vcs.harvest import lfs
 from launcher.vcs.harvest.outstanding import COMMITS
 from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.quarantine.inside import Inside
@@ -465,16 +466,16 @@ def _large(git: Git, records: list[bytes], root: str) -> set[str]:
             *_, in_index, here, _, oid, path = record.split(b" ", 8)
             if in_index == here:
                 candidates.append((oid.decode(), os.fsdecode(path)))
-    pointers = large.pointers(git, dict.fromkeys(oid for oid, _ in candidates)) if candidates else {}
+    pointers = lfs.pointers(git, dict.fromkeys(oid for oid, _ in candidates)) if candidates else {}
     if not pointers:
         return set()
-    store = large.store(git)
+    store = lfs.lfs_store(git)
     tree = walk.open_canonical(root, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         return {
             path
             for oid, path in candidates
-            if oid in pointers and large.stored(store, pointers[oid]) and large.is_content(tree, path, pointers[oid])
+            if oid in pointers and lfs.stored(store, pointers[oid]) and lfs.is_content(tree, path, pointers[oid])
         }
     finally:
         os.close(tree)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from launcher.safefs.remove import remove_tree
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import refusals, stashes
+from launcher.vcs.harvest import outstanding, stashes
 from launcher.vcs.quarantine import contents, lock, record, signed, swap
 from launcher.vcs.worktrees.request import Unharvested
 from policy.errors import Refusal
 
 _ORDINARY = {
     *(record.RECORD, record.GIT, record.POINTERS, record.STORE, record.HARVEST, record.SWAPPED_NOW, record.SIGN),
-    *(record.STRICT, record.SETTLED, lock.LOCK, contents.GIVEN, signed.NAME, stashes.TAKEN, refusals.NOTE),
+    *(record.STRICT, record.SETTLED, lock.LOCK, contents.GIVEN, signed.NAME, stashes.TAKEN, outstanding.NOTE),
 }
 """What lies beside a private git directory; anything else has been put there to be kept."""
 

@@ -11,7 +11,7 @@ from launcher.safefs.remove import remove_tree
 from launcher.vcs import checkout, gitlinks, patience
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import transfer
+from launcher.vcs.harvest import crossing
 from launcher.vcs.held import Held
 from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.quarantine import lock as private_lock
@@ -125,7 +125,7 @@ def _commit(git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, s
             return head
         words = ["commit-tree", "-m", f"paddock: backup of {worktree.path}", *(["-p", head] if head else []), tree]
         commit = git.run(*words, environment=_AUTHOR | own).out.decode("ascii").strip()
-        transfer.adopt(git, objects, commit, scratch.path("quarantine"), held)
+        crossing.adopt(git, objects, commit, scratch.path("quarantine"), held)
     return commit
 
 

@@ -18,8 +18,8 @@ from launcher.safefs.remove import remove_tree
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import tips
-from launcher.vcs.journal import UNFINISHED, Journal, Run
+from launcher.vcs.harvest import agent_refs
+from launcher.vcs.merge.runs import UNFINISHED, Journal, Run
 from launcher.vcs.quarantine import lock
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.contents import unreached
@@ -345,7 +345,7 @@ def _is_abandoned(directory: str, known: records.Record) -> bool:
         known.kind == "linked" and os.path.isdir(f"{own.common_dir}/objects") and not os.path.lexists(own.git_dir)
     )
     try:
-        return forgotten and not os.path.lexists(known.worktree) and not tips.harvest_due(directory)
+        return forgotten and not os.path.lexists(known.worktree) and not agent_refs.harvest_due(directory)
     except Refusal:
         return False
 

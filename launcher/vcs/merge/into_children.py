@@ -6,10 +6,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from launcher.vcs.git import Git
-from launcher.vcs.merge.models import Source
-from launcher.vcs.merge.place import Place
-from launcher.vcs.merge.store import Store, changes
-from launcher.vcs.merge.target import Listed, Target, worktrees
+from launcher.vcs.merge.descriptors import Source
+from launcher.vcs.merge.object_store import Store, changes
+from launcher.vcs.merge.target import Listed, Place, Target, worktrees
 from policy.errors import Refusal
 
 

@@ -7,10 +7,8 @@ from typing import NamedTuple
 
 from launcher.vcs.git import Git
 from launcher.vcs.gitlinks import Gitlink, gitlinks_of
-from launcher.vcs.journal import Run, State
-from launcher.vcs.merge import carry_out, sessions, work
-from launcher.vcs.merge.engine import Engine
-from launcher.vcs.merge.models import (
+from launcher.vcs.merge import moving, sessions, work
+from launcher.vcs.merge.descriptors import (
     AgentMergeStatus,
     MergeAggregation,
     MergeDescriptor,
@@ -20,9 +18,10 @@ from launcher.vcs.merge.models import (
     SubmoduleMergeResult,
     SubmoduleStatus,
 )
-from launcher.vcs.merge.moves import Follow, moves
-from launcher.vcs.merge.place import Place
-from launcher.vcs.merge.target import Target, checked_out_at, refuse_when_busy
+from launcher.vcs.merge.engine import Engine
+from launcher.vcs.merge.moving import Follow, moves
+from launcher.vcs.merge.runs import Run, State
+from launcher.vcs.merge.target import Place, Target, checked_out_at, refuse_when_busy
 from launcher.vcs.quarantine import swap
 from policy.errors import Refusal
 from policy.sandbox_context import WorktreeSandboxContext
@@ -242,7 +241,7 @@ class WorktreeMergeService:
                 planned = moves(engine, target, new, (), Follow(files=True, jailed=agent is not None, agent=agent))
                 run = Run(run_id=name, state=State.PREPARED, target=target.label, moves=planned.moves)
                 engine.publish(planned.moves)
-                carry_out.carry_out(journal, run, hold=(lock, *engine.held.locks))
+                moving.carry_out(journal, run, hold=(lock, *engine.held.locks))
         moved = {"no_op": False, "commit_id": new, "previous_commit_id": target.commit}
         return MergeResult.model_validate({**result.model_dump(), **moved})
 

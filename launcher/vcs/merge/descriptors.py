@@ -12,7 +12,7 @@ from typing import Annotated, Literal, NamedTuple, Protocol, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, model_validator
 
-from launcher.vcs.merge.place import Place
+from launcher.vcs.merge.target import Place
 from policy.errors import printable
 from policy.sandbox_context import AbsolutePath, Name, WorktreeSandboxContext
 

@@ -17,7 +17,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from launcher.vcs.merge.models import MergeAggregation, MergeDescriptor
+from launcher.vcs.merge.descriptors import MergeAggregation, MergeDescriptor
 from policy.errors import Refusal
 from policy.sandbox_context import AbsolutePath, Name
 

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
-from launcher.vcs import held, transaction
+from launcher.vcs import held, refs
 from launcher.vcs.git import Git, GitFailed, kill
 from launcher.vcs.gitlinks import Gitlink, gitlinks_of, with_gitlinks
 from launcher.vcs.merge import report
@@ -63,7 +63,7 @@ class CommitWriter:
             self._process.stdin.flush()
         except BrokenPipeError:
             pass  # it has ended; its standard error says why
-        answer = transaction.answer_line(self._process)
+        answer = refs.answer_line(self._process)
         if answer is None or len(answer) != len(tree):
             raise self._failed("wrote no commit" if answer is not None else "does not answer")
         return answer
