@@ -179,7 +179,7 @@ def worktree_status(name: str | None, *, repo: str | None, as_json: bool) -> int
     known = service()
     here = start(repo)
     rows = known.of_repository(here) if name is None else [known.find(here, name)]
-    found = [(row, _without_this(known.status(row))) for row in rows]
+    found = [(row, _without_this(now)) for row, now in zip(rows, known.statuses(rows), strict=True)]
     far = progress.of(rows)
     if as_json:
         documents = [

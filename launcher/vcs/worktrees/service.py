@@ -5,9 +5,11 @@ Who makes worktrees is the host, never an agent: its jail holds it to its own (S
 
 import os
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from launcher.vcs import checkout
+from launcher.vcs import checkout, jailed_git
 from launcher.vcs.checkout import Checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
@@ -115,6 +117,18 @@ class WorktreeService:
     def status(self, worktree: Worktree) -> Condition:
         """How a worktree is, and what in it would be lost."""
         return condition.look(worktree, self._unharvested, self._user, self._state)
+
+    def statuses(self, worktrees: Sequence[Worktree]) -> list[Condition]:
+        """`status` of each, with as many threads as there are processors, and one helper for the jails of each."""
+        threads = max(1, min(len(worktrees), os.cpu_count() or 1))
+
+        def share(number: int) -> list[Condition]:
+            with jailed_git.many():
+                return [self.status(worktree) for worktree in worktrees[number::threads]]
+
+        with ThreadPoolExecutor(threads) as pool:
+            shares = list(pool.map(share, range(threads)))
+        return [shares[number % threads][number // threads] for number in range(len(worktrees))]
 
     def remove(self, worktree: Worktree, *, force: bool = False, keep_branch: bool = False) -> Removed:
         """Removes a worktree; see `Removal.remove`."""
