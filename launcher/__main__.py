@@ -54,9 +54,9 @@ def _dispatch(called: str, words: list[str]) -> int:
     if words[:1] == ["help"] and len(words) > 1:
         words = [*words[1:], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
-        from launcher.verbs import help_page
+        from launcher.verbs import forms
 
-        print(help_page.overview())
+        print(forms.overview())
         return 0 if words else EXIT_REFUSED
     verb = words[0]
     if verb == "run":
@@ -64,9 +64,9 @@ def _dispatch(called: str, words: list[str]) -> int:
 
         return run.main(words[1:])
     if verb in ("--version", "version"):
-        from launcher.verbs import help_page
+        from launcher.verbs import forms
 
-        print(f"paddock {help_page.version()}")
+        print(f"paddock {forms.version()}")
         return 0
     if verb not in cli.VERBS:
         raise cli.unknown_verb(verb)

@@ -1,22 +1,67 @@
-"""The programme of the small interpreter that makes jails for git: `python -I -S helper.py FUNCTION DESCRIPTOR PARENT`.
+"""The programmes that Paddock starts as processes of their own: `python -I [-S] helper.py PROGRAMME ARGUMENTS...`.
 
-FUNCTION is one of `launcher.jail.confined`. Started by path, because `-I` knows no other directory than Python's own.
+    jail DESCRIPTOR PARENT      one command in a jail, described by the descriptor (`launcher.jail.confined`)
+    jails DESCRIPTOR PARENT     a command in a jail for each message that comes over the socket
+    shim DESCRIPTOR PREFIX      the process that a supervised session belongs to (`launcher.service.shim`)
+    job PARENT NAME             a function of `launcher.service.job`; Python is started without `-S`
+
+Started by path, because `-I` knows no other directory than Python's own.
 """
 
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
 
 def main() -> int:
-    """Runs the function; returns the exit status."""
+    """Runs the programme; returns the exit status."""
     sys.path.insert(0, __file__.rpartition("/")[0].rpartition("/")[0])
+    programme, first, second = sys.argv[1:]
+    if programme == "job":
+        from launcher.service import job
+
+        job.main(first, second)
+        return 0
     from launcher import start
 
     # The finder of `launcher.start` halves the time to import what a jail is made of.
     sys.meta_path.insert(0, start.CompiledModules)
+    if programme == "shim":
+        sys.prefix = sys.exec_prefix = second
+        start.load_bundle()
+        # What most launches need, loaded once: everything that is forked from here shares these pages.
+        from launcher.service.shim.main import main as shim
+        from launcher.session import private_git as private_git
+        from launcher.verbs import run as run
+
+        shim(int(first), supervised)
     from launcher.jail import confined
 
-    function, descriptor, parent = sys.argv[1:]
-    return {"main": confined.main, "serve": confined.serve}[function](int(descriptor), int(parent))
+    return {"jail": confined.main, "jails": confined.serve}[programme](int(first), int(second))
+
+
+def supervised(words: list[str], observer: "Callable[[str, Any], None]") -> int:
+    """A session's launcher, which a shim has forked: `paddock run WORDS...`; after the word ``acp``, `paddock acp`.
+
+    Args:
+        words: the command line, without programme and verb.
+        observer: see `launcher.session.run.run`.
+    """
+    if words and words[0] == "acp":
+        from launcher.session import packages
+
+        packages.enable()
+        from launcher.verbs import acp
+
+        return acp.launch(words[1:], observer)
+    from launcher import cli
+    from launcher.verbs import run
+
+    options, command = cli.parse(words, verb="run")
+    return run.launch(options, command, observer)
 
 
 if __name__ == "__main__":

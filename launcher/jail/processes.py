@@ -19,6 +19,9 @@ else:
 GUARD = b"paddock-guard"
 """The name of processes that make calls for a jail (proc_pid_comm(5)): nobody but themselves can change it."""
 
+WAKE = _signal.SIGURG
+"""Interrupts a thread that waits in a connect. Ignored by default, so one from elsewhere does nothing either."""
+
 _CLONE = {"x86_64": 56, "aarch64": 220}
 _GENERATIONS = 1000
 """Between a process and one that it comes of; process ids that are used again could make a circle meanwhile."""

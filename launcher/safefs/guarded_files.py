@@ -4,12 +4,15 @@ A name in a worktree can be a symbolic link, a FIFO that never answers, a device
 here acts on one open descriptor, so what was checked is what is used.
 """
 
+import errno
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from launcher.lean import os
 from launcher.safefs import walk
+from launcher.safefs.remove import remove_tree, widen
 from policy.errors import Refusal
 
 CONFIG_LIMIT = 256 << 10
@@ -112,3 +115,286 @@ def _sync_directory(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+# Files of a git directory that an agent may have written, read and replaced without following anything of his.
+#
+# Any name there can be a symbolic link, a FIFO that never answers, or a file without end. So everything is opened
+# below one descriptor without following a link, must be a regular file, is read up to a bound, and is replaced by
+# renaming.
+
+MOST_BYTES = 1 << 30
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+# Not there, a link on the way (ELOOP, or EXDEV where it leads out), or nothing that could be read.
+_ABSENT = (
+    errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV, errno.ENXIO, errno.ENODEV, errno.ENAMETOOLONG, errno.EACCES,
+    errno.EISDIR,
+)  # fmt: skip
+
+
+class Inside:
+    """A directory whose content nobody vouches for. A context manager; `close` it otherwise."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, tree: str, inside: str = "") -> None:
+        """Opens a directory.
+
+        Args:
+            tree: canonical; a link that leads to it, which a session may have made meanwhile, is an error.
+            inside: relative path below it; "" for `tree` itself.
+
+        Raises:
+            OSError: there is no such directory.
+        """
+        self.path = f"{tree}/{inside}" if inside else tree
+        top = walk.open_canonical(tree, _DIRECTORY)
+        if not inside:
+            self._fd = top
+            return
+        try:
+            self._fd = walk.open_inside(top, inside, _DIRECTORY)
+        finally:
+            os.close(top)
+
+    def __enter__(self) -> "Inside":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the directory."""
+        os.close(self._fd)
+
+    def read(self, path: str, limit: int = MOST_BYTES) -> bytes | None:
+        """Content of the regular file `path`; None when there is none, or it holds more than `limit` bytes."""
+        try:
+            fd = walk.reopened(walk.open_inside(self._fd, path, os.O_PATH))
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return None
+            raise
+        if fd is None:
+            return None
+        try:
+            return walk.read_up_to(fd, limit)
+        finally:
+            os.close(fd)
+
+    def is_directory(self, path: str) -> bool:
+        """Whether `path` is a directory that can be reached without any link."""
+        try:
+            os.close(walk.open_inside(self._fd, path, _DIRECTORY))
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return False
+            raise
+        return True
+
+    def names(self) -> list[str]:
+        """Names of all that is in it (OSError)."""
+        return os.listdir(self._fd)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is anything of that name, whatever it is."""
+        return self.kind(path) is not None
+
+    def kind(self, path: str) -> int | None:
+        """The type of what has that name (`stat.S_IFMT`); None when nothing has, or a link is on the way there."""
+        found = self._status(path)
+        return None if found is None else found.st_mode & 0o170000
+
+    def size(self, path: str) -> int | None:
+        """The bytes of what has that name; None as for `kind`."""
+        found = self._status(path)
+        return None if found is None else found.st_size
+
+    def link(self, path: str) -> str | None:
+        """The text of the symbolic link `path`; None when there is none."""
+        fd = self._entry(path)
+        if fd is None:
+            return None
+        try:
+            return os.readlink("", dir_fd=fd)
+        except FileNotFoundError:  # readlink(2) of what is no link
+            return None
+        finally:
+            os.close(fd)
+
+    def _status(self, path: str) -> os.stat_result | None:
+        fd = self._entry(path)
+        if fd is None:
+            return None
+        try:
+            return os.fstat(fd)
+        finally:
+            os.close(fd)
+
+    def _entry(self, path: str) -> int | None:
+        """An O_PATH descriptor of what has that name, a link itself, for the caller to close."""
+        try:
+            return walk.open_inside(self._fd, path, os.O_PATH | os.O_NOFOLLOW)
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return None
+            raise
+
+    def write(self, path: str, content: bytes, *, mode: int = 0o600, time: int | None = None) -> None:
+        """Replaces the file `path`, making the directories above it. What stands in the way is renamed.
+
+        An agent that could stop this with a link in place of a directory would stop every later session here.
+
+        Args:
+            path: relative.
+            content: the whole of it.
+            mode: its permissions.
+            time: of its last change, in nanoseconds; None for now.
+
+        Raises:
+            OSError: the disk is full, or the agent is at work at the same time.
+        """
+        directory, name = self._above(path)
+        try:
+            temporary = f".{name[:100]}.{os.urandom(5).hex()}"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            fd = os.open(temporary, flags, mode, dir_fd=directory)
+            try:
+                try:
+                    rest = memoryview(content)
+                    while rest:
+                        rest = rest[os.write(fd, rest) :]
+                    os.fchmod(fd, mode)
+                    if time is not None:
+                        os.utime(fd, ns=(time, time))
+                finally:
+                    os.close(fd)
+                try:
+                    os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+                except IsADirectoryError:
+                    _put_aside(name, directory)
+                    os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+            except BaseException:
+                os.unlink(temporary, dir_fd=directory)
+                raise
+        finally:
+            os.close(directory)
+
+    def remove(self, path: str) -> None:
+        """Removes the file or link `path`, if there is one (OSError for a directory)."""
+        head, _, name = path.rpartition("/")
+        try:
+            directory = walk.open_inside(self._fd, head or ".", _DIRECTORY)
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return
+            raise
+        try:
+            os.unlink(name, dir_fd=directory)
+        except FileNotFoundError:
+            return
+        finally:
+            os.close(directory)
+
+    def clear(self, path: str) -> None:
+        """Frees the name `path`, whatever has it and whatever mode the directory around it has.
+
+        A directory with content is renamed to the top, which takes no longer for a million files than for one.
+
+        Raises:
+            OSError: the name is not free.
+        """
+        head, _, name = path.rpartition("/")
+        holder = walk.open_inside(self._fd, head or ".", os.O_PATH | os.O_DIRECTORY)
+        try:
+            widen(holder)
+            try:
+                os.unlink(name, dir_fd=holder)
+            except IsADirectoryError:
+                entry = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=holder)
+                try:
+                    widen(entry)  # renaming it changes what `..` is in it
+                finally:
+                    os.close(entry)
+                try:
+                    os.rmdir(name, dir_fd=holder)
+                except OSError:
+                    aside = f"{name[:100]}.replaced-{os.urandom(5).hex()}"
+                    os.rename(name, aside, src_dir_fd=holder, dst_dir_fd=self._fd)
+        except FileNotFoundError:
+            return
+        finally:
+            os.close(holder)
+
+    def move(self, path: str, target: str) -> None:
+        """Renames `path`, whatever it is, to the free name `target` (OSError)."""
+        source, name = self._above(path)
+        try:
+            directory, new = self._above(target)
+            try:
+                os.rename(name, new, src_dir_fd=source, dst_dir_fd=directory)
+            finally:
+                os.close(directory)
+        finally:
+            os.close(source)
+
+    def create(self, path: str, content: bytes, *, mode: int = 0o666, time: int | None = None) -> None:
+        """Makes the file `path`, as open(2) does for the user. OSError where anything has that name."""
+        with self._holder(path) as directory:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with os.fdopen(os.open(os.path.basename(path), flags, mode, dir_fd=directory), "wb") as file:
+                file.write(content)
+                if time is not None:
+                    file.flush()
+                    os.utime(file.fileno(), ns=(time, time))
+
+    def create_directory(self, path: str) -> None:
+        """Makes the directory `path`, as mkdir(2) does for the user. OSError where anything has that name."""
+        with self._holder(path) as directory:
+            os.mkdir(os.path.basename(path), dir_fd=directory)
+
+    def remove_directory(self, path: str) -> None:
+        """Removes an empty directory (OSError)."""
+        with self._holder(path) as directory:
+            os.rmdir(os.path.basename(path), dir_fd=directory)
+
+    def remove_tree(self, name: str) -> list[str]:
+        """Removes `name` and all below it; see `launcher.safefs.remove`."""
+        return remove_tree(f"{self.path}/{name}", parent=self._fd)
+
+    def make(self, path: str, *, mode: int = 0o700) -> None:
+        """Makes the directory `path` and those above it, where they are missing (OSError)."""
+        os.close(self._above(f"{path}/.", mode)[0])
+
+    @contextmanager
+    def _holder(self, path: str) -> Iterator[int]:
+        """The directory that holds `path`, which is there."""
+        directory = walk.open_inside(self._fd, os.path.dirname(path) or ".", _DIRECTORY)
+        try:
+            yield directory
+        finally:
+            os.close(directory)
+
+    def _above(self, path: str, mode: int = 0o700) -> tuple[int, str]:
+        """The directory that holds `path`, made when it is missing: (descriptor for the caller to close, name)."""
+        *parents, name = path.split("/")
+        directory = os.dup(self._fd)
+        for parent in parents:
+            try:
+                try:
+                    inner = os.open(parent, _DIRECTORY, dir_fd=directory)
+                except (FileNotFoundError, NotADirectoryError) as error:  # Linux says the latter of a link, too
+                    if isinstance(error, NotADirectoryError):
+                        _put_aside(parent, directory)
+                    os.mkdir(parent, mode, dir_fd=directory)
+                    inner = os.open(parent, _DIRECTORY, dir_fd=directory)
+            finally:
+                os.close(directory)
+            directory = inner
+        return directory, name
+
+
+def _put_aside(name: str, directory: int) -> None:
+    """Renames what has the name of something that is needed. It is the agent's own, and stays where he finds it."""
+    os.rename(name, f"{name[:100]}.replaced-{os.urandom(5).hex()}", src_dir_fd=directory, dst_dir_fd=directory)

@@ -14,7 +14,7 @@ from launcher.jail import init, processes
 from launcher.safefs.remove import remove_tree
 from launcher.vcs.harvest.outstanding import outstanding
 from launcher.vcs.quarantine import record
-from launcher.vcs.worktrees.naming import worktree_id
+from launcher.vcs.worktrees.models import worktree_id
 from policy.errors import Refusal
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def harvest(worktree: str, strict: bool) -> dict[str, Any]:
     from launcher.session import places
     from launcher.vcs.harvest.outstanding import is_strict
     from launcher.vcs.quarantine import record
-    from launcher.vcs.worktrees.naming import worktree_id
+    from launcher.vcs.worktrees.models import worktree_id
 
     where = record.directory_of(places.places(os.environ).state, worktree_id(worktree))
     if not os.path.isdir(where):
@@ -211,10 +211,10 @@ def list_worktrees(repository: str | None) -> dict[str, Any]:
 
 
 def add_worktree(repository: str, ticket: str, branch: str | None, start: str | None) -> dict[str, Any]:
-    """Makes a worktree; see `launcher.vcs.worktrees.service.WorktreeService.add`."""
+    """Makes a worktree; see `launcher.vcs.worktrees.worktree_service.WorktreeService.add`."""
     from launcher.service import ticket_work
     from launcher.session import places
-    from launcher.vcs.worktrees.request import Options
+    from launcher.vcs.worktrees.models import Options
 
     service = ticket_work.service(places.places(os.environ))
     return _worktree(service.add(repository, ticket, Options(branch=branch, start=start)))

@@ -19,10 +19,7 @@ from policy.errors import Refusal
 
 log = logging.getLogger("paddock.service")
 
-_ROOT = str(Path(__file__).resolve().parents[2])
-_BOOT = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from launcher.service.job import main; main(sys.argv[2], sys.argv[3])"
-)
+_HELPER = str(Path(__file__).resolve().parents[1] / "helper.py")
 MOST_ANSWER = 64 << 20
 
 
@@ -55,7 +52,7 @@ class Jobs:
         """
         async with self._turns:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-c", _BOOT, _ROOT, str(os.getpid()), name,
+                sys.executable, "-I", _HELPER, "job", str(os.getpid()), name,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd="/", limit=MOST_ANSWER,
                 start_new_session=True,
             )  # fmt: skip

@@ -189,14 +189,7 @@ def _try_write(path: str, name: str, text: str) -> None:
 
 log = logging.getLogger("paddock.service")
 
-_ROOT = str(Path(__file__).resolve().parents[2])
-_BOOT = (
-    "import sys; sys.prefix = sys.exec_prefix = sys.argv[2]; sys.path.append(sys.argv[1]); "
-    "from launcher import start; sys.meta_path.insert(0, start.CompiledModules); start.load_bundle(); "
-    "from launcher.verbs.run import supervised; "  # with it comes all that a plain launch needs
-    "from launcher.session import private_git; "  # most sessions need it
-    "from launcher.service.shim.main import main; main(int(sys.argv[3]), supervised)"
-)
+_HELPER = str(Path(__file__).resolve().parents[1] / "helper.py")
 _EMPTY = {"LC_ALL": "C.UTF-8"}
 _ANSWER_SECONDS = 10.0
 
@@ -231,7 +224,7 @@ class Shim:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _BOOT, _ROOT, sys.prefix, str(theirs.fileno())],
+                [sys.executable, "-I", "-S", _HELPER, "shim", str(theirs.fileno()), sys.prefix],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=None, env=_EMPTY, cwd="/",
                 pass_fds=(theirs.fileno(),),
             )  # fmt: skip

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Literal
 
-from launcher.service import ticket_ends
+from launcher.service import ticket_work
 from launcher.service.database import Database
 from launcher.service.jobs import Jobs
 from launcher.service.schema import (
@@ -526,7 +526,7 @@ class TicketRuns:
 
     def _told(self, ticket: str, session: Session, trunk: str, harvest: dict[str, Any] | None = None, *,
               unfinished: Reason = Reason.LOST, timeout: float | None = None) -> dict[str, Any]:  # fmt: skip
-        return ticket_ends.agent(
+        return ticket_work.agent(
             ticket, session, name=session.name, session_id=session.labels.get("session-id", ""),
             worktree=session.directory, log=self._supervisor.log_of(session.name), trunk=trunk, harvest=harvest,
             unfinished=unfinished, timeout=timeout,
@@ -535,7 +535,7 @@ class TicketRuns:
     def _without_session(
         self, ticket: str, name: str, place: dict[str, Any], trunk: str, refusal: Refusal | None
     ) -> dict[str, Any]:
-        return ticket_ends.agent(
+        return ticket_work.agent(
             ticket, None, name=name, session_id=place["session_id"], worktree=place["worktree"], log="", trunk=trunk,
             refusal=None if refusal is None else refusal.as_dict(),
         )  # fmt: skip
@@ -614,7 +614,7 @@ class TicketRuns:
         for status in found["conflicted"]:
             self._ticket(run, numbers[status["agent_result_id"]], TicketStep.CONFLICTED)
         merged = [json.loads(row["merged"]) for row in self._tickets(run) if row["merged"] is not None]
-        return {**ticket_ends.aggregation(merged, found["conflicted"], found["pending"]), "results": found["results"]}
+        return {**ticket_work.aggregation(merged, found["conflicted"], found["pending"]), "results": found["results"]}
 
     async def merging(
         self, common_dir: str, job: str, arguments: dict[str, Any],

@@ -11,20 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from launcher.service.database import Database
-from launcher.service.schema import of_ticket
+from launcher.service.schema import Outcome, Reason, Session, SessionState, of_ticket
 from launcher.service.tables import StoredRequestContexts
 from launcher.session import cache, configuration, harvesting, places, planning, recognition
 from launcher.session.machine import Machine
-from launcher.vcs import checkout, jailed_git
+from launcher.vcs import checkout, git_config, jailed_git
 from launcher.vcs.disk import Present
 from launcher.vcs.harvest.outstanding import outstanding
-from launcher.vcs.merge.descriptors import AgentMergeStatus
+from launcher.vcs.merge.descriptors import AgentMergeStatus, MergeAggregation
 from launcher.vcs.quarantine import record, swap
-from launcher.vcs.worktrees import user_config
-from launcher.vcs.worktrees.children import ChildWorktrees
-from launcher.vcs.worktrees.models import Worktree
-from launcher.vcs.worktrees.naming import slug, worktree_id
-from launcher.vcs.worktrees.service import WorktreeService
+from launcher.vcs.worktrees.models import Worktree, slug, worktree_id
+from launcher.vcs.worktrees.worktree_service import ChildWorktrees, WorktreeService
 from launcher.workflow.chain import DecoratorFailed
 from launcher.workflow.flow import Workflow, build_workflow
 from launcher.workflow.graph import InMemoryGraphRepository, Node
@@ -42,6 +39,7 @@ from launcher.workflow.requests import (
 from launcher.workflow.worktrees import run_options
 from policy.config import layer
 from policy.errors import Refusal
+from policy.pasted import quoted
 from policy.sandbox_context import WorktreeSandboxContext
 
 Say = Callable[[dict[str, Any]], None]
@@ -62,7 +60,7 @@ def service(where: places.Places) -> WorktreeService:
     def unharvested(root: os.PathLike[str]) -> bool:
         return outstanding(record.directory_of(state, worktree_id(os.fspath(root))))
 
-    user = user_config.read(where.home, os.path.dirname(where.config))
+    user = git_config.read(where.home, os.path.dirname(where.config))
     return WorktreeService(state, unharvested=unharvested, user=user)
 
 
@@ -426,3 +424,114 @@ def _reason(error: DecoratorFailed) -> Refusal:
     if isinstance(cause, Refusal):
         return cause
     return Refusal("workflow-failed", "the request could not be sent out", context=str(error))
+
+
+# What became of one ticket of a run: why its command ended, where worktree and log are, what may come next.
+
+TIMEOUT = "timeout"
+"""The reason of a ticket whose session took too long."""
+STOPPED_BEFORE = "the run was stopped before its turn had come"
+
+
+def agent(
+    ticket: str,
+    session: Session | None,
+    *,
+    name: str,
+    session_id: str,
+    worktree: str,
+    log: str,
+    trunk: str,
+    harvest: Mapping[str, Any] | None = None,
+    refusal: Mapping[str, Any] | None = None,
+    unfinished: Reason = Reason.LOST,
+    timeout: float | None = None,
+) -> dict[str, Any]:
+    """One entry of a run's result.
+
+    Args:
+        ticket: what it is called.
+        session: of its command; None when there was none.
+        name: what that session is, or would have been called.
+        session_id: of its context.
+        worktree: made for it; "" when none was.
+        log: directory of the session's log.
+        trunk: the worktree that the run began with.
+        harvest: what became of its commits, where that is not the session's to say.
+        refusal: why there was no session, or none that started.
+        unfinished: the reason for a session that has no outcome yet.
+        timeout: seconds after which it was stopped, because it took longer.
+    """
+    outcome = session.outcome if session is not None else None
+    refusal = refusal if outcome is None else outcome.refusal
+    if session is None:
+        state, reason = (SessionState.FAILED, Reason.REFUSED) if refusal else (SessionState.CREATED, Reason.STOPPED)
+    else:
+        state, reason = session.state, unfinished if outcome is None else outcome.reason
+    found: dict[str, Any] = {
+        "ticket": ticket, "session": name, "session_id": session_id, "worktree": worktree, "state": state,
+        "reason": reason, "status": outcome.status if outcome is not None else None,
+        "harvest": harvest if harvest is not None or outcome is None else outcome.harvest,
+        "refusal": refusal, "why": "", "log": "" if session is None else log, "next": [],
+    }  # fmt: skip
+    well = state == SessionState.ENDED and reason is Reason.EXITED
+    if timeout is not None:
+        found |= {"state": SessionState.FAILED, "reason": TIMEOUT}
+    if not well:
+        found["why"] = _why(reason, outcome, begun=session is not None)
+        if timeout is not None:
+            found["why"] = f"it took longer than {timeout:g} s"
+        found["next"] = [{"command": command, "about": about} for command, about in _next(found, trunk)]
+    return found
+
+
+def aggregation(
+    merged: Sequence[dict[str, Any]], conflicted: Sequence[dict[str, Any]], pending: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """What the answers of several merges come to (`launcher.vcs.merge.descriptors.MergeAggregation`), with a summary.
+
+    ``aggregation`` names the first who conflicts; ``conflicts`` all of them.
+    """
+    first = conflicted[0] if conflicted else None
+    waiting = [each | {"merge_descriptor": None} for each in conflicted[1:]]
+    found = MergeAggregation.model_validate({"merged": merged, "pending": [*waiting, *pending], "conflicted": first})
+    return {
+        "aggregation": found.model_dump(mode="json"),
+        "conflicts": list(conflicted),
+        "summary": found.pretty_print(),
+        "clean": found.all_successful,
+    }
+
+
+def _why(reason: Reason, outcome: Outcome | None, *, begun: bool) -> str:
+    """Why a command ended otherwise than well; "" where its status or the refusal says it."""
+    if reason is Reason.STOPPED:
+        return "it was asked to end" if begun else STOPPED_BEFORE
+    if reason is Reason.SERVICE_STOPPED:
+        return "the service was stopped"
+    if reason is Reason.LOST:
+        return "its launcher was killed"
+    if reason is Reason.LIMIT:
+        limit = outcome.limit if outcome is not None else None
+        return f"it passed its limit of {limit}; its options may set another one: --limit {limit}=..."
+    if reason is Reason.SIGNALLED and outcome is not None:
+        return f"{outcome.signal} ended its command"
+    return ""
+
+
+def _next(found: Mapping[str, Any], trunk: str) -> list[tuple[str, str]]:
+    """Commands that may come next, each with what it is good for."""
+    steps = []
+    harvest = found["harvest"] or {}
+    worktree = quoted(found["worktree"])  # not the ticket: an earlier run's worktree may go by that name
+    there = f"cd {quoted(trunk)} && paddock"
+    if found["log"]:
+        steps.append((f"paddock logs {found['session']}", "what it has written"))
+    if harvest.get("errorType"):
+        steps.append((f"paddock worktree harvest {worktree}", "take over its commits, which wait"))
+    elif harvest.get("state") == "harvested":
+        steps.append((f"{there} merge {worktree}", "merge what it had committed"))
+    if found["worktree"]:
+        steps.append((f"cd {worktree} && git status", "what it has left"))
+        steps.append((f"{there} worktree remove {worktree}", "give it up, unless something would be lost"))
+    return steps

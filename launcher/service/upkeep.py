@@ -32,8 +32,7 @@ from launcher.session import state
 from launcher.session.places import Places
 from policy.errors import Refusal
 from policy.providers.model import DialectName
-from policy.providers.registry import load_registry
-from policy.providers.strategy import DeclaredStrategy
+from policy.providers.registry import DeclaredStrategy, load_registry
 
 # What sessions use: one look at all processes of the machine for all sessions, by psutil.
 #

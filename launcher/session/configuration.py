@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.safefs import guarded_files
+from launcher.safefs.guarded_files import Inside
 from launcher.session.places import Places, made, places, unusable
 from launcher.vcs import disk, written
-from launcher.vcs.quarantine.inside import Inside
 from policy import config
 from policy.config.layer import Kind, Layer, parse, shipped
 from policy.config.settings import Settings, loosening, resolve

@@ -15,9 +15,9 @@ from launcher.session.machine import Machine
 from launcher.session.places import SOCKETS, Places, made, make_private, unusable
 from launcher.session.state import own_home
 from launcher.vcs import checkout, written
-from launcher.vcs.quarantine import left_open, settings
-from launcher.vcs.worktrees import files
-from launcher.vcs.worktrees.naming import worktree_id as worktree_id
+from launcher.vcs.quarantine import copied_settings, planted
+from launcher.vcs.worktrees import admin_files
+from launcher.vcs.worktrees.models import worktree_id as worktree_id
 from launcher.vcs.worktrees.store import WorktreeRepository
 from policy import derive, promises, toolchains
 from policy.config import layer
@@ -98,11 +98,13 @@ def _git_identity(git_dir: str, worktree: str) -> bytes:
     Aliases, credential helpers and hooks paths run programmes, and remotes carry tokens.
     """
     try:
-        configured = settings.effective(git_dir, worktree)
+        configured = copied_settings.effective(git_dir, worktree)
     except Refusal:
         return b""  # git outside cannot tell either
     found = [(key, configured.last(key)) for key in ("user.name", "user.email")]
-    return settings.text([(key, value) for key, value in found if value and "\n" not in value and len(value) <= 1000])
+    return copied_settings.text(
+        [(key, value) for key, value in found if value and "\n" not in value and len(value) <= 1000]
+    )
 
 
 # Finding the file that a command's name means, as execvp(3) would, without trusting relative PATH entries.
@@ -201,7 +203,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         made(own)
     places.make_runtimes()
 
-    for line in left_open.sweep(places.state):
+    for line in planted.sweep(places.state):
         messages.say(f"paddock: {printable(line)}")
     start = _text(options, "--worktree")
     found = checkout.find(
@@ -501,7 +503,7 @@ def _created(found: checkout.Checkout, places: Places, machine: Machine) -> bool
     """Whether Paddock made this worktree for an agent, and did not find it made by somebody else."""
     if found.kind != "linked":
         return False
-    machine.depends_on_content(f"{found.git_dir}/{files.RECORD}")  # written anew whenever what is known changes
+    machine.depends_on_content(f"{found.git_dir}/{admin_files.RECORD}")  # written anew whenever what is known changes
     store = WorktreeRepository(places.state)
     row = store.get(worktree_id(found.root)) if os.path.exists(store.path) else None
     return row is not None and not row.adopted and (row.path, str(row.main.git_dir)) == (found.root, found.git_dir)

@@ -6,7 +6,7 @@ Launch path: `os`. What looks for something to harvest is loaded at the end, whe
 from launcher.lean import os
 from launcher.session import inputs, messages
 from launcher.session.places import Places, made
-from launcher.vcs.quarantine import lease, lock
+from launcher.vcs.quarantine import lease, lock, record
 from launcher.vcs.quarantine.lease import Lease
 from launcher.vcs.quarantine.record import SIGN, STRICT, SWAPPED, directory_of
 from policy.errors import Refusal, printable
@@ -55,16 +55,16 @@ def take(places: Places, plan: Plan, slots: dict[str, str], *, strict: bool = Fa
     taken = lease.take(slots["git"], plan)
     if plan.sign or strict:
         from launcher.vcs.harvest import outstanding
-        from launcher.vcs.quarantine import signed
+        from launcher.vcs.quarantine import record
 
         try:
             if plan.sign:
-                signed.wish(slots["git"])
+                record.wish(slots["git"])
             if strict and not outstanding.is_held(slots["git"]):
                 outstanding.demand_strictness(slots["git"])
         except OSError as error:
             taken.close()
-            raise lease.unusable(slots["git"], error) from None
+            raise record.unusable(slots["git"], error) from None
     for warning in taken.warnings:
         messages.say(f"paddock: warning: {printable(warning)}")
     return taken
@@ -79,11 +79,11 @@ def _make_room(state: str, plan: Plan) -> None:
 
     packages.enable()
     from launcher.vcs.harvest.outstanding import waiting
-    from launcher.vcs.worktrees import earlier
-    from launcher.vcs.worktrees.request import kept_aside
+    from launcher.vcs.worktrees import at_stake
+    from launcher.vcs.worktrees.models import kept_aside
 
     directory = directory_of(state, plan.worktree_id)
-    aside = earlier.clear(state, plan.worktree, plan.worktree_id, lambda _: waiting(directory))
+    aside = at_stake.clear(state, plan.worktree, plan.worktree_id, lambda _: waiting(directory))
     if aside:
         messages.say(
             f"paddock: warning: git has made another worktree at {printable(plan.worktree)}; "
@@ -94,20 +94,19 @@ def _make_room(state: str, plan: Plan) -> None:
 def _unless_waiting(directory: str, *, sign: bool, strict: bool) -> None:
     """Forgets that a session wanted signatures or a strict hand-off, where nothing of it waits and none lives."""
     from launcher.vcs.harvest import agent_refs, outstanding
-    from launcher.vcs.quarantine import signed
 
     try:
         descriptor = lock.opened(directory)
         try:
             if lock.alone(descriptor, wait=False) and not agent_refs.harvest_due(directory):
                 if sign:
-                    signed.granted(directory)
+                    record.granted(directory)
                 if strict:
                     outstanding.forget_strictness(directory)
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise lease.unusable(directory, error) from None
+        raise record.unusable(directory, error) from None
 
 
 def nothing_new(taken: Lease) -> bool:

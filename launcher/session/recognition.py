@@ -20,7 +20,7 @@ from policy.hosts import parse_host
 from policy.launch import Command, Translation
 from policy.logins import Login
 from policy.plan import Conditional, Plan
-from policy.providers import registry, strategy
+from policy.providers import registry
 from policy.providers.model import ArgumentsPosition, DialectName, ProviderFile, ProviderSpec, Switch
 from policy.sandbox_context import WorktreeSandboxContext
 
@@ -97,7 +97,7 @@ class Chosen(NamedTuple):
         program: its programme, where a runner starts it and a path names it.
     """
 
-    strategy: strategy.SandboxTranslationStrategy | None
+    strategy: registry.SandboxTranslationStrategy | None
     source: str
     program: Command | None = None
 
@@ -177,9 +177,9 @@ def translated(
     """
     if chosen.strategy is None:
         return Translation(source=chosen.source)
-    words = strategy.translate(chosen.strategy, context)
+    words = registry.translate(chosen.strategy, context)
     name = chosen.strategy.provider_name
-    if not isinstance(chosen.strategy, strategy.DeclaredStrategy):
+    if not isinstance(chosen.strategy, registry.DeclaredStrategy):
         return Translation(
             provider=name,
             source=chosen.source,
@@ -198,7 +198,7 @@ def translated(
     at = -1
     dialect = spec.dialect(chosen.strategy.dialect)
     if dialect.arguments_position is ArgumentsPosition.AFTER_PROGRAM:
-        index = strategy.program_index(command, spec.commands)
+        index = registry.program_index(command, spec.commands)
         if index is None:
             arguments, more = (), ()
         else:
@@ -227,7 +227,7 @@ def translated(
 
 def _is_silent(spec: ProviderSpec, switches: tuple[Switch, ...], command: list[str]) -> bool:
     """Whether an ACP adapter is started that cannot be told to ask."""
-    adapter = strategy.program_index(command, spec.adapters) is not None
+    adapter = registry.program_index(command, spec.adapters) is not None
     return adapter and any(switch.silences_adapters for switch in switches)
 
 

@@ -327,10 +327,10 @@ class _Parts(terminal.Listener):
     def _note(self) -> None:
         """Has somebody else look at the places that the jail leaves open, should this process be killed."""
         from launcher.session.places import unusable
-        from launcher.vcs.quarantine import left_open
+        from launcher.vcs.quarantine import planted
 
         try:
-            left_open.write(self._session.directory, self._plan.left_open, self._aside())
+            planted.write(self._session.directory, self._plan.left_open, self._aside())
         except OSError as error:
             raise unusable(self._session.directory, error) from None
 

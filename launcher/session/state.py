@@ -80,7 +80,7 @@ def _trusted(directory: str) -> bool:
 
 
 LEFT_OPEN = "left-open"
-"""File in a session's directory that names places of submodules (`launcher.vcs.quarantine.left_open`)."""
+"""File in a session's directory that names places of submodules (`launcher.vcs.quarantine.planted`)."""
 
 CGROUPS = "cgroups"
 """File in a session's directory that names the control groups it has made, for whoever cleans up after it."""
@@ -406,9 +406,9 @@ def _looked_after(directory: str) -> bool:
     from launcher.session import messages, packages
 
     packages.enable()
-    from launcher.vcs.quarantine import left_open
+    from launcher.vcs.quarantine import planted
 
-    for line in left_open.finish(directory):
+    for line in planted.finish(directory):
         messages.say(f"paddock: {printable(line)}")
     return not os.path.lexists(f"{directory}/{LEFT_OPEN}")
 

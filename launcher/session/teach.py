@@ -7,10 +7,10 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from launcher.jail.guard import watch
+from launcher.safefs.guarded_files import Inside
 from launcher.session import cache, planning, run
 from launcher.session.machine import Machine
 from launcher.session.places import Places
-from launcher.vcs.quarantine.inside import Inside
 from policy import promises, proposal, verdict
 from policy.derive import canonical_form
 from policy.errors import Refusal

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import NamedTuple, Self
 
 from launcher.vcs.git import Git
+from launcher.vcs.quarantine.copied_settings import quoted
 from launcher.vcs.quarantine.record import sync_directory
-from launcher.vcs.quarantine.settings import quoted
 
 _PREFIX = f"pack-{b'paddock'.hex()}"
 """Our packs' names begin so. The rest is random: no other pack has or gets such a name."""

@@ -13,6 +13,7 @@ import marshal
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -22,12 +23,123 @@ from typing import IO, Any
 
 from launcher import wire
 from launcher.jail import confined
-from launcher.vcs import hardening
-from launcher.vcs.git import TIMEOUT, Completed, Git, GitFailed
-from launcher.vcs.quarantine.settings import quoted
-from launcher.vcs.skeleton import COPIED, Skeleton
+from launcher.safefs import walk
+from launcher.vcs import written
+from launcher.vcs.disk import Present, Seen
+from launcher.vcs.git import TIMEOUT, Completed, Git, GitFailed, Setting, hardened_environment
+from launcher.vcs.quarantine.copied_settings import quoted
+from launcher.vcs.scratch import Scratch
 from policy.errors import EXIT_REFUSED, Refusal
+from policy.pasted import joined
 from policy.plan import SYSTEM_PATH, beneath
+
+# Repositories of Paddock's own, without refs and hooks, that borrow the objects of another one.
+#
+# Git that meets what an agent wrote works in one of these. Of the other repository's configuration it gets what
+# decides how content is stored and compared, so nothing there, nor anything that it includes, can name a programme or
+# a file.
+
+_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
+_CONFIG_SHA256 = (
+    "[core]\n\trepositoryformatversion = 1\n\tbare = true\n[extensions]\n\tobjectformat = sha256\n"  # git-config(1)
+)
+_HARMLESS = frozenset(
+    f"{section}.{name}"
+    for section, names in {
+        "core": (
+            "abbrev", "autocrlf", "bigfilethreshold", "checkroundtripencoding", "checkstat", "compression", "eol",
+            "filemode", "fsync", "fsyncmethod", "fsyncobjectfiles", "ignorecase", "loosecompression",
+            "precomposeunicode", "protecthfs", "protectntfs", "quotepath", "safecrlf", "sharedrepository",
+            "sparsecheckout", "sparsecheckoutcone", "symlinks", "trustctime", "whitespace",
+        ),
+        "diff": ("algorithm", "renamelimit", "renames"),
+        "index": ("sparse", "version"),
+        "merge": ("conflictstyle", "directoryrenames", "renamelimit", "renames", "renormalize"),
+        "pack": ("compression",),
+        "sparse": ("expectfilesoutsideofpatterns",),
+    }.items()
+    for name in names
+)  # fmt: skip
+COPIED = {"core.excludesfile": "excludes", "core.attributesfile": "attributes"}
+"""Keys that name a file of patterns, and the name of its copy here."""
+_MOST_BYTES = 16 << 20
+
+
+def make(path: str, digits: int) -> str:
+    """Makes an empty repository anew at `path`, whose directory is ours alone; returns `path`.
+
+    Args:
+        path: absolute.
+        digits: length of an object id.
+    """
+    for name in ("objects", "refs", "info"):
+        os.makedirs(f"{path}/{name}", 0o700, exist_ok=True)
+    for name, content in (("HEAD", "ref: refs/heads/none\n"), ("config", _CONFIG if digits == 40 else _CONFIG_SHA256)):
+        with open(f"{path}/{name}", "w", encoding="ascii") as file:
+            file.write(content)
+    return path
+
+
+class Skeleton:
+    """A skeleton of one trusted repository.
+
+    Args:
+        git: on the repository.
+        settings: above its configuration; files that they name are copied.
+
+    Attributes:
+        path: its git directory.
+        settings: configuration that git in it gets.
+        shared: the constant parts of a split index (git-update-index(1)), to which links lead from here.
+        stores: object directories that it reads: the repository's, and those that this one borrows from.
+    """
+
+    def __init__(self, git: Git, settings: tuple[Setting, ...] = ()) -> None:
+        self._scratch = Scratch()
+        self.path = self._scratch.path("git")
+        self.git_dir, self.common_dir = git.git_dir, git.common_dir
+        entries = git.configured()
+        own = (f"{git.common_dir}/", f"{git.git_dir}/")
+        wide = any(name == "extensions.objectformat" and value == "sha256" for _, name, value in entries)
+        make(self.path, 64 if wide else 40)
+        # What is included from elsewhere may lie in a tree that a session writes.
+        stated = [(name, value or "true") for origin, name, value in entries if origin.startswith(own)]
+        found: dict[str, str] = {}
+        for name, value in (*stated, *((name.lower(), value) for name, value in settings)):
+            copy = COPIED.get(name)
+            if copy is not None and value.startswith("/") and self._copied(value, copy):
+                found[name] = f"{self.path}/{copy}"
+            elif name in _HARMLESS:
+                found[name] = value
+        self.settings = (*found.items(), ("core.splitIndex", "false"))
+        for name in ("exclude", "attributes"):
+            self._copied(f"{git.common_dir}/info/{name}", f"info/{name}")
+        self._copied(f"{git.git_dir}/info/sparse-checkout", "info/sparse-checkout")
+        names = [name for name in Present().listing(git.git_dir) or () if name.startswith("sharedindex.")]
+        self.shared = tuple(f"{git.git_dir}/{name}" for name in names)
+        for name, source in zip(names, self.shared, strict=True):
+            os.symlink(source, f"{self.path}/{name}")
+        self._copied(f"{git.common_dir}/shallow", "shallow")
+        own_store = f"{git.common_dir}/objects"
+        borrows = os.path.lexists(f"{own_store}/info/alternates")
+        lines = git.text("count-objects", "--verbose").splitlines() if borrows else ()
+        borrowed = (line.removeprefix("alternate: ") for line in lines if line.startswith("alternate: "))
+        self.stores = tuple(dict.fromkeys(map(os.path.realpath, (own_store, *borrowed))))
+
+    def point(self, head: str) -> None:
+        """Sets HEAD to a commit; "" for none."""
+        with open(f"{self.path}/HEAD", "w", encoding="ascii") as file:
+            file.write(f"{head}\n" if head else "ref: refs/heads/none\n")
+
+    def _copied(self, source: str, name: str) -> bool:
+        seen = Seen()
+        content = None if written.tree_of(seen.trail(source)) else seen.read(source, _MOST_BYTES)
+        if content is None:
+            return False
+        with open(f"{self.path}/{name}", "wb") as file:
+            file.write(content)
+        return True
+
 
 _WITHOUT_FILES = frozenset(
     {"cat-file", "config", "count-objects", "diff-tree", "for-each-ref", "ls-files", "ls-tree",
@@ -58,7 +170,7 @@ class JailedGit(Git):
         work_tree: str,
         *,
         timeout: float = TIMEOUT,
-        settings: Iterable[hardening.Setting] = (),
+        settings: Iterable[Setting] = (),
         hold: Iterable[int] = (),
     ) -> None:
         super().__init__(git_dir, timeout=timeout, settings=settings, hold=hold)
@@ -136,7 +248,7 @@ class JailedGit(Git):
             self.work_tree,
             (*words, "--no-pager", *arguments),
             (tuple(dict.fromkeys(readable)), tuple(writable), (entry,) if os.path.lexists(entry) else ()),
-            tuple((hardening.environment((*skeleton.settings, *own)) | given).items()),
+            tuple((hardened_environment((*skeleton.settings, *own)) | given).items()),
             _LIMITS,
         )
         return start(spec, stdin=stdin, stdout=stdout, stderr=stderr, hold=self._hold)
@@ -176,7 +288,7 @@ def start(
             with contextlib.suppress(OSError):  # the helper was killed: each command starts its own
                 return _Forked(helper, told, hold, stdin, stdout, stderr)
         return subprocess.Popen(
-            _helper_words("main", told),
+            _helper_words("jail", told),
             cwd="/",
             stdin=stdin,
             stdout=stdout,
@@ -231,7 +343,7 @@ class _Helper:
             self._socket, theirs = socket.socketpair()
             with theirs:
                 self._process = subprocess.Popen(
-                    _helper_words("serve", theirs.fileno()), cwd="/", stdin=subprocess.DEVNULL,
+                    _helper_words("jails", theirs.fileno()), cwd="/", stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), start_new_session=True,
                 )  # fmt: skip
         answer, theirs_too = os.pipe()
@@ -278,3 +390,73 @@ class _Forked(subprocess.Popen[bytes]):
 
 def _helper_words(function: str, descriptor: int) -> list[str]:
     return [sys.executable, "-I", "-S", _PROGRAM, function, str(descriptor), str(os.getpid())]
+
+
+# Git on files that an agent may have written: a name at which it would wait for ever is found soon.
+#
+# Git opens every `.gitignore` and `.gitattributes` there is, a FIFO too (no other side ever writes into it), and
+# would wait until its time is over. Looking for one before each command would double the reading of directories, so
+# it is looked for when git takes long.
+
+SOON = 3.0
+"""Seconds that git is given before it is asked why. Most worktrees need a hundredth of it."""
+
+_OPENED = frozenset({".gitattributes", ".gitignore", ".gitmodules"})
+
+
+def run_patiently(
+    git: JailedGit, *words: str, ok: Iterable[int] = (0,), environment: Mapping[str, str] | None = None
+) -> Completed:
+    """Runs a command that only reads, or may be repeated all the same.
+
+    Args:
+        git: with a work tree.
+        words: the command.
+        ok: as for `Git.run`.
+        environment: as for `Git.run`.
+
+    Raises:
+        Refusal: worktree-obstructed.
+        GitFailed: as `Git.run`.
+    """
+    try:
+        return git.run(*words, ok=ok, environment=environment, timeout=min(SOON, git.timeout))
+    except GitFailed as failure:
+        if failure.reference != "git-timeout":
+            raise
+    check_obstacles(git.work_tree)
+    index = (environment or {}).get("GIT_INDEX_FILE")
+    if index is not None and os.path.lexists(f"{index}.lock"):
+        os.unlink(f"{index}.lock")
+    return git.run(*words, ok=ok, environment=environment)
+
+
+def check_obstacles(root: str) -> None:
+    """Refuses (worktree-obstructed) a tree with something that git would wait for.
+
+    Args:
+        root: absolute; no link below it is followed.
+    """
+    found = _obstacle(root)
+    if found is not None:
+        raise Refusal(
+            "worktree-obstructed",
+            f"git would wait for ever in {root}",
+            context=f"{found} is neither a file nor a directory, and git reads from what has that name",
+            hint=joined(("rm", found)),
+        )
+
+
+def _obstacle(root: str) -> str | None:
+    # What is closed to us is to git, too.
+    found = walk.files(root, lambda name: name == ".git")
+    opened = (f"{root}/{path}" for path, entry in found if entry.name in _OPENED)
+    return next(filter(_waits, opened), None)
+
+
+def _waits(path: str) -> bool:
+    try:
+        mode = os.stat(path).st_mode  # git follows a link to `.gitmodules`
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)

@@ -34,7 +34,7 @@ def files(argv: list[str]) -> int:
         directories[session_id] = _worktree(options, cwd)
     _check_live(where, directories, compatible=mode == "compatible")
     from launcher.bridges.files import file_service
-    from launcher.bridges.files.callers import Mode
+    from launcher.bridges.files.router import Mode
 
     service = file_service.Service(where, launch, directories, mode=Mode(mode), base=cwd)
     if isinstance(address, str):

@@ -13,7 +13,7 @@ from launcher.vcs.merge.descriptors import Source
 from launcher.vcs.merge.into_children import Order
 from launcher.vcs.merge.preview import Check
 from launcher.vcs.merge.runs import Run, State
-from launcher.vcs.quarantine import left_open, swap
+from launcher.vcs.quarantine import planted, swap
 from launcher.vcs.worktrees.store import WorktreeRepository
 from launcher.verbs import table
 from launcher.verbs.worktree import root_of
@@ -81,7 +81,7 @@ def merge(
     state = places.made(where.state)
     said = Said()
     swap.originals(state)  # docks what a session has left that was killed
-    for line in left_open.sweep(state):
+    for line in planted.sweep(state):
         said.say(line)
     alone = [name for name, given in (("--resume", resume), ("--rollback", rollback is not None)) if given]
     if alone and (words or every or forecast or check is not None or rewind or len(alone) > 1):

@@ -10,8 +10,12 @@ from launcher.session import messages, places, recognition
 from launcher.verbs import table
 from policy.errors import printable
 from policy.providers.model import Dialect, ProviderFile, Switch
-from policy.providers.registry import SandboxTranslationRegistry
-from policy.providers.strategy import DeclaredStrategy, SandboxTranslationStrategy, translate
+from policy.providers.registry import (
+    DeclaredStrategy,
+    SandboxTranslationRegistry,
+    SandboxTranslationStrategy,
+    translate,
+)
 
 # What is known about a provider, in words and as plain data, for `paddock providers`.
 

@@ -87,19 +87,6 @@ def planned(
     return None, given
 
 
-def supervised(words: list[str], observer: "Callable[[str, Any], None]") -> int:
-    """`paddock run WORDS...` in a helper of the service; behind a first word ``acp``, `paddock acp`. See `launch`."""
-    if words and words[0] == "acp":
-        from launcher.session import packages
-
-        packages.enable()
-        from launcher.verbs import acp
-
-        return acp.launch(words[1:], observer)
-    options, command = cli.parse(words, verb="run")
-    return launch(options, command, observer)
-
-
 def _text(options: cli.Parsed, name: str) -> str | None:
     value = options.get(name)
     return value if isinstance(value, str) else None

@@ -7,7 +7,7 @@ import os
 
 from launcher import cli
 from launcher.session import places
-from launcher.verbs import acp, help_page
+from launcher.verbs import acp, forms
 
 
 def serve(*, verbose: bool) -> int:
@@ -22,7 +22,7 @@ def serve(*, verbose: bool) -> int:
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)
     for name in ("asyncio", "uvicorn"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    return asyncio.run(daemon.serve(where, help_page.version(), _parse, audit=listener))
+    return asyncio.run(daemon.serve(where, forms.version(), _parse, audit=listener))
 
 
 def _parse(words: list[str]) -> tuple[cli.Parsed, list[str]]:

@@ -10,21 +10,18 @@ from launcher import cli
 from launcher.session import configuration, harvesting, messages, places
 from launcher.session.machine import Machine
 from launcher.session.planning import worktree_id
-from launcher.vcs import checkout, way
+from launcher.vcs import checkout, git_config, way
 from launcher.vcs.disk import Present
 from launcher.vcs.harvest import as_user
-from launcher.vcs.harvest import dock as docking
 from launcher.vcs.harvest.outstanding import waiting
 from launcher.vcs.harvest.parts import HarvestResult, Limits
-from launcher.vcs.quarantine import record, swap
+from launcher.vcs.quarantine import docking, record, swap
 from launcher.vcs.quarantine import record as records
-from launcher.vcs.worktrees import condition, progress, removal, user_config
-from launcher.vcs.worktrees.condition import Condition
-from launcher.vcs.worktrees.models import State, Worktree
-from launcher.vcs.worktrees.progress import Progress, Work
-from launcher.vcs.worktrees.request import Options
-from launcher.vcs.worktrees.service import WorktreeService
+from launcher.vcs.worktrees import condition, removal
+from launcher.vcs.worktrees.condition import Condition, Progress, Work
+from launcher.vcs.worktrees.models import Options, State, Worktree
 from launcher.vcs.worktrees.store import WorktreeRepository
+from launcher.vcs.worktrees.worktree_service import WorktreeService
 from launcher.verbs import table
 from policy.errors import Refusal, printable
 
@@ -33,7 +30,7 @@ def service(*, quiet: bool = False) -> WorktreeService:
     """The service of this user; it says on standard error what takes time, unless `quiet`."""
     where = places.places(os.environ)
     state = places.made(where.state)
-    user = user_config.read(where.home, os.path.dirname(where.config))
+    user = git_config.read(where.home, os.path.dirname(where.config))
 
     def unharvested(root: Path) -> tuple[str, ...]:
         return waiting(record.directory_of(state, worktree_id(os.fspath(root))))
@@ -159,7 +156,7 @@ def worktree_list(*, every: bool, repo: str | None, as_json: bool) -> int:
         raise Refusal("usage", "--all and --repo exclude each other", hint="paddock worktree list --help")
     known = service()
     rows = known.everywhere() if every else known.of_repository(start(repo))
-    far = progress.of(rows)
+    far = condition.of(rows)
     if as_json:
         documents = [{**document(row), "work": far[row.worktree_id]._asdict()} for row in rows]
         print(json.dumps(documents, indent=2))
@@ -180,7 +177,7 @@ def worktree_status(name: str | None, *, repo: str | None, as_json: bool) -> int
     here = start(repo)
     rows = known.of_repository(here) if name is None else [known.find(here, name)]
     found = [(row, _without_this(now)) for row, now in zip(rows, known.statuses(rows), strict=True)]
-    far = progress.of(rows)
+    far = condition.of(rows)
     if as_json:
         documents = [
             {**now.model_dump(mode="json"), "work": far[row.worktree_id]._asdict(), "at_stake": now.at_stake()}

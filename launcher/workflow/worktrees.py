@@ -8,8 +8,7 @@ from launcher.workflow.graph import GraphRepository, Node, find_node_with_worktr
 from launcher.workflow.request_context import RequestContextRepository
 from launcher.workflow.requests import ArtifactKey
 from policy.errors import Refusal
-from policy.providers.registry import SandboxTranslationRegistry
-from policy.providers.strategy import Translation, translate
+from policy.providers.registry import SandboxTranslationRegistry, Translation, translate
 from policy.sandbox_context import WorktreeSandboxContext
 
 

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from policy.providers.registry import load_registry
-from policy.providers.strategy import DeclaredStrategy
+from policy.providers.registry import DeclaredStrategy, load_registry
 from tests.support import agent_packages
 from tests.support.agent_scene import Scene
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from launcher.vcs.worktrees.service import WorktreeService
+from launcher.vcs.worktrees.worktree_service import WorktreeService
 from tests.bench.bench_worktree import git, repository, timed
 
 

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.vcs.worktrees.request import Options
-from launcher.vcs.worktrees.service import WorktreeService
+from launcher.vcs.worktrees.models import Options
+from launcher.vcs.worktrees.worktree_service import WorktreeService
 from tests.support.repository import ENV
 
 _SMALL = """
 import sys
-from launcher.vcs.worktrees.service import WorktreeService
+from launcher.vcs.worktrees.worktree_service import WorktreeService
 service = WorktreeService(sys.argv[1])
 for number in range(int(sys.argv[3]), 100, 8):
     service.add(sys.argv[2], f"small-{number}")

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.bridges.files.callers import Sessions
-from launcher.bridges.files.router import Router
+from launcher.bridges.files.router import Router, Sessions
 from launcher.bridges.files.tool_calls import Answer
 from launcher.bridges.files.worker_pool import Pool
 from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext

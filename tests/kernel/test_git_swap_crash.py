@@ -11,11 +11,11 @@ import pytest
 from launcher.session import harvesting, planning
 from launcher.session.places import Places
 from launcher.session.places import places as own_places
-from launcher.vcs.harvest.dock import dock
 from launcher.vcs.merge import sessions
 from launcher.vcs.quarantine import lease, swap
 from launcher.vcs.quarantine import record as records
-from launcher.vcs.worktrees.service import WorktreeService
+from launcher.vcs.quarantine.docking import dock
+from launcher.vcs.worktrees.worktree_service import WorktreeService
 from policy import promises
 from policy.plan import Plan
 from tests.support import git_scene

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.bridges.files.callers import Sessions
-from launcher.bridges.files.router import Router
+from launcher.bridges.files.router import Router, Sessions
 from launcher.service import ticket_work
 from launcher.session import harvesting
 from launcher.session.places import places
 from launcher.vcs.merge.descriptors import AgentMergeStatus, MergeDescriptor
-from launcher.vcs.worktrees.children import ChildWorktrees
+from launcher.vcs.worktrees.worktree_service import ChildWorktrees
 from launcher.workflow.flow import Workflow, build_workflow
 from launcher.workflow.graph import InMemoryGraphRepository, Node
 from launcher.workflow.request_context import PromptContext, ToolContext

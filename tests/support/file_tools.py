@@ -16,10 +16,9 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from launcher.bridges.files import worker_jails
-from launcher.bridges.files.callers import Mode, Sessions
 from launcher.bridges.files.file_worker import FileTools
 from launcher.bridges.files.mcp_server import SESSION_HEADER, TOKEN_HEADER
-from launcher.bridges.files.router import Router
+from launcher.bridges.files.router import Mode, Router, Sessions
 from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.tool_calls import CALLS, Answer, Call
 from launcher.bridges.files.worker_jails import Jails

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from launcher import cli
-from launcher.verbs import forms, help_page
+from launcher.verbs import forms
 from launcher.verbs.forms import Form
 from policy import promises
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED
@@ -39,10 +39,10 @@ def promise_table() -> str:
 def option_table() -> str:
     """The launch options as a Markdown table, in groups."""
     lines = ["| option | meaning |", "|---|---|"]
-    for title, rows in help_page.grouped():
+    for title, rows in forms.grouped():
         lines.append(f"| **{title}** | |")
         for row in rows:
-            shown = help_page.notation(row).replace("|", "\\|")
+            shown = forms.notation(row).replace("|", "\\|")
             lines.append(f"| `{shown}` | {row.about} |")
     return "\n".join(lines)
 
@@ -50,7 +50,7 @@ def option_table() -> str:
 def verb_table() -> str:
     """The verbs as a Markdown table, in groups."""
     lines = ["| verb | what it does |", "|---|---|"]
-    for title, verbs in help_page.VERB_GROUPS:
+    for title, verbs in forms.VERB_GROUPS:
         lines.append(f"| **{title}** | |")
         lines += [f"| `paddock {name}` | {cli.VERBS[name]} |" for name in verbs]
     return "\n".join(lines)
@@ -116,7 +116,7 @@ def described() -> Iterator[Form]:
 
 def synopsis(form: Form) -> str:
     """What follows a form on the command line, each option named."""
-    words = [f"[{help_page.notation(row)}]" + ("..." if row.kind == cli.MANY else "") for row in form.options]
+    words = [f"[{forms.notation(row)}]" + ("..." if row.kind == cli.MANY else "") for row in form.options]
     return form.usage or " ".join([*words, *(name for name, _ in form.operands)])
 
 
@@ -157,7 +157,7 @@ def man_page() -> str:
         "Paddock starts a command in a jail that the kernel enforces: it can read and write its git worktree,",
         "a private home and private temporary directories, read the system's programmes, and nothing else.",
     ]
-    for title, verbs in help_page.VERB_GROUPS:
+    for title, verbs in forms.VERB_GROUPS:
         out += [f".SH {title.upper()}"]
         for form in known:
             if form.name.partition(" ")[0] not in verbs:
@@ -169,7 +169,7 @@ def man_page() -> str:
             out += _definitions((name, "", text) for name, text in form.operands)
             out += _definitions((row.name, row.metavar, row.about) for row in form.options)
     out += [".SH OPTIONS OF RUN"]
-    for title, rows in help_page.grouped():
+    for title, rows in forms.grouped():
         out += [f".SS {title.capitalize()}"]
         out += _definitions((row.name, row.metavar, row.about) for row in rows)
     out += [".SH PROMISES"]

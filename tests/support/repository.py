@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.vcs.worktrees.service import WorktreeService
+from launcher.vcs.worktrees.worktree_service import WorktreeService
 from tests.support import install
 from tests.support.ground import Entry, Ground
 from tests.support.identity import SYSTEM_PATH, Who

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher import cli
-from launcher.verbs import forms, help_page
+from launcher.verbs import forms
 from policy.config import layer
 from policy.errors import Refusal
 
@@ -118,13 +118,13 @@ def test_what_is_given_comes_out(given_options: list[tuple[str, str, bool]], com
 
 def test_help_names_every_option_and_verb() -> None:
     """The same tables serve parser and help; nothing is in two groups, or in none."""
-    text = help_page.of_verb(forms.form("run"))
+    text = forms.of_verb(forms.form("run"))
     shown = re.findall(r"(?m)^  (--[a-z-]+)", text)
     assert sorted(shown) == sorted(name for name, *_ in cli.OPTIONS)
     assert "paddock run -- bash" in text
-    verbs = re.findall(r"(?m)^  ([a-z]+) ", help_page.overview().partition("examples:")[0])
+    verbs = re.findall(r"(?m)^  ([a-z]+) ", forms.overview().partition("examples:")[0])
     assert sorted(verbs) == sorted(cli.VERBS)
-    for line in (text + help_page.overview()).splitlines():
+    for line in (text + forms.overview()).splitlines():
         assert len(line) <= 100
 
 

@@ -72,7 +72,7 @@ def install_stand_in(packages: Path) -> None:
     """Puts a package `launcher` whose main reports what it got into `packages`."""
     (packages / "launcher").mkdir(parents=True)
     (packages / "launcher/__init__.py").write_text("")
-    (packages / "launcher/bundle.py").write_text("def write() -> None: ...\n")
+    (packages / "launcher/start.py").write_text("def write() -> None: ...\n")
     (packages / "launcher/__main__.py").write_text(STAND_IN)
     shutil.copy(ROOT / "launcher/start.py", packages / "launcher")
 

@@ -10,7 +10,7 @@ from launcher import cli
 from launcher.service.schema import OnConflict
 from launcher.vcs.merge.into_children import Order
 from launcher.vcs.worktrees import retention
-from launcher.verbs import forms, help_page
+from launcher.verbs import forms
 from policy import promises
 from tests.support import manual
 from tests.support.features import need
@@ -48,10 +48,10 @@ def test_the_man_page_is_clean_roff() -> None:
 
 def test_help_names_every_option() -> None:
     """`paddock run --help` lists each option of the table with its text."""
-    text = help_page.of_verb(forms.form("run"))
+    text = forms.of_verb(forms.form("run"))
     plain = " ".join(text.split())
     for row in forms.LAUNCH:
-        assert f"  {help_page.notation(row)}" in text
+        assert f"  {forms.notation(row)}" in text
         assert row.about in plain
 
 
@@ -97,7 +97,7 @@ def test_the_man_page_has_every_form_of_every_verb() -> None:
 def test_the_overview_names_every_verb() -> None:
     """`paddock --help` lists each verb of the table with its summary."""
     for name, summary in cli.VERBS.items():
-        assert f"{name:<9} {summary}" in help_page.overview()
+        assert f"{name:<9} {summary}" in forms.overview()
 
 
 def test_no_page_names_a_verb_that_does_not_exist() -> None:

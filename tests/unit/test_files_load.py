@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.bridges.files.callers import Sessions, Tokens
 from launcher.bridges.files.file_worker import FileTools
-from launcher.bridges.files.router import Router
+from launcher.bridges.files.router import Router, Sessions, Tokens
 from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.tool_calls import Answer, Call, Read
 from launcher.bridges.files.worker_pool import Pool, Room

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.bridges.files import shell
-from launcher.bridges.files.callers import Mode, Sessions
-from launcher.bridges.files.router import Router
+from launcher.bridges.files.router import Mode, Router, Sessions
 from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.worker_pool import Room
 from policy.errors import Refusal

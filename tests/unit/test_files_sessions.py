@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.bridges.files.callers import LEGACY, Mode, Sessions, Tokens
+from launcher.bridges.files.router import LEGACY, Mode, Sessions, Tokens
 from launcher.bridges.files.tool_calls import ToolFailed
 from launcher.workflow.graph import InMemoryGraphRepository
 from launcher.workflow.request_context import RequestContext

@@ -12,8 +12,7 @@ import pytest
 
 from launcher import wire
 from launcher.bridges.files import tool_calls, worker_pool, writing
-from launcher.bridges.files.callers import Sessions
-from launcher.bridges.files.router import Router
+from launcher.bridges.files.router import Router, Sessions
 from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.tool_calls import Answer, Read, Write
 from launcher.bridges.files.worker_pool import Pool, Room, WorkerFailed, WorkerProcess

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.vcs.quarantine import frozen, lock
+from launcher.vcs.quarantine import lock, writers
 
 OWN = f"/proc/{os.getpid()}"
 _MOUNTS = (
@@ -23,20 +23,20 @@ def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
         "/proc/self/mountinfo": _MOUNTS,
         "/sys/fs/cgroup/a/b/cgroup.events": b"populated 1\nfrozen 0\n",
     }
-    really = frozen._read
-    monkeypatch.setattr(frozen, "_read", lambda path: said[path] if path in said else really(path))
-    monkeypatch.setattr(frozen, "sessions", lambda directory: [1])
-    monkeypatch.setattr(frozen, "_below", lambda pid: [os.getpid()])
+    really = writers._read
+    monkeypatch.setattr(writers, "_read", lambda path: said[path] if path in said else really(path))
+    monkeypatch.setattr(writers, "sessions", lambda directory: [1])
+    monkeypatch.setattr(writers, "_below", lambda pid: [os.getpid()])
     return said
 
 
 def test_a_frozen_group_stops_what_is_in_it(files: dict[str, bytes]) -> None:
     """The group's own word counts, and only where the process has a filter, which all that is jailed has."""
-    assert not frozen.all_frozen("/nowhere")
+    assert not writers.all_frozen("/nowhere")
     files["/sys/fs/cgroup/a/b/cgroup.events"] = b"populated 1\nfrozen 1\n"
-    assert frozen.all_frozen("/nowhere")
+    assert writers.all_frozen("/nowhere")
     files[f"{OWN}/status"] = b"Name:\tx\nSeccomp:\t0\n"
-    assert not frozen.all_frozen("/nowhere")
+    assert not writers.all_frozen("/nowhere")
 
 
 def test_one_that_runs_is_enough(files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,13 +48,13 @@ def test_one_that_runs_is_enough(files: dict[str, bytes], monkeypatch: pytest.Mo
     try:
         os.waitpid(pid, os.WUNTRACED)
         files[f"/proc/{pid}/status"] = files[f"{OWN}/status"]
-        monkeypatch.setattr(frozen, "_below", lambda launcher: [pid])
-        assert frozen.all_frozen("/nowhere")
-        monkeypatch.setattr(frozen, "_below", lambda launcher: [pid, os.getpid()])
-        assert not frozen.all_frozen("/nowhere")
-        monkeypatch.setattr(frozen, "_below", lambda launcher: [pid] if launcher == 1 else [os.getpid()])
-        monkeypatch.setattr(frozen, "sessions", lambda directory: [1, 2])
-        assert not frozen.all_frozen("/nowhere")
+        monkeypatch.setattr(writers, "_below", lambda launcher: [pid])
+        assert writers.all_frozen("/nowhere")
+        monkeypatch.setattr(writers, "_below", lambda launcher: [pid, os.getpid()])
+        assert not writers.all_frozen("/nowhere")
+        monkeypatch.setattr(writers, "_below", lambda launcher: [pid] if launcher == 1 else [os.getpid()])
+        monkeypatch.setattr(writers, "sessions", lambda directory: [1, 2])
+        assert not writers.all_frozen("/nowhere")
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -64,8 +64,8 @@ def test_who_holds_the_lock_is_known(tmp_path: Path) -> None:
     """Sessions share it; whoever has it alone is none, and nobody is neither frozen nor alive."""
     directory = str(tmp_path)
     descriptor = lock.opened(directory)
-    assert frozen.sessions(directory) == []
-    assert not frozen.all_frozen(directory)
+    assert writers.sessions(directory) == []
+    assert not writers.all_frozen(directory)
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -75,15 +75,15 @@ def test_who_holds_the_lock_is_known(tmp_path: Path) -> None:
         signal.pause()
     try:
         os.read(reading, 1)
-        assert frozen.sessions(directory) == [pid]
-        with frozen.held(directory) as rest:
-            assert rest is frozen.Rest.NONE
+        assert writers.sessions(directory) == [pid]
+        with writers.held(directory) as rest:
+            assert rest is writers.Rest.NONE
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         os.close(reading)
         os.close(writing)
-    with frozen.held(directory) as rest:
-        assert rest is frozen.Rest.ENDED
-        assert frozen.sessions(directory) is None
+    with writers.held(directory) as rest:
+        assert rest is writers.Rest.ENDED
+        assert writers.sessions(directory) is None
     os.close(descriptor)

@@ -9,7 +9,7 @@ import pytest
 from launcher.session import inputs, submodule_places
 from launcher.vcs import written
 from launcher.vcs.git import Git
-from launcher.vcs.quarantine import left_open
+from launcher.vcs.quarantine import planted
 
 ODD = ("plain", "with space", "ü", "new\nline", "deep/er/place", "x" * 200, "y" * 4095, "\udcff")
 
@@ -91,8 +91,8 @@ def test_a_note_that_was_lost_with_the_power_is_told_once(tmp_path: Path) -> Non
     """An empty file is what a rename can leave (ext4(5), auto_da_alloc); a whole one is gone when nothing is left."""
     session = tmp_path / "sessions/one"
     session.mkdir(parents=True)
-    (session / left_open.NOTE).touch()
-    assert "is lost" in "".join(left_open.sweep(str(tmp_path)))
-    left_open.write(str(session), (("/gone", "/gone/.git", "/gone/library"),), str(tmp_path))
-    assert left_open.sweep(str(tmp_path)) == []
+    (session / planted.NOTE).touch()
+    assert "is lost" in "".join(planted.sweep(str(tmp_path)))
+    planted.write(str(session), (("/gone", "/gone/.git", "/gone/library"),), str(tmp_path))
+    assert planted.sweep(str(tmp_path)) == []
     assert list(session.iterdir()) == []

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from launcher import wire
 from launcher.jail import reports, syscall_tables, syscalls
 from launcher.jail.guard import server, watch
-from launcher.jail.guard.call import Call, Listener
-from launcher.jail.guard.guard import Refused, Rules
+from launcher.jail.guard.call import Call, Listener, Refused, Rules
 from launcher.jail.spec import JailSpec
 from policy import promises
 from policy.plan import VERSION, Plan

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from launcher.vcs.git import Git
-from launcher.vcs.merge import batch, work
-from launcher.vcs.merge.batch import History
+from launcher.vcs.merge import work
 from launcher.vcs.merge.engine import Engine
 from launcher.vcs.merge.into_children import Order, all_of, named, ordered
 from launcher.vcs.merge.preview import preview
 from launcher.vcs.merge.target import Place, find
+from launcher.vcs.merge.work import History
 from policy.errors import Refusal
 from tests.support.ground import Ground
 from tests.support.repository import LINES, Nested, changed
@@ -180,7 +180,7 @@ def test_a_gate_has_the_last_word(ground: Ground) -> None:
     who = work.identity_environment(Git(str(ground.root / ".git")), {}, seconds=1)
     with Engine(place, who) as engine:
         sources = [ground.source(name) for name in ("one", "three", "two")]
-        done = batch.merge(engine, ground.id("main"), sources, "main", gate=gate)
+        done = work.merge_in_turn(engine, ground.id("main"), sources, "main", gate=gate)
     assert seen == ["one", "three"]
     assert [bool(each.outcome.commit) for each in done.tried] == [True, False]
     assert done.tried[1].outcome.error == "the tests fail"

@@ -17,7 +17,7 @@ from launcher.vcs.merge.descriptors import (
 )
 from launcher.vcs.merge.merges import WorktreeMergeService
 from launcher.vcs.quarantine import lock, record
-from launcher.vcs.worktrees.naming import worktree_id
+from launcher.vcs.worktrees.models import worktree_id
 from policy.errors import Refusal
 from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 from tests.support.repository import Nested, changed, repeat

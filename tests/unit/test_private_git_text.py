@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.vcs import git_config
-from launcher.vcs.quarantine import refs, settings
+from launcher.vcs.quarantine import copied_settings, ref_files
 from launcher.vcs.quarantine.record import MOUNTED, Record, Repository
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
@@ -32,9 +32,9 @@ def test_a_record_survives_its_file(worktree: str, name: str, branch: str | None
 def test_loose_refs_win_over_packed_ones_and_no_line_is_peeled_then() -> None:
     """The file is sorted; a file that nothing is added to keeps its peeled lines."""
     packed = f"{A} refs/heads/a\n{B} refs/tags/v\n^{C}\n".encode()
-    assert refs.with_loose(packed, {}).endswith(packed)
-    assert refs.with_loose(packed, {"refs/remotes/o/HEAD": "ref: refs/remotes/o/a"}).endswith(packed)
-    found = refs.with_loose(packed, {"refs/heads/a": C, "refs/notes/n": B}).decode().splitlines()
+    assert ref_files.with_loose(packed, {}).endswith(packed)
+    assert ref_files.with_loose(packed, {"refs/remotes/o/HEAD": "ref: refs/remotes/o/a"}).endswith(packed)
+    found = ref_files.with_loose(packed, {"refs/heads/a": C, "refs/notes/n": B}).decode().splitlines()
     assert found[1:] == [f"{C} refs/heads/a", f"{B} refs/notes/n", f"{B} refs/tags/v"]
     assert "peeled" not in found[0]
 
@@ -52,7 +52,7 @@ def test_loose_refs_win_over_packed_ones_and_no_line_is_peeled_then() -> None:
 )
 def test_urls_come_without_credentials(url: str, shown: str | None) -> None:
     """Neither password nor token nor query is left; a user's name only over SSH."""
-    assert settings.without_credentials(url) == shown
+    assert copied_settings.without_credentials(url) == shown
 
 
 def test_only_settings_of_behaviour_are_shown() -> None:
@@ -63,7 +63,7 @@ def test_only_settings_of_behaviour_are_shown() -> None:
         ("branch.a.b.remote", "origin"), ("remote.origin.url", "https://hush@h/x"), ("remote.origin.pushurl", "hush"),
         ("filter.lfs.clean", "git-lfs clean -- %f"), ("filter.lfs.required", None), ("diff.x.textconv", "hush"),
     )  # fmt: skip
-    text = settings.text(settings.shown(settings.Settings(entries, "/home/u"))).decode()
+    text = copied_settings.text(copied_settings.shown(copied_settings.Settings(entries, "/home/u"))).decode()
     assert "hush" not in text
     for line in ('name = "Q \\"x\\" \\\\"', '[branch "a.b"]', 'url = "https://h/x"', "\trequired\n", '[filter "lfs"]'):
         assert line in text

@@ -9,8 +9,7 @@ import pytest
 
 from policy.errors import Refusal
 from policy.providers.model import DialectName, parse_spec
-from policy.providers.registry import SandboxTranslationRegistry, load_registry
-from policy.providers.strategy import DeclaredStrategy
+from policy.providers.registry import DeclaredStrategy, SandboxTranslationRegistry, load_registry
 
 
 def text(name: str, extra: str = "") -> str:

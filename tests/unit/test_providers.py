@@ -7,11 +7,11 @@ import pytest
 
 from policy.errors import Refusal
 from policy.providers.model import ArgumentsPosition, DialectName, ProviderSpec, parse_spec
-from policy.providers.registry import load_registry
-from policy.providers.strategy import (
+from policy.providers.registry import (
     DeclaredStrategy,
     SandboxTranslationStrategy,
     command_line,
+    load_registry,
     program_index,
     translate,
 )

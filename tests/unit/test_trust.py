@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from launcher.safefs import guarded_files
+from launcher.safefs.guarded_files import Inside
 from launcher.session.configuration import Trust, digest_of
-from launcher.vcs.quarantine.inside import Inside
 from launcher.verbs import forms
 from policy.errors import Refusal
 

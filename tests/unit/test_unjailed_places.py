@@ -2,7 +2,7 @@
 
 The table is `unjailed_places.txt`: a line that begins with ``#`` gives a reason, and the places below it have that one.
 A place is a module, a function and the calls there. Whoever adds one has to say why no session can lead it elsewhere;
-whoever can, works by descriptors instead (`launcher.safefs.walk`, `launcher.vcs.quarantine.inside`), or in a jail.
+whoever can, works by descriptors instead (`launcher.safefs.walk`, `launcher.safefs.guarded_files`), or in a jail.
 """
 
 import ast

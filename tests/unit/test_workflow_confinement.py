@@ -8,8 +8,7 @@ from launcher.workflow.request_context import ContextState
 from launcher.workflow.requests import ArtifactKey
 from launcher.workflow.worktrees import provider_options, run_options
 from policy.providers.model import DialectName
-from policy.providers.registry import load_registry
-from policy.providers.strategy import Translation
+from policy.providers.registry import Translation, load_registry
 from tests.support.workflow import Contexts, worktree
 
 KEY = ArtifactKey("run/one")

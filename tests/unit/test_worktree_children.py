@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.vcs.worktrees.children import ChildWorktrees
+from launcher.vcs.worktrees.worktree_service import ChildWorktrees
 from launcher.workflow.worktrees import WorktreeService, granted_part
 from policy.errors import Refusal
 from tests.support import repository

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.vcs.worktrees.request import Options
-from launcher.vcs.worktrees.service import WorktreeService
+from launcher.vcs.worktrees.models import Options
+from launcher.vcs.worktrees.worktree_service import WorktreeService
 from policy.errors import Refusal
 from tests.support import forked, install, paddock, repository
 from tests.support.repository import Place, committed, git

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.safefs.remove import remove_tree
 from launcher.vcs.quarantine import record
-from launcher.vcs.worktrees.request import Options
+from launcher.vcs.worktrees.models import Options
 from tests.support import repository
 from tests.support.repository import committed, git
 

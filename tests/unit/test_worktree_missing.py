@@ -7,17 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from launcher.vcs.harvest import outstanding, stashes
-from launcher.vcs.quarantine import contents, record, signed
-from launcher.vcs.worktrees import naming
-from launcher.vcs.worktrees.models import State, Worktree
-from launcher.vcs.worktrees.request import Options
-from launcher.vcs.worktrees.service import WorktreeService
+from launcher.vcs.harvest import agent_refs, outstanding
+from launcher.vcs.quarantine import contents, record
+from launcher.vcs.worktrees import models
+from launcher.vcs.worktrees.models import Options, State, Worktree
+from launcher.vcs.worktrees.worktree_service import WorktreeService
 from policy.errors import Refusal
 from tests.support import forked, repository
 from tests.support.repository import Place, committed, git
 
-OWN = ("lock", signed.NAME, record.SIGN, stashes.TAKEN, outstanding.NOTE, contents.GIVEN)
+OWN = ("lock", record.NAME, record.SIGN, agent_refs.TAKEN, outstanding.NOTE, contents.GIVEN)
 
 
 @pytest.fixture
@@ -168,7 +167,7 @@ def test_what_a_worktree_unknown_to_paddock_left_is_not_for_the_next_one(place: 
     """A session needs no adoption; the one that is adopted keeps its own, and a later one does not get it."""
     root = place.root / "x"
     git("worktree", "add", "-q", "-b", "x", str(root), at=place.app)
-    private = Path(record.directory_of(place.state, naming.worktree_id(str(root))))
+    private = Path(record.directory_of(place.state, models.worktree_id(str(root))))
     private.mkdir(parents=True)
     (private / "lock").touch()
     service = WorktreeService(place.state, unharvested=lambda _: True)

@@ -7,8 +7,8 @@ import pytest
 
 from launcher.vcs.git import GitFailed
 from launcher.vcs.worktrees import creation
-from launcher.vcs.worktrees.request import Options
-from launcher.vcs.worktrees.service import WorktreeService
+from launcher.vcs.worktrees.models import Options
+from launcher.vcs.worktrees.worktree_service import WorktreeService
 from tests.support import repository
 from tests.support.repository import Place, git
 

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.vcs import patience
+from launcher.vcs import jailed_git
 from launcher.vcs.harvest.decide import kept_places
 from launcher.vcs.quarantine import lock as private_lock
 from launcher.vcs.quarantine import record
-from launcher.vcs.worktrees import locks
-from launcher.vcs.worktrees.models import Worktree
-from launcher.vcs.worktrees.request import Options
-from launcher.vcs.worktrees.service import WorktreeService
+from launcher.vcs.worktrees.models import Options, Worktree
+from launcher.vcs.worktrees.store import held, of_worktree
+from launcher.vcs.worktrees.worktree_service import WorktreeService
 from policy.errors import Refusal
 from tests.support import repository
 from tests.support.repository import ENV, Place, committed, git
@@ -45,7 +44,7 @@ def test_a_worktree_without_work_goes_with_its_branch(place: Place) -> None:
     assert not home.parent.exists()
     assert repository.leftovers(place) == []
     assert place.service.of_repository(place.app) == []
-    assert not Path(locks.of_worktree(place.state, made.worktree_id)).exists()
+    assert not Path(of_worktree(place.state, made.worktree_id)).exists()
 
 
 def test_a_copied_file_is_at_stake_once_it_differs_from_the_parents(place: Place) -> None:
@@ -184,7 +183,7 @@ def test_a_fifo_that_git_would_read_patterns_from_holds_nobody_up(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is named at once, by a look and by a forced removal; git alone would wait for its other side for ever."""
-    monkeypatch.setattr(patience, "SOON", 0.3)
+    monkeypatch.setattr(jailed_git, "SOON", 0.3)
     made = place.service.add(place.app, "T")
     patterns = Path(made.path, ".gitignore")
     content = patterns.read_text()
@@ -364,7 +363,7 @@ def test_a_worktree_in_use_or_locked_is_not_removed(place: Place) -> None:
     git("worktree", "lock", "--reason", "mine", made.path, at=place.app)
     refusal = refused(place, made)
     assert (refusal.reference, refusal.context) == ("worktree-locked", "mine")
-    with locks.held(locks.of_worktree(place.state, made.worktree_id)):
+    with held(of_worktree(place.state, made.worktree_id)):
         with pytest.raises(Refusal) as raised:
             place.service.remove(made, force=True)
         assert raised.value.reference == "worktree-busy"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from launcher.vcs.worktrees.models import State
-from launcher.vcs.worktrees.service import WorktreeService
 from launcher.vcs.worktrees.store import FILE
+from launcher.vcs.worktrees.worktree_service import WorktreeService
 from policy.errors import Refusal
 from tests.support import repository as worktrees
 from tests.support.repository import Place, git
@@ -110,7 +110,7 @@ def test_eight_processes_make_a_hundred_worktrees(tmp_path: Path) -> None:
     """Each is whole, none is made twice, and no lock of git's is in anybody's way."""
     place = worktrees.plain(tmp_path)
     program = (
-        "import sys; from launcher.vcs.worktrees.service import WorktreeService as S\n"
+        "import sys; from launcher.vcs.worktrees.worktree_service import WorktreeService as S\n"
         "s = S(sys.argv[1])\n"
         "for n in range(int(sys.argv[3]), 100, 8): s.add(sys.argv[2], f'T-{n}')\n"
     )
@@ -137,7 +137,7 @@ def test_the_same_ticket_twice_at_once_is_made_once(tmp_path: Path) -> None:
     """One of two gets it, the other a Refusal that says why."""
     place = worktrees.plain(tmp_path)
     program = (
-        "import sys; from launcher.vcs.worktrees.service import WorktreeService as S\n"
+        "import sys; from launcher.vcs.worktrees.worktree_service import WorktreeService as S\n"
         "from policy.errors import Refusal\n"
         "try: S(sys.argv[1]).add(sys.argv[2], 'T')\n"
         "except Refusal as refusal: print(refusal.reference)\n"

@@ -7,9 +7,8 @@ import pytest
 
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
-from launcher.vcs.worktrees.models import State
-from launcher.vcs.worktrees.request import Options
-from launcher.vcs.worktrees.service import WorktreeService
+from launcher.vcs.worktrees.models import Options, State
+from launcher.vcs.worktrees.worktree_service import WorktreeService
 from policy.errors import Refusal
 from tests.support import repository
 from tests.support.repository import Place, committed, git

@@ -7,8 +7,7 @@ import pytest
 
 from launcher.vcs.quarantine import record
 from launcher.vcs.quarantine.pointer import NAME, Holder
-from launcher.vcs.worktrees.models import State, Worktree
-from launcher.vcs.worktrees.request import Options
+from launcher.vcs.worktrees.models import Options, State, Worktree
 from policy.errors import Refusal
 from tests.support import repository
 from tests.support.repository import Place, committed, git

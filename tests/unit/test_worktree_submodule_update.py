@@ -10,7 +10,7 @@ import pytest
 
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
-from launcher.vcs.worktrees.service import WorktreeService
+from launcher.vcs.worktrees.worktree_service import WorktreeService
 from policy.errors import Refusal
 from tests.support import forked, repository
 from tests.support.repository import ENV, Place, git

@@ -12,8 +12,7 @@ import fcntl
 from _stat import S_ISBLK, S_ISCHR, S_ISREG
 
 from launcher.jail import syscalls
-from launcher.jail.guard.call import Call, resolve
-from launcher.jail.guard.guard import Refused, Rules
+from launcher.jail.guard.call import Call, Refused, Rules, resolve
 from launcher.lean import ctypes, os
 
 _XATTR_NAME = 256  # XATTR_NAME_MAX and the NUL

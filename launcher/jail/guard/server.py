@@ -16,9 +16,8 @@ import marshal
 import select
 
 from launcher.jail import processes, reports, syscall_tables, syscalls
-from launcher.jail.guard import guard, metadata, sockets
-from launcher.jail.guard.call import Call, Gone, Listener
-from launcher.jail.guard.guard import Refused, Rules
+from launcher.jail.guard import metadata, sockets
+from launcher.jail.guard.call import Call, Gone, Listener, Refused, Rules
 from launcher.jail.spec import JailSpec
 from launcher.lean import os
 
@@ -177,7 +176,7 @@ class Server:
 
         Two are the least: one leads, one may be connecting. RuntimeError when they cannot be had.
         """
-        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {guard.WAKE})
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {processes.WAKE})
         self._threads = self._idle = 2
         _thread.start_new_thread(self._work, ())
         self._work()
@@ -282,7 +281,7 @@ class Server:
             if wake or not call.listener.waiting(call.identity):
                 call.interrupted = wake
                 # Threads never end before the process does, so this cannot meet a dead one.
-                _signal.pthread_kill(thread, guard.WAKE)
+                _signal.pthread_kill(thread, processes.WAKE)
 
 
 def _pending(call: Call) -> int:
@@ -305,6 +304,7 @@ def start(
     *,
     look: "Callable[[Call], bool] | None" = None,
     guards: bool = True,
+    names: bytes = b"",
     makes: int = -1,
 ) -> None:
     """Serves a listener in threads of its own from now on.
@@ -315,13 +315,14 @@ def start(
         fault: told about an exception that should never come; it does not come back.
         look: looks at each call first, see `server.Server`.
         guards: whether calls are performed, see `server.Server`.
+        names: what the jail's abstract addresses begin with.
         makes: a Landlock domain, in which sockets are bound (`landlock.ruleset`); without one they are not.
     """
 
     def refused(call: str, caller: Caller, why: Refused) -> None:
         _tell(ledger_fd, call, caller, why)
 
-    Server(Listener(fd), Rules(spec), fault, refused, look=look, guards=guards, makes=makes).start()
+    Server(Listener(fd), Rules(spec, names), fault, refused, look=look, guards=guards, makes=makes).start()
 
 
 def _tell(ledger_fd: int, call: str, caller: Caller, refused: Refused) -> None:

@@ -16,9 +16,7 @@ import _thread
 import errno
 
 from launcher.jail import syscalls
-from launcher.jail.guard import guard
-from launcher.jail.guard.call import Call, Gone, resolve
-from launcher.jail.guard.guard import Refused, Rules
+from launcher.jail.guard.call import Call, Gone, Refused, Rules, resolve
 from launcher.lean import ctypes, os
 
 _UNSPEC, _UNIX, _INET, _INET6, _NETLINK = 0, 1, 2, 10, 16
@@ -52,7 +50,7 @@ def connect(call: Call, rules: Rules) -> int:
         # Netlink sockets are for routes only in here (the filter's doing), and have no addresses outside the kernel.
         raise Refused(errno.EACCES, target=f"address family {family}")
     call.check()
-    if _is_abstract(address) and (own := _own_name(address)) != address:
+    if _is_abstract(address) and (own := _own_name(address, rules.names)) != address:
         try:
             return _connected(call, socket, own)
         except ConnectionRefusedError:
@@ -97,7 +95,7 @@ class Binder:
         address = call.memory(call.arguments[1], length)
         directory, mask = -1, 0
         if _is_abstract(address):
-            address = _own_name(address)
+            address = _own_name(address, rules.names)
         elif address[:2] == _UNIX.to_bytes(2, "little") and length > 2:
             address = _own_descriptor(call, address)
             directory, mask = call.directory(syscalls.AT_FDCWD), int(call.status(b"Umask"), 8)
@@ -157,15 +155,15 @@ def _is_abstract(address: bytes) -> bool:
     return address[:2] == _UNIX.to_bytes(2, "little") and len(address) > 2 and not address[2]
 
 
-def _own_name(address: bytes) -> bytes:
+def _own_name(address: bytes, names: bytes) -> bytes:
     """The abstract address that the jail has in the place of this one."""
     name = address[3:]
-    if len(address) > _UNIX_LONGEST or name.startswith(guard.names):
+    if len(address) > _UNIX_LONGEST or name.startswith(names):
         return address  # the kernel refuses what is too long
-    if 3 + len(guard.names) + len(name) > _UNIX_LONGEST:
+    if 3 + len(names) + len(name) > _UNIX_LONGEST:
         # The same for all guards of a jail, which are forked from one process.
         name = b"%016x" % (hash(name) & 0xFFFF_FFFF_FFFF_FFFF)
-    return address[:3] + guard.names + name
+    return address[:3] + names + name
 
 
 def _own_descriptor(call: Call, address: bytes) -> bytes:

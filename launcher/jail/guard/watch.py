@@ -197,7 +197,7 @@ class Watch(guard.Guard):
         look = Observer(self._want).look
         server.start(
             fd, self._spec, self._ledger_fd, self._fault,
-            look=look, guards=self.GUARDS, makes=self._makes,
+            look=look, guards=self.GUARDS, names=guard.names, makes=self._makes,
         )  # fmt: skip
 
     def _want(self, want: Want) -> None:

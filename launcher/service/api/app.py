@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from launcher.service import packets
-from launcher.service.api import git_routes, health, sessions
+from launcher.service.api import git_routes, health, session_routes
 from launcher.service.api.context import Context
 from launcher.service.packets import status_of
 from launcher.service.schema import Error
@@ -214,7 +214,7 @@ def build(context: Context, version: str) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
     )
     app.state.context = context
-    for module in (sessions, git_routes, health):
+    for module in (session_routes, git_routes, health):
         app.include_router(module.router)
     app.add_exception_handler(Refusal, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field
 
 from launcher.service.api.context import context_of, peer_of
-from launcher.service.api.sessions import Key
+from launcher.service.api.session_routes import Key
 from launcher.service.schema import (
     Directory,
     Error,

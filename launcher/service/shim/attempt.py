@@ -55,7 +55,7 @@ def launcher_main(parent: int, descriptor: int, run: "Callable[..., int]") -> "N
     Args:
         parent: process id of the shim, whose end is this process's, too.
         descriptor: of the socket.
-        run: `launcher.verbs.run.supervised`.
+        run: `launcher.helper.supervised`.
     """
     processes.tie_to_parent(parent)
     gc.disable()  # as for every launch; and a collection would write to pages that the jail's processes share
@@ -198,7 +198,7 @@ class Launcher:
         """Forks it.
 
         Args:
-            run: `launcher.verbs.run.supervised`.
+            run: `launcher.helper.supervised`.
             group: its control group, made if need be; "" for none.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

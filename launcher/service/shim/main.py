@@ -30,7 +30,7 @@ def main(descriptor: int, run: Callable[..., int]) -> NoReturn:
 
     Args:
         descriptor: of the socket to the service; its end means, before the launch, that nobody needs this process.
-        run: `launcher.verbs.run.supervised`.
+        run: `launcher.helper.supervised`.
     """
     gc.disable()  # everything that is forked from here shares its pages
     os.setsid()

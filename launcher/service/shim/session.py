@@ -72,7 +72,7 @@ class ShimSession:
         Args:
             launch: request, words, session, environment, open_files, settings, declared, given, logs, directory.
             channel: to the service.
-            run: `launcher.verbs.run.supervised`.
+            run: `launcher.helper.supervised`.
             group: control group of this process; "" for none.
             warm: a launcher that waits.
         """

@@ -13,12 +13,12 @@ import shutil
 import stat
 from collections.abc import Callable
 
+from launcher.safefs.guarded_files import Inside
 from launcher.safefs.remove import remove_tree
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.harvest.crossing import EMPTY_TREE
 from launcher.vcs.harvest.parts import Entry
 from launcher.vcs.jailed_git import JailedGit
-from launcher.vcs.quarantine.inside import Inside
 from policy.errors import Refusal
 
 _PATIENCE = 120.0

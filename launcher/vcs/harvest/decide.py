@@ -7,7 +7,7 @@ from launcher.vcs.git import Git
 from launcher.vcs.harvest import crossing
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import Entry, Part, PartResult, Update
-from launcher.vcs.quarantine import refs
+from launcher.vcs.quarantine import ref_files
 from launcher.vcs.quarantine.record import pin
 from policy.errors import Refusal
 from policy.pasted import quoted
@@ -67,7 +67,7 @@ def decide(found: Found, worktree_id: str) -> tuple[Entry | None, tuple[PartResu
             base = found.new
             updates.append(Update(pin(worktree_id), "", found.new))
             # The index has to follow where the checkout is still where it was.
-            if refs.named(part.git_dir) == (part.branch or ""):
+            if ref_files.named(part.git_dir) == (part.branch or ""):
                 index = (now, found.target)
     elif found.extra:
         name, oid = next(iter(found.extra.items()))
@@ -101,7 +101,7 @@ def _moved(found: Found, worktree_id: str, now: str) -> tuple[PartResult, list[U
     aside = beside(worktree_id, part.ref)
     if now == new:
         return result, []
-    if part.branch is None and refs.named(part.git_dir):
+    if part.branch is None and ref_files.named(part.git_dir):
         # Detached when the session began, and on a branch by now.
         return _kept(found, result, aside, worktree_id)
     if not now and not part.base:

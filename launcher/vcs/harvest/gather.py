@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from launcher.safefs import walk
-from launcher.vcs import gitlinks, skeleton, way
+from launcher.vcs import gitlinks, jailed_git, way
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import crossing
 from launcher.vcs.harvest.jail import Jailed, Reading, pinned
@@ -315,5 +315,5 @@ def _reading(directory: str, work: str, part: Part) -> Reading:
     tree = f"{directory}/{GIT}"
     below = f"{part.inside}/objects" if part.inside else "objects"
     check_agent_objects(tree, below)
-    empty = skeleton.make(f"{work}/empty-{part.digits}", part.digits)
+    empty = jailed_git.make(f"{work}/empty-{part.digits}", part.digits)
     return Reading(empty, f"{tree}/{below}", part.stores or (part.store,))

@@ -20,13 +20,13 @@ from dataclasses import replace
 
 from launcher.vcs import jailed_git, refs, way
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import agent_refs, checkout_index, decide, gather, lfs, outstanding, parts, stashes
+from launcher.vcs.harvest import agent_refs, checkout_index, decide, gather, lfs, outstanding, parts
 from launcher.vcs.harvest.agent_refs import HEADS, AgentRefs, plausible
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import Entry, FileChange, HarvestResult, Limits, Part, PartResult, Update
 from launcher.vcs.harvest.signing import Signatures
 from launcher.vcs.held import Held, sweep
-from launcher.vcs.quarantine import contents, frozen, lock, planted, signed, swap
+from launcher.vcs.quarantine import contents, lock, planted, swap, writers
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.contents import reached
 from launcher.vcs.refs import Transaction
@@ -194,21 +194,21 @@ def harvest(
     directory = os.path.realpath(directory)
     if records.read(directory) is None:
         return HarvestResult("", "nothing")
-    with frozen.held(directory) as rest, jailed_git.many():
-        if rest is frozen.Rest.NONE:
+    with writers.held(directory) as rest, jailed_git.many():
+        if rest is writers.Rest.NONE:
             record = records.read(directory)
             return HarvestResult(record.worktree if record else "", "busy")
         released: tuple[str, ...] = ()
-        if rest is frozen.Rest.ENDED:
+        if rest is writers.Rest.ENDED:
             swap.dock(directory)  # a session that was killed could not
             released = lock.release(f"{directory}/{records.GIT}")
         looked = time.time_ns() - _TICK
-        wanted = signed.wished(directory) if sign is None else sign
+        wanted = records.wished(directory) if sign is None else sign
         run = _Run(directory, limits or Limits(), handoff, strict=strict, sign=wanted, step=step)
         result = run.all(branches or {})
         if not result.branches:  # nothing waits any more
-            signed.granted(directory)
-        if rest is frozen.Rest.ENDED and result.state != "gone":
+            records.granted(directory)
+        if rest is writers.Rest.ENDED and result.state != "gone":
             outstanding.forget_strictness(directory)
         outstanding.settle(directory, looked)
         return replace(result, notes=(*result.notes, *released))
@@ -298,7 +298,7 @@ class _Run:
             parts.write(self._place, written)
             self._finish(written)
         if stashed := tuple(oid for found in gathered for oid in found.stashes.values()):
-            stashes.note(self._directory, stashed)
+            agent_refs.note(self._directory, stashed)
         if self._joined:
             for repository in record.repositories:
                 if repository.private in self._joined:
@@ -328,7 +328,7 @@ class _Run:
         for found in gathered:
             path = found.part.path if found.part.name else ""
             for name in found.stashes:
-                notes.append(f"the agent's stash is in {name}; to apply it: {stashes.apply(name, path)}")
+                notes.append(f"the agent's stash is in {name}; to apply it: {agent_refs.apply(name, path)}")
         return gathered
 
     def _look(self, record: records.Record, branches: Mapping[str, str]) -> tuple[list[Found], list[str], list[str]]:
@@ -387,7 +387,7 @@ class _Run:
     def _stashes(self, repository: records.Repository, git: Git, notes: list[str]) -> dict[str, str]:
         """Stashes that have not been taken over, with the refs they get. What keeps them from being read is told."""
         try:
-            return stashes.named(git, self._directory, stashes.waiting(self._directory, repository))
+            return agent_refs.named(git, self._directory, agent_refs.waiting(self._directory, repository))
         except Refusal as refusal:
             if not repository.private or refusal.reference != "harvest-git-replaced":  # of a submodule: it is gone
                 notes.append(f"the agent's stash is not looked at: {refusal.message}: {refusal.context}")

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import agent_refs, stashes
+from launcher.vcs.harvest import agent_refs
 from launcher.vcs.harvest.agent_refs import STASH, AgentRefs
 from launcher.vcs.harvest.decide import kept_places
-from launcher.vcs.quarantine import lock, signed
+from launcher.vcs.quarantine import lock
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.contents import given_oids, given_place, reached, unreached
 from launcher.vcs.quarantine.record import STRICT, replace_file
@@ -207,7 +207,7 @@ def waiting(directory: str, *, kept: bool = True) -> tuple[str, ...]:
         return ()
     if os.path.lexists(f"{directory}/{records.HARVEST}/{agent_refs.HARVEST_JOURNAL}"):
         return ("a harvest that was begun",)
-    standing = signed.read(directory)
+    standing = records.read_signed(directory)
     identity = os.path.basename(os.path.realpath(directory))
     found: list[str] = []
     try:
@@ -216,7 +216,7 @@ def waiting(directory: str, *, kept: bool = True) -> tuple[str, ...]:
             where = f"submodule {tip.repository.name}: " if tip.repository.name else ""
             if _waits(tip, places, standing):
                 found.append(f"{where}{COMMITS}")
-            entries = len(stashes.waiting(directory, tip.repository))
+            entries = len(agent_refs.waiting(directory, tip.repository))
             if entries:
                 found.append(f"{where}{entries} stash{'' if entries == 1 else 'es'} not harvested")
             beside = _beside(directory, tip.repository, places, standing)

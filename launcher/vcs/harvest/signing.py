@@ -20,7 +20,7 @@ from launcher.vcs.harvest.as_user import AsUser
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.jail import KEPT
 from launcher.vcs.held import Quarantine
-from launcher.vcs.quarantine import signed
+from launcher.vcs.quarantine.record import read_signed, write_signed
 from policy.errors import Refusal
 
 # Trees in which commits of submodules are named by their signed counterparts.
@@ -294,7 +294,7 @@ class Signatures:
         self._directory = directory
         self._wanted = wanted
         self._step = step
-        self._known = signed.read(directory)
+        self._known = read_signed(directory)
 
     def standing(self, oid: str) -> str:
         """What stands for a commit of the agent's in the repository that it is for."""
@@ -329,7 +329,7 @@ class Signatures:
             found.extra = {name: known.get(oid, oid) for name, oid in found.extra.items()}
         if made:
             self._known |= made
-            signed.write(self._directory, self._known)
+            write_signed(self._directory, self._known)
 
     def _made(
         self,

@@ -9,10 +9,10 @@ from typing import NamedTuple, Self
 from launcher.vcs import held, refs
 from launcher.vcs.git import Git, GitFailed, kill
 from launcher.vcs.gitlinks import Gitlink, gitlinks_of, with_gitlinks
+from launcher.vcs.jailed_git import Skeleton
 from launcher.vcs.merge import report
-from launcher.vcs.quarantine.settings import quoted
+from launcher.vcs.quarantine.copied_settings import quoted
 from launcher.vcs.scratch import Scratch
-from launcher.vcs.skeleton import Skeleton
 
 # Writing many commits with one git process in place of one each: `git hash-object` with paths on standard input.
 #

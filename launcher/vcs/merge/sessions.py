@@ -13,9 +13,9 @@ from launcher.vcs.harvest.outstanding import why as why_refused
 from launcher.vcs.harvest.parts import HarvestResult
 from launcher.vcs.merge.descriptors import Source
 from launcher.vcs.merge.target import Place
-from launcher.vcs.quarantine import frozen, lock, swap, writers
+from launcher.vcs.quarantine import lock, swap, writers
 from launcher.vcs.quarantine import record as records
-from launcher.vcs.worktrees.naming import worktree_id
+from launcher.vcs.worktrees.models import worktree_id
 from policy.errors import Refusal
 from policy.pasted import quoted
 
@@ -97,10 +97,10 @@ def at_rest(state: str, root: str, harvest: Harvest | None = None, *, own: bool 
             )
     with writers.excluded(state, [root], own=own), ExitStack() as stack:
         if directory is not None:
-            rest = stack.enter_context(frozen.held(directory))
-            if rest is frozen.Rest.NONE:
+            rest = stack.enter_context(writers.held(directory))
+            if rest is writers.Rest.NONE:
                 raise writers.running(root)
-            if rest is frozen.Rest.ENDED:
+            if rest is writers.Rest.ENDED:
                 swap.dock(directory)  # a session that was killed could not
             if harvest is None and outstanding(directory, kept=False):
                 raise Refusal(
@@ -129,7 +129,7 @@ def undisturbed(state: str, roots: Iterable[str], directories: Iterable[str]) ->
     with writers.excluded(state, known), ExitStack() as stack:
         for directory in dict.fromkeys(map(os.path.realpath, (*private, *directories))):
             record = records.read(directory) if os.path.isdir(directory) else None
-            if record is not None and stack.enter_context(frozen.held(directory)) is frozen.Rest.NONE:
+            if record is not None and stack.enter_context(writers.held(directory)) is writers.Rest.NONE:
                 raise writers.running(record.worktree)
         yield
 

@@ -12,13 +12,13 @@ import stat
 from typing import NamedTuple
 
 from launcher.safefs import walk
-from launcher.vcs import patience
+from launcher.safefs.guarded_files import Inside
+from launcher.vcs import jailed_git
 from launcher.vcs.git import GitFailed
 from launcher.vcs.jailed_git import JailedGit
-from launcher.vcs.quarantine import contents, frozen
+from launcher.vcs.quarantine import contents, writers
 from launcher.vcs.quarantine import record as records
-from launcher.vcs.quarantine.inside import Inside
-from launcher.vcs.quarantine.refs import Head
+from launcher.vcs.quarantine.ref_files import Head
 from launcher.vcs.scratch import Scratch
 from policy.errors import Refusal
 
@@ -261,7 +261,7 @@ class Files:
         except FileNotFoundError:
             self._drop_copy()
         # 1: some files differ, which read-tree looks at itself
-        patience.run(self._git, "update-index", "-q", "--refresh", ok=(0, 1), environment=self._environment)
+        jailed_git.run_patiently(self._git, "update-index", "-q", "--refresh", ok=(0, 1), environment=self._environment)
 
     def _drop_copy(self) -> None:
         self._drop(self._copy, f"{self._copy}.lock", self._published)
@@ -279,7 +279,7 @@ class Files:
 
     def _read_tree(self, *words: str) -> None:
         try:
-            run = patience.run if "-n" in words else JailedGit.run
+            run = jailed_git.run_patiently if "-n" in words else JailedGit.run
             run(self._git, "read-tree", *words, environment=self._environment)
         except GitFailed as error:
             if error.status != 128:
@@ -392,7 +392,7 @@ class AgentFiles(Files):
         With `old` and `new` the same it only looks whether that is possible.
         """
         record = records.read(self._agent) if self._agent is not None else None
-        if record is None or self._agent is None or not frozen.sessions(self._agent):
+        if record is None or self._agent is None or not writers.sessions(self._agent):
             return
         for repository in record.repositories:
             if repository.path == self._root:

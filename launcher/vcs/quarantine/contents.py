@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
+from launcher.safefs.guarded_files import Inside
 from launcher.vcs import disk
 from launcher.vcs.git import Git
-from launcher.vcs.quarantine import refs, settings
-from launcher.vcs.quarantine.inside import Inside
+from launcher.vcs.quarantine import copied_settings, ref_files
 from launcher.vcs.quarantine.record import replace_file
 from policy.errors import Refusal
 
@@ -62,24 +62,24 @@ class Source(NamedTuple):
     worktree: str
 
 
-def agent_head(directory: Inside) -> refs.Head | None:
+def agent_head(directory: Inside) -> ref_files.Head | None:
     """Where the agent's HEAD stands; None when that cannot be read. No git is asked."""
     text = os.fsdecode(directory.read("HEAD", 4096) or b"").rstrip()
-    if refs.is_oid(text):
-        return refs.Head(None, text)
+    if ref_files.is_oid(text):
+        return ref_files.Head(None, text)
     ref = text[4:].strip()
     if not text.startswith("ref:") or not ref.startswith("refs/heads/") or not ref.isprintable():
         return None
-    return refs.Head(ref, agent_branch(directory, ref))
+    return ref_files.Head(ref, agent_branch(directory, ref))
 
 
 def agent_branch(directory: Inside, ref: str) -> str | None:
     """The object id that one of the agent's branches (its full name) has; None when that cannot be read."""
     value = os.fsdecode(directory.read(ref, 4096) or b"").rstrip()
-    if not refs.is_oid(value):
-        packed = refs.by_name(directory.read("packed-refs") or b"")
+    if not ref_files.is_oid(value):
+        packed = ref_files.by_name(directory.read("packed-refs") or b"")
         value = packed.get(os.fsencode(ref), b"").partition(b" ")[0].decode("ascii", "replace")
-    return value if refs.is_oid(value) else None
+    return value if ref_files.is_oid(value) else None
 
 
 def whole(directory: Inside) -> bool:
@@ -88,7 +88,7 @@ def whole(directory: Inside) -> bool:
     return directories and directory.read("HEAD", 4096) is not None and directory.read("config", 1 << 20) is not None
 
 
-def make(directory: Inside, source: Source, head: refs.Head) -> None:
+def make(directory: Inside, source: Source, head: ref_files.Head) -> None:
     """Makes a private git directory in an empty directory (OSError)."""
     for name in ("objects/info", "objects/pack", "refs/heads", "refs/tags", "info", "hooks"):
         directory.make(name)
@@ -102,20 +102,20 @@ def make(directory: Inside, source: Source, head: refs.Head) -> None:
         config.append(("extensions.objectformat", source.object_format))
     # Housekeeping in the background would outlive the command that started it.
     config += [("gc.auto", "0"), ("maintenance.auto", "false"), ("include.path", INCLUDED)]
-    directory.write("config", settings.text(list(config)))
+    directory.write("config", copied_settings.text(list(config)))
     directory.write("HEAD", _head_text(head))
     index(directory, source)
 
 
 def alternates(directory: Inside, source: Source) -> None:
     """Writes which object directories are borrowed from, where that is not what is written there already."""
-    lines = [settings.quoted(path) if path[:1] in '"#' or "\n" in path else path for path in source.alternates]
+    lines = [copied_settings.quoted(path) if path[:1] in '"#' or "\n" in path else path for path in source.alternates]
     content = os.fsencode("".join(f"{line}\n" for line in lines))
     if directory.read("objects/info/alternates", len(content)) != content:
         directory.write("objects/info/alternates", content)
 
 
-def advance(directory: Inside, source: Source, head: refs.Head) -> bool:
+def advance(directory: Inside, source: Source, head: ref_files.Head) -> bool:
     """Puts HEAD, its branch and the index where the host's are now.
 
     The agent's index is kept as `index.previous`: what was staged and is nowhere else can be found there.
@@ -156,7 +156,7 @@ def index(directory: Inside, source: Source) -> None:
             continue  # a repository without commits has none
 
 
-def watched(source: Source, effective: settings.Settings | None) -> list[str]:
+def watched(source: Source, effective: copied_settings.Settings | None) -> list[str]:
     """The files that `files` and `configure` read, for the record of what was seen; and what says which part is shown.
 
     A private git directory that an earlier Paddock made may hold a password.
@@ -164,7 +164,7 @@ def watched(source: Source, effective: settings.Settings | None) -> list[str]:
     home = os.path.expanduser("~")
     base = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
     found = [
-        settings.__file__,
+        copied_settings.__file__,
         f"{source.common_dir}/config",
         f"{source.git_dir}/config.worktree",
         f"{home}/.gitconfig",
@@ -174,15 +174,15 @@ def watched(source: Source, effective: settings.Settings | None) -> list[str]:
     if effective is not None:
         found += effective.files
         found += [os.path.join(source.path, path) for path, _, _ in _of_user(effective)]
-        place = settings.hooks(effective, source.common_dir, source.path, source.worktree)[1]
+        place = copied_settings.hooks(effective, source.common_dir, source.path, source.worktree)[1]
         found += [place] if place else []
     return found
 
 
-def configure(directory: Inside, source: Source, effective: settings.Settings) -> None:
+def configure(directory: Inside, source: Source, effective: copied_settings.Settings) -> None:
     """Takes over settings, the user's own patterns for ignored files and attributes, and hooks."""
-    shown = settings.shown(effective)
-    hooks_path, outside = settings.hooks(effective, source.common_dir, source.path, source.worktree)
+    shown = copied_settings.shown(effective)
+    hooks_path, outside = copied_settings.hooks(effective, source.common_dir, source.path, source.worktree)
     if hooks_path:
         shown.append(("core.hookspath", hooks_path))
     for path, name, key in _of_user(effective):
@@ -196,7 +196,7 @@ def configure(directory: Inside, source: Source, effective: settings.Settings) -
             shown.append((f"core.{key.lower()}", f"{source.inside}/info/paddock-{name}"))
     # The jail has no agent and no key to sign with; whoever harvests may sign.
     shown += [("commit.gpgsign", "false"), ("tag.gpgsign", "false")]
-    content = settings.text(shown)
+    content = copied_settings.text(shown)
     if directory.read(INCLUDED) != content:
         directory.write(INCLUDED, content)
     if outside:
@@ -221,10 +221,10 @@ def all_refs(directory: Inside, source: Source, given: str, loose: dict[str, str
         given: directory of ours that remembers what was shown.
         loose: the host's loose refs.
     """
-    content = refs.with_loose(refs.packed(source.common_dir), loose)
+    content = ref_files.with_loose(ref_files.packed(source.common_dir), loose)
     directory.write("packed-refs", content)
     for ref, value in loose.items():
-        if not refs.is_oid(value):
+        if not ref_files.is_oid(value):
             directory.write(ref, value.encode() + b"\n")
     os.makedirs(given, mode=0o700, exist_ok=True)
     replace_file(f"{given}/packed", content)
@@ -249,13 +249,13 @@ def new_refs(
     # Into one file with the others, so that what is loose is the agent's own; not where that file is large.
     fold = len(old) < MOST_FOLDED
     for ref, value in loose.items():
-        if before.get(ref) != value and ref != own and not (fold and refs.is_oid(value)):
+        if before.get(ref) != value and ref != own and not (fold and ref_files.is_oid(value)):
             _put(directory, ref, value, before.get(ref))
     for ref in before.keys() - loose.keys():
         if ref != own and os.fsdecode(directory.read(ref, 4096) or b"").rstrip() == before[ref]:
             directory.remove(ref)
     if packed_too or (fold and before != loose):
-        content = refs.with_loose(refs.packed(source.common_dir), loose)
+        content = ref_files.with_loose(ref_files.packed(source.common_dir), loose)
         now = directory.read("packed-refs") or b""
         if now != old:
             content = _with_changes(content, old, now, own)
@@ -290,25 +290,25 @@ def _put(directory: Inside, ref: str, value: str, before: str | None) -> None:
 
 def _with_changes(host: bytes, given: bytes, now: bytes, own: str | None) -> bytes:
     """The host's packed refs with what the agent's differ in from the ones that he was given."""
-    new, old, agents = refs.by_name(host), refs.by_name(given), refs.by_name(now)
+    new, old, agents = ref_files.by_name(host), ref_files.by_name(given), ref_files.by_name(now)
     for name in agents.keys() | old.keys():
         if agents.get(name) != old.get(name) or name == os.fsencode(own or ""):
             if name in agents:
                 new[name] = agents[name]
             elif name != os.fsencode(own or ""):
                 new.pop(name, None)
-    return refs.from_names(new)
+    return ref_files.from_names(new)
 
 
 def _loose_text(loose: dict[str, str]) -> bytes:
     return os.fsencode("".join(f"{value}\t{ref}\n" for ref, value in sorted(loose.items())))
 
 
-def _head_text(head: refs.Head) -> bytes:
+def _head_text(head: ref_files.Head) -> bytes:
     return os.fsencode(f"ref: {head.branch}\n" if head.branch is not None else f"{head.oid}\n")
 
 
-def _of_user(effective: settings.Settings) -> list[tuple[str, str, str]]:
+def _of_user(effective: copied_settings.Settings) -> list[tuple[str, str, str]]:
     """(file, name here, variable) of the user's own patterns, which may have their default places (gitignore(5))."""
     base = os.environ.get("XDG_CONFIG_HOME") or f"{effective.home}/.config"
     return [(effective.path(key) or f"{base}/git/{name}", name, variable) for key, name, variable in _USERS]
@@ -352,7 +352,7 @@ def _user_file(
     """The content of a file of the user's; None when there is none, or when an agent decides what is there."""
     seen = seen or disk.Seen()
     trail = seen.trail(path)
-    if trail.canonical is None or settings.agents_choice(trail, worktree):
+    if trail.canonical is None or copied_settings.agents_choice(trail, worktree):
         return None
     content = seen.read(path, limit)
     if content is None:

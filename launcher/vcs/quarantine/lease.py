@@ -8,8 +8,7 @@ Launch path: `os`, `fcntl`.
 
 from launcher.lean import os
 from launcher.vcs.quarantine import lock
-from launcher.vcs.quarantine.record import GIT, MOUNTED, SWAPPED, SWAPPED_NOW, Record, read, stamp
-from policy import promises
+from launcher.vcs.quarantine.record import GIT, SWAPPED, SWAPPED_NOW, Record, form_of, read, stamp, unusable
 from policy.errors import Refusal
 from policy.plan import Plan
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from launcher.vcs.quarantine.swap import Docked
 
 _ATTEMPTS = 20
-_SHOWN = f"{os.path.dirname(__file__)}/settings.py"
+_SHOWN = f"{os.path.dirname(__file__)}/copied_settings.py"
 """What is taken over from the user's configuration; another version of it takes over other things."""
 
 
@@ -159,11 +158,6 @@ def fits(record: Record, plan: Plan) -> bool:
     )  # fmt: skip
 
 
-def form_of(plan: Plan) -> str:
-    """How the plan's jail comes to the private git directory."""
-    return MOUNTED if promises.has_mounts(plan.backend) else SWAPPED
-
-
 def unchanged(record: Record) -> bool:
     """Whether the host's git directories are as they were when the private one was last renewed from them."""
     known = any(path == _SHOWN for path, _ in record.seen)
@@ -181,16 +175,6 @@ def whole(directory: str, record: Record) -> bool:
             except OSError:
                 return False
     return True
-
-
-def unusable(directory: str, error: OSError) -> Refusal:
-    """The Refusal for a private git directory that cannot be made or renewed."""
-    return Refusal(
-        "state-unusable",
-        f"the private git directory in {directory} cannot be made ready",
-        context=f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error),
-        hint=f"free some space; or look at {directory}/{GIT}, which the agent could write; or --git readonly",
-    )
 
 
 def _is(descriptor: int, path: str) -> bool:

@@ -98,7 +98,7 @@ def release(git_dir: str) -> tuple[str, ...]:
     stale = _stale(git_dir)
     if not stale:
         return ()
-    from launcher.vcs.quarantine.inside import Inside
+    from launcher.safefs.guarded_files import Inside
 
     removed, failed = [], []
     with Inside(git_dir) as inside:

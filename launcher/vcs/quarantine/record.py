@@ -23,7 +23,13 @@ Launch path: `os`.
 """
 
 from launcher.lean import os
+from policy import promises
 from policy.errors import Refusal
+from policy.plan import Plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 RECORD = "record"
 GIT = "git"
@@ -177,7 +183,7 @@ def directory_of(state: str, worktree_id: str) -> str:
 
     Args:
         state: Paddock's state directory.
-        worktree_id: as `launcher.vcs.worktrees.naming.worktree_id` makes it.
+        worktree_id: as `launcher.vcs.worktrees.models.worktree_id` makes it.
     """
     return f"{state}/git/{worktree_id}"
 
@@ -266,3 +272,65 @@ def _damaged(path: str, why: str) -> Refusal:
         context=why,
         hint=f"the agent's commits are in {os.path.dirname(path)}/{GIT}: move the directory aside, or --git readonly",
     )
+
+
+def form_of(plan: Plan) -> str:
+    """How the plan's jail comes to the private git directory."""
+    return MOUNTED if promises.has_mounts(plan.backend) else SWAPPED
+
+
+def unusable(directory: str, error: OSError) -> Refusal:
+    """The Refusal for a private git directory that cannot be made or renewed."""
+    return Refusal(
+        "state-unusable",
+        f"the private git directory in {directory} cannot be made ready",
+        context=f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error),
+        hint=f"free some space; or look at {directory}/{GIT}, which the agent could write; or --git readonly",
+    )
+
+
+# Which signed commit stands in the main repository for which commit of the agent's.
+#
+# A harvest that signs makes commits anew. The agent's own are what his private git directory still has, until the
+# next session there starts from the signed ones. Kept beside the record, out of every jail's reach.
+
+NAME = "signed"
+MOST = 100_000
+"""Pairs that are kept; the newest ones."""
+
+
+def read_signed(directory: str) -> dict[str, str]:
+    """The agent's commit -> the signed one. The signed one may be gone from the repository.
+
+    Args:
+        directory: of the worktree (`record.directory_of`).
+    """
+    try:
+        with open(f"{directory}/{NAME}", encoding="ascii") as file:
+            return dict(line.split() for line in file)
+    except FileNotFoundError:
+        return {}
+
+
+def write_signed(directory: str, pairs: "Mapping[str, str]") -> None:
+    """Replaces what is known (OSError)."""
+    newest = list(pairs.items())[-MOST:]
+    replace_file(f"{directory}/{NAME}", "".join(f"{old} {new}\n" for old, new in newest).encode("ascii"))
+
+
+def wish(directory: str) -> None:
+    """Has whoever harvests next sign (OSError). For the start of a session, whose end may be a kill."""
+    replace_file(f"{directory}/{SIGN}", b"")
+
+
+def wished(directory: str) -> bool:
+    """Whether a session has asked for signatures on what waits there."""
+    return os.path.lexists(f"{directory}/{SIGN}")
+
+
+def granted(directory: str) -> None:
+    """Forgets the wish: nothing waits any more (OSError)."""
+    try:
+        os.unlink(f"{directory}/{SIGN}")
+    except FileNotFoundError:
+        return

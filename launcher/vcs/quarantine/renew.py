@@ -8,12 +8,11 @@ import os
 import shutil
 from collections.abc import Mapping
 
+from launcher.safefs.guarded_files import Inside
 from launcher.vcs.git import Git
 from launcher.vcs.held import sweep
-from launcher.vcs.quarantine import contents, refs, settings, signed
+from launcher.vcs.quarantine import contents, copied_settings, record, ref_files
 from launcher.vcs.quarantine.contents import Source, reached
-from launcher.vcs.quarantine.inside import Inside
-from launcher.vcs.quarantine.lease import form_of, unusable
 from launcher.vcs.quarantine.record import (
     GIT,
     MOUNTED,
@@ -21,9 +20,11 @@ from launcher.vcs.quarantine.record import (
     Record,
     Repository,
     Stamp,
+    form_of,
     pin,
     replace_file,
     stamp,
+    unusable,
     write,
 )
 from policy.plan import Plan
@@ -62,7 +63,7 @@ class _Renewal:
         self.stamps: dict[str, Stamp] = {}
         self.quiet = False
         self.warnings: list[str] = []
-        self.signed = signed.read(directory)
+        self.signed = record.read_signed(directory)
 
     def run(self) -> tuple[str, ...]:
         self._sweep()
@@ -78,7 +79,7 @@ class _Renewal:
         for repository in repositories:
             sweep(repository.common_dir)
             if repository.base is not None:
-                refs.pin(repository.common_dir, pin(identity), repository.base)
+                ref_files.pin(repository.common_dir, pin(identity), repository.base)
         os.umask(0o077)
         self._pointers(sources)
         seen = tuple(self.stamps.values())
@@ -191,9 +192,9 @@ class _Renewal:
             )
             return self._repository(name, source, start)
 
-    def _advanced(self, directory: Inside, source: Source, old: Repository, head: refs.Head) -> refs.Head:
+    def _advanced(self, directory: Inside, source: Source, old: Repository, head: ref_files.Head) -> ref_files.Head:
         """Where the agent's work starts from now."""
-        known = refs.Head(old.branch, old.base)
+        known = ref_files.Head(old.branch, old.base)
         agent = contents.agent_head(directory)
         if head == known or agent == head:
             return head
@@ -218,20 +219,20 @@ class _Renewal:
             item for item in self.seen.items()
             if not item[0].endswith(("/HEAD", "/packed-refs")) and not item[0].startswith(prefixes)
         ]  # fmt: skip
-        if settings.__file__ not in self.seen or any(stamp(path) != (path, seen) for path, seen in others):
+        if copied_settings.__file__ not in self.seen or any(stamp(path) != (path, seen) for path, seen in others):
             return False
         self.stamps.update((item[0], item) for item in others)
         return True
 
-    def _look(self, source: Source) -> tuple[dict[str, str], refs.Head]:
+    def _look(self, source: Source) -> tuple[dict[str, str], ref_files.Head]:
         """The host's refs, with the stamps taken before they are read: what changes in between is read once more."""
-        self._stamp(refs.watched(source.git_dir, source.common_dir, refs.loose(source.common_dir)[1]))
-        return refs.loose(source.common_dir)[0], refs.head(source.git_dir, source.common_dir)
+        self._stamp(ref_files.watched(source.git_dir, source.common_dir, ref_files.loose(source.common_dir)[1]))
+        return ref_files.loose(source.common_dir)[0], ref_files.head(source.git_dir, source.common_dir)
 
-    def _settings(self, source: Source) -> settings.Settings:
+    def _settings(self, source: Source) -> copied_settings.Settings:
         """The host's settings, with the stamps of all that is taken over beside them."""
         self._stamp(contents.watched(source, None))
-        effective = settings.effective(source.git_dir, source.worktree)
+        effective = copied_settings.effective(source.git_dir, source.worktree)
         self._stamp(contents.watched(source, effective))
         return effective
 
@@ -239,7 +240,7 @@ class _Renewal:
         for path in paths:
             self.stamps.setdefault(path, stamp(path))
 
-    def _repository(self, name: str, source: Source, head: refs.Head) -> Repository:
+    def _repository(self, name: str, source: Source, head: ref_files.Head) -> Repository:
         stores = next(repository[6] for repository in self.plan.repositories if repository[4] == source.private)
         return Repository(name, source.path, source.git_dir, source.common_dir, source.private, head.branch, head.oid,
                           source.object_format, stores)  # fmt: skip
@@ -263,8 +264,8 @@ def _arrived(
     directory: Inside,
     source: Source,
     old: Repository,
-    agent: refs.Head | None,
-    head: refs.Head,
+    agent: ref_files.Head | None,
+    head: ref_files.Head,
     standing: Mapping[str, str],
 ) -> bool:
     """Whether the host's branch has all that the agent committed on it, or on a detached HEAD beside it.

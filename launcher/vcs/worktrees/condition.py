@@ -3,26 +3,27 @@
 import os
 import re
 from collections.abc import Iterable
+from enum import StrEnum
 from itertools import islice
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
 from launcher.jail.processes import parent
 from launcher.safefs import walk
-from launcher.vcs import checkout, patience
+from launcher.safefs.guarded_files import Inside
+from launcher.vcs import checkout, jailed_git
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
+from launcher.vcs.git_config import UserConfig
 from launcher.vcs.harvest import lfs
 from launcher.vcs.harvest.outstanding import COMMITS
 from launcher.vcs.jailed_git import JailedGit
-from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.quarantine.record import directory_of
 from launcher.vcs.scratch import Scratch
-from launcher.vcs.worktrees import files, kept, strangers
-from launcher.vcs.worktrees.kept import Kept
-from launcher.vcs.worktrees.models import Part, State, Worktree
-from launcher.vcs.worktrees.request import Unharvested
-from launcher.vcs.worktrees.user_config import UserConfig
+from launcher.vcs.worktrees import admin_files, at_stake
+from launcher.vcs.worktrees.at_stake import Kept
+from launcher.vcs.worktrees.models import Part, State, Unharvested, Worktree
 from policy.errors import Refusal
 from policy.pasted import joined
 
@@ -74,7 +75,7 @@ def unwatched_changed(git: JailedGit, entries: list[bytes]) -> list[bytes]:
     with Scratch() as scratch:
         own = {"GIT_INDEX_FILE": scratch.path("index")}
         git.repository.run("update-index", "-z", "--index-info", input=unseen, environment=own)
-        patience.run(git, "update-index", "-q", "--refresh", ok=(0, 1), environment=own)
+        jailed_git.run_patiently(git, "update-index", "-q", "--refresh", ok=(0, 1), environment=own)
         names = git.run("diff-files", "--name-only", "-z", environment=own).out.split(b"\0")
     return [name for name in names if name]
 
@@ -352,7 +353,7 @@ def look(worktree: Worktree, unharvested: Unharvested, user: UserConfig, state: 
     if worktree.state not in (State.READY, State.MISSING):
         return Condition(worktree_id=worktree.worktree_id, path=path, state=worktree.state)
     there = worktree.state is State.READY
-    worktree = strangers.with_populated(worktree) if there else worktree
+    worktree = at_stake.with_populated(worktree) if there else worktree
     waits = unharvested(worktree.main.path)
     parts = tuple(_part(part, worktree, user) if there else _without_files(part, worktree) for part in worktree.parts)
     return Condition(
@@ -362,11 +363,11 @@ def look(worktree: Worktree, unharvested: Unharvested, user: UserConfig, state: 
         parts=parts,
         unharvested=bool(waits),
         waiting=waits if isinstance(waits, tuple) else (COMMITS,) * waits,
-        stashes=tuple(one for part in worktree.parts for one in kept.stashed(part, worktree)),
-        docked=strangers.docked(directory_of(state, worktree.worktree_id)),
+        stashes=tuple(one for part in worktree.parts for one in at_stake.stashed(part, worktree)),
+        docked=at_stake.docked(directory_of(state, worktree.worktree_id)),
         own_stores=_own_stores(os.fspath(worktree.main.git_dir)),
         in_use=processes_at_work(path),
-        locked=files.lock_reason(os.fspath(worktree.main.git_dir)),
+        locked=admin_files.lock_reason(os.fspath(worktree.main.git_dir)),
     )
 
 
@@ -388,7 +389,7 @@ def _part(part: Part, worktree: Worktree, user: UserConfig) -> PartCondition:
 def _without_files(part: Part, worktree: Worktree) -> PartCondition:
     """Of a part whose files are missing: its branch, kept work, and whether any ref holds the commit of its HEAD."""
     git_dir = os.fspath(part.git_dir)
-    text = files.head(git_dir)
+    text = admin_files.head(git_dir)
     if not text:
         return PartCondition(name=part.name, problem=f"its git directory {git_dir} is gone")
     if text.startswith("ref: "):
@@ -399,15 +400,15 @@ def _without_files(part: Part, worktree: Worktree) -> PartCondition:
             branch=text.removeprefix("ref: refs/heads/"),
             head=tip.strip() or None,
             ahead=_ahead(git, tip.strip(), part),
-            kept=kept.beside(git, part, worktree, tip.strip() or None),
+            kept=at_stake.beside(git, part, worktree, tip.strip() or None),
         )
     git = Git(os.fspath(part.common_dir))
     return PartCondition(
         name=part.name,
         head=text,
         ahead=_ahead(git, text, part),
-        detached=kept.is_loose(git, text),
-        kept=kept.beside(git, part, worktree, text if _is_there(git, text) else None),
+        detached=at_stake.is_loose(git, text),
+        kept=at_stake.beside(git, part, worktree, text if _is_there(git, text) else None),
     )
 
 
@@ -422,13 +423,13 @@ def _ahead(git: Git, head: str, part: Part) -> int:
 
 
 def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
-    text = files.head(git.git_dir)
+    text = admin_files.head(git.git_dir)
     branch = text.removeprefix("ref: refs/heads/") if text.startswith("ref: refs/heads/") else None
     head = git.ref("HEAD", ok=(0, 1, 128)) or None
     # Without --ignore-submodules git would start itself in directories whose git directory an agent may have made.
     words = ("status", "--porcelain=v2", "-z", "--no-renames", "--ignore-submodules=all", "--untracked-files=normal",
              "--ignored=matching")  # fmt: skip
-    records = patience.run(git, *words).out.split(b"\0")
+    records = jailed_git.run_patiently(git, *words).out.split(b"\0")
     large_ones = _large(git, records, os.fspath(part.path))
     changed = [os.fsdecode(record.split(b" ", _PATH_AT[record[:2]])[-1]) for record in records
                if record[:2] in _PATH_AT]  # fmt: skip
@@ -444,13 +445,13 @@ def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
     detached = False
     if head is not None:
         ahead = int(git.text("rev-list", "--count", head, f"^{part.base}", "--"))
-        detached = branch is None and not kept.stays(git, head)
+        detached = branch is None and not at_stake.stays(git, head)
     operation = next((word for name, word in _OPERATIONS.items() if os.path.lexists(f"{git.git_dir}/{name}")), "")
     return PartCondition(
         name=part.name, branch=branch, head=head, ahead=ahead, modified=len(modified), untracked=len(new),
         uncommitted=tuple(os.path.normpath(f"{inside}/{name}") for name in (modified + new)[:_MOST_NAMED]),
-        strangers=tuple(strangers.in_places_of_submodules(gitlinks, part, worktree)), operation=operation,
-        detached=detached, kept=kept.beside(git, part, worktree, head), lagging=lagging,
+        strangers=tuple(at_stake.in_places_of_submodules(gitlinks, part, worktree)), operation=operation,
+        detached=detached, kept=at_stake.beside(git, part, worktree, head), lagging=lagging,
         ignored=_ignored([os.fsdecode(record[2:]) for record in records if record[:2] == b"! "], part, worktree),
     )  # fmt: skip
 
@@ -531,3 +532,78 @@ def _own_stores(git_dir: str) -> tuple[str, ...]:
         if git.run("rev-list", "--max-count=1", "--all", *loose, "--not", "--remotes").out:
             found.append(name)
     return tuple(found)
+
+
+# How far the work of worktrees has come: nothing committed, committed, merged. Asked of git once per repository.
+
+_BRANCH = "refs/heads/"
+
+
+class Work(StrEnum):
+    """What has become of a worktree's own commits."""
+
+    NONE = "none"
+    OPEN = "open"
+    MERGED = "merged"
+    UNKNOWN = "unknown"
+
+
+class Progress(NamedTuple):
+    """Of one worktree.
+
+    Attributes:
+        work: of its recorded branch. UNKNOWN without one, or without a commit in the main checkout.
+        into: the branch of the main checkout, "HEAD" when it is on none.
+    """
+
+    work: Work
+    into: str
+
+    def __str__(self) -> str:
+        """For a column."""
+        return {
+            Work.NONE: "no commits",
+            Work.OPEN: "to merge",
+            Work.MERGED: f"in {self.into}",
+            Work.UNKNOWN: "-",
+        }[self.work]
+
+
+def of(worktrees: Iterable[Worktree]) -> dict[str, Progress]:
+    """How far each is, by its id. Merged is what the branch of the repository's main checkout contains."""
+    by_repository: dict[str, list[Worktree]] = {}
+    for row in worktrees:
+        by_repository.setdefault(str(row.main.common_dir), []).append(row)
+    found: dict[str, Progress] = {}
+    for common_dir, rows in by_repository.items():
+        try:
+            found.update(_of_repository(common_dir, rows))
+        except GitFailed:  # gone, or damaged: there is more to say of that than a column has room for
+            found.update({row.worktree_id: Progress(Work.UNKNOWN, "") for row in rows})
+    return found
+
+
+def _of_repository(common_dir: str, rows: list[Worktree]) -> dict[str, Progress]:
+    found: dict[str, Progress] = {}
+    head = admin_files.head(common_dir)
+    trunk = head.removeprefix("ref: ")
+    into = trunk.removeprefix(_BRANCH) if trunk != head else "HEAD"
+    git = Git(common_dir)
+    known = git.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{trunk}^{{commit}}", ok=(0, 1, 128))
+    tips = _branches(git)
+    merged = _branches(git, f"--merged={trunk}") if known.status == 0 else {}
+    for row in rows:
+        tip = tips.get(row.main.ref or "")
+        if tip is None or known.status:
+            work = Work.UNKNOWN
+        elif tip == row.main.base:
+            work = Work.NONE
+        else:
+            work = Work.MERGED if row.main.ref in merged else Work.OPEN
+        found[row.worktree_id] = Progress(work, into)
+    return found
+
+
+def _branches(git: Git, *condition: str) -> dict[str, str]:
+    lines = git.text("for-each-ref", "--format=%(refname) %(objectname)", *condition, _BRANCH).splitlines()
+    return {ref: oid for ref, _, oid in (line.rpartition(" ") for line in lines)}

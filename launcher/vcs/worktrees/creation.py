@@ -15,21 +15,20 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from launcher.safefs import walk
+from launcher.safefs.guarded_files import Inside
 from launcher.vcs import written
 from launcher.vcs.checkout import Checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
+from launcher.vcs.git_config import UserConfig
 from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.quarantine import record as private
 from launcher.vcs.quarantine import swap
-from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.scratch import Scratch
-from launcher.vcs.worktrees import files, locks, module_stores
-from launcher.vcs.worktrees.models import Part, State, Worktree
-from launcher.vcs.worktrees.proposal import propose
-from launcher.vcs.worktrees.request import Options, Say, Step
-from launcher.vcs.worktrees.store import WorktreeRepository
-from launcher.vcs.worktrees.user_config import UserConfig
+from launcher.vcs.worktrees import admin_files, module_stores
+from launcher.vcs.worktrees.models import Options, Part, Say, State, Step, Worktree
+from launcher.vcs.worktrees.request import propose
+from launcher.vcs.worktrees.store import WorktreeRepository, forget, held, of_repository, of_worktree, tried
 from policy.errors import Refusal
 
 # A first checkout by several gits, each with its own part of the index.
@@ -401,9 +400,9 @@ class Creation:
         for pattern in options.copy:
             check_patterns(pattern)
         git = Git.open(parent.root)
-        with locks.held(locks.of_repository(self._state, parent.common_dir)) as shared:
+        with held(of_repository(self._state, parent.common_dir)) as shared:
             worktree = propose(git, parent, ticket, options)
-            with locks.tried(locks.of_worktree(self._state, worktree.worktree_id)) as own:
+            with tried(of_worktree(self._state, worktree.worktree_id)) as own:
                 if own is None:
                     raise Refusal("worktree-busy", f"somebody is at work on {worktree.path}", hint="try again later")
                 self._step("record")
@@ -423,7 +422,7 @@ class Creation:
             except OSError as error:
                 raise _unwritable(worktree, error) from None
         except BaseException:
-            with locks.held(locks.of_repository(self._state, parent.common_dir)):
+            with held(of_repository(self._state, parent.common_dir)):
                 self._undone(worktree, kept)
             raise
         try:
@@ -451,7 +450,7 @@ class Creation:
                     self._step(f"branch {part.name}")
                     self._create_branch(part, zero, shared)
                 self._step(f"metadata {part.name}")
-                files.make(part, worktree.worktree_id, zero)
+                admin_files.make(part, worktree.worktree_id, zero)
             self._step("staging")
             with Inside(os.path.dirname(worktree.staging)) as around:
                 around.create_directory(worktree.staging.name)
@@ -506,7 +505,7 @@ class Creation:
         if part.name and not _is_empty(staging, os.path.relpath(place, staging)):
             raise Refusal("submodule-unavailable", f"submodule {part.name} has no empty directory of its own",
                           context=f"{place} is something else in the commit around it")  # fmt: skip
-        files.write_pointer(place, git_dir)
+        admin_files.write_pointer(place, git_dir)
         settings = (*options.settings(), *self._user.of_filters(options.filters))
         try:
             if options.filters:  # programmes of the user's, which no jail of ours could run
@@ -537,10 +536,10 @@ class Creation:
         """Says that a worktree which is in its place is ready. May be repeated."""
         ready = worktree.with_state(State.READY)
         self._step("note")
-        files.record(ready)
+        admin_files.record(ready)
         for part in ready.parts:
             self._step(f"unlock {part.name}")
-            files.unlock(part)
+            admin_files.unlock(part)
         self._step("ready")
         self._store.save(ready)
         return ready
@@ -551,18 +550,18 @@ class Creation:
         failures = remove_staging(worktree)
         for part in reversed(worktree.parts):
             self._step(f"undo metadata {part.name}")
-            failures += files.discard(part, worktree.worktree_id)
+            failures += admin_files.discard(part, worktree.worktree_id)
         if failures:
             raise Refusal("worktree-unremovable", f"some of {worktree.staging} cannot be removed",
                           context="\n".join(failures[:10]), hint="paddock worktree repair, when it can be")  # fmt: skip
         for part in reversed(worktree.parts):
             common_dir = os.fspath(part.common_dir)
-            if part.branch_made and part.ref is not None and files.checked_out(common_dir, part.ref) is None:
+            if part.branch_made and part.ref is not None and admin_files.checked_out(common_dir, part.ref) is None:
                 self._step(f"undo branch {part.name}")
                 Git(common_dir).run("update-ref", "-d", part.ref, part.base, ok=(0, 1, 128))
         self._step("undo record")
         self._store.forget(worktree.worktree_id)
-        locks.forget(locks.of_worktree(self._state, worktree.worktree_id))
+        forget(of_worktree(self._state, worktree.worktree_id))
 
 
 def _unwritable(worktree: Worktree, error: OSError) -> Refusal:

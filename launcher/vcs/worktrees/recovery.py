@@ -11,16 +11,15 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from launcher.safefs.guarded_files import Inside
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
-from launcher.vcs.quarantine import left_open, lock, record, swap
-from launcher.vcs.quarantine.inside import Inside
-from launcher.vcs.worktrees import files, kept, locks, module_stores, naming
+from launcher.vcs.quarantine import lock, planted, record, swap
+from launcher.vcs.worktrees import admin_files, at_stake, models, module_stores
 from launcher.vcs.worktrees.creation import Creation
-from launcher.vcs.worktrees.models import Part, State, Worktree
+from launcher.vcs.worktrees.models import Part, State, Step, Worktree
 from launcher.vcs.worktrees.removal import Removal, if_missing
-from launcher.vcs.worktrees.request import Step
-from launcher.vcs.worktrees.store import WorktreeRepository
+from launcher.vcs.worktrees.store import WorktreeRepository, held, of_repository, of_worktree, tried
 from policy.errors import Refusal
 
 # Worktrees that git has forgotten (`git worktree prune`, `git gc`) while work of theirs is still somewhere else.
@@ -48,20 +47,22 @@ def restore_pruned(worktree: Worktree, state: str) -> None:
         OSError: they cannot be written.
     """
     for part in filter(lambda part: part.linked, worktree.parts):
-        if files.points_to(os.fspath(part.git_dir)) is not None or not os.path.isdir(part.common_dir / "objects"):
+        if admin_files.points_to(os.fspath(part.git_dir)) is not None or not os.path.isdir(part.common_dir / "objects"):
             continue
-        files.restore(part, worktree.worktree_id, _head(worktree, os.fspath(part.git_dir), state) or _of_part(part))
+        admin_files.restore(
+            part, worktree.worktree_id, _head(worktree, os.fspath(part.git_dir), state) or _of_part(part)
+        )
         # So that git in it is content, should the files come back: nothing is staged. A branch may be gone by now.
         Git(os.fspath(part.git_dir)).run("read-tree", "HEAD", ok=(0, 128))
-    files.record(worktree)
+    admin_files.record(worktree)
     for part in worktree.parts:
-        files.unlock(part)
+        admin_files.unlock(part)
 
 
 def holds_kept_work(worktree: Worktree) -> bool:
     """Whether a harvest has kept commits in refs that nobody has joined."""
     return any(
-        kept.beside(Git(os.fspath(part.common_dir)), part, worktree, None)
+        at_stake.beside(Git(os.fspath(part.common_dir)), part, worktree, None)
         for part in worktree.parts
         if os.path.isdir(part.common_dir / "objects")
     )
@@ -110,11 +111,11 @@ def stand_in(directory: str, known: record.Record) -> Iterator[None]:
         name="", worktree_id=owner, path=Path(known.worktree), common_dir=Path(own.common_dir),
         git_dir=Path(own.git_dir), branch=None, branch_made=False, base=own.base or "0" * 40,
     )  # fmt: skip
-    files.restore(part, owner, f"ref: {own.branch}" if own.branch else own.base or "")
+    admin_files.restore(part, owner, f"ref: {own.branch}" if own.branch else own.base or "")
     try:
         yield
     finally:
-        files.discard(part, owner)
+        admin_files.discard(part, owner)
 
 
 class Recovery:
@@ -141,13 +142,13 @@ class Recovery:
         Cheap when there is nothing to do; every command of the service begins with it. Returns what was done.
         """
         swap.originals(self._state)
-        looked_after = left_open.sweep(self._state)
+        looked_after = planted.sweep(self._state)
         known = self._store.of(common_dir)
         unknown = self._unknown(common_dir, known)
         damaged = module_stores.damaged(common_dir)
         if not (unknown or damaged) and all(self._is_well(row) or self._is_busy(row) for row in known):
             return looked_after
-        with locks.held(locks.of_repository(self._state, common_dir)):
+        with held(of_repository(self._state, common_dir)):
             self._step("mend")
             done = looked_after + module_stores.mend(common_dir)  # first: git does not even start in such a submodule
             done += [line for row in self._store.of(common_dir) for line in self._settled(row)]
@@ -171,16 +172,16 @@ class Recovery:
 
         The pointer at `root` is not to be trusted, so it only counts for a known worktree that is nowhere else.
         """
-        with locks.held(locks.of_repository(self._state, common_dir)):
+        with held(of_repository(self._state, common_dir)):
             for row in self._store.of(common_dir):
                 if os.fspath(row.main.git_dir) == git_dir and row.state is State.MISSING and row.path != root:
                     self._step("repoint")
-                    files.repoint(git_dir, f"{root}/.git")
+                    admin_files.repoint(git_dir, f"{root}/.git")
                     return self._rekeyed(row, root)
         return []
 
     def _settled(self, row: Worktree) -> list[str]:
-        with locks.tried(locks.of_worktree(self._state, row.worktree_id)) as own:
+        with tried(of_worktree(self._state, row.worktree_id)) as own:
             if own is None:
                 return []  # somebody is at it
             if row.state is State.CREATING:
@@ -201,7 +202,7 @@ class Recovery:
     def _compared(self, row: Worktree) -> list[str]:
         """A ready or missing worktree, compared with the disk."""
         git_dir = os.fspath(row.main.git_dir)
-        entry = files.points_to(git_dir)
+        entry = admin_files.points_to(git_dir)
         if entry is None:
             return self._pruned(row)
         root = os.path.dirname(entry)
@@ -235,7 +236,7 @@ class Recovery:
         kept = f"; commits that were not harvested may be in {waiting}" if waiting else ""
         self._store.forget(row.worktree_id)
         for part in row.parts:
-            files.discard(part, row.worktree_id)
+            admin_files.discard(part, row.worktree_id)
         return [f"forgot {row.path}: git does not know it any more{kept}"]
 
     def _rekeyed(self, row: Worktree, root: str) -> list[str]:
@@ -243,7 +244,7 @@ class Recovery:
         now = _moved(row, root).with_state(State.READY)
         for old, new in zip(row.submodules, now.submodules, strict=True):
             if os.path.isdir(new.git_dir) and not os.path.lexists(f"{old.path}/.git"):
-                files.repoint(os.fspath(new.git_dir), f"{new.path}/.git")
+                admin_files.repoint(os.fspath(new.git_dir), f"{new.path}/.git")
         source, target = (f"{self._state}/worktrees/{name}" for name in (row.worktree_id, now.worktree_id))
         if os.path.isdir(source) and not os.path.lexists(target):
             self._step("home")
@@ -251,7 +252,7 @@ class Recovery:
         self._step("private")
         _follow_private(self._state, row, now)
         self._step("record")
-        files.record(now)
+        admin_files.record(now)
         self._store.save(now)
         self._step("forget")
         self._store.forget(row.worktree_id)
@@ -261,19 +262,19 @@ class Recovery:
         """Whether somebody makes or removes it now. Looking at all others for that would keep everybody waiting."""
         if row.state not in (State.CREATING, State.REMOVING):
             return False
-        with locks.tried(locks.of_worktree(self._state, row.worktree_id)) as own:
+        with tried(of_worktree(self._state, row.worktree_id)) as own:
             return own is None
 
     def _is_well(self, row: Worktree) -> bool:
         if row.state is not State.READY:
             return False
         entry = f"{row.path}/.git"
-        pointed = files.points_to(os.fspath(row.main.git_dir)) == entry
+        pointed = admin_files.points_to(os.fspath(row.main.git_dir)) == entry
         return pointed and self._is_there(row) and self._is_the_same(row)
 
     def _is_the_same(self, row: Worktree) -> bool:
         """Whether the git directory is the one that Paddock has noted itself in; git may have made it anew."""
-        return os.path.lexists(f"{row.main.git_dir}/{files.RECORD}")
+        return os.path.lexists(f"{row.main.git_dir}/{admin_files.RECORD}")
 
     def _is_there(self, row: Worktree) -> bool:
         """Whether the worktree has a `.git`; one that is swapped now may have been removed by a command in its jail."""
@@ -285,17 +286,17 @@ class Recovery:
         """Worktrees that are noted in git's own directories, but not in the store."""
         directories = {os.fspath(row.main.git_dir) for row in known}
         found: list[Worktree] = []
-        for git_dir in files.linked(common_dir):
+        for git_dir in admin_files.linked(common_dir):
             if git_dir in directories:
                 continue
-            content = Present().read(f"{git_dir}/{files.RECORD}", 1 << 20)
+            content = Present().read(f"{git_dir}/{admin_files.RECORD}", 1 << 20)
             if content is None:
                 continue
             try:
                 noted = Worktree.model_validate_json(content)
             except ValidationError:
                 continue  # of another version, or damaged: `adopt` makes a new one
-            entry = files.points_to(git_dir)
+            entry = admin_files.points_to(git_dir)
             if os.fspath(noted.main.git_dir) != git_dir or entry is None:
                 continue
             root = os.path.dirname(entry)
@@ -342,17 +343,17 @@ def _moved(worktree: Worktree, path: str) -> Worktree:
 
     def there(part: Part) -> Part:
         place = os.path.normpath(os.path.join(path, os.path.relpath(part.path, old)))
-        return part.model_copy(update={"path": Path(place), "worktree_id": naming.worktree_id(place)})
+        return part.model_copy(update={"path": Path(place), "worktree_id": models.worktree_id(place)})
 
     return worktree.model_copy(
         update={
             "main": there(worktree.main),
             "submodules": tuple(map(there, worktree.submodules)),
             "unpopulated": tuple(
-                left.model_copy(update={"path": place, "worktree_id": naming.worktree_id(os.fspath(place))})
+                left.model_copy(update={"path": place, "worktree_id": models.worktree_id(os.fspath(place))})
                 for left in worktree.unpopulated
                 for place in (Path(path, left.path.relative_to(old)),)
             ),
-            "staging": Path(naming.staging(path)),
+            "staging": Path(models.staging(path)),
         }
     )

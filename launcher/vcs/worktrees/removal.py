@@ -7,24 +7,23 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from launcher.safefs import walk
+from launcher.safefs.guarded_files import Inside
 from launcher.safefs.remove import remove_tree
-from launcher.vcs import checkout, gitlinks, patience
+from launcher.vcs import checkout, gitlinks, jailed_git
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
+from launcher.vcs.git_config import UserConfig
 from launcher.vcs.harvest import crossing
 from launcher.vcs.held import Held
 from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.quarantine import lock as private_lock
 from launcher.vcs.quarantine import record, swap, writers
-from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.scratch import Scratch
-from launcher.vcs.worktrees import condition, earlier, files, kept, locks, module_stores, strangers
+from launcher.vcs.worktrees import admin_files, at_stake, condition, module_stores
 from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.creation import IDENTITY, remove_staging
-from launcher.vcs.worktrees.models import Part, State, Worktree
-from launcher.vcs.worktrees.request import Removed, Say, Step, Unharvested, kept_aside
-from launcher.vcs.worktrees.store import WorktreeRepository
-from launcher.vcs.worktrees.user_config import UserConfig
+from launcher.vcs.worktrees.models import Part, Removed, Say, State, Step, Unharvested, Worktree, kept_aside
+from launcher.vcs.worktrees.store import WorktreeRepository, forget, held, of_repository, of_worktree, tried
 from policy.errors import Refusal
 from policy.pasted import quoted
 
@@ -45,8 +44,8 @@ def keep_work(worktree: Worktree) -> list[tuple[str, str]]:
 
     Refusals: of git; worktree-obstructed.
     """
-    worktree = strangers.with_populated(worktree)
-    patience.check(worktree.path)
+    worktree = at_stake.with_populated(worktree)
+    jailed_git.check_obstacles(worktree.path)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     made: list[tuple[str, str]] = []
     commits: dict[str, str] = {}
@@ -75,9 +74,9 @@ def keep_heads(worktree: Worktree) -> list[tuple[str, str]]:
     """
     made: list[tuple[str, str]] = []
     for part in filter(lambda part: part.linked, worktree.parts):  # stores of their own are kept as a whole
-        oid = files.head(os.fspath(part.git_dir))
+        oid = admin_files.head(os.fspath(part.git_dir))
         git = Git(os.fspath(part.common_dir))
-        if not oid or oid.startswith("ref: ") or not kept.is_loose(git, oid):
+        if not oid or oid.startswith("ref: ") or not at_stake.is_loose(git, oid):
             continue
         ref = f"{PREFIX}/{worktree.worktree_id}/{oid[:12]}"
         git.run("update-ref", "-m", "paddock: detached HEAD of a lost worktree", ref, oid, environment=IDENTITY)
@@ -106,7 +105,7 @@ def _commit(git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, s
             changed = [
                 name for name in (*names, *condition.unwatched_changed(git, entries)) if name and name not in links
             ]
-        for place in strangers.in_places_of_submodules(condition.unwatched_gitlinks(entries), part, worktree):
+        for place in at_stake.in_places_of_submodules(condition.unwatched_gitlinks(entries), part, worktree):
             changed += _inside(part, os.fsencode(place))
         others = git.run("ls-files", "--others", "--exclude-standard", "-z").out.split(b"\0")
         for name in filter(None, others):
@@ -191,15 +190,15 @@ class Removal:
 
         Refusals: worktree-busy, worktree-in-use, session-running, worktree-locked, worktree-missing, worktree-dirty.
         """
-        with ExitStack() as held:
-            own = held.enter_context(locks.tried(locks.of_worktree(self._state, worktree.worktree_id)))
+        with ExitStack() as stack:
+            own = stack.enter_context(tried(of_worktree(self._state, worktree.worktree_id)))
             if own is None:
                 raise Refusal("worktree-busy", f"somebody is at work on {worktree.path}", hint="try again later")
-            held.enter_context(_no_session(self._state, worktree))
+            stack.enter_context(_no_session(self._state, worktree))
             if not force and (live := writers.live(self._state, worktree.path)):
                 raise _writing(worktree.path, [each.name for each in live])
             common_dir = os.fspath(worktree.main.common_dir)
-            with locks.held(locks.of_repository(self._state, common_dir)):
+            with held(of_repository(self._state, common_dir)):
                 self._step("mend")
                 for line in module_stores.mend(common_dir):  # git could not delete branches of such a submodule
                     self._say(line)
@@ -215,12 +214,12 @@ class Removal:
             elif now.at_stake():
                 self._step("backup")
                 backups = keep_heads(worktree)
-            with locks.held(locks.of_repository(self._state, common_dir)):
+            with held(of_repository(self._state, common_dir)):
                 self._step("record")
                 leaving = worktree.with_state(State.REMOVING)
                 self._store.save(leaving)
                 for part in filter(lambda part: part.linked, leaving.parts):
-                    files.relock(part, worktree.worktree_id)
+                    admin_files.relock(part, worktree.worktree_id)
                 # A repository in a submodule's place may have its git directory in the private one.
                 strange = any(part.strangers for part in now.parts)
                 aside = self._set_aside(worktree) if now.unharvested or now.docked or strange else ""
@@ -254,7 +253,7 @@ class Removal:
         # Unless a session has started in the new one meanwhile, and made room for its own.
         if private_lock.is_of_another(os.fspath(worktree.main.git_dir), self._homes(worktree)[0]):
             self._step("set aside")
-            aside = earlier.clear(self._state, worktree.path, worktree.worktree_id, self._unharvested)
+            aside = at_stake.clear(self._state, worktree.path, worktree.worktree_id, self._unharvested)
         self._step("forget")
         self._store.forget(worktree.worktree_id)
         if aside:
@@ -292,7 +291,7 @@ class Removal:
             self._step(f"metadata {part.name}")
             if not set_aside:  # what is kept there still borrows the objects
                 self._unpin(part, worktree)
-            failures += files.discard(part, worktree.worktree_id)
+            failures += admin_files.discard(part, worktree.worktree_id)
         for part in parts:
             if part.branch is not None:
                 self._step(f"branch {part.name}")
@@ -313,7 +312,7 @@ class Removal:
             raise _unremovable(worktree, failures)
         self._step("forget")
         self._store.forget(worktree.worktree_id)
-        locks.forget(locks.of_worktree(self._state, worktree.worktree_id))
+        forget(of_worktree(self._state, worktree.worktree_id))
 
     def _unpin(self, part: Part, worktree: Worktree) -> None:
         """Private git directories pin what they borrow (`vcs.quarantine`)."""
@@ -330,7 +329,7 @@ class Removal:
         tip = git.ref(ref)
         if not tip:
             return True
-        if not part.branch_made or files.checked_out(os.fspath(part.common_dir), ref) is not None:
+        if not part.branch_made or admin_files.checked_out(os.fspath(part.common_dir), ref) is not None:
             return False
         others = [f"--exclude={ref}", "--exclude=refs/paddock/*", "--all"]
         if tip != part.base and git.run("rev-list", "--max-count=1", tip, "--not", *others).out:
@@ -375,7 +374,7 @@ class Removal:
             self._step("put stores back")
             os.rename(stores, f"{worktree.main.git_dir}/modules")
         for part in worktree.parts:
-            files.unlock(part)
+            admin_files.unlock(part)
         self._step("kept")
         self._store.save(worktree.with_state(State.READY))
 
@@ -387,10 +386,10 @@ class Removal:
 
 def _keep_strangers(worktree: Worktree, now: Condition) -> list[tuple[str, str]]:
     """Moves repositories out of the places of submodules, as they are: a backup has their files alone."""
-    parts = {part.name: part for part in strangers.with_populated(worktree).parts}
+    parts = {part.name: part for part in at_stake.with_populated(worktree).parts}
     kept: list[str] = []
     for part in now.parts:
-        kept += strangers.put_aside(parts[part.name], list(part.strangers), _kept(worktree))
+        kept += at_stake.put_aside(parts[part.name], list(part.strangers), _kept(worktree))
     return [os.path.split(path) for path in kept]
 
 

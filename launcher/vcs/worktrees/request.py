@@ -1,100 +1,218 @@
-"""What somebody asks of the worktree service."""
+"""Deciding what a new worktree will be: names, branches, commits and submodules. Nothing is changed here."""
 
 import os
-from collections.abc import Callable
+import re
+import time
 from pathlib import Path
-from typing import NamedTuple
 
-from launcher.vcs.worktrees.models import Worktree
-
-Step = Callable[[str], None]
-"""Called with a word before each change on the disk; tests kill the process there."""
-
-Say = Callable[[str], None]
-"""Takes a line about what is going on, for long work."""
-
-Unharvested = Callable[[Path], bool | tuple[str, ...]]
-"""What the worktree with this root has in a private git directory that was not brought home, in words; or whether."""
+from launcher.vcs import written
+from launcher.vcs.checkout import Checkout
+from launcher.vcs.disk import Names
+from launcher.vcs.git import Git
+from launcher.vcs.worktrees import admin_files, models, module_stores
+from launcher.vcs.worktrees.models import Options, Part, State, Unpopulated, Worktree
+from policy.errors import Refusal, printable
+from policy.pasted import quoted
+from policy.plan import beneath
 
 
-def quiet(_: str) -> None:
-    """A `Step` or `Say` for nobody."""
+def propose(git: Git, parent: Checkout, ticket: str, options: Options) -> Worktree:
+    """The worktree that will be made; the repository's lock is held until it is recorded.
 
+    Args:
+        git: on the parent worktree.
+        parent: the parent worktree.
+        ticket: as the caller names it.
+        options: see `Options`.
 
-class Options(NamedTuple):
-    """How a worktree is to be made.
-
-    Attributes:
-        branch: its branch; one that exists is taken up where it is. None: ``agent/<ticket>``, which must be new.
-        start: the commit to start from, for a new branch. None: the parent's HEAD.
-        path: its directory. None: beside the parent.
-        submodules: names of the ones to populate. None: all.
-        copy: patterns of untracked files to copy from the parent.
-        sparse: directories to check out, in cone mode. None: as the parent does.
-        filters: names of `filter` drivers, of the repository's or the user's configuration, that may run (``lfs``).
-        workers: processes that write files. None: as many as there are processors, 8 at most.
+    Refusals: ticket-name, worktree-exists, worktree-place, git-unsupported, commit-unknown, branch-name, branch-exists,
+        branch-in-use, directory-unknown, submodule-unknown, submodule-unavailable.
     """
+    name = models.slug(ticket)
+    _supported(git, parent)
+    path = place(parent, options.path, name)
+    branch, base, made = _branch(git, name, options)
+    _sparse(git, base, options.sparse or ())
+    found = module_stores.modules_of_commit(git, base)
+    chosen, left = _chosen(found, options.submodules, path)
+    wanted = models.slug(os.path.basename(path)[:60])
+    directory = admin_files.free_name([git.common_dir, *(module.common_dir for module in chosen)], wanted)
+    main = Part(
+        name="", worktree_id=models.worktree_id(path), path=Path(path), common_dir=Path(git.common_dir),
+        git_dir=Path(git.common_dir, "worktrees", directory), branch=branch, branch_made=made, base=base,
+    )  # fmt: skip
+    return Worktree(
+        ticket=ticket,
+        main=main,
+        submodules=tuple(_submodule(module, path, directory, branch) for module in chosen),
+        unpopulated=left,
+        parent_worktree_id=models.worktree_id(parent.root),
+        parent_path=Path(parent.root),
+        created=time.time(),
+        state=State.CREATING,
+        staging=Path(models.staging(path)),
+    )
 
-    branch: str | None = None
-    start: str | None = None
-    path: str | None = None
-    submodules: tuple[str, ...] | None = None
-    copy: tuple[str, ...] = ()
-    sparse: tuple[str, ...] | None = None
-    filters: tuple[str, ...] = ()
-    workers: int | None = None
 
-    def processes(self) -> int:
-        """How many gits write files. Two are quicker than one, even on one processor: they overlap."""
-        return self.workers if self.workers is not None else min(8, max(2, len(os.sched_getaffinity(0))))
-
-    def settings(self) -> tuple[tuple[str, str], ...]:
-        """Git configuration of the checkout."""
-        return (("checkout.workers", str(self.processes())), ("checkout.thresholdForParallelism", "50"))
+_UNSUPPORTED = re.compile(r"extensions\.(refstorage|partialclone)|remote\..*\.promisor")
 
 
-# What became of a worktree that was removed.
+def _supported(git: Git, parent: Checkout) -> None:
+    if parent.kind == "submodule" or "/modules/" in parent.common_dir:
+        raise Refusal(
+            "git-unsupported",
+            f"{parent.root} is a submodule",
+            context="its worktrees are made with those of the repository that it belongs to",
+            hint="cd into the worktree that holds the submodule",
+        )
+    settings = {key: value or "" for _, key, value in git.configured() if _UNSUPPORTED.fullmatch(key)}
+    storage = settings.pop("extensions.refstorage", "").strip().lower()
+    if storage not in ("", "files"):
+        raise Refusal(
+            "git-unsupported",
+            f"{parent.common_dir} keeps its refs as {storage}",
+            context="worktrees are made by writing files, and only refs that are files can be written so",
+            hint="git refs migrate --ref-format=files, or make the worktree with git and: paddock worktree adopt DIR",
+        )
+    if settings:
+        raise Refusal(
+            "git-unsupported",
+            f"{parent.common_dir} is a partial clone",
+            context="a worktree is made offline, and some of the files' contents are still on the server",
+            hint="git fetch --refetch --no-filter, or make the worktree with git and: paddock worktree adopt DIR",
+        )
 
 
-class Removed(NamedTuple):
-    """What became of a worktree.
+def place(parent: Checkout, wanted: str | None, name: str) -> str:
+    """Where a new worktree will be, canonical.
 
-    Attributes:
-        worktree: as it was.
-        backups: (git directory, ref) of each backup; for submodules with stores of their own, where those are now.
-        branches_deleted: (git directory, branch) whose commits others have too.
-        branches_kept: (git directory, branch) with commits of their own, or not made by Paddock.
-        set_aside: where commits that were not harvested are kept; empty when there were none.
-        refs_kept: (git directory, ref) of each ref with work of the agent's that nobody has joined.
-        stashes: (git directory, ref) of each stash of the agent's that harvests have taken over.
-        ignored: files that git ignored, which are gone, in words.
+    Args:
+        parent: the parent worktree.
+        wanted: the directory that was asked for; None: beside the parent.
+        name: `naming.slug` of the ticket.
+
+    Refusals: worktree-place, worktree-exists.
     """
+    path = os.path.abspath(wanted) if wanted is not None else models.sibling(parent.root, parent.common_dir, name)
+    above = os.path.dirname(path)
+    trail = Names().walk(above)
+    if trail.canonical is None or not os.path.isdir(trail.canonical):
+        raise Refusal("worktree-place", f"{above} is not a directory", hint="make it first, or name another --path")
+    for link, target in trail.links:
+        tree = written.agents_tree(os.path.dirname(link))
+        if tree:
+            itself = os.path.join(trail.canonical, os.path.basename(path))
+            raise Refusal(
+                "worktree-place",
+                f"{path} is reached through a link that a session could have set",
+                context=f"{printable(link)} leads to {printable(target)}, and commands in jails could write {tree}",
+                hint=f"name the place itself, if it is meant: --path {quoted(itself)}",
+            )
+    canonical = os.path.join(trail.canonical, os.path.basename(path))
+    if os.path.lexists(canonical):
+        raise Refusal(
+            "worktree-exists",
+            f"{canonical} exists already",
+            hint="paddock worktree list; another ticket, or --path DIR; `paddock worktree adopt DIR` for what git made",
+        )
+    if beneath(canonical, parent.root) or beneath(canonical, parent.common_dir):
+        raise Refusal(
+            "worktree-place",
+            f"{canonical} lies inside {parent.root}",
+            context="whoever works in the one could write the other",
+            hint="name a --path beside it",
+        )
+    return canonical
 
-    worktree: Worktree
-    backups: list[tuple[str, str]]
-    branches_deleted: list[tuple[str, str]]
-    branches_kept: list[tuple[str, str]]
-    set_aside: str
-    refs_kept: list[tuple[str, str]]
-    stashes: list[tuple[str, str]]
-    ignored: list[str]
 
-    def lines(self) -> list[str]:
-        """Where everything of it is now, for people."""
-        return [
-            *(f"its work is kept: {ref} in {where}" for where, ref in self.backups),
-            *(f"commits of the agent that nobody has joined stay in {ref} in {where}" for where, ref in self.refs_kept),
-            *(f"a stash of the agent's stays in {ref} in {where}" for where, ref in self.stashes),
-            *(
-                f"deleted branch {branch}, whose commits are all elsewhere too, in {where}"
-                for where, branch in self.branches_deleted
-            ),
-            *(f"kept branch {branch} in {where}" for where, branch in self.branches_kept),
-            *(f"gone with it, as git ignored it: {text}" for text in self.ignored),
-            *([kept_aside(self.set_aside)] if self.set_aside else []),
-        ]
+def _branch(git: Git, name: str, options: Options) -> tuple[str, str, bool]:
+    """Branch, commit to start from, and whether the branch is to be made."""
+    branch = options.branch if options.branch is not None else f"agent/{name}"
+    ref = f"refs/heads/{branch}"
+    if branch.startswith("-") or not branch.isprintable() or git.run("check-ref-format", ref, ok=(0, 1)).status:
+        raise Refusal("branch-name", f"{branch!r} is no name for a branch", hint="see git check-ref-format --help")
+    exists = bool(git.ref(ref))
+    if exists and (options.branch is None or options.start is not None):
+        raise Refusal(
+            "branch-exists",
+            f"there is a branch {branch} already",
+            context="it may hold work of an earlier agent, so it is not started anew",
+            hint=f"--branch {branch} (without --from) goes on with it; --branch OTHER starts another",
+        )
+    if exists and (where := admin_files.checked_out(git.common_dir, ref)) is not None:
+        raise Refusal(
+            "branch-in-use", f"branch {branch} is checked out at {where}",
+            hint="name another --branch, or work there",
+        )  # fmt: skip
+    start = ref if exists else options.start if options.start is not None else "HEAD"
+    ended = git.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{start}^{{commit}}", ok=(0, 1, 128))
+    if ended.status:
+        raise Refusal(
+            "commit-unknown",
+            f"there is no commit {start} in {git.git_dir}",
+            context="a worktree needs one to start from",
+            hint="commit something first, or name another with --from",
+        )
+    return branch, ended.out.decode("ascii").strip(), not exists
 
 
-def kept_aside(place: str) -> str:
-    """Where a private git directory was put, in words."""
-    return f"the private git directory with commits that were not harvested is kept: {place}"
+def _sparse(git: Git, base: str, directories: tuple[str, ...]) -> None:
+    """Refuses directories that the commit does not have: git would check out nothing in their place, silently."""
+    for directory in directories:
+        name = os.path.normpath(directory)
+        kind = b"" if "\n" in name else git.run("cat-file", "-t", f"{base}:{name}", ok=(0, 128)).out.strip()
+        if kind != b"tree":
+            raise Refusal(
+                "directory-unknown",
+                f"there is no directory {directory} in this commit",
+                context="--sparse checks out whole directories (git sparse-checkout, cone mode)",
+                hint=f"git ls-tree -d --name-only {base[:12]}",
+            )
+
+
+def _chosen(
+    found: list[module_stores.Module], wanted: tuple[str, ...] | None, path: str
+) -> tuple[list[module_stores.Module], tuple[Unpopulated, ...]]:
+    """Which submodules are populated, and which are left, with the reason."""
+    known = {module.name for module in found}
+    for name in wanted or ():
+        if name not in known:
+            raise Refusal("submodule-unknown", f"there is no submodule {name} in this commit",
+                          context="known: " + (", ".join(sorted(known)) or "none"))  # fmt: skip
+    chosen: list[module_stores.Module] = []
+    left: list[Unpopulated] = []
+    missing: list[str] = []
+    for module in found:
+        named = wanted is not None and any(module.name == name or module.name.startswith(f"{name}/") for name in wanted)
+        why = module.problem if wanted is None or named else module_stores.NOT_GRANTED
+        if not why and any(module.path.startswith(f"{outer}/") for outer in missing):
+            why = "the submodule around it is not populated"
+        if why:
+            if named and wanted is not None and module.name in wanted:
+                raise Refusal("submodule-unavailable", f"submodule {module.name} cannot be populated", context=why,
+                              hint="git submodule update --init --recursive")  # fmt: skip
+            missing.append(module.path)
+            place = os.path.join(path, module.path)
+            left.append(Unpopulated(name=module.name, worktree_id=models.worktree_id(place), path=Path(place), why=why))
+        else:
+            chosen.append(module)
+    return chosen, tuple(left)
+
+
+def _submodule(module: module_stores.Module, root: str, directory: str, branch: str) -> Part:
+    git = Git(module.common_dir)
+    ref = f"refs/heads/{branch}"
+    tip = git.ref(ref)
+    where = admin_files.checked_out(module.common_dir, ref) if tip else None
+    if tip and (tip != module.commit or where is not None):
+        raise Refusal(
+            "branch-exists",
+            f"submodule {module.name} has a branch {branch} already",
+            context=f"it is checked out at {where}" if where else f"it is at {tip[:12]}, not at {module.commit[:12]}",
+            hint=f"git --git-dir {module.common_dir} branch -m {branch} OTHER, or another --branch",
+        )
+    place = os.path.join(root, module.path)
+    return Part(
+        name=module.name, worktree_id=models.worktree_id(place), path=Path(place), common_dir=Path(module.common_dir),
+        git_dir=Path(module.common_dir, "worktrees", directory), branch=branch, branch_made=not tip, base=module.commit,
+    )  # fmt: skip

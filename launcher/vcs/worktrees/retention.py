@@ -23,7 +23,7 @@ from launcher.vcs.merge.runs import UNFINISHED, Journal, Run
 from launcher.vcs.quarantine import lock
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.contents import unreached
-from launcher.vcs.worktrees import files, naming
+from launcher.vcs.worktrees import admin_files, models
 from launcher.vcs.worktrees.store import FILE, WorktreeRepository
 from policy.errors import Refusal
 
@@ -130,7 +130,7 @@ class _Pruning:
         stores, living = self._known(repositories)
         refs: list[_Ref] = []
         for store in stores:
-            living.update(map(naming.worktree_id, _roots(store)))
+            living.update(map(models.worktree_id, _roots(store)))
             try:
                 refs += self._refs(store)
             except (Refusal, OSError) as error:
@@ -364,7 +364,7 @@ def _common(git_dir: str) -> str:
 
 def _roots(store: str) -> list[str]:
     """Roots of a repository's worktrees, as git knows them."""
-    linked = [files.points_to(git_dir) for git_dir in files.linked(store)]
+    linked = [admin_files.points_to(git_dir) for git_dir in admin_files.linked(store)]
     return [
         os.path.dirname(store),
         *(os.path.dirname(entry) for entry in linked if entry is not None and os.path.lexists(entry)),

@@ -7,9 +7,9 @@ import os
 import time
 from contextlib import suppress
 
+from launcher.safefs.guarded_files import Inside
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
-from launcher.vcs.quarantine.inside import Inside
 from launcher.vcs.quarantine.swap import BUSY
 from launcher.vcs.worktrees.models import Part, Worktree
 

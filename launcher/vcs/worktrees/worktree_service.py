@@ -13,19 +13,31 @@ from launcher.vcs import checkout, jailed_git
 from launcher.vcs.checkout import Checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
+from launcher.vcs.git_config import UserConfig
 from launcher.vcs.quarantine import lock as private_lock
 from launcher.vcs.quarantine import record, swap
-from launcher.vcs.worktrees import condition, earlier, files, locks, naming, proposal
+from launcher.vcs.worktrees import admin_files, at_stake, condition, models, request, store
 from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.creation import Creation
-from launcher.vcs.worktrees.models import Part, State, Worktree
+from launcher.vcs.worktrees.models import (
+    Options,
+    Part,
+    Removed,
+    Say,
+    State,
+    Step,
+    Unharvested,
+    Worktree,
+    kept_aside,
+    quiet,
+    worktree_id,
+)
 from launcher.vcs.worktrees.recovery import Recovery
 from launcher.vcs.worktrees.removal import Removal
-from launcher.vcs.worktrees.request import Options, Removed, Say, Step, Unharvested, kept_aside, quiet
 from launcher.vcs.worktrees.store import WorktreeRepository
-from launcher.vcs.worktrees.user_config import UserConfig
 from policy.errors import Refusal
 from policy.plan import beneath
+from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 
 NOBODY = UserConfig()
 """A user without a git configuration."""
@@ -152,10 +164,10 @@ class WorktreeService:
                 hint="paddock worktree add TICKET makes one beside it",
             )
         self.settle(found.common_dir)
-        with locks.held(locks.of_repository(self._state, found.common_dir)):
+        with store.held(store.of_repository(self._state, found.common_dir)):
             if self.store.at(found.root) is not None:
                 raise Refusal("worktree-exists", f"Paddock knows {found.root} already", hint="paddock worktree list")
-            worktree_id = naming.worktree_id(found.root)
+            worktree_id = models.worktree_id(found.root)
             if private_lock.is_of_another(found.git_dir, record.directory_of(self._state, worktree_id)):
                 self._clear(found.root)
             parts = [self._part(found.root, found.git_dir, "")]
@@ -175,9 +187,9 @@ class WorktreeService:
                 created=time.time(),
                 adopted=True,
                 state=State.READY,
-                staging=Path(naming.staging(found.root)),
+                staging=Path(models.staging(found.root)),
             )
-            files.record(worktree)
+            admin_files.record(worktree)
             self.store.save(worktree)
         return worktree
 
@@ -207,15 +219,15 @@ class WorktreeService:
 
     def _make_room(self, parent: Checkout, ticket: str, options: Options) -> None:
         """Gives up what Paddock has of an earlier worktree where a new one will be, and warns where that is kept."""
-        path = proposal.place(parent, options.path, naming.slug(ticket))
+        path = request.place(parent, options.path, models.slug(ticket))
         row = self.store.at(path)
-        if row is None and not os.path.isdir(record.directory_of(self._state, naming.worktree_id(path))):
+        if row is None and not os.path.isdir(record.directory_of(self._state, models.worktree_id(path))):
             return
-        proposal.propose(Git.open(parent.root), parent, ticket, options)  # or nothing is given up
+        request.propose(Git.open(parent.root), parent, ticket, options)  # or nothing is given up
         if row is None:
             self._clear(path)
         elif row.state is State.MISSING:
-            reason = files.lock_reason(os.fspath(row.main.git_dir))
+            reason = admin_files.lock_reason(os.fspath(row.main.git_dir))
             if reason is not None:
                 raise Refusal("worktree-locked", f"the worktree that was at {path} is missing, and locked",
                               context=reason or "no reason was given",
@@ -224,7 +236,7 @@ class WorktreeService:
             self._warn("; ".join((f"the worktree that was at {path} is given up", *done.lines())))
 
     def _clear(self, path: str) -> None:
-        aside = earlier.clear(self._state, path, naming.worktree_id(path), self._unharvested)
+        aside = at_stake.clear(self._state, path, models.worktree_id(path), self._unharvested)
         if aside:
             self._warn(f"there was an earlier worktree at {path}; {kept_aside(aside)}")
 
@@ -251,10 +263,130 @@ class WorktreeService:
 
     def _part(self, root: str, git_dir: str, name: str) -> Part:
         git = Git(git_dir)
-        text = files.head(git_dir)
+        text = admin_files.head(git_dir)
         branch = text.removeprefix("ref: refs/heads/") if text.startswith("ref: refs/heads/") else None
         base = git.text("rev-parse", "--verify", "HEAD")
         return Part(
-            name=name, worktree_id=naming.worktree_id(root), path=Path(root), common_dir=Path(git.common_dir),
+            name=name, worktree_id=models.worktree_id(root), path=Path(root), common_dir=Path(git.common_dir),
             git_dir=Path(git_dir), branch=branch, branch_made=False, base=base,
         )  # fmt: skip
+
+
+# Worktrees by id and context, as the workflow asks for them (`launcher.workflow.worktrees.WorktreeService`).
+
+# The boundaries of an agent, from a checkout as it is on the disk.
+
+
+def context_of_checkout(found: Checkout) -> WorktreeSandboxContext:
+    """The context of a worktree with all its populated submodules granted.
+
+    The ids are those that a launch there has, and those of the worktrees that the service makes.
+    """
+    main = worktree_id(found.root)
+    submodules = tuple(
+        SubmoduleWorktreeContext(
+            submodule_name=submodule.name,
+            worktree_id=worktree_id(submodule.path),
+            worktree_path=Path(submodule.path),
+            main_worktree_id=main,
+        )
+        for submodule in found.submodules
+    )
+    return WorktreeSandboxContext(
+        main_worktree=MainWorktreeContext(
+            worktree_id=main,
+            worktree_path=Path(found.root),
+            submodule_worktree_ids=tuple(submodule.worktree_id for submodule in submodules),
+        ),
+        submodule_worktrees=submodules,
+    )
+
+
+_MOST_NAMES = 1000
+
+
+class ChildWorktrees:
+    """Makes and discards the worktrees of a workflow's agents.
+
+    Args:
+        service: makes them.
+        workers: processes that write the files of one; None: as many as are quickest where one is made at a time.
+    """
+
+    def __init__(self, service: WorktreeService, workers: int | None = None) -> None:
+        self._service = service
+        self.workers = workers
+
+    def open_trunk(self, root: str | Path) -> WorktreeSandboxContext:
+        """Notes a worktree that the user works in, so that its id means something, and gives its context.
+
+        Args:
+            root: its root directory; a main checkout, or any other.
+
+        Refusals: what `checkout.find` refuses.
+        """
+        found = checkout.find(os.path.abspath(root), Present(), exact=True)
+        self._service.store.note_trunk(models.worktree_id(found.root), found.root)
+        return self._known(found.root) or context_of_checkout(found)
+
+    def worktree_context(self, worktree_id: str) -> WorktreeSandboxContext | None:
+        """The boundaries of a worktree with all its submodules; None when it is unknown or no longer exists."""
+        row = self._service.store.get(worktree_id)
+        path = row.path if row is not None else self._service.store.trunk(worktree_id)
+        if path is None:
+            return None
+        try:
+            found = checkout.find(path, Present(), exact=True)
+        except Refusal:
+            return None
+        if models.worktree_id(found.root) != worktree_id:
+            return None
+        return context_of_checkout(found) if row is None else self._known(path)
+
+    def of_repository(self, common_dir: str) -> list[Worktree]:
+        """The worktrees of a repository that are ready."""
+        return [row for row in self._service.store.of(common_dir) if row.state is State.READY]
+
+    def create_child(self, parent: WorktreeSandboxContext, name: str) -> WorktreeSandboxContext:
+        """Makes a worktree on a branch of its own beside the parent's (FR-006), with the submodules granted there.
+
+        Args:
+            parent: the worktree whose HEAD it begins with.
+            name: what it is named after; a number is added when the name is taken.
+
+        Refusals: those of `WorktreeService.add`.
+        """
+        granted = tuple(submodule.submodule_name for submodule in parent.submodule_worktrees)
+        options = Options(submodules=granted if parent.ungranted_submodules else None, workers=self.workers)
+        wanted = models.slug(name[:60])
+        for number in range(1, _MOST_NAMES):
+            ticket = wanted if number == 1 else f"{wanted}-{number}"
+            try:
+                return self._service.add(parent.main_worktree_path, ticket, options).context()
+            except Refusal as refusal:
+                if refusal.reference not in ("worktree-exists", "branch-exists", "worktree-busy"):
+                    raise
+        raise Refusal("worktree-exists", f"there are {_MOST_NAMES} worktrees named after {name}",
+                      hint="paddock worktree list; paddock worktree remove NAME")  # fmt: skip
+
+    def discard_child(self, worktree_id: str) -> None:
+        """Removes a worktree that nobody has worked in; one that is gone already is no error.
+
+        Refusals: worktree-dirty (there are changes or commits), and those of `WorktreeService.remove`.
+        """
+        row = self._service.store.get(worktree_id)
+        if row is None:
+            return
+        ahead = [part for part in self._service.status(row).parts if part.ahead]
+        if ahead:
+            raise Refusal(
+                "worktree-dirty",
+                f"{row.path} holds commits that were made there",
+                context=", ".join(f"{part.ahead} on {part.branch or 'no branch'}" for part in ahead),
+                hint=f"merge them; paddock worktree remove {worktree_id} keeps the branch",
+            )
+        self._service.remove(row)
+
+    def _known(self, path: str) -> WorktreeSandboxContext | None:
+        row = self._service.store.at(path)
+        return row.context() if row is not None and row.state is State.READY else None

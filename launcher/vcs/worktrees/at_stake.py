@@ -1,0 +1,349 @@
+"""What lies where a submodule belongs and none of ours is: git looks past it, so nothing else tells that it is work.
+
+The index names a submodule there, and git takes what is in the directory for the submodule's own affair. A repository
+in it may be an agent's: it is moved as it is, and no git of the host's is ever started on it.
+"""
+
+import os
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from launcher.safefs.guarded_files import Inside
+from launcher.safefs.remove import remove_tree
+from launcher.vcs import checkout
+from launcher.vcs.disk import Present
+from launcher.vcs.git import Git
+from launcher.vcs.harvest import agent_refs, outstanding
+from launcher.vcs.harvest.decide import join, kept_places
+from launcher.vcs.quarantine import contents, lock, record, ref_files, swap
+from launcher.vcs.quarantine.pointer import NAME, Holder
+from launcher.vcs.worktrees import admin_files, models
+from launcher.vcs.worktrees.models import Part, Unharvested, Worktree
+from policy.errors import Refusal
+from policy.pasted import quoted
+from policy.plan import beneath
+
+# Commits that a worktree's removal leaves or loses: which refs count, and what a harvest keeps in refs of its own.
+
+_GOING = ("refs/paddock/*", "refs/bisect/*", "refs/worktree/*", "refs/rewritten/*")
+"""Refs that are nobody's answer to where a commit is: Paddock's own (what a private git directory borrows is pinned by
+one that goes with the worktree), and those that each worktree has to itself (git-worktree(1), "refs")."""
+
+
+class Kept(BaseModel):
+    """Work of an agent that a harvest kept in a ref of its own, and that nobody has joined.
+
+    Attributes:
+        ref: full name.
+        path: root of the part of the worktree that it belongs to.
+        store: git directory that has the ref.
+        commits: how many of them no branch, tag or remote-tracking branch has.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ref: str
+    path: str
+    store: str
+    commits: int
+
+    def __str__(self) -> str:
+        """The fact, in words."""
+        are = "commit of the agent is" if self.commits == 1 else "commits of the agent are"
+        return f"{self.commits} {are} kept in {self.ref}"
+
+    @property
+    def join(self) -> str:
+        """The command that joins it with what is checked out."""
+        return join(self.ref, self.path)
+
+    @property
+    def apply(self) -> str:
+        """The command that applies it, for a stash."""
+        return agent_refs.apply(self.ref, self.path)
+
+    @property
+    def name(self) -> str:
+        """The command that gives it a branch, where there is no checkout to join it with; NAME is the user's."""
+        return f"git --git-dir {quoted(self.store)} branch NAME {quoted(self.ref)}"
+
+    @property
+    def give_up(self) -> str:
+        """The command that removes the ref."""
+        return f"git -C {quoted(self.path)} update-ref -d {quoted(self.ref)}"
+
+
+def stays(git: Git, oid: str) -> bool:
+    """Whether a branch, tag, remote-tracking branch, stash or note holds a commit; False also when it is missing.
+
+    Args:
+        git: on the repository, or on the worktree.
+        oid: the commit.
+    """
+    listed = git.run("rev-list", "--max-count=1", oid, "--not", *_elsewhere(), ok=(0, 128))
+    return listed.status == 0 and not listed.out
+
+
+def is_loose(git: Git, oid: str) -> bool:
+    """Whether a commit is there and no ref that counts holds it: the opposite of `stays` for what is not missing."""
+    listed = git.run("rev-list", "--max-count=1", oid, "--not", *_elsewhere(), ok=(0, 128))
+    return listed.status == 0 and bool(listed.out)
+
+
+def beside(git: Git, part: Part, worktree: Worktree, head: str | None) -> tuple[Kept, ...]:
+    """What harvests of a part have kept, and what is checked out there does not have either.
+
+    Args:
+        git: on the part.
+        part: of the worktree; a session may have taken a submodule as its worktree.
+        worktree: which one.
+        head: the commit that is checked out.
+
+    Raises:
+        GitFailed: git failed.
+    """
+    places = [f"{place}/" for owner in {worktree.worktree_id, part.worktree_id} for place in kept_places(owner)]
+    found: list[Kept] = []
+    if not ref_files.may_be_below(os.fspath(part.common_dir), places):
+        return ()
+    for ref in sorted(git.text("for-each-ref", "--format=%(refname)", *places).split()):
+        known = [f"^{head}"] if head is not None else []
+        commits = int(git.text("rev-list", "--count", ref, *known, "--not", *_elsewhere()))
+        if commits:
+            found.append(Kept(ref=ref, path=os.fspath(part.path), store=os.fspath(part.common_dir), commits=commits))
+    return tuple(found)
+
+
+def stashed(part: Part, worktree: Worktree) -> tuple[Kept, ...]:
+    """Stashes of an agent that harvests have taken over, the oldest first. They are the user's, and not at stake.
+
+    Raises:
+        GitFailed: git failed.
+    """
+    store = os.fspath(part.common_dir)
+    if not os.path.isdir(f"{store}/objects"):
+        return ()
+    places = [f"{agent_refs.place(owner)}/" for owner in {worktree.worktree_id, part.worktree_id}]
+    if not ref_files.may_be_below(store, places):
+        return ()
+    names = Git(store).text("for-each-ref", "--sort=version:refname", "--format=%(refname)", *places).split()
+    return tuple(Kept(ref=name, path=os.fspath(part.path), store=store, commits=1) for name in names)
+
+
+def _elsewhere() -> list[str]:
+    """Arguments of git-rev-list(1) for the refs that count. HEADs do not: `--all` would bring the worktree's own."""
+    return [*(f"--exclude={pattern}" for pattern in _GOING), "--glob=refs/*"]
+
+
+DOCKED = "docked-"
+"""How the names begin of what `Holder.put_aside` has moved beside a private git directory."""
+
+
+def in_places_of_submodules(gitlinks: list[bytes], part: Part, worktree: Worktree) -> list[str]:
+    """Places, relative to a part, that its index has for a submodule of which nothing is known, and that hold anything.
+
+    Args:
+        gitlinks: of the part's index, as ``git ls-files --stage`` prints them.
+        part: of the worktree.
+        worktree: `with_populated`.
+    """
+    known = {os.fspath(inner.path) for inner in worktree.submodules}
+    found: list[str] = []
+    for entry in gitlinks:
+        place = os.fsdecode(entry.partition(b"\t")[2])
+        if f"{part.path}/{place}" not in known and place not in found and _holds(os.fspath(part.path), place):
+            found.append(place)
+    return found
+
+
+def _holds(root: str, place: str) -> bool:
+    """Whether there is anything but an empty directory. What a link on the way leads to is not looked at."""
+    above, _, name = place.rpartition("/")
+    try:
+        holder = Inside(root, above)
+    except OSError:
+        return False  # gone; or a link or a file is on the way, which git itself names
+    with holder:
+        if not holder.exists(name):
+            return False
+    try:
+        with Inside(root, place) as directory:
+            return bool(directory.names())
+    except OSError:
+        return True  # no directory, or none that could be looked into
+
+
+def with_populated(worktree: Worktree) -> Worktree:
+    """The worktree with submodules that the user has populated since it was made, as `git submodule update` does.
+
+    Their git directories lie below the worktree's own, where no agent writes; so they are looked at like any other.
+    """
+    known = {os.fspath(part.path) for part in worktree.parts}
+    found: list[Part] = []
+    for outer in worktree.parts:
+        prefix = f"{outer.name}/" if outer.name else ""
+        for name, store in checkout.module_dirs(f"{outer.git_dir}/modules", prefix, Present()):
+            place = checkout.configured_worktree(store, Present())
+            if place is None or place in known or not beneath(place, worktree.path) or not os.path.isdir(place):
+                continue
+            head = Git(store).ref("HEAD", ok=(0, 1, 128))
+            if not head:
+                continue
+            known.add(place)
+            text = admin_files.head(store)
+            branch = text.removeprefix("ref: refs/heads/") if text.startswith("ref: refs/heads/") else None
+            found.append(
+                Part(
+                    name=name,
+                    worktree_id=models.worktree_id(place),
+                    path=Path(place),
+                    common_dir=Path(store),
+                    git_dir=Path(store),
+                    branch=branch,
+                    branch_made=False,
+                    base=head,
+                )
+            )
+    return worktree.model_copy(update={"submodules": (*worktree.submodules, *found)}) if found else worktree
+
+
+def put_aside(part: Part, places: list[str], directory: str) -> list[str]:
+    """Moves what lies at `.git` in such places out of the worktree, as it is. Returns where each is now.
+
+    Args:
+        part: of the worktree.
+        places: of `in_places_of_submodules`.
+        directory: where to; made when it is needed.
+
+    Refusals: worktree-obstructed: one cannot be moved there, so it would go with the files.
+    """
+    root = os.fspath(part.path)
+    done: list[str] = []
+    for place in places:
+        entry = f"{root}/{place}/{NAME}"
+        try:
+            with Inside(root, place) as inside:
+                closed = [name for name in inside.names() if name.startswith(f"{NAME}.{DOCKED}")]
+            if closed:  # nobody may enter it, so no backup has it
+                raise _stuck(f"{root}/{place}/{closed[0]}", "a session's end has put it there, from .git")
+            with Holder(root, f"{root}/{place}") as holder:
+                if (found := holder.stat()) is None:
+                    continue
+                os.makedirs(directory, 0o700, exist_ok=True)
+                if found.st_dev != os.stat(directory).st_dev:  # it would only be renamed where it is, and go after all
+                    raise _stuck(entry, f"it is on another file system than {directory}")
+                aside = holder.put_aside(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # no directory: the backup has it, as a file or a link
+        except OSError as error:
+            raise _stuck(entry, error.strerror or str(error)) from None
+        if beneath(aside, root):
+            raise _stuck(entry, f"it is on another file system than {directory}, and at {aside} now")
+        done += [aside] if aside else []
+    return done
+
+
+def _stuck(entry: str, why: str) -> Refusal:
+    return Refusal("worktree-obstructed", f"{entry} cannot be kept", context=why,
+                   hint="move it to where you want to have it, then once more")  # fmt: skip
+
+
+def docked(directory: str) -> tuple[str, ...]:
+    """Git directories that lie beside a private one, where a session's end has put them: commits may be in them.
+
+    Args:
+        directory: of the private git directory and its record; it need not exist.
+    """
+    return tuple(
+        f"{directory}/{name}"
+        for name in Present().listing(directory) or ()
+        if name.startswith(DOCKED) and _is_repository(f"{directory}/{name}")
+    )
+
+
+def _is_repository(path: str) -> bool:
+    try:
+        with Inside(os.path.realpath(os.path.dirname(path)), os.path.basename(path)) as directory:
+            return directory.exists("HEAD") and directory.is_directory("objects")
+    except OSError:
+        return False  # a pointer, or another file
+
+
+# The private git directory of an earlier worktree at the same place: not for the one that is there now.
+#
+# A worktree and its private git directory go by their path. One that is made anew there would have the commits, the
+# branch and the stashes of the one before; so those are moved to where no session looks.
+
+_ORDINARY = {
+    *(record.RECORD, record.GIT, record.POINTERS, record.STORE, record.HARVEST, record.SWAPPED_NOW, record.SIGN),
+    *(record.STRICT, record.SETTLED, lock.LOCK, contents.GIVEN, record.NAME, agent_refs.TAKEN, outstanding.NOTE),
+}
+"""What lies beside a private git directory; anything else has been put there to be kept."""
+
+
+def clear(state: str, root: str, worktree_id: str, unharvested: Unharvested) -> str:
+    """Makes room for a new worktree. Returns where the earlier one's private git directory is now; "" for removed.
+
+    Args:
+        state: Paddock's state directory.
+        root: of the worktree.
+        worktree_id: its id.
+        unharvested: tells of commits in a private git directory.
+
+    Refusals: worktree-in-use (a session lives in it); state-unusable.
+    """
+    directory = record.directory_of(state, worktree_id)
+    if not os.path.isdir(directory):
+        return ""
+    try:
+        descriptor = lock.opened(directory)
+        try:
+            if not lock.alone(descriptor, wait=False):
+                raise Refusal("worktree-in-use", f"a session of an earlier worktree at {root} is running",
+                              hint="paddock exec --list")  # fmt: skip
+            swap.remove_journal(directory)  # it speaks of `.git` files that are gone
+            if _is_empty(directory, root, unharvested):
+                failures = remove_tree(directory)
+                if failures:
+                    raise _unusable(directory, "\n".join(failures[:10]))
+                return ""
+            return _put_aside(state, directory, worktree_id)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise _unusable(directory, error.strerror or str(error)) from None
+
+
+def _is_empty(directory: str, root: str, unharvested: Unharvested) -> bool:
+    if not _ORDINARY.issuperset(os.listdir(directory)):
+        return False
+    try:
+        return not unharvested(Path(root))
+    except Refusal:
+        return False  # what cannot be read is not for us to give up
+
+
+def _put_aside(state: str, directory: str, worktree_id: str) -> str:
+    target = f"{state}/removed/{worktree_id}-{os.urandom(4).hex()}"
+    os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
+    try:
+        known = record.read(directory)
+    except Refusal:
+        known = None
+    for repository in known.repositories if known is not None else ():
+        # The pin goes by the worktree's id, and the new one takes it for itself.
+        git = Git(repository.common_dir) if os.path.isdir(repository.common_dir) else None
+        if git is not None and repository.base:
+            git.run("update-ref", record.pin(os.path.basename(target)), repository.base, ok=(0, 1, 128))
+    os.rename(directory, target)
+    return target
+
+
+def _unusable(directory: str, why: str) -> Refusal:
+    return Refusal(
+        "state-unusable",
+        f"{directory} of an earlier worktree cannot be put aside",
+        context=why,
+        hint="move it away, or name another --path",
+    )
