@@ -92,5 +92,5 @@ $(VENV)/.installed: $(VENV)/.made $(SOURCES)
 	touch $@
 
 .PHONY: docs
-docs: $(VENV)/.tools ## write README's tables and the man page from the programme's own tables
+docs: $(VENV)/.tools ## write the tables in docs/ and the man page from the programme's own tables
 	@$(BIN)/python -m tests.support.manual

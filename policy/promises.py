@@ -1,6 +1,6 @@
 """The promises, row by row, and what each backend keeps of them.
 
-One table serves `paddock doctor`, the ledger, the README and the behavioural tests, so none of them can
+One table serves `paddock doctor`, the ledger, `docs/security.md` and the behavioural tests, so none of them can
 claim more than the others. No imports: the launch path reads `required_rows`.
 """
 

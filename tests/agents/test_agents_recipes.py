@@ -1,4 +1,4 @@
-"""README's recipes do what they say, as they stand there."""
+"""The recipes of docs/ do what they say, as they stand there."""
 
 import json
 import re
@@ -6,19 +6,17 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.support import acp_editor, agent_packages, agent_scene, identity, install
+from tests.support import acp_editor, agent_packages, agent_scene, identity, manual
 from tests.support.agent_scene import Scene
 from tests.support.features import need
 from tests.support.models.script import Run, Step, Write
 
-PATHS_OF_README = "/home/me/.local/bin/paddock", "/home/me/src/project-PROJ-17"
+PATHS_OF_RECIPES = "/home/me/.local/bin/paddock", "/home/me/src/project-PROJ-17"
 
 
 def recipe(name: str) -> str:
-    """The block of README's that stands under `<!-- recipe NAME -->`."""
-    (found,) = re.findall(
-        rf"<!-- recipe {name} -->\n```\w+\n(.*?)^```$", (install.ROOT / "README.md").read_text(), re.M | re.S
-    )
+    """The block that stands under `<!-- recipe NAME -->` in README or docs/."""
+    (found,) = re.findall(rf"<!-- recipe {name} -->\n```\w+\n(.*?)^```$", manual.documentation(), re.M | re.S)
     return str(found)
 
 
@@ -76,7 +74,7 @@ def test_an_ide_in_the_main_checkout_starts_an_agent_in_another_worktree(scene: 
     """JetBrains' settings, with the main checkout as project."""
     need("userns")
     text = recipe("jetbrains")
-    for written, meant in zip(PATHS_OF_README, (scene.paddock.installed.paddock, scene.worktree), strict=True):
+    for written, meant in zip(PATHS_OF_RECIPES, (scene.paddock.installed.paddock, scene.worktree), strict=True):
         assert written in text
         text = text.replace(written, str(meant))
     argv = server(text, "Claude Code on PROJ-17")

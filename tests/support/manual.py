@@ -1,6 +1,6 @@
-"""What README and man page say of options, verbs and promises, rendered from the tables the programme itself uses.
+"""What `docs/` and the man page say of options, verbs, promises and agents, rendered from the programme's own tables.
 
-`python -m tests.support.manual` (or `make docs`) writes it into both; a test compares.
+`python -m tests.support.manual` (or `make docs`) writes it into them; a test compares.
 """
 
 import re
@@ -17,6 +17,8 @@ from policy.providers.registry import load_registry
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 MAN_PAGE = ROOT / "launcher" / "paddock.1"
+PAGES = (README, *sorted((ROOT / "docs").glob("*.md")))
+"""What users read beside the man page and `--help`."""
 
 
 def promise_table() -> str:
@@ -72,16 +74,26 @@ def provider_table() -> str:
     return "\n".join(lines)
 
 
-SECTIONS = {"promises": promise_table, "options": option_table, "verbs": verb_table, "providers": provider_table}
+TABLES = {
+    "docs/agents.md": {"providers": provider_table},
+    "docs/reference.md": {"verbs": verb_table, "options": option_table},
+    "docs/security.md": {"promises": promise_table},
+}
+"""The pages that hold generated tables, and the functions that make these."""
 
 
-def readme(text: str) -> str:
-    """`text` with each generated section, between its two marks, made anew."""
-    for name, render in SECTIONS.items():
+def documentation() -> str:
+    """README and all pages of `docs/`, one after the other."""
+    return "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+
+
+def with_tables(page: str, text: str) -> str:
+    """`text`, which is that of `page`, with each of its generated tables made anew between the table's two marks."""
+    for name, render in TABLES[page].items():
         before, begin, rest = text.partition(f"<!-- {name} -->\n")
         _, end, after = rest.partition(f"<!-- /{name} -->\n")
         if not begin or not end:
-            raise ValueError(f"README has no section {name}")
+            raise ValueError(f"{page} has no table {name}")
         text = before + begin + render() + "\n" + end + after
     return text
 
@@ -192,8 +204,10 @@ def man_page() -> str:
 
 
 def main() -> None:
-    """Writes both."""
-    README.write_text(readme(README.read_text(encoding="utf-8")), encoding="utf-8")
+    """Writes the tables and the man page."""
+    for page in TABLES:
+        path = ROOT / page
+        path.write_text(with_tables(page, path.read_text(encoding="utf-8")), encoding="utf-8")
     MAN_PAGE.write_text(man_page(), encoding="utf-8")
 
 

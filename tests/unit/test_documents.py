@@ -1,22 +1,29 @@
-"""README, man page and --help say what the programme does, because they come from its tables."""
+"""README, docs/, man page and --help say what the programme does, and agree, because they come from its tables."""
 
 import inspect
 import re
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 from launcher import cli
 from launcher.service.schema import OnConflict
 from launcher.vcs.merge.into_children import Order
 from launcher.vcs.worktrees import retention
 from launcher.verbs import forms
+from policy import promises
 from tests.support import manual
 from tests.support.features import need
 
 
-def test_the_readmes_tables_are_the_programmes() -> None:
-    """README's tables of options, verbs and promises are made from the tables that the programme uses."""
-    text = manual.README.read_text(encoding="utf-8")
-    assert text == manual.readme(text), "run `make docs`"
+def test_the_tables_of_the_pages_are_the_programmes() -> None:
+    """The tables of options, verbs, promises and agents are made from those that the programme uses, once each."""
+    for page in manual.TABLES:
+        text = (manual.ROOT / page).read_text(encoding="utf-8")
+        assert text == manual.with_tables(page, text), "run `make docs`"
+    made = [name for tables in manual.TABLES.values() for name in tables]
+    assert sorted(made) == ["options", "promises", "providers", "verbs"]
+    assert sorted(re.findall(r"<!-- /(\w+) -->", manual.documentation())) == sorted(made)
 
 
 def test_the_man_page_is_the_programmes() -> None:
@@ -93,9 +100,9 @@ def test_the_overview_names_every_verb() -> None:
         assert f"{name:<9} {summary}" in forms.overview()
 
 
-def test_readme_names_no_verb_that_does_not_exist() -> None:
+def test_no_page_names_a_verb_that_does_not_exist() -> None:
     """Nor a sub-command of one."""
-    text = manual.README.read_text(encoding="utf-8")
+    text = manual.documentation()
     used = set(re.findall(r"(?:\$ |`|&& |sudo )paddock ([a-z]+)", text))
     assert len(used) > 15
     assert used <= set(cli.VERBS)
@@ -103,12 +110,83 @@ def test_readme_names_no_verb_that_does_not_exist() -> None:
         assert set(re.findall(rf"paddock {verb} ([a-z]+)", text)) <= set(forms.subcommands(verb))
 
 
-def test_readme_names_no_option_that_does_not_exist() -> None:
-    """Every long option in README is one of the programme's; behind `--` they are the command's."""
+def test_no_page_names_an_option_that_does_not_exist() -> None:
+    """Every long option of a `paddock` line is one of the programme's; behind `--` they are the command's."""
     known = {name for name, *_ in cli.OPTIONS} | {"--help", "--version"}
     known |= {row.name for name in forms.texts() for row in forms.form(name).options}
     known |= {cli.contrary(row.name) for row in forms.LAUNCH if row.kind == cli.SWITCH}
-    text = manual.README.read_text(encoding="utf-8")
+    text = manual.documentation()
     lines = [line.partition(" -- ")[0] for line in re.findall(r"paddock [^`\n]*", text)]
     used = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", "\n".join(lines)))
     assert used <= known
+
+
+def test_readme_is_short_and_begins_with_the_front_door() -> None:
+    """At most 15 KB: two sentences, a session that is denied something, two commands; then the sections, in order."""
+    assert manual.README.stat().st_size <= 15 * 1024
+    text = manual.README.read_text(encoding="utf-8")
+    opening, *sections = re.split(r"(?m)^## ", text)
+    assert [section.partition("\n")[0] for section in sections] == [
+        "Usage", "How it works", "Security model", "Configuration", "Service", "Development",
+    ]  # fmt: skip
+    title, what, session, bridge, commands, *_ = opening.split("\n\n")
+    assert title == "# Paddock"
+    assert re.findall(r"[.!?](?=\s|$)", what) == [".", "."]
+    assert session.startswith("```console\n$ ")
+    assert re.findall(r"Could not resolve host|No such file or directory|Permission denied", session)
+    assert "Python 3.11" in bridge
+    assert re.findall(r"(?m)^(?:\$ (make \w+) .*|```\w*)$", commands) == ["", "make demo", "make test", ""]
+    steps, model = sections[1], sections[2]
+    assert re.findall(r"(?m)^(\d)\. ", steps) == ["1", "2", "3", "4", "5"]
+    assert "**Not protected**" in model
+    assert "eighteen [promises]" in model
+    assert len(promises.ROWS) == 18
+
+
+def without_code(page: Path) -> str:
+    """The text of a page without its blocks of code."""
+    return re.sub(r"(?ms)^```.*?^```$", "", page.read_text(encoding="utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """The names by which GitHub links to the headings of a page."""
+    return {
+        re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-")
+        for heading in re.findall(r"(?m)^#+ (.+)$", without_code(page))
+    }
+
+
+LINKED = (*manual.PAGES, manual.ROOT / "systemd/README.md", manual.ROOT / "CHANGELOG.md")
+
+
+def targets(page: Path) -> Iterator[tuple[Path, str]]:
+    """The file and the anchor of each link of a page that stays in the repository."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page)):
+        if not re.match(r"[a-z]+:", target):
+            path, _, anchor = target.partition("#")
+            yield (page.parent / path).resolve() if path else page, anchor
+
+
+def test_the_links_of_the_pages_lead_somewhere() -> None:
+    """Files exist, and so do the headings in them."""
+    compared = 0
+    for page in LINKED:
+        for path, anchor in targets(page):
+            assert path.is_relative_to(manual.ROOT), f"{page}: {path} is outside of the repository"
+            assert path.exists(), f"{page}: no {path}"
+            assert not anchor or anchor in anchors(path), f"{page}: no {anchor} in {path}"
+            compared += 1
+    assert compared > 30
+
+
+def test_readme_leads_to_every_page() -> None:
+    """Whoever begins there finds all of docs/."""
+    assert {path for path, _ in targets(manual.README)} >= set(manual.PAGES) - {manual.README}
+
+
+def test_files_of_the_repository_that_pages_name_exist() -> None:
+    """Names in backticks that begin like the repository's directories."""
+    for page in LINKED:
+        text = page.read_text(encoding="utf-8")
+        for name in re.findall(r"`((?:launcher|policy|tests|systemd|docs)/[\w./@-]*)`", text):
+            assert (manual.ROOT / name).exists(), f"{page}: no {name}"
