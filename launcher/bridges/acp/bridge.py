@@ -135,13 +135,7 @@ class Outside:
     """The confined process's end."""
 
     def __init__(self, places: Places, session: str, launcher: int) -> None:
-        """Starts the process outside, which ends with this one.
-
-        Args:
-            places: Paddock's own directories.
-            session: the session's name.
-            launcher: process id of the launcher, a child of this process.
-        """
+        """Starts the process outside, which ends with this one."""
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         own = os.getpid()
         if os.fork() == 0:

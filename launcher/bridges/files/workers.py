@@ -73,11 +73,7 @@ class WorkerProcess:
     """
 
     def __init__(self, argv: list[str], scope: Scope | Callable[[bytes], Scope], cwd: str) -> None:
-        """Starts it and waits for its first words.
-
-        Raises:
-            WorkerFailed: it did not start.
-        """
+        """Starts it and waits for its first words."""
         self._lock = threading.Lock()
         self._number = 0
         self._said = b""
