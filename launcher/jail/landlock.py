@@ -244,7 +244,7 @@ def restrict(
 
 
 def ruleset(grants: tuple[tuple[str, str, str], ...], *, network: bool) -> int:
-    """A domain for a thread that makes things for a jail: what these grants let be written, and `restrict`'s network."""
+    """A domain for a thread that makes things for a jail: what grants let be written, and `restrict`'s network."""
     newest = abi()
     try:
         fields = (up_to(FS_ADDED, newest), 0 if network else up_to(NET_ADDED, newest), 0)
