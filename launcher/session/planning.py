@@ -300,10 +300,7 @@ def _with_nested(
 
 
 def _check_own_places(places: Places, trees: tuple[str, ...], machine: Machine) -> None:
-    """Refuses to believe configuration and state that are reached through a link which a session can set.
-
-    Refusals: grant-covers-state.
-    """
+    """Refuses to believe configuration and state that are reached through a link which a session can set."""
     canonical = [tree for tree in map(machine.resolve, trees) if tree is not None]
     for path in (*places.own(), f"{places.config}/config.toml"):
         for link, target in machine.trail(path).links:

@@ -71,10 +71,7 @@ def take(places: Places, plan: Plan, slots: dict[str, str], *, strict: bool = Fa
 
 
 def _make_room(state: str, plan: Plan) -> None:
-    """Gives up the private git directory of an earlier worktree; git has made another one at its place.
-
-    Refusals: worktree-in-use, state-unusable.
-    """
+    """Gives up the private git directory of an earlier worktree; git has made another one at its place."""
     from launcher.session import packages
 
     packages.enable()
@@ -83,7 +80,7 @@ def _make_room(state: str, plan: Plan) -> None:
     from launcher.vcs.worktrees.models import kept_aside
 
     directory = directory_of(state, plan.worktree_id)
-    aside = at_stake.clear(state, plan.worktree, plan.worktree_id, lambda _: waiting(directory))
+    aside = at_stake.clear_earlier(state, plan.worktree, plan.worktree_id, lambda _: waiting(directory))
     if aside:
         messages.say(
             f"paddock: warning: git has made another worktree at {printable(plan.worktree)}; "

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from launcher.jail.guard import watch
 from launcher.safefs.guarded_files import Inside
-from launcher.session import cache, planning, run
+from launcher.session import cache, planning, running
 from launcher.session.machine import Machine
 from launcher.session.places import Places
 from policy import promises, remedy, verdict
@@ -292,7 +292,7 @@ class Teacher:
         filter_program = planning.filter_program(plan, planned.support, planned.machine, watch=wants is not None)
         entry = cache.Entry(plan, planned.support.to_data(), filter_program)
         with _output_to_errors():
-            status = run.run(
+            status = running.run(
                 entry,
                 tuple(self._command[1:]),
                 self._places,

@@ -68,9 +68,6 @@ def directory_named(word: str) -> str:
     """The absolute directory that `word` is, or else the root of the worktree that it names, here before elsewhere.
 
     Only Paddock's own list is asked: in a worktree that an agent has left, no git is to look at anything yet.
-
-    Raises:
-        Refusal: worktree-unknown: it is neither; worktree-ambiguous; cwd-unusable.
     """
     path = os.path.join(places.current_directory(), word)
     if "/" in word or os.path.lexists(path):
@@ -156,7 +153,7 @@ def worktree_list(*, every: bool, repo: str | None, as_json: bool) -> int:
         raise Refusal("usage", "--all and --repo exclude each other", hint="paddock worktree list --help")
     known = service()
     rows = known.everywhere() if every else known.of_repository(start(repo))
-    far = condition.of(rows)
+    far = condition.progress_of(rows)
     if as_json:
         documents = [{**document(row), "work": far[row.worktree_id]._asdict()} for row in rows]
         print(json.dumps(documents, indent=2))
@@ -177,7 +174,7 @@ def worktree_status(name: str | None, *, repo: str | None, as_json: bool) -> int
     here = start(repo)
     rows = known.of_repository(here) if name is None else [known.find(here, name)]
     found = [(row, _without_this(now)) for row, now in zip(rows, known.statuses(rows), strict=True)]
-    far = condition.of(rows)
+    far = condition.progress_of(rows)
     if as_json:
         documents = [
             {**now.model_dump(mode="json"), "work": far[row.worktree_id]._asdict(), "at_stake": now.at_stake()}

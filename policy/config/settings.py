@@ -513,10 +513,7 @@ def _present(root: str, patterns: list[str], host: Lists) -> tuple[str, ...]:
 def expand(pattern: str, listing: Callable[[str], tuple[str, ...] | None], plain: int = 0) -> tuple[str, ...]:
     """The paths that `pattern` stands for, sorted per directory. Without wildcard: the pattern itself, unasked.
 
-    Args:
-        pattern: absolute.
-        listing: names in a directory, None when it cannot be listed.
-        plain: so many leading characters are taken literally (a worktree's root may hold a ``*``).
+    The first `plain` characters are taken literally, because a worktree's root may hold a ``*``.
     """
     found = [pattern[:plain]]
     for part in pattern[plain:].strip("/").split("/"):

@@ -42,8 +42,7 @@ the file tools work in the session's jail, the proxy confines itself before it s
 ENTRIES = {
     "launcher.bridges.acp.bridge": "starts the conversation once it is confined",
     "launcher.bridges.acp.refused": "writes to a client when nothing was started, so no agent is there",
-    "launcher.bridges.files.worker_jails": "makes the worker's Scope of the Plan, and names its module",
-    "launcher.bridges.files.worker_pool": "sends the worker its Scope",
+    "launcher.bridges.files.workers": "makes the worker's Scope of the Plan, sends it, and names its module",
     "launcher.egress.handle": "starts the proxy",
     "launcher.verbs.acp": "makes the Choices of a command line",
 }

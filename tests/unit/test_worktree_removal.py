@@ -12,7 +12,6 @@ from launcher.vcs.harvest.decide import kept_places
 from launcher.vcs.quarantine import lock as private_lock
 from launcher.vcs.quarantine import record
 from launcher.vcs.worktrees.models import Options, Worktree
-from launcher.vcs.worktrees.store import held, of_worktree
 from launcher.vcs.worktrees.worktree_service import WorktreeService
 from policy.errors import Refusal
 from tests.support import repository
@@ -44,7 +43,7 @@ def test_a_worktree_without_work_goes_with_its_branch(place: Place) -> None:
     assert not home.parent.exists()
     assert repository.leftovers(place) == []
     assert place.service.of_repository(place.app) == []
-    assert not Path(of_worktree(place.state, made.worktree_id)).exists()
+    assert not Path(place.state, "locks", f"worktree-{made.worktree_id}").exists()
 
 
 def test_a_copied_file_is_at_stake_once_it_differs_from_the_parents(place: Place) -> None:
@@ -363,7 +362,7 @@ def test_a_worktree_in_use_or_locked_is_not_removed(place: Place) -> None:
     git("worktree", "lock", "--reason", "mine", made.path, at=place.app)
     refusal = refused(place, made)
     assert (refusal.reference, refusal.context) == ("worktree-locked", "mine")
-    with held(of_worktree(place.state, made.worktree_id)):
+    with place.service.store.worktree_lock(made.worktree_id):
         with pytest.raises(Refusal) as raised:
             place.service.remove(made, force=True)
         assert raised.value.reference == "worktree-busy"

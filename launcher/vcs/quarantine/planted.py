@@ -154,8 +154,6 @@ def finish(directory: str) -> list[str]:
         return ["a session was killed, and which places of submodules it left open is lost: look for a `.git` there"]
     if known is None:
         return []
-    pass
-
     aside, places = known
     lines: list[str] = []
     left: list[Place] = []

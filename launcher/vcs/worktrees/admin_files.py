@@ -17,6 +17,7 @@ RECORD = "paddock-worktree.json"
 """In the git directory of each worktree that Paddock knows: what the store is made from again when it is lost."""
 
 LOCKED = "locked"
+_BRANCH = "ref: refs/heads/"
 
 
 def free_name(common_dirs: list[str], wanted: str) -> str:
@@ -140,6 +141,12 @@ def linked(common_dir: str) -> list[str]:
 def head(git_dir: str) -> str:
     """Content of HEAD: ``ref: NAME`` or an object id; empty when it cannot be read."""
     return os.fsdecode(Present().read(f"{git_dir}/HEAD", 8192) or b"").strip()
+
+
+def branch(git_dir: str) -> str | None:
+    """The branch that is checked out, without ``refs/heads/``; None with a detached HEAD."""
+    text = head(git_dir)
+    return text.removeprefix(_BRANCH) if text.startswith(_BRANCH) else None
 
 
 def checked_out(common_dir: str, ref: str) -> str | None:

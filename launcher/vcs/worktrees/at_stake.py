@@ -1,7 +1,7 @@
-"""What lies where a submodule belongs and none of ours is: git looks past it, so nothing else tells that it is work.
+"""What a worktree's removal would leave or lose: commits that no branch has, and repositories that git does not report.
 
-The index names a submodule there, and git takes what is in the directory for the submodule's own affair. A repository
-in it may be an agent's: it is moved as it is, and no git of the host's is ever started on it.
+The index names a submodule, and git leaves the content of that directory to the submodule. A repository in it may be an
+agent's: it is moved as it is, and no unjailed git is ever started on it.
 """
 
 import os
@@ -23,8 +23,6 @@ from launcher.vcs.worktrees.models import Part, Unharvested, Worktree
 from policy.errors import Refusal
 from policy.pasted import quoted
 from policy.plan import beneath
-
-# Commits that a worktree's removal leaves or loses: which refs count, and what a harvest keeps in refs of its own.
 
 _GOING = ("refs/paddock/*", "refs/bisect/*", "refs/worktree/*", "refs/rewritten/*")
 """Refs that are nobody's answer to where a commit is: Paddock's own (what a private git directory borrows is pinned by
@@ -191,8 +189,6 @@ def with_populated(worktree: Worktree) -> Worktree:
             if not head:
                 continue
             known.add(place)
-            text = admin_files.head(store)
-            branch = text.removeprefix("ref: refs/heads/") if text.startswith("ref: refs/heads/") else None
             found.append(
                 Part(
                     name=name,
@@ -200,7 +196,7 @@ def with_populated(worktree: Worktree) -> Worktree:
                     path=Path(place),
                     common_dir=Path(store),
                     git_dir=Path(store),
-                    branch=branch,
+                    branch=admin_files.branch(store),
                     branch_made=False,
                     base=head,
                 )
@@ -270,10 +266,10 @@ def _is_repository(path: str) -> bool:
         return False  # a pointer, or another file
 
 
-# The private git directory of an earlier worktree at the same place: not for the one that is there now.
+# The private git directory of an earlier worktree at the same place.
 #
-# A worktree and its private git directory go by their path. One that is made anew there would have the commits, the
-# branch and the stashes of the one before; so those are moved to where no session looks.
+# A private git directory is found by the path of its worktree. A new worktree there would inherit the commits, the
+# branch and the stashes of the earlier one; so those are moved to where no session looks.
 
 _ORDINARY = {
     *(record.RECORD, record.GIT, record.POINTERS, record.STORE, record.HARVEST, record.SWAPPED_NOW, record.SIGN),
@@ -282,7 +278,7 @@ _ORDINARY = {
 """What lies beside a private git directory; anything else has been put there to be kept."""
 
 
-def clear(state: str, root: str, worktree_id: str, unharvested: Unharvested) -> str:
+def clear_earlier(state: str, root: str, worktree_id: str, unharvested: Unharvested) -> str:
     """Makes room for a new worktree. Returns where the earlier one's private git directory is now; "" for removed.
 
     Args:

@@ -569,7 +569,7 @@ class Progress(NamedTuple):
         }[self.work]
 
 
-def of(worktrees: Iterable[Worktree]) -> dict[str, Progress]:
+def progress_of(worktrees: Iterable[Worktree]) -> dict[str, Progress]:
     """How far each is, by its id. Merged is what the branch of the repository's main checkout contains."""
     by_repository: dict[str, list[Worktree]] = {}
     for row in worktrees:

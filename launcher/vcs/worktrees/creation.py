@@ -28,7 +28,7 @@ from launcher.vcs.scratch import Scratch
 from launcher.vcs.worktrees import admin_files, module_stores
 from launcher.vcs.worktrees.models import Options, Part, Say, State, Step, Worktree
 from launcher.vcs.worktrees.request import propose
-from launcher.vcs.worktrees.store import WorktreeRepository, forget, held, of_repository, of_worktree, tried
+from launcher.vcs.worktrees.store import WorktreeRepository
 from policy.errors import Refusal
 
 # A first checkout by several gits, each with its own part of the index.
@@ -400,9 +400,9 @@ class Creation:
         for pattern in options.copy:
             check_patterns(pattern)
         git = Git.open(parent.root)
-        with held(of_repository(self._state, parent.common_dir)) as shared:
+        with self._store.repository_lock(parent.common_dir) as shared:
             worktree = propose(git, parent, ticket, options)
-            with tried(of_worktree(self._state, worktree.worktree_id)) as own:
+            with self._store.worktree_lock(worktree.worktree_id) as own:
                 if own is None:
                     raise Refusal("worktree-busy", f"somebody is at work on {worktree.path}", hint="try again later")
                 self._step("record")
@@ -422,7 +422,7 @@ class Creation:
             except OSError as error:
                 raise _unwritable(worktree, error) from None
         except BaseException:
-            with held(of_repository(self._state, parent.common_dir)):
+            with self._store.repository_lock(parent.common_dir):
                 self._undone(worktree, kept)
             raise
         try:
@@ -561,7 +561,7 @@ class Creation:
                 Git(common_dir).run("update-ref", "-d", part.ref, part.base, ok=(0, 1, 128))
         self._step("undo record")
         self._store.forget(worktree.worktree_id)
-        forget(of_worktree(self._state, worktree.worktree_id))
+        self._store.remove_worktree_lock(worktree.worktree_id)
 
 
 def _unwritable(worktree: Worktree, error: OSError) -> Refusal:

@@ -215,8 +215,6 @@ def staging(path: str) -> str:
     return os.path.join(os.path.dirname(path), f".{os.path.basename(path)[:100]}.paddock-{os.urandom(6).hex()}")
 
 
-# What somebody asks of the worktree service.
-
 Step = Callable[[str], None]
 """Called with a word before each change on the disk; tests kill the process there."""
 
@@ -261,9 +259,6 @@ class Options(NamedTuple):
     def settings(self) -> tuple[tuple[str, str], ...]:
         """Git configuration of the checkout."""
         return (("checkout.workers", str(self.processes())), ("checkout.thresholdForParallelism", "50"))
-
-
-# What became of a worktree that was removed.
 
 
 class Removed(NamedTuple):

@@ -19,7 +19,7 @@ from launcher.vcs.worktrees import admin_files, at_stake, models, module_stores
 from launcher.vcs.worktrees.creation import Creation
 from launcher.vcs.worktrees.models import Part, State, Step, Worktree
 from launcher.vcs.worktrees.removal import Removal, if_missing
-from launcher.vcs.worktrees.store import WorktreeRepository, held, of_repository, of_worktree, tried
+from launcher.vcs.worktrees.store import WorktreeRepository
 from policy.errors import Refusal
 
 # Worktrees that git has forgotten (`git worktree prune`, `git gc`) while work of theirs is still somewhere else.
@@ -148,7 +148,7 @@ class Recovery:
         damaged = module_stores.damaged(common_dir)
         if not (unknown or damaged) and all(self._is_well(row) or self._is_busy(row) for row in known):
             return looked_after
-        with held(of_repository(self._state, common_dir)):
+        with self._store.repository_lock(common_dir):
             self._step("mend")
             done = looked_after + module_stores.mend(common_dir)  # first: git does not even start in such a submodule
             done += [line for row in self._store.of(common_dir) for line in self._settled(row)]
@@ -172,7 +172,7 @@ class Recovery:
 
         The pointer at `root` is not to be trusted, so it only counts for a known worktree that is nowhere else.
         """
-        with held(of_repository(self._state, common_dir)):
+        with self._store.repository_lock(common_dir):
             for row in self._store.of(common_dir):
                 if os.fspath(row.main.git_dir) == git_dir and row.state is State.MISSING and row.path != root:
                     self._step("repoint")
@@ -181,7 +181,7 @@ class Recovery:
         return []
 
     def _settled(self, row: Worktree) -> list[str]:
-        with tried(of_worktree(self._state, row.worktree_id)) as own:
+        with self._store.worktree_lock(row.worktree_id) as own:
             if own is None:
                 return []  # somebody is at it
             if row.state is State.CREATING:
@@ -262,7 +262,7 @@ class Recovery:
         """Whether somebody makes or removes it now. Looking at all others for that would keep everybody waiting."""
         if row.state not in (State.CREATING, State.REMOVING):
             return False
-        with tried(of_worktree(self._state, row.worktree_id)) as own:
+        with self._store.worktree_lock(row.worktree_id) as own:
             return own is None
 
     def _is_well(self, row: Worktree) -> bool:

@@ -23,7 +23,7 @@ from launcher.vcs.worktrees import admin_files, at_stake, condition, module_stor
 from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.creation import IDENTITY, remove_staging
 from launcher.vcs.worktrees.models import Part, Removed, Say, State, Step, Unharvested, Worktree, kept_aside
-from launcher.vcs.worktrees.store import WorktreeRepository, forget, held, of_repository, of_worktree, tried
+from launcher.vcs.worktrees.store import WorktreeRepository
 from policy.errors import Refusal
 from policy.pasted import quoted
 
@@ -191,14 +191,14 @@ class Removal:
         Refusals: worktree-busy, worktree-in-use, session-running, worktree-locked, worktree-missing, worktree-dirty.
         """
         with ExitStack() as stack:
-            own = stack.enter_context(tried(of_worktree(self._state, worktree.worktree_id)))
+            own = stack.enter_context(self._store.worktree_lock(worktree.worktree_id))
             if own is None:
                 raise Refusal("worktree-busy", f"somebody is at work on {worktree.path}", hint="try again later")
             stack.enter_context(_no_session(self._state, worktree))
             if not force and (live := writers.live(self._state, worktree.path)):
                 raise _writing(worktree.path, [each.name for each in live])
             common_dir = os.fspath(worktree.main.common_dir)
-            with held(of_repository(self._state, common_dir)):
+            with self._store.repository_lock(common_dir):
                 self._step("mend")
                 for line in module_stores.mend(common_dir):  # git could not delete branches of such a submodule
                     self._say(line)
@@ -214,7 +214,7 @@ class Removal:
             elif now.at_stake():
                 self._step("backup")
                 backups = keep_heads(worktree)
-            with held(of_repository(self._state, common_dir)):
+            with self._store.repository_lock(common_dir):
                 self._step("record")
                 leaving = worktree.with_state(State.REMOVING)
                 self._store.save(leaving)
@@ -253,7 +253,7 @@ class Removal:
         # Unless a session has started in the new one meanwhile, and made room for its own.
         if private_lock.is_of_another(os.fspath(worktree.main.git_dir), self._homes(worktree)[0]):
             self._step("set aside")
-            aside = at_stake.clear(self._state, worktree.path, worktree.worktree_id, self._unharvested)
+            aside = at_stake.clear_earlier(self._state, worktree.path, worktree.worktree_id, self._unharvested)
         self._step("forget")
         self._store.forget(worktree.worktree_id)
         if aside:
@@ -312,7 +312,7 @@ class Removal:
             raise _unremovable(worktree, failures)
         self._step("forget")
         self._store.forget(worktree.worktree_id)
-        forget(of_worktree(self._state, worktree.worktree_id))
+        self._store.remove_worktree_lock(worktree.worktree_id)
 
     def _unpin(self, part: Part, worktree: Worktree) -> None:
         """Private git directories pin what they borrow (`vcs.quarantine`)."""

@@ -1,7 +1,7 @@
-"""The specification's WorktreeRepository: which worktrees there are, kept in SQLite.
+"""The specification's WorktreeRepository: which worktrees there are, kept in SQLite, and the locks they change under.
 
 Also the journal: a row is written before the first change on the disk and changed after the last, so what a crash left
-half done is known. It holds nothing that could not be found again: `recovery.rebuild` reads it from git's own files.
+half done is known. It holds nothing that could not be found again: `recovery` reads it from git's own files.
 """
 
 import fcntl
@@ -10,7 +10,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -108,6 +108,41 @@ class WorktreeRepository:
         )
         return None if row is None else os.fsdecode(row[0])
 
+    # Locks between processes: one for each repository, and one for each worktree that is being made or removed.
+    #
+    # flock(2) on files in the state directory, which no jail can reach. The kernel releases a lock when the last
+    # process that has it open has ended, so a SIGKILL leaves free locks. `Git(hold=...)` passes the descriptor to the
+    # git processes: a checkout that outlives its Paddock still counts as work in progress.
+
+    @contextmanager
+    def repository_lock(self, common_dir: str) -> Iterator[int]:
+        """Waits for the lock that a repository's names, refs and metadata are changed under; gives its descriptor."""
+        name = hashlib.sha256(os.fsencode(common_dir)).hexdigest()[:24]
+        descriptor = _locked(f"{self._state}/locks/repository-{name}", wait=True)
+        assert descriptor is not None
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def worktree_lock(self, worktree_id: str) -> Iterator[int | None]:
+        """Holds the lock of a worktree for the block; gives None at once when another process has it."""
+        descriptor = _locked(self._worktree_lock(worktree_id), wait=False)
+        try:
+            yield descriptor
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def remove_worktree_lock(self, worktree_id: str) -> None:
+        """Removes the lock file of a worktree, which the caller holds: whoever waits for it makes a new one."""
+        with suppress(FileNotFoundError):
+            os.unlink(self._worktree_lock(worktree_id))
+
+    def _worktree_lock(self, worktree_id: str) -> str:
+        return f"{self._state}/locks/worktree-{worktree_id}"
+
     def _read(self, statement: str, values: tuple[object, ...]) -> list[Worktree]:
         rows = self._act(lambda database: database.execute(statement, values).fetchall())
         try:
@@ -204,54 +239,7 @@ def _unusable(path: str, why: str) -> Refusal:
     )
 
 
-# Locks between processes: one for each repository, and one for each worktree that is being made or removed.
-#
-# flock(2) on files in the state directory, which no jail can reach. The kernel lets go of a lock when the last
-# process that has it open has ended, so what a SIGKILL left behind is known by its free lock. `Git(hold=...)` hands
-# it on to the git processes: a checkout that goes on alone still counts as work in progress.
-
-
-def of_repository(state: str, common_dir: str) -> str:
-    """The lock file that names, refs and metadata of a repository are changed under."""
-    return f"{state}/locks/repository-{hashlib.sha256(os.fsencode(common_dir)).hexdigest()[:24]}"
-
-
-def of_worktree(state: str, worktree_id: str) -> str:
-    """The lock file of one worktree."""
-    return f"{state}/locks/worktree-{worktree_id}"
-
-
-@contextmanager
-def held(path: str) -> Iterator[int]:
-    """Holds the lock for the block, waiting for it. Gives its descriptor, for `Git(hold=...)`."""
-    descriptor = _taken(path, wait=True)
-    assert descriptor is not None
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def tried(path: str) -> Iterator[int | None]:
-    """Holds the lock for the block if nobody has it, else gives None."""
-    descriptor = _taken(path, wait=False)
-    try:
-        yield descriptor
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def forget(path: str) -> None:
-    """Removes a lock file that the caller holds: whoever waits for it notices, and makes a new one."""
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
-
-
-def _taken(path: str, *, wait: bool) -> int | None:
+def _locked(path: str, *, wait: bool) -> int | None:
     while True:
         try:
             os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
@@ -272,4 +260,4 @@ def _taken(path: str, *, wait: bool) -> int | None:
                 return descriptor
         except FileNotFoundError:
             pass
-        os.close(descriptor)  # removed by the one before us
+        os.close(descriptor)  # removed by the process before this one

@@ -16,7 +16,7 @@ from launcher.vcs.git import Git
 from launcher.vcs.git_config import UserConfig
 from launcher.vcs.quarantine import lock as private_lock
 from launcher.vcs.quarantine import record, swap
-from launcher.vcs.worktrees import admin_files, at_stake, condition, models, request, store
+from launcher.vcs.worktrees import admin_files, at_stake, condition, models, request
 from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.creation import Creation
 from launcher.vcs.worktrees.models import (
@@ -164,7 +164,7 @@ class WorktreeService:
                 hint="paddock worktree add TICKET makes one beside it",
             )
         self.settle(found.common_dir)
-        with store.held(store.of_repository(self._state, found.common_dir)):
+        with self.store.repository_lock(found.common_dir):
             if self.store.at(found.root) is not None:
                 raise Refusal("worktree-exists", f"Paddock knows {found.root} already", hint="paddock worktree list")
             worktree_id = models.worktree_id(found.root)
@@ -236,7 +236,7 @@ class WorktreeService:
             self._warn("; ".join((f"the worktree that was at {path} is given up", *done.lines())))
 
     def _clear(self, path: str) -> None:
-        aside = at_stake.clear(self._state, path, models.worktree_id(path), self._unharvested)
+        aside = at_stake.clear_earlier(self._state, path, models.worktree_id(path), self._unharvested)
         if aside:
             self._warn(f"there was an earlier worktree at {path}; {kept_aside(aside)}")
 
@@ -263,18 +263,14 @@ class WorktreeService:
 
     def _part(self, root: str, git_dir: str, name: str) -> Part:
         git = Git(git_dir)
-        text = admin_files.head(git_dir)
-        branch = text.removeprefix("ref: refs/heads/") if text.startswith("ref: refs/heads/") else None
         base = git.text("rev-parse", "--verify", "HEAD")
         return Part(
             name=name, worktree_id=models.worktree_id(root), path=Path(root), common_dir=Path(git.common_dir),
-            git_dir=Path(git_dir), branch=branch, branch_made=False, base=base,
+            git_dir=Path(git_dir), branch=admin_files.branch(git_dir), branch_made=False, base=base,
         )  # fmt: skip
 
 
 # Worktrees by id and context, as the workflow asks for them (`launcher.workflow.worktrees.WorktreeService`).
-
-# The boundaries of an agent, from a checkout as it is on the disk.
 
 
 def context_of_checkout(found: Checkout) -> WorktreeSandboxContext:
