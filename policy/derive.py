@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from policy import ingredients, promises
-from policy.config.rules import Rules
+from policy.config.settings import Rules
 from policy.errors import Refusal
 from policy.ingredients import (
     DATA,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from policy import promises
-from policy.config.rules import Rules
+from policy.config.settings import Rules
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal
 from policy.launch import Command, Git, Host, Trail, Translation, led_by, left_by, linked_by
 from policy.pasted import quoted
