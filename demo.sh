@@ -121,10 +121,10 @@ rm innocent-link
 [[ ! -e $demo/project/gotcha ]] || { echo "something was written outside"; failed=1; }
 
 title "Why, and what would allow it"
-paddock explain "$HOME/.ssh/id_ed25519" | sed "s#$demo#...#g; s/^/    /" || true
+paddock why "$HOME/.ssh/id_ed25519" | sed "s#$demo#...#g; s/^/    /" || true
 
 if ((failed)); then
     title "Something is wrong: see above"
     exit 1
 fi
-title "All work was done, and every way out was closed. Next: paddock doctor"
+title "All work was done, and every way out was closed. Next: $(command -v paddock) doctor"

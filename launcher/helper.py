@@ -48,7 +48,7 @@ def supervised(words: list[str], observer: "Callable[[str, Any], None]") -> int:
 
     Args:
         words: the command line, without programme and verb.
-        observer: see `launcher.session.run.run`.
+        observer: see `launcher.session.running.run`.
     """
     if words and words[0] == "acp":
         from launcher.session import packages

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from policy import ingredients, promises
-from policy.config.rules import Rules
+from policy.config.settings import Rules
 from policy.errors import Refusal
 from policy.ingredients import (
     DATA,
@@ -63,12 +63,6 @@ def meet_grants(first: str, second: str) -> str:
 
 def expand_grants(grants: Iterable[Grant], exceptions: Mapping[str, str], listing: Listing) -> tuple[Grant, ...]:
     """Rewrites `grants` so that no path named in `exceptions` gets more than the exception leaves.
-
-    Args:
-        grants: with canonical paths (slots are left alone: they never hold an exception).
-        exceptions: canonical path -> the access that stays possible at and below it ("" for none). Where
-            exceptions are nested, each one only ever narrows what is above it.
-        listing: see `Listing`. A name that appears later is not granted: that is the price.
 
     An ancestor of an exception keeps the access that is common to everything below it, because a Landlock rule
     reaches the whole subtree: beside a denied path the parent cannot even be listed; beside a read-only one it
@@ -309,13 +303,6 @@ def choose_backend(wanted: str, support: Support) -> str:
 
     Without namespaces Landlock needs ABI 6: before, nothing but a PID namespace keeps signals inside, and before ABI 3
     nothing but read-only mounts keeps truncate(2) inside. What it does not cover is the guard's.
-
-    Args:
-        wanted: "auto", "landlock" or "bubblewrap".
-        support: of the machine; what it says of bubblewrap is looked at only where `may_need_bubblewrap`.
-
-    Raises:
-        Refusal: seccomp-missing, bubblewrap-missing, landlock-missing, landlock-too-old, guard-missing.
     """
     if not support.seccomp:
         raise Refusal("seccomp-missing", "this kernel has no seccomp filters", hint="CONFIG_SECCOMP_FILTER=y")

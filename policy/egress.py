@@ -141,9 +141,6 @@ def parse_egress_rule(text: str) -> EgressRule:
 
     A path stands for itself and everything below it. An IPv4 address needs a port before its path, because a slash
     behind it begins a range's length.
-
-    Raises:
-        Refusal: ``host-rule``, with the reason.
     """
     methods: tuple[str, ...] = ()
     words, space, rest = text.partition(" ")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from policy import promises
-from policy.config.rules import Rules
+from policy.config.settings import Rules
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal
 from policy.launch import Command, Git, Host, Trail, Translation, led_by, left_by, linked_by
 from policy.pasted import quoted
@@ -353,12 +353,7 @@ def program_grants(
 
 
 def closed_logins(logins: Iterable[tuple[object, ...]], grants: Iterable[Grant]) -> tuple[tuple[object, ...], ...]:
-    """Those of a provider's files whose place the jail cannot write: else what lies there is the agent's word.
-
-    Args:
-        logins: the fields of `policy.logins.Login`.
-        grants: of the Plan. The jail's own /tmp shows nothing of the machine's.
-    """
+    """Those of a provider's files whose place the jail cannot write: else what lies there is the agent's word."""
     writable = [path for path, access, source in grants if "w" in access and source != OWN_TMP]
     return tuple(login for login in logins if not (login[0] and any(beneath(str(login[0]), path) for path in writable)))
 
@@ -381,10 +376,7 @@ def handoff(root: str, rules: Rules, host: Host, exceptions: dict[str, str], git
 
 
 def check_git_grants(rules: Rules, git: Git, host: Host) -> None:
-    """Refuses grants of what git executes or obeys: no mount around them could keep that read-only.
-
-    Refusals: grant-opens-git.
-    """
+    """Refuses grants of what git executes or obeys: no mount around them could keep that read-only."""
     for path, source in rules.write if rules.git != "shared" else ():
         canonical = host.resolve(path)
         above = next((each for each in git.obeyed if canonical is not None and beneath(canonical, each)), None)

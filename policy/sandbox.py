@@ -100,9 +100,6 @@ def resolve_entry(path: str) -> Location:
 
     A trailing slash, `.` or `..` asks for the directory behind, so the link is followed then (shutil.rmtree
     follows it, too; unlink(2), rmdir(2) and rename(2) themselves fail).
-
-    Raises:
-        Unresolvable: as `resolve`.
     """
     checked(path)
     head, _, name = path.rpartition("/")
@@ -243,11 +240,7 @@ class _Walk:
 
 
 def by_walk(path: str) -> Location:
-    """The same answer by lstat(2) and readlink(2) alone, for any absolute path.
-
-    Raises:
-        Unresolvable: as `resolve`.
-    """
+    """The same answer by lstat(2) and readlink(2) alone, for any absolute path."""
     walk = _Walk(path)
     at, missing = walk.follow("/", path)
     try:
@@ -276,22 +269,14 @@ def _join(folder: str, name: str) -> str:
 
 
 def _bounded(path: str, name: str) -> str:
-    """`path`, whose component `name` and whole length fit the kernel's limits.
-
-    Raises:
-        Unresolvable: too long.
-    """
+    """`path`, whose component `name` and whole length fit the kernel's limits."""
     if len(os.fsencode(name)) > NAME_MAX or len(os.fsencode(path)) >= PATH_MAX:
         raise Unresolvable(Reason.TOO_LONG, path)
     return path
 
 
 def _lstat(path: str) -> bool:
-    """Whether the entry exists.
-
-    Raises:
-        Unresolvable: that cannot be found out.
-    """
+    """Whether the entry exists."""
     try:
         os.lstat(path)
     except OSError as error:
@@ -489,15 +474,7 @@ class WorktreeSandbox:
         self._boundaries: dict[int, tuple[WorktreeSandboxContext, Boundaries]] = {}
 
     def normalize_path(self, path: AnyPath, base: AnyPath | None = None) -> Path:
-        """The canonical form: absolute, symbolic links and `..` resolved as the kernel does.
-
-        Args:
-            path: may name something that does not exist yet.
-            base: where relative paths start; the current directory when absent.
-
-        Raises:
-            Unresolvable: a loop, an unreadable directory, NUL, too long ...
-        """
+        """The canonical form: absolute, symbolic links and `..` resolved as the kernel does."""
         text = os.fsdecode(path)
         start = os.getcwd() if base is None else os.fsdecode(base)
         return Path(resolve(_absolute(text, start)).path)
@@ -606,11 +583,7 @@ def _absolute(path: str, base: str) -> str:
 
 
 def _canonical_root(root: str) -> str:
-    """The canonical path of the sandbox's root, which must be a directory now.
-
-    Raises:
-        Unresolvable: it is missing, was replaced, or cannot be reached.
-    """
+    """The canonical path of the sandbox's root, which must be a directory now."""
     checked(root)
     if root[0] != "/":
         raise Unresolvable(Reason.ROOT_MISSING, root, "the sandbox root must be an absolute path")

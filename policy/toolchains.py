@@ -131,9 +131,6 @@ def interpreter_of(content: bytes) -> str | None:
 
     pip and uv write ``#!/bin/sh`` with ``'''exec' "INTERPRETER" "$0" "$@"`` in the second line when the path is too
     long for the kernel, or holds a space; then that interpreter is the answer.
-
-    Args:
-        content: the file's content, or its beginning.
     """
     if not content.startswith(b"#!"):
         return None
@@ -357,11 +354,7 @@ class _Search:
                     self.select(tool, root)
 
     def reach(self, place: str, *, trusted: bool) -> None:
-        """Selects what `place`, a canonical directory or file, belongs to.
-
-        Args:
-            trusted: False when an agent may have made a link that leads here: or he opened any virtual environment.
-        """
+        """Selects what `place`, a canonical directory or file, belongs to."""
         for tool, root in self.fixed:
             if any(beneath(place, root if part == "." else f"{root}/{part}") for part in tool.touched_by):
                 self.select(tool, root)

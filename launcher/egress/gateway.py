@@ -91,11 +91,7 @@ class Upstreams:
     """Which upstream proxy serves which destination: the caller's environment, as curl(1) reads it."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """Reads ``HTTPS_PROXY``, ``HTTP_PROXY``, ``ALL_PROXY`` and ``NO_PROXY``; lower case comes first.
-
-        Raises:
-            Refusal: ``upstream-proxy``: a proxy of another kind than HTTP.
-        """
+        """Reads ``HTTPS_PROXY``, ``HTTP_PROXY``, ``ALL_PROXY`` and ``NO_PROXY``; lower case comes first."""
 
         def value(name: str) -> str:
             return environ.get(name.lower()) or environ.get(name) or ""
@@ -169,11 +165,7 @@ def connect_request(upstream: Upstream, wanted: Request) -> bytes:
 
 
 def connect_answer(data: bytes) -> tuple[int, bytes] | None:
-    """The answer's (status, bytes behind its head); None when the head is not complete.
-
-    Raises:
-        ValueError: it is no HTTP answer, or too long.
-    """
+    """The answer's (status, bytes behind its head); None when the head is not complete."""
     head, end, behind = data.partition(b"\r\n\r\n")
     if not end:
         if len(data) > _ANSWER_BYTES:

@@ -173,11 +173,7 @@ _KEEPER_CODE = {
 
 
 def keeper_program(machine: str) -> bytes:
-    """The keeper as an ELF file with one read-only segment.
-
-    Raises:
-        Refusal: machine-unsupported.
-    """
+    """The keeper as an ELF file with one read-only segment."""
     if machine not in _KEEPER_CODE:
         raise Refusal("machine-unsupported", f"the bubblewrap backend does not know {machine}")
     number, text = _KEEPER_CODE[machine]
@@ -319,12 +315,6 @@ class Bubblewrap:
         """Has this process's next child made as `separate` does it; `separated` is to be called then.
 
         Such a namespace is made by a process that is in the jail's itself, which this one is not.
-
-        Args:
-            limits: the child's.
-
-        Raises:
-            Refusal: bubblewrap-closed.
         """
         asking, telling = os.pipe()
         helper = os.fork()
@@ -439,11 +429,7 @@ def _be_first(filter_program: bytes, limits: Limits, ready: int, *, last: bool) 
 
 
 def own_proc() -> None:
-    """Shows this process its own PID namespace in /proc, and nobody else's; read-only, as the jail's.
-
-    Raises:
-        Refusal: bubblewrap-closed.
-    """
+    """Shows this process its own PID namespace in /proc, and nobody else's; read-only, as the jail's."""
     try:
         syscalls.unshare(syscalls.CLONE_NEWNS)
         flags = syscalls.MS_RDONLY | syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
@@ -640,11 +626,7 @@ def _look(path: str) -> _Seen:
 
 
 def _compare(operation: Operation, before: _Seen, mount_points: frozenset[str]) -> None:
-    """Whether an operation was carried out at its own place and with its own source.
-
-    Raises:
-        Refusal: view-changed.
-    """
+    """Whether an operation was carried out at its own place and with its own source."""
     try:
         inside = _look(operation.path)
     except OSError as error:

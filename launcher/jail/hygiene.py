@@ -110,9 +110,6 @@ def own_devices() -> None:
     """Opens standard streams that are devices once more, by the jail's own /dev, whose modes and times are fixed.
 
     A terminal that has hung up becomes /dev/null. To be called in the jail's view, before Landlock.
-
-    Raises:
-        Refusal: stream-unusable.
     """
     for fd in (0, 1, 2):
         info = os.fstat(fd)
@@ -245,12 +242,6 @@ def bound_pids(count: int) -> str:
 
     Call it in the namespace's first process, with /proc/sys still writable. Not for small counts: ids below 300 are
     not used a second time, so fewer processes than `count` can be had (kernel/pid.c, RESERVED_PIDS).
-
-    Args:
-        count: at least `FAR`.
-
-    Returns:
-        "" when it holds, else why not.
     """
     major, _, rest = os.uname().release.partition(".")
     minor = rest.partition(".")[0].partition("-")[0]
@@ -426,14 +417,7 @@ def install_filter(filter_program: bytes, *, log: bool = False) -> None:
 
 
 def install_notifying(filter_program: bytes) -> int:
-    """As `install_filter`, for a filter that asks a listener (seccomp_unotify(2)).
-
-    Returns:
-        The listener (close-on-exec), owned by the caller. While this process holds it, calls that nobody answers wait.
-
-    Raises:
-        Refusal: the kernel refused; EBUSY means that this process is under somebody else's listener already.
-    """
+    """As `install_filter`, for a filter that asks a listener (seccomp_unotify(2))."""
     try:
         return _apply(filter_program, _NEW_LISTENER | _WAIT_KILLABLE_RECV)
     except OSError as error:

@@ -152,13 +152,7 @@ def run_init(
 
 
 def run_agent(status_fd: int, parent: int, start: "Callable[[], NoReturn]") -> "NoReturn":
-    """The life of the command's process, from the fork to the exec; see `run_init`.
-
-    Args:
-        status_fd: as there.
-        parent: process id of the init, as this process sees it.
-        start: as there.
-    """
+    """The life of the command's process, from the fork to the exec; see `run_init`."""
     # Nothing may escape from here: this is a copy of the launcher, with all that it has on its stack.
     code = EXIT_REFUSED
     try:

@@ -124,11 +124,7 @@ def kernel_abi() -> tuple[int, str]:
 
 
 def switched_on(name: str) -> bool:
-    """Whether an environment variable that takes an ability away is set to 1 ("", 0 and absent mean no).
-
-    Raises:
-        Refusal: any other value. Read as "no" it would lift a restriction that somebody believes to be in place.
-    """
+    """Whether an environment variable that takes an ability away is set to 1 ("", 0 and absent mean no)."""
     value = os.environ.get(name, "")
     if value not in ("", "0", "1"):
         raise Refusal("environment-invalid", f"{name} is {value!r}", hint=f"set {name}=1 or unset it")
@@ -248,14 +244,7 @@ def restrict(
 
 
 def ruleset(grants: tuple[tuple[str, str, str], ...], *, network: bool) -> int:
-    """A domain for a thread that makes things for a jail: what these grants let be written, and `restrict`'s network.
-
-    Returns:
-        A descriptor for landlock_restrict_self(2), owned by the caller. The files are those that the paths mean now.
-
-    Raises:
-        Refusal: as `restrict`.
-    """
+    """A domain for a thread that makes things for a jail: what grants let be written, and `restrict`'s network."""
     newest = abi()
     try:
         fields = (up_to(FS_ADDED, newest), 0 if network else up_to(NET_ADDED, newest), 0)

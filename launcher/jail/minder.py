@@ -185,12 +185,6 @@ def _is_outside(pid: int, peer: int, uid: int, *, pid_namespace: bool) -> bool:
     From inside, where the socket cannot be reached either: in a PID namespace processes outside have no number, so
     whoever has one is inside; without it a jailed connect(2) is the guard's, of this session or of another one. In a
     user namespace every other user looks like 65534, so that user relies on the mode alone.
-
-    Args:
-        pid: of who connected, 0 without a number here.
-        peer: that process's user id, as this process sees it.
-        uid: the user's, as this process sees it.
-        pid_namespace: the init is process 1 of one.
     """
     if pid != 0 and (pid_namespace or processes.jailed(pid)):
         return False

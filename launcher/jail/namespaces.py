@@ -467,11 +467,7 @@ def identity(uid: int, gid: int) -> None:
 
 
 def loopback_up() -> None:
-    """Brings up the namespace's own loopback interface, which servers under test need (netdevice(7)).
-
-    Raises:
-        Refusal: loopback-down.
-    """
+    """Brings up the namespace's own loopback interface, which servers under test need (netdevice(7))."""
     socket = ctypes.CDLL(None, use_errno=True)["socket"]
     fd = socket(_AF_INET, _SOCK_DGRAM_CLOEXEC, 0)
     if fd < 0:

@@ -264,12 +264,7 @@ def _filter(spec: JailSpec) -> bytes:
 
 
 def _load(directory: int, changed: int) -> None:
-    """Loads `launcher.jail.minder`, which serves further commands.
-
-    Args:
-        directory: this package's, open.
-        changed: when an entry of it changed last, in nanoseconds; another answer now is another Paddock.
-    """
+    """Loads `launcher.jail.minder`, which serves further commands."""
     import marshal
     import sys
 

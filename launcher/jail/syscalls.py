@@ -111,15 +111,7 @@ _NUMBERS = {
 
 
 def supported_machine(machine: str, bits: int) -> str:
-    """`machine` when Paddock knows its system call numbers.
-
-    Args:
-        machine: as uname(2) says it.
-        bits: width of the interpreter's pointers; a 32-bit interpreter uses another call table on the same machine.
-
-    Raises:
-        Refusal: unknown machine, or a 32-bit interpreter.
-    """
+    """`machine` when Paddock knows its system call numbers."""
     if sys.platform != "linux":
         raise Refusal("not-linux", f"Paddock needs the Linux kernel; this is {sys.platform}")
     if machine not in _LEGACY_NUMBERS or bits != 64:
@@ -349,15 +341,7 @@ def seccomp(operation: int, flags: int, argument: int | bytes) -> int:
 
 
 def landlock_create_ruleset(attributes: tuple[int, ...], flags: int = 0) -> int:
-    """landlock_create_ruleset(2).
-
-    Args:
-        attributes: 64-bit fields of `struct landlock_ruleset_attr`, as many as the kernel's ABI knows.
-        flags: LANDLOCK_CREATE_RULESET_VERSION (with empty `attributes`) asks for the ABI.
-
-    Returns:
-        A descriptor (close-on-exec) that the caller owns, or the ABI.
-    """
+    """landlock_create_ruleset(2)."""
     number = _NUMBERS["landlock_create_ruleset"]
     if not attributes:
         return _checked(_call_ruleset(number, None, 0, flags))

@@ -144,9 +144,6 @@ def find_bubblewrap(among: tuple[str, ...]) -> str:
 
     It runs outside of every jail. So the file must belong to root or this user, with nobody else allowed to write it;
     the caller leaves out what an agent may have led to.
-
-    Args:
-        among: canonical paths.
     """
     for path in among:
         try:

@@ -145,13 +145,7 @@ def _objects_of_git(path: str) -> str:
 
 
 def of_landlock(time: float, access: dict[str, str], syscall: dict[str, str]) -> Denial:
-    """The denial that a Landlock access record tells of.
-
-    Args:
-        time: of the event.
-        access: the record's fields.
-        syscall: fields of the event's system call record, {} when there was none.
-    """
+    """The denial that a Landlock access record tells of."""
     rights = tuple(name for name in access.get("blockers", "").split(",") if name)
     words = dict.fromkeys(OPERATIONS.get(name, name) for name in rights)
     target = ""

@@ -232,12 +232,7 @@ def _user() -> str:
 
 
 def _connect(connection: socket.socket, path: str) -> None:
-    """Connects to exactly the socket at `path`, which must be one of this user's or root's.
-
-    Raises:
-        Refusal: service-stranger.
-        OSError: nobody answers there.
-    """
+    """Connects to exactly the socket at `path`, which must be one of this user's or root's."""
     directory = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         name = os.path.basename(path)

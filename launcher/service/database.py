@@ -105,13 +105,7 @@ class Database:
     """
 
     def __init__(self, path: str, *, patience: float = PATIENCE, conditions: Conditions | None = None) -> None:
-        """Opens, checks and migrates it; makes it when there is none.
-
-        Args:
-            path: of the file, in a directory of ours.
-            patience: seconds for which a call waits for another process's lock, from now on.
-            conditions: of the service.
-        """
+        """Opens, checks and migrates it; makes it when there is none."""
         self.path = path
         self.notes: list[str] = []
         self.conditions = Conditions() if conditions is None else conditions
@@ -216,11 +210,7 @@ class Database:
             raise self._refusal(error) from None
 
     async def patiently(self, write: Callable[[], _Result]) -> _Result:
-        """Makes a write that a client waits for: again and again while the database is locked, other work between.
-
-        Args:
-            write: leaves everything as it was when it fails.
-        """
+        """Makes a write that a client waits for: again and again while the database is locked, other work between."""
         deadline = time.monotonic() + _CLIENT_SECONDS
         while True:
             try:

@@ -320,10 +320,6 @@ def remove_orphans(state: str, roots: Mapping[str, str]) -> list[str]:
 
     A directory of which nobody can tell where its worktree was stays, and so does one with commits that were not
     brought home: those are in no other place.
-
-    Args:
-        state: Paddock's state directory.
-        roots: roots of worktrees by their ids, as sessions have noted them.
     """
     removed = []
     top = f"{state}/worktrees"

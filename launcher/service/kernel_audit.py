@@ -60,11 +60,7 @@ def join() -> int:
 
 
 def provoke(abi: int) -> None:
-    """Lets a child be refused something by Landlock, as each new command is: its record proves that records arrive.
-
-    Args:
-        abi: of the kernel's Landlock; 6 at least, which knows signals.
-    """
+    """Lets a child be refused something by Landlock, as each new command is: its record proves that records arrive."""
     child = os.fork()
     if child == 0:
         try:

@@ -75,14 +75,7 @@ class LogWriter:
     """The log of one session. Its file is made with the first line."""
 
     def __init__(self, directory: str, redact: Redactor, *, most_bytes: int, files: int) -> None:
-        """Prepares.
-
-        Args:
-            directory: of the session's log.
-            redact: takes credentials out.
-            most_bytes: size at which the file is rotated.
-            files: how many older files are kept.
-        """
+        """Prepares."""
         self._directory = directory
         self._redact = redact
         self._most = most_bytes

@@ -636,14 +636,7 @@ class Conditions:
         self.changed: Callable[[Condition, bool], None] | None = None
 
     def raise_(self, name: str, what: str, hint: str, subject: str = "") -> None:
-        """Raises a condition, or renews its text.
-
-        Args:
-            name: stable identifier, in kebab-case.
-            what: is wrong, for people.
-            hint: what to do.
-            subject: tells conditions of one name apart: a worktree, a directory.
-        """
+        """Raises a condition, or renews its text."""
         known = self._raised.get((name, subject))
         since = time.time() if known is None else known.since
         raised = Condition(id=name, subject=subject, what=what, since=since, hint=hint)

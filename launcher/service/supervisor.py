@@ -55,13 +55,7 @@ def _usage(message: str) -> Refusal:
 
 
 def check_quotas(clients: Sequence[int], client_uid: int, settings: Settings) -> None:
-    """Refuses one session more than there may be.
-
-    Args:
-        clients: user ids of those who have asked for the live sessions, one for each.
-        client_uid: who asks for another.
-        settings: the bounds.
-    """
+    """Refuses one session more than there may be."""
     if len(clients) >= settings.most_sessions:
         raise Refusal(
             "quota-sessions",

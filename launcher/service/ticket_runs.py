@@ -160,11 +160,7 @@ class TicketRuns:
             raise Refusal("quota-ticket-runs", f"there are as many ticket runs as may be: {most}")
 
     def _of_key(self, key: str, client_uid: int, digest: str) -> str | None:
-        """The run that was made for an idempotency key.
-
-        Raises:
-            Refusal: idempotency-mismatch.
-        """
+        """The run that was made for an idempotency key."""
         rows = self._database.rows("SELECT * FROM ticket_run WHERE key = ? AND client_uid = ?", key, client_uid)
         if rows and rows[0]["digest"] != digest:
             raise Refusal("idempotency-mismatch", f"the idempotency key {key} came with other tickets before",
@@ -172,11 +168,7 @@ class TicketRuns:
         return rows[0]["name"] if rows else None
 
     def _parsed(self, request: TicketRequest) -> list[dict[str, Any]]:
-        """The options of each ticket, by name.
-
-        Raises:
-            Refusal: usage, with the ticket's name.
-        """
+        """The options of each ticket, by name."""
         found: list[dict[str, Any]] = []
         for ticket in request.tickets:
             wanted = {"command": ticket.command, "options": ticket.options, "directory": request.repository}

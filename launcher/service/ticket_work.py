@@ -248,11 +248,7 @@ def _side_by_side(act: Callable[[_Given], _Made], given: Sequence[_Given]) -> li
 
 
 def _check(root: str, ticket: dict[str, Any], path: str) -> None:
-    """Reads a ticket's options and finds its command as its launch will, as far as its worktree need not be there.
-
-    Raises:
-        Refusal: with the ticket's name.
-    """
+    """Reads a ticket's options and finds its command as its launch will, as far as its worktree need not be there."""
     where = places.places(os.environ)
     options = ticket["options"]
     config = options.get("--config")

@@ -538,12 +538,7 @@ class Recovery:
             self.later[name] = why
 
     def _find(self, name: str) -> bool:
-        """Adopts a session, or takes its end over; False when nobody answers for it any more.
-
-        Raises:
-            OSError: it cannot be asked now.
-            Refusal: it cannot be asked, or the database does not take it.
-        """
+        """Adopts a session, or takes its end over; False when nobody answers for it any more."""
         store, directory = self._supervisor.store, f"{self._own.sessions}/{name}"
         record = self._own.of_session(name)
         if store.row(name) is None and record is not None:  # the database was damaged, and has begun anew

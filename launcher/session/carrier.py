@@ -183,13 +183,7 @@ class _Input:
     """
 
     def __init__(self, file: int, pipe: int, kept: int) -> None:
-        """Takes descriptors.
-
-        Args:
-            file: to read.
-            pipe: to write.
-            kept: the pipe's other end, to look how much of it is unread; -1 where nothing can be given back.
-        """
+        """Takes descriptors."""
         self.pipes = (pipe,) if kept == -1 else (pipe, kept)
         self.file = file
         self.open = True

@@ -33,15 +33,7 @@ UNSEARCHED_NOTE = "unsearched"
 
 
 def note_unsearched(directory: str, since: int) -> None:
-    """Notes that a session has begun, unless an earlier one waits to be looked at.
-
-    Args:
-        directory: of the worktree in Paddock's state.
-        since: nanoseconds since the epoch.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Notes that a session has begun, unless an earlier one waits to be looked at."""
     try:
         fd = os.open(
             f"{directory}/{UNSEARCHED_NOTE}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600

@@ -18,13 +18,7 @@ if TYPE_CHECKING:
 
 
 def jail_spec(plan: Plan, arguments: tuple[str, ...] = (), environment: "Mapping[str, str] | None" = None) -> JailSpec:
-    """The jail of a bound Plan; what belongs to one session is left at its defaults.
-
-    Args:
-        plan: bound.
-        arguments: the caller's, for the command.
-        environment: from `environment`.
-    """
+    """The jail of a bound Plan; what belongs to one session is left at its defaults."""
     return JailSpec(
         tuple(plan.argv(arguments)),
         environment,

@@ -32,12 +32,7 @@ systems count time. Two changes within one step would leave the same mark."""
 
 
 def grouped_by_directory(recorded: tuple[inputs.Input, ...], *, settled: int = SETTLED) -> tuple[inputs.Input, ...]:
-    """The same inputs with those that a directory implies put behind it; see `inputs.IMPLIED`.
-
-    Args:
-        recorded: from `Machine.recorded`: canonical paths come with every directory above them.
-        settled: nanoseconds.
-    """
+    """The same inputs with those that a directory implies put behind it; see `inputs.IMPLIED`."""
     kept: list[inputs.Input] = []
     groups: dict[str, tuple[object, list[inputs.Input]]] = {}
     marks: dict[str, object] = {}

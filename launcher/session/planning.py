@@ -21,10 +21,8 @@ from launcher.vcs.worktrees.models import worktree_id as worktree_id
 from launcher.vcs.worktrees.store import WorktreeRepository
 from policy import derive, promises, toolchains
 from policy.config import layer
-from policy.config import rules as config_rules
 from policy.config.layer import Kind
-from policy.config.rules import Rules
-from policy.config.settings import Settings
+from policy.config.settings import Rules, Settings, rules_of
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal, printable
 from policy.handoff import PROTECT, REPORT
 from policy.launch import Command, Git, Host, left_by
@@ -222,7 +220,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         machine.depends_on_content(path)
     flags_layer = layer.layer(without_values(options), cwd=cwd, home=places.home)
     settings, _ = configuration.load(found.root, config_file, flags_layer, os.environ, trust=Trust(places.state))
-    rules = config_rules.rules(settings, found.root, machine)
+    rules = rules_of(settings, found.root, machine)
     checkouts = repositories.worktrees(found.root, found.common_dir, machine)
     rules = _with_obeyed(rules, settings, found, checkouts, machine)
     program = find_command(command[0], cwd, directory, machine)
@@ -286,8 +284,8 @@ def _with_obeyed(
 
 
 def _with_nested(
-    rules: config_rules.Rules, git: Git, found: checkout.Checkout, places: Places, machine: Machine
-) -> tuple[config_rules.Rules, Git]:
+    rules: Rules, git: Git, found: checkout.Checkout, places: Places, machine: Machine
+) -> tuple[Rules, Git]:
     """The rules and facts with what is known of other repositories where the command may write."""
     if rules.git == "shared":
         return rules, git
@@ -302,10 +300,7 @@ def _with_nested(
 
 
 def _check_own_places(places: Places, trees: tuple[str, ...], machine: Machine) -> None:
-    """Refuses to believe configuration and state that are reached through a link which a session can set.
-
-    Refusals: grant-covers-state.
-    """
+    """Refuses to believe configuration and state that are reached through a link which a session can set."""
     canonical = [tree for tree in map(machine.resolve, trees) if tree is not None]
     for path in (*places.own(), f"{places.config}/config.toml"):
         for link, target in machine.trail(path).links:

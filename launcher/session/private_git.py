@@ -71,10 +71,7 @@ def take(places: Places, plan: Plan, slots: dict[str, str], *, strict: bool = Fa
 
 
 def _make_room(state: str, plan: Plan) -> None:
-    """Gives up the private git directory of an earlier worktree; git has made another one at its place.
-
-    Refusals: worktree-in-use, state-unusable.
-    """
+    """Gives up the private git directory of an earlier worktree; git has made another one at its place."""
     from launcher.session import packages
 
     packages.enable()

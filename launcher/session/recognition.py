@@ -38,12 +38,6 @@ def endpoints_of(
     """(egress rules, ports of the loopback), each entry with its source.
 
     A server on this machine's loopback is granted as a port, at its own address: clients do not use a proxy for it.
-
-    Args:
-        spec: the provider's.
-        name: the provider's, for the source.
-        machine: is asked for variables, and the Plan depends on the answers.
-        environ: the same environment. A value that holds credentials is passed over, because answers are kept.
     """
     rules = [(domain, f"provider {name}") for domain in spec.domains]
     reach = []
@@ -253,14 +247,7 @@ def keeps_prompts(settings: Settings) -> bool:
 def files_of(
     spec: ProviderSpec, settings: Settings, machine: Machine, *, unattended: bool
 ) -> tuple[tuple[object, ...], ...]:
-    """The provider's files that pass between the user's home and the private one, for the Plan.
-
-    Args:
-        spec: the provider.
-        settings: whether logins pass at all.
-        machine: the Plan depends on where they lie.
-        unattended: the provider's questions are off.
-    """
+    """The provider's files that pass between the user's home and the private one, for the Plan."""
     mode = settings.logins.value
     root = spec.state.home
     # Some refuse to start where the variable names what is not there (codex).

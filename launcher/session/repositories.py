@@ -47,14 +47,7 @@ class Places(NamedTuple):
 
 
 def look_for_unpopulated(found: Checkout, inside: Iterable[str], pointers: Mapping[str, str], host: GitHost) -> Places:
-    """Looks into every place; git enters what is a directory, and reached by no link.
-
-    Args:
-        found: the checkout.
-        inside: git directories that lie in their submodules.
-        pointers: git directory -> `.git` file, of other worktrees in this one.
-        host: answers about the disk.
-    """
+    """Looks into every place; git enters what is a directory, and reached by no link."""
     around = {found.root: found.git_dir} | {sub.path: sub.git_dir for sub in found.submodules}
     around |= {os.path.dirname(git_dir): git_dir for git_dir in inside}
     around |= {os.path.dirname(path): git_dir for git_dir, path in pointers.items()}

@@ -37,12 +37,6 @@ def make_short_temp(link: str) -> str:
 
     The link comes first: whoever cleans up after a SIGKILL finds what was made. Where /tmp is no place to trust, it is
     an ordinary directory at `link` itself, and the answer is "".
-
-    Args:
-        link: path in the session's own directory.
-
-    Raises:
-        OSError: neither can be made.
     """
     base = inputs.resolved(SHORT_TEMP_BASE)
     if base is None or not _trusted(base):
@@ -316,7 +310,6 @@ def own_home(path: str) -> str:
     """The private home at `path`, made when it is missing.
 
     Its mode is put right, because a command may do to its home what it likes, and the next one needs it.
-    Refusals: those of `places.made`.
     """
     try:
         found = os.lstat(path)

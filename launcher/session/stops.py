@@ -33,10 +33,6 @@ def can_be_resumed(signal: int, terminal: int) -> bool:
 
     Of an orphaned process group (setpgid(2)) nobody looks after the stops. The terminal's signals do not stop one;
     SIGSTOP does.
-
-    Args:
-        signal: that stopped the command.
-        terminal: the controlling one, -1 when there is none.
     """
     return terminal != -1 and (signal != _signal.SIGSTOP or _has_shell())
 

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from launcher.jail.guard import watch
 from launcher.safefs.guarded_files import Inside
-from launcher.session import cache, planning, run
+from launcher.session import cache, planning, running
 from launcher.session.machine import Machine
 from launcher.session.places import Places
-from policy import promises, proposal, verdict
+from policy import promises, remedy, verdict
 from policy.derive import canonical_form
 from policy.errors import Refusal
 from policy.plan import Plan, beneath
-from policy.proposal import Line, Missed, Standing
+from policy.remedy import Line, Missed, Standing
 
 # What a watched command wanted, held against the Plan: what of it the jail did not give.
 #
@@ -237,14 +237,14 @@ class Teacher:
         assert self._plan is not None
         if not new:
             # Something that was made beforehand may have had to be new.
-            wide = {line: proposal.widened(line, self._plan) for line in chosen}
+            wide = {line: remedy.widened(line, self._plan) for line in chosen}
             if not any(wide.values()):
                 return None
             return _without_covered([wide[line] or line for line in chosen])
         made = [os.path.dirname(line.path) for line in chosen if line.prepare]
         for at, line in enumerate(new):
             # A neighbour of something that was made: its name is another one each time.
-            wider = proposal.widened(line, self._plan) if os.path.dirname(line.path) in made else None
+            wider = remedy.widened(line, self._plan) if os.path.dirname(line.path) in made else None
             new[at] = wider or line
         return _without_covered([*chosen, *new])
 
@@ -266,7 +266,7 @@ class Teacher:
         wants = Wants()
         status, planned = self._run(lines, wants)
         self._plan = plan = wants.plan or planned.plan
-        return status, wants, proposal.propose(wants.missed(planned.machine), plan)
+        return status, wants, remedy.propose(wants.missed(planned.machine), plan)
 
     def _status(self, lines: list[Line]) -> int:
         return self._run(lines, None)[0]
@@ -292,7 +292,7 @@ class Teacher:
         filter_program = planning.filter_program(plan, planned.support, planned.machine, watch=wants is not None)
         entry = cache.Entry(plan, planned.support.to_data(), filter_program)
         with _output_to_errors():
-            status = run.run(
+            status = running.run(
                 entry,
                 tuple(self._command[1:]),
                 self._places,

@@ -379,14 +379,7 @@ class Watchdog:
     def __init__(
         self, limits: dict[str, int], paths: tuple[str, ...], *, scratch: bool, time_used: "Callable[[], float | None]"
     ) -> None:
-        """Prepares; `attach` begins.
-
-        Args:
-            limits: what to watch, out of memory (bytes), disk (bytes), cpu_time (seconds), processes (tasks).
-            paths: directories whose use counts for "disk".
-            scratch: the jail has a private /tmp, which takes memory.
-            time_used: seconds of processor time by a better reading than /proc; None when there is none.
-        """
+        """Prepares; `attach` begins."""
         self._limits = limits
         self._scratch = scratch
         self._time_used = time_used

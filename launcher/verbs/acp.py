@@ -40,7 +40,7 @@ def acp(argv: list[str]) -> int:
 
 
 def launch(argv: list[str], observer: "Callable[[str, Any], None] | None" = None) -> int:
-    """Runs a provider behind the bridge; `observer` as in `launcher.session.run.run`."""
+    """Runs a provider behind the bridge; `observer` as in `launcher.session.running.run`."""
     options, command = parse(argv)
     if not command:
         raise cli.usage("there is no provider to run", "acp")

@@ -150,11 +150,7 @@ def _warn(options: cli.Parsed, words: list[str], cwd: str, where: Places) -> Non
 
 
 def _default(provider: str, where: Places) -> list[str]:
-    """The provider's own command for the protocol: an adapter that is installed before one that npx would fetch.
-
-    Raises:
-        Refusal: usage.
-    """
+    """The provider's own command for the protocol: an adapter that is installed before one that npx would fetch."""
     from launcher.session import recognition
 
     spec = recognition.load(where).spec(provider)

@@ -49,11 +49,7 @@ def denials(session: str | None, *, follow: bool, show_list: bool, as_json: bool
 
 
 def _path(directory: str, session: str | None, live: list[str]) -> str | None:
-    """The ledger that is meant; None when nothing was refused.
-
-    Raises:
-        Refusal: session-unknown.
-    """
+    """The ledger that is meant; None when nothing was refused."""
     kept = ledgers.kept(directory)
     if session is None:
         return next((one.path for one in kept if (found := ledgers.read(one.path)).denials or found.end), None)

@@ -58,9 +58,6 @@ def _check_live(where: places.Places, directories: dict[str, str], *, compatible
     """Refuses ids of sessions that do not run: a slip of the pen would be told to nobody but the agent.
 
     With `compatible` such an id is served, as that of a stranger; that is said.
-
-    Raises:
-        Refusal: session-unknown, session-not-ours, session-name.
     """
     from launcher.session import exec_client, state
 

@@ -9,9 +9,9 @@ from launcher.session import cache, messages, own_terminal, places, teach
 from launcher.session.machine import Machine
 from launcher.vcs import checkout, disk, written
 from launcher.verbs import forms
-from policy import proposal
+from policy import remedy
 from policy.pasted import joined, quoted
-from policy.proposal import Standing
+from policy.remedy import Standing
 
 
 def learn(argv: list[str]) -> int:
@@ -31,7 +31,7 @@ def learn(argv: list[str]) -> int:
     own_terminal.enter()
     teacher = teach.Teacher(launch, command, places.current_directory(), where, given)
     lesson = teacher.by_trying() if "--try" in options else teacher.once()
-    text = proposal.toml(lesson.lines, _heading(command, lesson))
+    text = remedy.configuration(lesson.lines, _heading(command, lesson))
     if target is not None:
         target.write(text)
     if "--json" in options:

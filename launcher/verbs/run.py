@@ -4,7 +4,7 @@ import sys
 
 from launcher import cli
 from launcher.lean import os
-from launcher.session import cache, messages, places, run
+from launcher.session import cache, messages, places, running
 from policy.errors import Refusal, printable
 
 TYPE_CHECKING = False
@@ -38,7 +38,7 @@ def launch(
     Args:
         options: as `cli.parse` gives them.
         command: the command's words.
-        observer: see `launcher.session.run.run`.
+        observer: see `launcher.session.running.run`.
     """
     where = places.places(os.environ)
     if "--supervised" in options or "--detach" in options:
@@ -55,7 +55,7 @@ def launch(
         from launcher.session import own_terminal
 
         own_terminal.enter()
-    return run.run(
+    return running.run(
         entry,
         tuple(command[1:]),
         where,

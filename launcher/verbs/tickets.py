@@ -204,11 +204,7 @@ def read_file(path: str) -> dict[str, Any]:
 
 
 def check_tickets(path: str, body: Mapping[str, Any]) -> None:
-    """Looks whether a run can be asked for with `body`, which was made of the file at `path`.
-
-    Raises:
-        Refusal: tickets-invalid, with the place in the file.
-    """
+    """Looks whether a run can be asked for with `body`, which was made of the file at `path`."""
     try:
         TicketRequest.model_validate(body)
     except ValidationError as error:

@@ -55,9 +55,6 @@ def _planned(options: cli.Parsed, command: list[str], cwd: str) -> tuple[plannin
 
     Where a tree can be neither hidden nor frozen, that is what decides about a launch, and not about one path: the
     answer is that of the options with which a command would start.
-
-    Raises:
-        Refusal: of another kind.
     """
     where = places.places(os.environ)
     try:

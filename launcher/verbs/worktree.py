@@ -68,9 +68,6 @@ def directory_named(word: str) -> str:
     """The absolute directory that `word` is, or else the root of the worktree that it names, here before elsewhere.
 
     Only Paddock's own list is asked: in a worktree that an agent has left, no git is to look at anything yet.
-
-    Raises:
-        Refusal: worktree-unknown: it is neither; worktree-ambiguous; cwd-unusable.
     """
     path = os.path.join(places.current_directory(), word)
     if "/" in word or os.path.lexists(path):

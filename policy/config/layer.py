@@ -21,13 +21,7 @@ Location = tuple[int | str, ...]
 
 
 def config_refusal(error: ValidationError, origin: str, line_of: Callable[[Location], int | None]) -> Refusal:
-    """One Refusal for everything that is wrong in one file.
-
-    Args:
-        error: what pydantic found.
-        origin: the file's name for the message.
-        line_of: where a key stands in the file, None when it cannot be told.
-    """
+    """One Refusal for everything that is wrong in one file."""
     found = error.errors(include_url=False, include_context=True)
     lines = []
     for detail in found:

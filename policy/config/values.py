@@ -344,7 +344,7 @@ class Provider(Part):
 
 
 class Handoff(Part):
-    """Files that another tool would execute later; see `policy.config.rules` for the patterns."""
+    """Files that another tool would execute later; see `policy.config.settings` for the patterns."""
 
     protect: tuple[Annotated[str, _checked(pattern)], ...] = ()
     report: tuple[Annotated[str, _checked(pattern)], ...] = ()

@@ -339,15 +339,7 @@ def filled(template: str, **values: str) -> str:
 
 
 def parse_spec(text: str, source: str) -> ProviderSpec:
-    """Reads one provider's file.
-
-    Args:
-        text: the TOML text.
-        source: where it comes from, for the message.
-
-    Raises:
-        Refusal: `provider-invalid`, naming the source, each wrong key, and the key that may have been meant.
-    """
+    """Reads one provider's file."""
     try:
         return ProviderSpec.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:

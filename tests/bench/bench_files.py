@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from launcher.bridges.files.file_worker import FileTools
 from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.tool_calls import Answer, Call, Edit, List, Read, Write
-from launcher.bridges.files.worker_pool import WorkerProcess
+from launcher.bridges.files.workers import WorkerProcess
 from launcher.safefs import walk
 from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
 

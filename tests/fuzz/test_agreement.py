@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from launcher.jail import hygiene
-from launcher.session import cache, places, planning, run
+from launcher.session import cache, places, planning, running
 from policy import promises, verdict
 from policy.errors import Refusal
 from policy.plan import Plan, beneath
@@ -62,7 +62,7 @@ def submodules_of(case: Case, tree: Tree, options: dict[str, str | list[str] | b
 
 def jailed(entry: cache.Entry, where: places.Places, jobs: bytes) -> list[str]:
     """The jobs' outcomes in a jail of the plan, which is entered as `paddock run` enters it."""
-    said = piped(lambda: run.run(entry, arguments(), where, given={}, name=None, report=None, verbose=False), jobs)
+    said = piped(lambda: running.run(entry, arguments(), where, given={}, name=None, report=None, verbose=False), jobs)
     return said.decode().split()
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from launcher.bridges.files.router import Router, Sessions
 from launcher.bridges.files.tool_calls import Answer
-from launcher.bridges.files.worker_pool import Pool
+from launcher.bridges.files.workers import Pool
 from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
 from tests.support import file_tools
 from tests.support.features import need

@@ -195,7 +195,7 @@ def test_root_is_bounded_without_a_limit_of_the_users(paddock: Paddock) -> None:
 
 def test_nothing_of_this_is_loaded_without_such_a_limit(installed: Installed) -> None:
     """What the default configuration sets costs no module."""
-    program = "import sys, launcher.session.run; print([m for m in sys.modules if m.endswith(%r)])"
+    program = "import sys, launcher.session.running; print([m for m in sys.modules if m.endswith(%r)])"
     words = [str(installed.python), "-I", "-c", program % ((".limits", ".watchdog", ".usage", ".disk_use", ".cgroup"),)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

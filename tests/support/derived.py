@@ -13,7 +13,7 @@ import pytest
 from launcher.session import cache, places
 from launcher.vcs.disk import Names
 from policy import verdict
-from policy.config.rules import Rules
+from policy.config.settings import Rules
 from policy.derive import derive
 from policy.errors import Refusal
 from policy.launch import Command, Git, Support, Trail, Translation

@@ -15,14 +15,13 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from launcher.bridges.files import worker_jails
+from launcher.bridges.files import workers
 from launcher.bridges.files.file_worker import FileTools
 from launcher.bridges.files.mcp_server import SESSION_HEADER, TOKEN_HEADER
 from launcher.bridges.files.router import Mode, Router, Sessions
 from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.tool_calls import CALLS, Answer, Call
-from launcher.bridges.files.worker_jails import Jails
-from launcher.bridges.files.worker_pool import Room, WorkerProcess
+from launcher.bridges.files.workers import Jails, Room, WorkerProcess
 from launcher.session.places import Places
 from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 from tests.support.identity import Word
@@ -155,10 +154,10 @@ def jails(installed: Installed, home: Path) -> Iterator[Jails]:
     start = (python, "-I", "-m")
     places = Places(str(home), f"{home}/.config/paddock", f"{home}/.local/state/paddock", f"{home}/.cache/paddock")
     with (
-        mock.patch.object(worker_jails, "PADDOCK", (*start, "launcher")),
-        mock.patch.object(worker_jails, "WORKER", (*start, "launcher.bridges.files.file_worker")),
-        mock.patch.object(worker_jails, "BEGIN", (*start, "launcher.bridges.files.worker_jails")),
-        mock.patch.object(worker_jails, "_code", list),
+        mock.patch.object(workers, "PADDOCK", (*start, "launcher")),
+        mock.patch.object(workers, "WORKER", (*start, "launcher.bridges.files.file_worker")),
+        mock.patch.object(workers, "BEGIN", (*start, "launcher.bridges.files.workers")),
+        mock.patch.object(workers, "_code", list),
         mock.patch.dict("os.environ", {"HOME": str(home)}),
     ):
         yield Jails(places, {"--git": "readonly"})

@@ -189,14 +189,23 @@ def man_page() -> str:
         out += [".TP", f".B {status}", meaning]
     out += [".SH EXAMPLES"]
     for command, meaning in (example for form in known for example in form.examples):
-        out += [".TP", f".B {_roff(command)}", _roff(meaning[0].upper() + meaning[1:] + ".")]
+        end = "" if meaning.endswith("?") else "."
+        out += [".TP", f".B {_roff(command)}", _roff(meaning[0].upper() + meaning[1:] + end)]
     out += [
         ".SH FILES",
         ".TP", ".I /etc/paddock/config.toml", "Rules for the machine.",
         ".TP", ".I ~/.config/paddock/config.toml", "Rules of the user.",
+        ".TP", ".I ~/.config/paddock/providers/", "Further agents, a TOML file for each.",
+        ".TP", ".I ~/.config/paddock/service.toml", "Quotas, sizes and time limits of the service.",
         ".TP", ".I .paddock.toml", "Rules of the project: they can only tighten, unless trusted.",
         ".TP", ".I ~/.local/state/paddock", "Private homes, temporary directories and ledgers.",
         ".TP", ".I ~/.cache/paddock", "Finished plans.",
+        ".TP", ".I $XDG_RUNTIME_DIR/paddock/control.sock", "The service's API.",
+        ".SH ENVIRONMENT",
+        "These take abilities away, to show what a machine with fewer of them would hold. They never add one.",
+        ".TP", ".BI PADDOCK_LANDLOCK_ABI= N", "Landlock's interface is taken to be version N.",
+        ".TP", ".B PADDOCK_NO_USERNS=1", "User namespaces are taken to be blocked.",
+        ".TP", ".B PADDOCK_NO_LANDLOCK=1", "Landlock is taken to be missing.",
         ".SH SEE ALSO",
         ".BR landlock (7),", ".BR seccomp (2),", ".BR user_namespaces (7),", ".BR git\\-worktree (1)",
     ]  # fmt: skip

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import policy
 from policy import config
-from policy.config import layer, rules, settings, values
+from policy.config import layer, settings, values
 from policy.config.layer import Kind
 from policy.config.values import Base, Configuration, Part
 
@@ -44,7 +44,7 @@ def granted(path: str) -> bool:
     parts = path.split("/")
     for pattern in patterns:
         wanted = pattern.split("/")
-        if len(wanted) <= len(parts) and all(rules.fits(w, p) for w, p in zip(wanted, parts, strict=False)):
+        if len(wanted) <= len(parts) and all(settings.fits(w, p) for w, p in zip(wanted, parts, strict=False)):
             return True
     return False
 

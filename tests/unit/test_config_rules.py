@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from policy.config import layer
 from policy.config.layer import Kind, Layer
-from policy.config.rules import expand, fits, rules
-from policy.config.settings import resolve
+from policy.config.settings import expand, fits, resolve, rules_of
 from policy.config.values import Base, Configuration
 
 
@@ -76,7 +75,7 @@ def test_rules_have_the_shape_that_derive_takes() -> None:
     }
     settings = resolve([layer.shipped(), layer.layer(options, cwd="/", home="/")])
     host = Listings({"/etc": ("java-17-openjdk", "passwd"), "/repo": ("x.code-workspace", ".envrc", "package.json")})
-    found = rules(settings, "/repo", host)
+    found = rules_of(settings, "/repo", host)
     assert (found.read, found.write, found.deny) == ((("/r", "--ro"),), (("/w", "--rw"),), (("/d", "--deny"),))
     assert ("/usr", "default") in found.system_trees
     assert {("/etc/java-17-openjdk", "default"), ("/etc/passwd", "default"), ("/proc", "default")} <= set(
@@ -99,7 +98,7 @@ def test_a_name_that_is_protected_and_reported_is_protected() -> None:
         {"handoff": {"report": ["*.code-workspace"], "protect": ["my.*"]}}, context=Base(None, None)
     )
     settings = resolve([layer.shipped(), Layer(Kind.USER, "/u.toml", content)])
-    found = rules(settings, "/repo", Listings({"/repo": ("my.code-workspace", "other.code-workspace")}))
+    found = rules_of(settings, "/repo", Listings({"/repo": ("my.code-workspace", "other.code-workspace")}))
     assert "my.code-workspace" in found.handoff_protect
     assert "my.code-workspace" not in found.handoff_report
     assert "other.code-workspace" in found.handoff_report

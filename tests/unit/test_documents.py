@@ -3,15 +3,18 @@
 import inspect
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 from launcher import cli
-from launcher.service.schema import OnConflict
+from launcher.service.schema import OnConflict, TicketRequest
 from launcher.vcs.merge.into_children import Order
 from launcher.vcs.worktrees import retention
 from launcher.verbs import forms
 from policy import promises
+from policy.config import layer
+from policy.config.values import Base
 from tests.support import manual
 from tests.support.features import need
 
@@ -190,3 +193,26 @@ def test_files_of_the_repository_that_pages_name_exist() -> None:
         text = page.read_text(encoding="utf-8")
         for name in re.findall(r"`((?:launcher|policy|tests|systemd|docs)/[\w./@-]*)`", text):
             assert (manual.ROOT / name).exists(), f"{page}: no {name}"
+
+
+def test_the_toml_of_the_pages_is_accepted() -> None:
+    """Configurations are read without a refusal, and ticket runs are valid requests."""
+    seen = []
+    for text in re.findall(r"(?ms)^```toml\n(.*?)^```$", manual.documentation()):
+        if "[[tickets]]" in text:
+            TicketRequest.model_validate({**tomllib.loads(text), "repository": "/src/project"})
+        else:
+            layer.parse(text.encode(), layer.Kind.FILE, "config.toml", Base("/src/project", "/home/me"))
+        seen.append(text)
+    assert len(seen) >= 3
+
+
+def test_the_template_explains_every_key_of_the_configuration() -> None:
+    """But for those of [system], which describe the machine; docs/configuration.md sends readers there."""
+    template = (manual.ROOT / "policy/config/template.toml").read_text(encoding="utf-8")
+    tables = [table for table in layer.known_keys(()) if layer.known_keys((table,)) and table != "system"]
+    assert len(tables) >= 8
+    for table in tables:
+        section = template.partition(f"\n[{table}]\n")[2].partition("\n[")[0]
+        written = set(re.findall(r"(?m)^(?:# )?(\w+) = ", section))
+        assert written == set(layer.known_keys((table,))), table

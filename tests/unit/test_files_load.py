@@ -14,7 +14,7 @@ from launcher.bridges.files.file_worker import FileTools
 from launcher.bridges.files.router import Router, Sessions, Tokens
 from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.tool_calls import Answer, Call, Read
-from launcher.bridges.files.worker_pool import Pool, Room
+from launcher.bridges.files.workers import Pool, Room
 from launcher.workflow.request_context import RequestContext
 from launcher.workflow.requests import ArtifactKey
 from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext

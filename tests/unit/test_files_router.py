@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.bridges.files import shell
+from launcher.bridges.files import router as shell
 from launcher.bridges.files.router import Mode, Router, Sessions
 from launcher.bridges.files.scope import Scope
-from launcher.bridges.files.worker_pool import Room
+from launcher.bridges.files.workers import Room
 from policy.errors import Refusal
 from policy.sandbox_context import WorktreeSandboxContext
 from tests.support.file_tools import Stand, boundaries, error_of, routed

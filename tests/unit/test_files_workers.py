@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from launcher import wire
-from launcher.bridges.files import tool_calls, worker_pool, writing
+from launcher.bridges.files import tool_calls, workers, writing
 from launcher.bridges.files.router import Router, Sessions
 from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.tool_calls import Answer, Read, Write
-from launcher.bridges.files.worker_pool import Pool, Room, WorkerFailed, WorkerProcess
+from launcher.bridges.files.workers import Pool, Room, WorkerFailed, WorkerProcess
 from policy.sandbox_context import WorktreeSandboxContext
 from tests.support.file_tools import HOSTILE, WORKER, Stand, boundaries, error_of, routed
 
@@ -57,7 +57,7 @@ def test_a_worker_that_talks_nonsense_is_ended(root: Path, does: str) -> None:
 
 def test_a_worker_that_says_nothing_is_not_waited_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither at its start nor in a call, nor when it reads nothing."""
-    monkeypatch.setattr(worker_pool, "CALL_PATIENCE", 0.5)
+    monkeypatch.setattr(workers, "CALL_PATIENCE", 0.5)
     scope = Scope(context=boundaries(root))
     silent = WorkerProcess([sys.executable, "-c", HOSTILE + "time.sleep(1000)"], scope, "/")
     with pytest.raises(WorkerFailed, match="not answered"):
@@ -66,7 +66,7 @@ def test_a_worker_that_says_nothing_is_not_waited_for(root: Path, monkeypatch: p
     deaf = WorkerProcess([sys.executable, "-c", HOSTILE.partition("request =")[0] + "time.sleep(1000)"], scope, "/")
     with pytest.raises(WorkerFailed, match="not answered"):
         deaf.call(Write(file_path="file", content="x" * (1 << 20)))
-    monkeypatch.setattr(worker_pool, "START_PATIENCE", 0.5)
+    monkeypatch.setattr(workers, "START_PATIENCE", 0.5)
     with pytest.raises(WorkerFailed, match="not answered"):
         WorkerProcess([sys.executable, "-c", "import time; time.sleep(1000)"], scope, "/")
 

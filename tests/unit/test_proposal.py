@@ -11,7 +11,8 @@ from launcher.session.places import places
 from launcher.session.teach import Teacher
 from policy import promises
 from policy.plan import VERSION, Plan, beneath
-from policy.proposal import Line, Missed, Standing, propose, toml, widened
+from policy.remedy import Line, Missed, Standing, propose, widened
+from policy.remedy import configuration as toml
 
 
 def plan(**fields: object) -> Plan:

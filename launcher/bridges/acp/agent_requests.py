@@ -55,14 +55,7 @@ class AgentRequests:
     def __init__(
         self, rules: Rules, directories: SessionDirectories, jail: Jail, on_session: Callable[[str, Place], None]
     ) -> None:
-        """Takes what decides.
-
-        Args:
-            rules: of the bridge.
-            directories: where the client's sessions live.
-            jail: serves what the rules have done there.
-            on_session: called with the id of each new session, and where it works.
-        """
+        """Takes what decides."""
         self._rules = rules
         self._directories = directories
         self._jail = jail
@@ -218,9 +211,6 @@ def _without_terminals(value: object) -> tuple[object, bool]:
 
     A login "in a terminal" is one: arguments, environment and (`terminal-auth`) even the command come from the agent.
     They stand in `authMethods`, of the reply to `initialize` and of errors that ask for a login.
-
-    Returns:
-        The message, and whether it is another one than `value`.
     """
     if isinstance(value, list):
         items = [_without_terminals(item) for item in value]

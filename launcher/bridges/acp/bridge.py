@@ -1,9 +1,10 @@
 """`paddock acp` from start to end: the provider in its jail, the conversation with its client, the ending.
 
-Three processes. One child is the launcher of an ordinary session (`launcher.session.run`), with pipes for its standard
-input and output. This process, which the client knows, carries the lines and judges them. It is confined before the
-first line is read (`launcher.bridges.cell`), and asks the other child (`Outside`) for what a confined process cannot
-do. The children die with this process, and the jail with its launcher, so that a SIGKILL here leaves nothing.
+Three processes. One child is the launcher of an ordinary session (`launcher.session.running`), with pipes for its
+standard input and output. This process, which the client knows, carries the lines and judges them. It is confined
+before the first line is read (`launcher.bridges.cell`), and asks the other child (`Outside`) for what a confined
+process cannot do. The children die with this process, and the jail with its launcher, so that a SIGKILL here leaves
+nothing.
 
 Nothing is read from the client before the provider is executed: what is refused until then is the answer to it.
 
@@ -33,7 +34,7 @@ from launcher.bridges.acp.rulings import Choices, Decisions, Rules
 from launcher.bridges.acp.terminals import Inside
 from launcher.jail import hygiene, init, processes
 from launcher.ledger import ledgers
-from launcher.session import cache, exec_client, messages, run, state
+from launcher.session import cache, exec_client, messages, running, state
 from launcher.session.places import Places
 from policy.errors import EXIT_REFUSED, Refusal, printable
 
@@ -134,13 +135,7 @@ class Outside:
     """The confined process's end."""
 
     def __init__(self, places: Places, session: str, launcher: int) -> None:
-        """Starts the process outside, which ends with this one.
-
-        Args:
-            places: Paddock's own directories.
-            session: the session's name.
-            launcher: process id of the launcher, a child of this process.
-        """
+        """Starts the process outside, which ends with this one."""
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         own = os.getpid()
         if os.fork() == 0:
@@ -292,7 +287,7 @@ def serve(
     init.block_signals()
     child = os.fork()
     if child == 0:
-        _launch(own, to_provider, from_provider, notice, observer, lambda told, observed: run.run(
+        _launch(own, to_provider, from_provider, notice, observer, lambda told, observed: running.run(
             entry, arguments, places, given=given, name=session, report=report, verbose=verbose, quiet=quiet,
             strict=strict, started=started, on_start=told, observer=observed,
         ))  # fmt: skip

@@ -46,13 +46,7 @@ class SessionDirectories:
     """Directories of one bridge's sessions, and how the client spells them."""
 
     def __init__(self, plan: Plan, judge: Judge, mode: str) -> None:
-        """Takes what decides.
-
-        Args:
-            plan: of the jail.
-            judge: for the same plan.
-            mode: `CHECK` or `MAP`.
-        """
+        """Takes what decides."""
         self._plan = plan
         self._judge = judge
         self._mode = mode
@@ -139,13 +133,7 @@ class Dropped(NamedTuple):
 
 
 def chosen_servers(servers: object, plan: Plan, mode: str) -> tuple[list[Any], list[Dropped]]:
-    """Divides the servers that a client names.
-
-    Args:
-        servers: `mcpServers` of a request.
-        plan: of the jail.
-        mode: `MCP_IN_JAIL` or `MCP_REFUSED` (all of them).
-    """
+    """Divides the servers that a client names."""
     kept: list[Any] = []
     dropped: list[Dropped] = []
     for server in servers if isinstance(servers, list) else []:
@@ -198,13 +186,7 @@ def _on_network(name: str, url: object, plan: Plan) -> Dropped | None:
 
 
 def capabilities_for_agent(params: dict[str, Any], *, files: bool, terminals: bool) -> dict[str, Any]:
-    """The `initialize` request's parameters, as the agent gets them.
-
-    Args:
-        params: as the client gave them; not changed.
-        files: the client's own offers of file access stand; else there are none.
-        terminals: an offer of terminals stands, because the bridge serves them; else there are none.
-    """
+    """The `initialize` request's parameters, as the agent gets them."""
     given = params.get("clientCapabilities")
     offered: dict[str, Any] = dict(given) if isinstance(given, dict) else {}
     if not files:
@@ -232,15 +214,7 @@ class ClientRequests:
         awaits: Callable[[rpc.Id, Place | None], None],
         opened: Callable[[str, Place], None],
     ) -> None:
-        """Takes what decides.
-
-        Args:
-            rules: of the bridge.
-            directories: where the client's sessions live.
-            awaits: told that the reply to the request with this id will name a new session in this place; without one,
-                that there will be a reply.
-            opened: told of a session that is taken up again, by its id.
-        """
+        """Takes what decides."""
         self._rules = rules
         self._directories = directories
         self._awaits = awaits

@@ -61,11 +61,7 @@ class Judge:
     """Rules on paths for one Plan."""
 
     def __init__(self, plan: Plan) -> None:
-        """Prepares; nothing is imported or looked at yet.
-
-        Args:
-            plan: need not be bound: what lies behind its slots is nothing that the client is to open.
-        """
+        """Prepares; nothing is imported or looked at yet."""
         self._plan = plan
         self._context: WorktreeSandboxContext | None = None
         self._sandbox: WorktreeSandbox | None = None

@@ -299,15 +299,7 @@ class Terminals:
         on_end: Callable[[str], None],
         rules: Rules,
     ) -> None:
-        """Prepares; nothing is started.
-
-        Args:
-            poll: of the loop that hands events over.
-            connect: makes a connection to the session's control socket; a Refusal of it is told the agent.
-            reply: sends the agent a line.
-            on_end: told the id of a terminal whose command has ended.
-            rules: of the bridge.
-        """
+        """Prepares; nothing is started."""
         self._poll = poll
         self._connect = connect
         self._reply = reply
@@ -450,12 +442,7 @@ class ToolCalls:
     """Puts text in the place of terminals, and brings it up to date."""
 
     def __init__(self, shown: Callable[[str], str | None], send: Callable[[bytes], None]) -> None:
-        """Takes what knows the terminals.
-
-        Args:
-            shown: the text for a terminal; None for one of somebody else's.
-            send: sends the client a line.
-        """
+        """Takes what knows the terminals."""
         self._shown = shown
         self._send = send
         self._calls: dict[str, _Call] = {}
@@ -534,14 +521,7 @@ class JailFiles:
     def __init__(
         self, poll: Poll, connect: Callable[[], socket.socket], reply: Callable[[bytes], None], plan: Plan
     ) -> None:
-        """Prepares; nothing is started.
-
-        Args:
-            poll: of the loop that hands events over.
-            connect: makes a connection to the session's control socket; a Refusal of it is told the agent.
-            reply: sends the agent a line.
-            plan: of the session.
-        """
+        """Prepares; nothing is started."""
         self._poll = poll
         self._connect = connect
         self._reply = reply
@@ -567,13 +547,7 @@ class JailFiles:
         self._running.clear()
 
     def __call__(self, number: rpc.Id, wanted: "ReadTextFileRequest | WriteTextFileRequest", path: str) -> bytes:
-        """Begins a request for a file: the reply if it failed at once, else b"".
-
-        Args:
-            number: the request's id.
-            wanted: its parameters.
-            path: canonical.
-        """
+        """Begins a request for a file: the reply if it failed at once, else b""."""
         content = getattr(wanted, "content", None)
         words = [*(_READ if content is None else _WRITE), path]
         first, count = getattr(wanted, "line", None), getattr(wanted, "limit", None)

@@ -16,7 +16,7 @@ import uvicorn
 from launcher.bridges.files import mcp_server
 from launcher.bridges.files.mcp_server import SESSION_HEADER, TOKEN_HEADER
 from launcher.bridges.files.router import LEGACY, Mode, Router, Sessions, Tokens
-from launcher.bridges.files.worker_jails import Jails, Outside
+from launcher.bridges.files.workers import Jails, Outside
 from launcher.session import exec_client, messages, planning, state
 from launcher.session.machine import Machine
 from launcher.session.places import Places

@@ -22,8 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from launcher.bridges.files.router import Router
-from launcher.bridges.files.shell import Stop
+from launcher.bridges.files.router import Router, Stop
 from launcher.bridges.files.tool_calls import CALLS, MOST_CONTENT, Answer, Call, Shell
 
 # Standard streams, on which every request has its answer: also one that the SDK's transport cannot read.

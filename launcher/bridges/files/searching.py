@@ -169,12 +169,7 @@ def glob(place: Place, call: Glob, gate: Gate) -> Answer:
 
 
 def grep(place: Place, call: Grep, gate: Gate) -> Answer:
-    """Lines of files as ``PATH:LINE:TEXT``, paths relative to the directory (for a single file: its name).
-
-    Raises:
-        ToolFailed: the pattern makes no sense, or takes too much memory.
-        OSError: there is no such file or directory.
-    """
+    """Lines of files as ``PATH:LINE:TEXT``, paths relative to the directory (for a single file: its name)."""
     wanted = None if call.glob is None else _pattern(call.glob)
 
     def found() -> Iterator[str]:

@@ -112,12 +112,7 @@ def _too_large() -> ToolFailed:
 
 
 def _lock(folder: int) -> None:
-    """Takes the lock of a directory until it is closed: who shares a worktree must not undo each other's edits.
-
-    Raises:
-        ToolFailed: somebody else keeps it.
-        OSError: the directory cannot be locked.
-    """
+    """Takes the lock of a directory until it is closed: who shares a worktree must not undo each other's edits."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:

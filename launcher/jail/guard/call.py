@@ -166,12 +166,7 @@ class Listener:
         _done(self.fd, _SEND, (ctypes.c_uint64 * 3)(identity, 0, _CONTINUE << 32))
 
     def answer_with_descriptor(self, identity: int, fd: int, *, close_on_exec: bool) -> None:
-        """Ends the caller's wait with a new descriptor of its own, a duplicate of `fd`.
-
-        Raises:
-            Gone: the caller is.
-            OSError: it cannot have one, EMFILE for example; then it still waits.
-        """
+        """Ends the caller's wait with a new descriptor of its own, a duplicate of `fd`."""
         flags = os.O_CLOEXEC if close_on_exec else 0
         number = _done(self.fd, _ADDFD, (ctypes.c_uint64 * 3)(identity, _ADDFD_SEND | fd << 32, flags << 32))
         if number in (errno.ENOENT, errno.EINPROGRESS):

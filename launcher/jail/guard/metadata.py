@@ -165,12 +165,7 @@ def _opened(call: Call) -> int:
 
 
 def _judged(call: Call, rules: Rules, fd: int) -> str:
-    """The name by which `fd` can be acted on, when it may be.
-
-    Raises:
-        Refused: it may not be changed.
-        Gone: the caller is, so what was read and opened may have been somebody else's.
-    """
+    """The name by which `fd` can be acted on, when it may be."""
     name = f"/proc/self/fd/{fd}"
     mode = os.fstat(fd).st_mode
     path = os.readlink(name)

@@ -63,9 +63,6 @@ def join_group(call: Call, rules: Rules) -> None:
     """setpgid(pid, pgid) with a group that is named; the caller is answered here.
 
     Both arguments are numbers in registers, so what the kernel carries out is what was judged.
-
-    Raises:
-        Refused: EPERM: the group is none of the jail's.
     """
     del rules
     group = call.integer(1)

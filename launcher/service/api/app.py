@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from launcher.service import packets
-from launcher.service.api import git_routes, health, session_routes
+from launcher.service.api import health, routes
 from launcher.service.api.context import Context
 from launcher.service.packets import status_of
 from launcher.service.schema import Error
@@ -214,8 +214,8 @@ def build(context: Context, version: str) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
     )
     app.state.context = context
-    for module in (session_routes, git_routes, health):
-        app.include_router(module.router)
+    for router in (routes.router, routes.git, health.router):
+        app.include_router(router)
     app.add_exception_handler(Refusal, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)

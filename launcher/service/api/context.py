@@ -83,12 +83,7 @@ def _wanted(lines: Iterable[dict[str, Any]], streams: frozenset[str]) -> Iterabl
 
 
 def denials_of(state: str, name: str) -> list[dict[str, Any]]:
-    """The denials of a session's latest life, with their counts.
-
-    Args:
-        state: Paddock's state directory.
-        name: the session.
-    """
+    """The denials of a session's latest life, with their counts."""
     path = ledgers.path_of(state, name)
     return [] if path is None else ledgers.read(path).denials
 

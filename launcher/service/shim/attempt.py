@@ -50,13 +50,7 @@ _MOST_TOLD = 64 << 10
 
 
 def launcher_main(parent: int, descriptor: int, run: "Callable[..., int]") -> "NoReturn":
-    """Waits for a launch and carries it out; the process ends with its exit status.
-
-    Args:
-        parent: process id of the shim, whose end is this process's, too.
-        descriptor: of the socket.
-        run: `launcher.helper.supervised`.
-    """
+    """Waits for a launch and carries it out; the process ends with its exit status."""
     processes.tie_to_parent(parent)
     gc.disable()  # as for every launch; and a collection would write to pages that the jail's processes share
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # no KeyboardInterrupt while a plan is made
@@ -195,12 +189,7 @@ class Launcher:
     """
 
     def __init__(self, run: Callable[..., int], group: str) -> None:
-        """Forks it.
-
-        Args:
-            run: `launcher.helper.supervised`.
-            group: its control group, made if need be; "" for none.
-        """
+        """Forks it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         own = os.getpid()
         self.group = _made(group)

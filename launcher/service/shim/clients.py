@@ -92,11 +92,7 @@ class Client(ABC):
 
     @abstractmethod
     def frame_received(self, kind: bytes, payload: bytes) -> None:
-        """Takes a frame.
-
-        Raises:
-            Refusal: ends the stream.
-        """
+        """Takes a frame."""
 
     @abstractmethod
     def leave(self) -> None:
@@ -305,13 +301,7 @@ class StreamClient(Client):
 
 
 def client_for(host: Host, query: str, editor: Callable[[bool], Client]) -> Client:
-    """The client for an upgrade request.
-
-    Args:
-        host: the session.
-        query: of the request.
-        editor: makes one of mode=acp; told whether it takes the place of the one that writes.
-    """
+    """The client for an upgrade request."""
     words = {key: values[-1] for key, values in parse_qs(query).items()}
     mode, offset = words.get("mode", "read"), words.get("offset")
     if mode not in ("read", "write", "acp") or (offset is not None and not (offset.isascii() and offset.isdigit())):

@@ -67,15 +67,7 @@ class ShimSession:
         group: str,
         warm: Launcher | None,
     ) -> None:
-        """Takes the launch; `serve` carries it out.
-
-        Args:
-            launch: request, words, session, environment, open_files, settings, declared, given, logs, directory.
-            channel: to the service.
-            run: `launcher.helper.supervised`.
-            group: control group of this process; "" for none.
-            warm: a launcher that waits.
-        """
+        """Takes the launch; `serve` carries it out."""
         self.request: dict[str, Any] = launch["request"]
         self.name: str = self.request["name"]
         self._launch = launch
@@ -329,11 +321,7 @@ class ShimSession:
     # Who asks
 
     def _listen(self) -> None:
-        """Makes the socket by which services to come find this session.
-
-        Raises:
-            Refusal: session-unstartable.
-        """
+        """Makes the socket by which services to come find this session."""
         made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         before = os.umask(0o177)
         try:

@@ -75,12 +75,7 @@ _MOST_DEPTH = 3  # objects, pack, and what tools of git put below it (pack/multi
 
 
 def check_agent_objects(tree: str, below: str) -> None:
-    """Refuses (harvest-git-replaced) an object directory that holds anything but files and directories.
-
-    Args:
-        tree: a directory of ours; nothing that leads to it is the agent's.
-        below: the object directory's name below it.
-    """
+    """Refuses (harvest-git-replaced) an object directory that holds anything but files and directories."""
     top = os.open(tree, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         seen = 0

@@ -87,13 +87,7 @@ def stored(directory: str, wanted: Pointer) -> bool:
 
 
 def is_content(tree: int, path: str, wanted: Pointer) -> bool:
-    """Whether a file that an agent may have written is what a pointer stands for. It may be replaced meanwhile.
-
-    Args:
-        tree: descriptor of the directory that `path` is relative to; no link is followed.
-        path: relative.
-        wanted: the pointer.
-    """
+    """Whether a file that an agent may have written is what a pointer stands for. It may be replaced meanwhile."""
     try:
         descriptor = walk.open_inside(tree, path, _POINTER_FILE)
     except OSError:

@@ -230,14 +230,7 @@ def waiting(directory: str, *, kept: bool = True) -> tuple[str, ...]:
 
 
 def beside_branches(directory: str) -> list[tuple[str, str, int]]:
-    """Refs in which harvests keep work that no branch has, root of the checkout and number of commits for each.
-
-    Args:
-        directory: of the worktree's private git directory.
-
-    Raises:
-        Refusal: git-record-damaged.
-    """
+    """Refs in which harvests keep work that no branch has, root of the checkout and number of commits for each."""
     record = records.read(directory)
     places = [f"{place}/" for place in kept_places(os.path.basename(os.path.realpath(directory)))]
     found = []

@@ -33,12 +33,7 @@ _PACK = ("pack-objects", "--revs", "--thin", "--stdout", "-q", "--delta-base-off
 
 
 def transfer_objects(source: Git, target: Git, commit: str) -> None:
-    """Copies `commit` and what `target` lacks of its history.
-
-    Raises:
-        GitFailed: `source` does not have all of it, or git failed. Then `target` has no more than loose ends, which
-            nothing refers to.
-    """
+    """Copies `commit` and what `target` lacks of its history."""
     tips = sorted(set(target.run("for-each-ref", "--format=%(objectname)").out.split()))
     asked = b"".join(tip + b"\n" for tip in tips)
     lines = source.run("cat-file", "--batch-check", input=asked).out.splitlines() if tips else []

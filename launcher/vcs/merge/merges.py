@@ -187,11 +187,7 @@ class WorktreeMergeService:
         target: WorktreeSandboxContext,
         direction: MergeDirection | None = None,
     ) -> MergeResult:
-        """The main worktrees' result of `merge_submodules_first`, in either phase.
-
-        Raises:
-            Refusal: as there; merge-failed when a submodule could not be merged, so that the rest was not tried.
-        """
+        """The main worktrees' result of `merge_submodules_first`, in either phase."""
         descriptor = self.merge_submodules_first(source, target, direction)
         if descriptor.main_worktree_merge_result is None:
             raise Refusal(
@@ -203,12 +199,7 @@ class WorktreeMergeService:
         return descriptor.main_worktree_merge_result
 
     def update_submodule_pointer(self, worktree: WorktreeSandboxContext, submodule_name: str) -> MergeResult:
-        """Lets a worktree's branch record what is checked out in one of its submodules (MF-024).
-
-        Raises:
-            Refusal: submodule-unknown; session-running; trunk-busy, trunk-dirty, trunk-locked, refs-moved. Nothing has
-                moved then.
-        """
+        """Lets a worktree's branch record what is checked out in one of its submodules (MF-024)."""
         known = _at(worktree)
         journal = work.journal_of(self._state, known.place.common_dir)
         with ExitStack() as stack:
@@ -249,9 +240,6 @@ class WorktreeMergeService:
         """Takes the runs of these merges back, the latest first, submodules and files included (MF-025).
 
         A run is taken back as a whole: every child that it merged.
-
-        Raises:
-            Refusal: merge-halted, trunk-dirty ...: a run stays as it is, and so do those before it.
         """
         runs: dict[str, str] = {}
         for each in descriptors:
@@ -311,11 +299,7 @@ class WorktreeMergeService:
 def _direction(
     source: tuple[WorktreeSandboxContext, _Known], target: tuple[WorktreeSandboxContext, _Known]
 ) -> MergeDirection:
-    """Which of two worktrees is the trunk.
-
-    Raises:
-        Refusal: merge-direction.
-    """
+    """Which of two worktrees is the trunk."""
     for (one, known), (other, _), direction in (
         (source, target, MergeDirection.TRUNK_TO_CHILD),
         (target, source, MergeDirection.CHILD_TO_TRUNK),
@@ -332,11 +316,7 @@ def _direction(
 
 
 def _at(context: WorktreeSandboxContext) -> _Known:
-    """The worktree of a context as it is now.
-
-    Raises:
-        Refusal: worktree-missing and the like (EC-MF-004); trunk-unborn.
-    """
+    """The worktree of a context as it is now."""
     place = Place.of(str(context.main_worktree_path))
     return _Known(place, checked_out_at(place.git_dir, place.common_dir, place.worktree))
 

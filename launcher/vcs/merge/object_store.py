@@ -157,13 +157,7 @@ class Store:
         return gitlinks_of(self.git, commit)
 
     def leads_to(self, ancestor: str, commit: str, *, beside: str = "") -> bool:
-        """Whether `commit` has `ancestor` in its history; False also where one of the two is not here.
-
-        Args:
-            ancestor: a commit.
-            commit: another one.
-            beside: see `has_commit`.
-        """
+        """Whether `commit` has `ancestor` in its history; False also where one of the two is not here."""
         words = ("merge-base", "--is-ancestor", ancestor, commit)
         return self.git.run(*words, ok=(0, 1, 128), environment=self._with(beside)).status == 0
 
@@ -188,12 +182,7 @@ class Store:
         return found.out.decode().strip() if found.status == 0 else ""
 
     def has_commit(self, oid: str, *, beside: str = "") -> bool:
-        """Whether the commit itself is here (its history is taken for granted).
-
-        Args:
-            oid: the commit.
-            beside: git directory of a store of the same submodule, whose objects count as if they were here.
-        """
+        """Whether the commit itself is here (its history is taken for granted)."""
         words = ("cat-file", "-e", f"{oid}^{{commit}}")
         if oid in self._present:
             return True
@@ -219,11 +208,7 @@ class Store:
         return [line.partition(" ")[0] for line in lines]
 
     def relation(self, ours: str, theirs: str) -> Relation:
-        """Counts what each of two commits has alone. Nothing alone means: it is an ancestor of the other, or it.
-
-        Raises:
-            GitFailed: an object is missing.
-        """
+        """Counts what each of two commits has alone. Nothing alone means: it is an ancestor of the other, or it."""
         words = ("rev-list", "--left-right", "--count", f"{ours}...{theirs}")
         counts = self.git.run(*words).out.split()
         return Relation(int(counts[0]), int(counts[1]))

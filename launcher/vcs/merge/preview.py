@@ -180,11 +180,7 @@ class Check:
             Git(self._target.common_dir).run("worktree", "prune")
 
     def __call__(self, label: str, commit: str) -> str:
-        """Runs the command on `commit`; "" when it succeeds, else what went wrong.
-
-        Raises:
-            GitFailed: the files could not be laid out.
-        """
+        """Runs the command on `commit`; "" when it succeeds, else what went wrong."""
         assert self._command is not None
         assert self._scratch is not None
         self._number += 1

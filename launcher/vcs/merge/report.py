@@ -64,11 +64,7 @@ def parse(output: bytes, *, clean: bool) -> Merged:
 
 
 def parse_many(output: bytes) -> list[Merged]:
-    """The output of ``merge-tree --write-tree -z --messages --stdin``, one result per line of its input.
-
-    Raises:
-        ValueError: this is not that format.
-    """
+    """The output of ``merge-tree --write-tree -z --messages --stdin``, one result per line of its input."""
     fields = output.split(b"\0")
     found: list[Merged] = []
     at = 0

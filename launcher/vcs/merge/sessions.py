@@ -28,29 +28,13 @@ WORKING = "a session is still working there"
 
 
 def private_of(state: str, root: str) -> str | None:
-    """The private git directory of a worktree; None when it has none.
-
-    Args:
-        state: Paddock's state directory.
-        root: canonical root of the worktree.
-
-    Raises:
-        Refusal: git-record-damaged.
-    """
+    """The private git directory of a worktree; None when it has none."""
     directory = records.directory_of(state, worktree_id(root))
     return directory if os.path.isdir(directory) and records.read(directory) is not None else None
 
 
 def lacking(state: str, root: str) -> str:
-    """Why the branch of a worktree may lack some of an agent's work; "" when it does not.
-
-    Args:
-        state: Paddock's state directory.
-        root: canonical root of the worktree.
-
-    Raises:
-        Refusal: git-record-damaged.
-    """
+    """Why the branch of a worktree may lack some of an agent's work; "" when it does not."""
     if writers.live(state, root):
         return WORKING
     directory = private_of(state, root)

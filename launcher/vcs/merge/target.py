@@ -61,11 +61,7 @@ class Place(NamedTuple):
         return None
 
     def other_stores(self, modules: str) -> list[str]:
-        """All stores of one submodule in this repository: the main checkout's and each linked worktree's.
-
-        Args:
-            modules: the way to it from a `modules` directory: ``lib``, ``lib/modules/inner``.
-        """
+        """All stores of one submodule in this repository: the main checkout's and each linked worktree's."""
         tail = f"modules/{glob.escape(modules)}"
         base = glob.escape(self.common_dir)
         found = [*glob.glob(f"{base}/{tail}"), *glob.glob(f"{base}/worktrees/*/{tail}")]
@@ -188,20 +184,12 @@ def _bare(path: str) -> bool:
 
 
 def checked_out(found: checkout.Checkout) -> Target:
-    """What is checked out in a worktree, as a target.
-
-    Raises:
-        Refusal: trunk-unborn.
-    """
+    """What is checked out in a worktree, as a target."""
     return checked_out_at(found.git_dir, found.common_dir, found.root or None)
 
 
 def checked_out_at(git_dir: str, common_dir: str, root: str | None) -> Target:
-    """What is checked out in a worktree whose git directory is known, as a target.
-
-    Raises:
-        Refusal: trunk-unborn.
-    """
+    """What is checked out in a worktree whose git directory is known, as a target."""
     git = Git(git_dir)
     text = os.fsdecode(Present().read(f"{git_dir}/HEAD", 8192) or b"")
     symbolic = text.removeprefix("ref:").strip() if text.startswith("ref:") else ""
@@ -234,11 +222,7 @@ def worktrees(git: Git) -> list[Listed]:
 
 
 def refuse_when_busy(target: Target) -> None:
-    """Refuses a worktree in which git is in the middle of something.
-
-    Raises:
-        Refusal: trunk-busy (an operation in progress, or files in conflict).
-    """
+    """Refuses a worktree in which git is in the middle of something."""
     if target.worktree is None:
         return
     for name, what, how in _BUSY:

@@ -451,11 +451,7 @@ def _merging(engine: Engine, here: Place, mine: str, there: Place, other: str, n
 
 
 def refuse_when_unfinished(journal: Journal) -> None:
-    """Refuses while a run waits to be finished.
-
-    Raises:
-        Refusal: merge-unfinished.
-    """
+    """Refuses while a run waits to be finished."""
     run = journal.unfinished()
     if run is not None:
         raise Refusal(

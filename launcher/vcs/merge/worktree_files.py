@@ -55,13 +55,7 @@ class Difference(NamedTuple):
 
 
 def sweep_remains(git: JailedGit, differences: list[Difference], environment: dict[str, str]) -> list[str]:
-    """Removes the files that can be made again, and tells which paths are free now (removed, or missing before).
-
-    Args:
-        git: on the worktree.
-        differences: what lies between the two commits.
-        environment: names the index whose attributes say how content is written to files.
-    """
+    """Removes the files that can be made again, and tells which paths are free now (removed, or missing before)."""
     free: list[str] = []
     files: list[Difference] = []
     with Inside(git.work_tree) as inside:
