@@ -1,4 +1,4 @@
-"""Small files that others may have prepared: read once and whole, replaced in one step.
+"""Files and directories that others may have prepared: read once and whole, replaced in one step.
 
 A name in a worktree can be a symbolic link, a FIFO that never answers, a device, or a file without end. Everything
 here acts on one open descriptor, so what was checked is what is used.
@@ -7,7 +7,7 @@ here acts on one open descriptor, so what was checked is what is used.
 import errno
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from launcher.lean import os
@@ -71,50 +71,6 @@ def _unreadable(path: str, error: OSError | ValueError) -> Refusal:
         )
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return Refusal("config-unreadable", f"{path} cannot be read", context=reason)
-
-
-def replace(path: str, data: bytes, mode: int) -> None:
-    """Writes a file so that a reader, or a power failure, sees the old content or the new and nothing between.
-
-    Args:
-        path: absolute; what is there is replaced, a symbolic link itself and not its target.
-        data: the whole content.
-        mode: permission bits, exactly.
-
-    Raises:
-        OSError: the directory cannot be written; `path` is unchanged.
-    """
-    temporary = _written_beside(path, data, mode)
-    try:
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    _sync_directory(path)
-
-
-def _written_beside(path: str, data: bytes, mode: int) -> str:
-    temporary = f"{path}.{os.urandom(8).hex()}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            os.fchmod(file.fileno(), mode)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-    return temporary
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # Files of a git directory that an agent may have written, read and replaced without following anything of his.
@@ -241,7 +197,7 @@ class Inside:
                 return None
             raise
 
-    def write(self, path: str, content: bytes, *, mode: int = 0o600, time: int | None = None) -> None:
+    def write(self, path: str, content: bytes, *, mode: int | None = 0o600, time: int | None = None) -> None:
         """Replaces the file `path`, making the directories above it. What stands in the way is renamed.
 
         An agent that could stop this with a link in place of a directory would stop every later session here.
@@ -249,7 +205,7 @@ class Inside:
         Args:
             path: relative.
             content: the whole of it.
-            mode: its permissions.
+            mode: permission bits; None for what the umask leaves.
             time: of its last change, in nanoseconds; None for now.
 
         Raises:
@@ -257,27 +213,11 @@ class Inside:
         """
         directory, name = self._above(path)
         try:
-            temporary = f".{name[:100]}.{os.urandom(5).hex()}"
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = os.open(temporary, flags, mode, dir_fd=directory)
             try:
-                try:
-                    rest = memoryview(content)
-                    while rest:
-                        rest = rest[os.write(fd, rest) :]
-                    os.fchmod(fd, mode)
-                    if time is not None:
-                        os.utime(fd, ns=(time, time))
-                finally:
-                    os.close(fd)
-                try:
-                    os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-                except IsADirectoryError:
-                    _put_aside(name, directory)
-                    os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-            except BaseException:
-                os.unlink(temporary, dir_fd=directory)
-                raise
+                walk.put(directory, name, content, mode=mode, time=time, lasting=False)
+            except IsADirectoryError:
+                _put_aside(name, directory)
+                walk.put(directory, name, content, mode=mode, time=time, lasting=False)
         finally:
             os.close(directory)
 

@@ -1,4 +1,4 @@
-"""Opening, reading and walking what others may exchange meanwhile: by descriptors, and through no symbolic link.
+"""Opening, reading, replacing, walking what others may exchange meanwhile: by descriptors, through no symbolic link.
 
 A path is walked step by step where the kernel offers no openat2(2): inside another jail, whose filter hides it.
 
@@ -116,6 +116,87 @@ def read_regular(path: str, limit: int, *, dir_fd: int | None = None, follow: bo
         return read_up_to(descriptor, limit)
     finally:
         os.close(descriptor)
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Writes the whole of `content` (OSError): write(2) may take a part of it."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def put(
+    directory: int,
+    name: str,
+    content: bytes,
+    *,
+    temporary: str = "",
+    mode: int | None = 0o600,
+    owner: tuple[int, int] | None = None,
+    time: int | None = None,
+    lasting: bool = True,
+) -> None:
+    """Makes `name` a new regular file in one step: a reader, or a power failure, sees the old entry or the new one.
+
+    Args:
+        directory: descriptor of the directory, open for reading.
+        name: its entry, which may be anything but a directory. A symbolic link is replaced, and not its target.
+        content: of the file.
+        temporary: a name in the same directory that is this call's alone; "" for a random one.
+        mode: permission bits, exactly; None for what the umask leaves.
+        owner: user and group, which only root can give away; None for the caller's.
+        time: of its last change, in nanoseconds; None for now.
+        lasting: it has to survive a power failure.
+
+    Raises:
+        OSError: it cannot be made; the entry is as it was. IsADirectoryError: it is a directory.
+    """
+    # The dot: git takes no such name for a ref. The ending: `quarantine.renew` removes what a crash has left.
+    temporary = temporary or f".paddock-{os.urandom(8).hex()}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, 0o666 if mode is None else 0o600, dir_fd=directory)
+    try:
+        try:
+            write_all(descriptor, content)
+            if owner is not None and owner != (os.geteuid(), os.getegid()):
+                os.fchown(descriptor, *owner)
+            if mode is not None:
+                os.fchmod(descriptor, mode)
+            if time is not None:
+                os.utime(descriptor, ns=(time, time))
+            if lasting:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        os.unlink(temporary, dir_fd=directory)
+        raise
+    if lasting:
+        os.fsync(directory)
+
+
+def replace(path: str, content: bytes, *, mode: int = 0o600, lasting: bool = True) -> None:
+    """`put` for a path. The directory is opened once: no agent may write what leads to it.
+
+    Raises:
+        OSError: the directory cannot be written; `path` is unchanged.
+    """
+    around, name = os.path.split(path)
+    directory = os.open(around, _DIRECTORY)
+    try:
+        put(directory, name, content, mode=mode, lasting=lasting)
+    finally:
+        os.close(directory)
+
+
+def sync_directory(path: str) -> None:
+    """Makes what was renamed in a directory survive a power failure (fsync(2))."""
+    directory = os.open(path, _DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def open_without_links(dirfd: int, path: str, flags: int) -> int:

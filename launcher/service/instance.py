@@ -61,7 +61,7 @@ class Directories:
         Raises:
             Refusal: service-socket: a jail can write there, or could; and those of `launcher.safefs.guarded_files`.
         """
-        from launcher.safefs import guarded_files
+        from launcher.safefs import guarded_files, walk
         from launcher.vcs import written
 
         directory = os.path.realpath(self.runtime)
@@ -76,7 +76,7 @@ class Directories:
         content = guarded_files.read(path, follow=False)
         known = content.data if content is not None else b""
         if os.fsencode(directory) not in known.split(b"\0"):
-            guarded_files.replace(path, known + os.fsencode(directory) + b"\0", 0o600)
+            walk.replace(path, known + os.fsencode(directory) + b"\0")
 
     def session(self, name: str, request: str, client_uid: int) -> str:
         """The directory for a new session's shim, with its record (`launcher.service.shim.main`).

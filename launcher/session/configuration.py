@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.safefs import guarded_files
+from launcher.safefs import guarded_files, walk
 from launcher.safefs.guarded_files import Inside
 from launcher.session.places import Places, made, places, unusable
 from launcher.vcs import disk, written
@@ -113,7 +113,7 @@ class Trust:
             yield records
             data = json.dumps({"version": _VERSION, "files": dict(sorted(records.items()))}, indent=1) + "\n"
             try:
-                guarded_files.replace(self.path, data.encode("ascii"), 0o600)
+                walk.replace(self.path, data.encode("ascii"))
             except OSError as error:
                 raise unusable(self.path, error) from None
         finally:

@@ -1,10 +1,15 @@
 """Gitlinks in trees: where commits of submodules are recorded, and which (git-ls-tree(1))."""
 
+import errno
 import os
+import stat
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from launcher.safefs import walk
 from launcher.vcs.git import Git
+from policy.errors import printable
+from policy.pasted import pathspec, quoted
 
 _MODE = b"160000"
 _MOST_PATHS = 100
@@ -122,3 +127,87 @@ def _harmless(path: str) -> bool:
         and not path.startswith(("/", "-"))
         and not any(part in ("", ".", "..") or part.lower() == ".git" for part in parts)
     )
+
+
+# The places of submodules in a worktree that an agent has written, and what a user may type about them.
+#
+# A link anywhere on the path may lead to what is the user's own. So nobody is advised to remove or fill what lies
+# behind one.
+
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+
+
+class Reached(NamedTuple):
+    """What a walk to a place has found.
+
+    Attributes:
+        there: whether something is there, or may be, where a directory is closed to us; reached through no link.
+        link: absolute path of the first symbolic link on the way, the place itself included; "" for none.
+        target: the text of that link.
+    """
+
+    there: bool
+    link: str = ""
+    target: str = ""
+
+    @property
+    def link_in_words(self) -> str:
+        """The link in words, which can be printed."""
+        return f"{printable(self.link)} is a symbolic link to {printable(self.target)}"
+
+
+def reach(root: str, path: str) -> Reached:
+    """Looks at each name from `root` to `path`, and stops at the first symbolic link.
+
+    Args:
+        root: canonical root of the worktree; nothing that leads to it is an agent's.
+        path: absolute, in it.
+
+    Raises:
+        OSError: something else is wrong than that it is not there, or closed.
+    """
+    names = [name for name in path[len(root) :].split("/") if name not in ("", ".")]
+    if ".." in names:
+        return Reached(there=False)
+    here = -1
+    try:
+        here = walk.open_canonical(root, os.O_PATH | os.O_DIRECTORY)
+        for count, name in enumerate(names, 1):
+            inner = walk.open_inside(here, name, os.O_PATH | os.O_NOFOLLOW)
+            os.close(here)
+            here = inner
+            if stat.S_ISLNK(os.fstat(here).st_mode):
+                link = "/".join((root, *names[:count]))
+                return Reached(there=False, link=link, target=os.readlink("", dir_fd=here))
+    except PermissionError:
+        return Reached(there=True)
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return Reached(there=False)
+        raise
+    finally:
+        if here != -1:
+            os.close(here)
+    return Reached(there=True)
+
+
+def update_command(around: str, where: str) -> str:
+    """The command that populates the submodule `where` of the repository at `around`.
+
+    Only for a place that is reached through no link: git may follow one into what is the user's own.
+    """
+    return f"git -C {quoted(around)} submodule update --init -- {pathspec(where)}"
+
+
+def how_to_populate(root: str | None, path: str, spelled: str) -> str:
+    """What to do about a submodule that is not populated: git's command, in the repository around all; or the link.
+
+    Args:
+        root: canonical root of the worktree around it; None where there are no files.
+        path: of the submodule, relative to `root`.
+        spelled: the same, from where the command is to be run.
+    """
+    seen = reach(root, f"{root}/{path}") if root is not None else Reached(there=False)
+    if seen.link:
+        return f"{seen.link_in_words}, so nothing is to be populated there"
+    return f"git submodule update --init -- {pathspec(spelled)}"

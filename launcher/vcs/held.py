@@ -15,9 +15,9 @@ import stat
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
+from launcher.safefs import walk
 from launcher.vcs.git import Git
 from launcher.vcs.quarantine.copied_settings import quoted
-from launcher.vcs.quarantine.record import sync_directory
 
 _PREFIX = f"pack-{b'paddock'.hex()}"
 """Our packs' names begin so. The rest is random: no other pack has or gets such a name."""
@@ -91,7 +91,7 @@ class Held:
             for ending in endings:
                 self._step(f"show {stem}{ending}")
                 os.rename(f"{held}{ending}{_NEW}", f"{held}{ending}")
-            sync_directory(target)
+            walk.sync_directory(target)
 
     def _keep(self, directory: str, digits: int, mode: int) -> str:
         """Makes the `.keep` of a new pack; returns the pack's path without an ending."""

@@ -15,7 +15,7 @@ import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from launcher.safefs import guarded_files
+from launcher.safefs import guarded_files, walk
 from launcher.vcs.disk import Names
 from policy import promises
 from policy.errors import Refusal
@@ -135,7 +135,7 @@ def remember(state: str, plan: Plan) -> None:
         try:
             if len(known) + len(added) > MOST:
                 kept = (*(each for each in known if os.path.isdir(each.lstrip(_ALL + _VOUCHED))), *added)
-                guarded_files.replace(path, _packed(kept), 0o600)
+                walk.replace(path, _packed(kept))
             elif added:
                 _append(path, _packed(added))
         except OSError as error:

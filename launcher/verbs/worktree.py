@@ -10,7 +10,7 @@ from launcher import cli
 from launcher.session import configuration, harvesting, messages, places
 from launcher.session.machine import Machine
 from launcher.session.planning import worktree_id
-from launcher.vcs import checkout, git_config, way
+from launcher.vcs import checkout, git_config, gitlinks
 from launcher.vcs.disk import Present
 from launcher.vcs.harvest import as_user
 from launcher.vcs.harvest.outstanding import waiting
@@ -281,8 +281,8 @@ def worktree_dock(directory: str | None, *, as_json: bool) -> int:
     for item in done:
         aside = f"; what was there is in {item.aside}" if item.aside else ""
         if item.action == "gone":
-            seen = way.look(root, item.path)
-            after = f"{seen.told}; what it leads to is no submodule's" if seen.link else _ANEW
+            seen = gitlinks.reach(root, item.path)
+            after = f"{seen.link_in_words}; what it leads to is no submodule's" if seen.link else _ANEW
             print(f"{printable(item.path)} is gone; {after}")
             continue
         print(f"{printable(item.path)}/.git {'is right' if item.action == 'right' else 'restored'}{aside}")

@@ -189,7 +189,8 @@ def man_page() -> str:
         out += [".TP", f".B {status}", meaning]
     out += [".SH EXAMPLES"]
     for command, meaning in (example for form in known for example in form.examples):
-        out += [".TP", f".B {_roff(command)}", _roff(meaning[0].upper() + meaning[1:] + ".")]
+        end = "" if meaning.endswith("?") else "."
+        out += [".TP", f".B {_roff(command)}", _roff(meaning[0].upper() + meaning[1:] + end)]
     out += [
         ".SH FILES",
         ".TP", ".I /etc/paddock/config.toml", "Rules for the machine.",

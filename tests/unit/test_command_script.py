@@ -22,6 +22,10 @@ SCRIPT = ROOT / "launcher/paddock"
 
 STAND_IN = """
 import json, sys
+from launcher import start
+
+start.write_bundle = lambda: None  # there are no modules to be bundled
+
 def main(argv):
     if "--interrupt" in argv:
         raise KeyboardInterrupt
@@ -72,7 +76,6 @@ def install_stand_in(packages: Path) -> None:
     """Puts a package `launcher` whose main reports what it got into `packages`."""
     (packages / "launcher").mkdir(parents=True)
     (packages / "launcher/__init__.py").write_text("")
-    (packages / "launcher/start.py").write_text("def write() -> None: ...\n")
     (packages / "launcher/__main__.py").write_text(STAND_IN)
     shutil.copy(ROOT / "launcher/start.py", packages / "launcher")
 

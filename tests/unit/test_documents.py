@@ -3,15 +3,18 @@
 import inspect
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 from launcher import cli
-from launcher.service.schema import OnConflict
+from launcher.service.schema import OnConflict, TicketRequest
 from launcher.vcs.merge.into_children import Order
 from launcher.vcs.worktrees import retention
 from launcher.verbs import forms
 from policy import promises
+from policy.config import layer
+from policy.config.values import Base
 from tests.support import manual
 from tests.support.features import need
 
@@ -110,8 +113,12 @@ def test_no_page_names_a_verb_that_does_not_exist() -> None:
         assert set(re.findall(rf"paddock {verb} ([a-z]+)", text)) <= set(forms.subcommands(verb))
 
 
+OTHERS_OPTIONS = {"--cap-add", "--no-verify", "--security-opt"}
+"""Of git and Docker, which the pages name too."""
+
+
 def test_no_page_names_an_option_that_does_not_exist() -> None:
-    """Every long option of a `paddock` line is one of the programme's; behind `--` they are the command's."""
+    """Every long option in backticks or of a `paddock` line is the programme's; behind `--` they are the command's."""
     known = {name for name, *_ in cli.OPTIONS} | {"--help", "--version"}
     known |= {row.name for name in forms.texts() for row in forms.form(name).options}
     known |= {cli.contrary(row.name) for row in forms.LAUNCH if row.kind == cli.SWITCH}
@@ -119,6 +126,9 @@ def test_no_page_names_an_option_that_does_not_exist() -> None:
     lines = [line.partition(" -- ")[0] for line in re.findall(r"paddock [^`\n]*", text)]
     used = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", "\n".join(lines)))
     assert used <= known
+    named = set(re.findall(r"`(--[a-z][a-z-]+)", text.replace(manual.provider_table(), "")))
+    assert named - known == OTHERS_OPTIONS
+    assert len(named) > 40
 
 
 def test_readme_is_short_and_begins_with_the_front_door() -> None:
@@ -190,3 +200,26 @@ def test_files_of_the_repository_that_pages_name_exist() -> None:
         text = page.read_text(encoding="utf-8")
         for name in re.findall(r"`((?:launcher|policy|tests|systemd|docs)/[\w./@-]*)`", text):
             assert (manual.ROOT / name).exists(), f"{page}: no {name}"
+
+
+def test_the_toml_of_the_pages_is_accepted() -> None:
+    """Configurations are read without a refusal, and ticket runs are valid requests."""
+    seen = []
+    for text in re.findall(r"(?ms)^```toml\n(.*?)^```$", manual.documentation()):
+        if "[[tickets]]" in text:
+            TicketRequest.model_validate({**tomllib.loads(text), "repository": "/src/project"})
+        else:
+            layer.parse(text.encode(), layer.Kind.FILE, "config.toml", Base("/src/project", "/home/me"))
+        seen.append(text)
+    assert len(seen) >= 3
+
+
+def test_the_template_explains_every_key_of_the_configuration() -> None:
+    """But for those of [system], which describe the machine; docs/configuration.md sends readers there."""
+    template = (manual.ROOT / "policy/config/template.toml").read_text(encoding="utf-8")
+    tables = [table for table in layer.known_keys(()) if layer.known_keys((table,)) and table != "system"]
+    assert len(tables) >= 8
+    for table in tables:
+        section = template.partition(f"\n[{table}]\n")[2].partition("\n[")[0]
+        written = set(re.findall(r"(?m)^(?:# )?(\w+) = ", section))
+        assert written == set(layer.known_keys((table,))), table

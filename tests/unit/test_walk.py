@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,16 @@ def test_the_wrapper_falls_back_where_the_call_is_missing(tree: Path, monkeypatc
     assert by_kernel(walk.AT_FDCWD, f"{tree}/link", os.O_PATH) == "ELOOP"
     with pytest.raises(OSError, match="not implemented"):
         walk.openat2(walk.AT_FDCWD, str(tree), os.O_PATH, 0, walk.RESOLVE_NO_MAGICLINKS)
+
+
+def test_put_replaces_an_entry_in_one_step(tmp_path: Path) -> None:
+    """A link itself and not its target, with the exact mode; a directory stays, and nothing else is left behind."""
+    (tmp_path / "target").write_text("of the user")
+    (tmp_path / "entry").symlink_to("target")
+    (tmp_path / "directory").mkdir()
+    walk.replace(f"{tmp_path}/entry", b"new", mode=0o640)
+    with pytest.raises(IsADirectoryError):
+        walk.replace(f"{tmp_path}/directory", b"new")
+    assert ((tmp_path / "target").read_text(), (tmp_path / "entry").read_text()) == ("of the user", "new")
+    assert stat.S_IMODE((tmp_path / "entry").lstat().st_mode) == 0o640
+    assert sorted(os.listdir(tmp_path)) == ["directory", "entry", "target"]

@@ -572,7 +572,7 @@ def note(directory: str, oids: tuple[str, ...]) -> None:
     except FileNotFoundError:
         before = []
     newest = list(dict.fromkeys((*before, *oids)))[-_MOST_TAKEN:]
-    records.replace_file(f"{directory}/{TAKEN}", "".join(f"{oid}\n" for oid in newest).encode("ascii"))
+    walk.replace(f"{directory}/{TAKEN}", "".join(f"{oid}\n" for oid in newest).encode("ascii"))
 
 
 def _own(directory: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from launcher.safefs import walk
-from launcher.vcs import gitlinks, jailed_git, way
+from launcher.vcs import gitlinks, jailed_git
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import crossing
 from launcher.vcs.harvest.jail import Jailed, Reading, pinned
@@ -245,7 +245,7 @@ def gather(
             known.update(dict.fromkeys(commits))
     for part, where, oids in named.values():
         _elsewhere(part, where, tuple(oids), by_path)
-        seen = way.look(part.root, f"{part.path}/{where}/.git")
+        seen = gitlinks.reach(part.root, f"{part.path}/{where}/.git")
         by_path[part.path].added += (where,) if seen.there or seen.link else ()
     return tuple(found for found in founds if found.wanted)
 
@@ -287,14 +287,14 @@ def _unknown(around: Found, where: str, oid: str) -> Refusal:
     """The Refusal for a commit that could be in no repository of the user's: there is none at that place."""
     part, git = around.part, around.git
     assert around.quarantine is not None
-    seen = way.look(part.root, f"{part.path}/{where}")
+    seen = gitlinks.reach(part.root, f"{part.path}/{where}")
     if seen.link:
         return crossing.gitlink_refused(
-            part, where, oid, f"{seen.told}, and no submodule lies behind a link", _TAKE_OUT
+            part, where, oid, f"{seen.link_in_words}, and no submodule lies behind a link", _TAKE_OUT
         )
     if part.base and where in gitlinks.of_tree(git, part.base, (where,)):
         why = f"the submodule at {where} is not populated outside, so its commits have nowhere to go"
-        update = way.update(part.path, where)
+        update = gitlinks.update_command(part.path, where)
         return crossing.gitlink_refused(part, where, oid, why, f"populate it and start a session here again: {update}")
     command = taking_in_command(part, git, where, around.target, around.commits, around.quarantine.environment)
     return crossing.gitlink_refused(

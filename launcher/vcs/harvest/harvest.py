@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from launcher.vcs import jailed_git, refs, way
+from launcher.vcs import gitlinks, jailed_git, refs
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import agent_refs, checkout_index, decide, gather, lfs, outstanding, parts
 from launcher.vcs.harvest.agent_refs import HEADS, AgentRefs, plausible
@@ -123,16 +123,16 @@ def told_newcomer(part: Part, where: str) -> str:
 
     What lies behind a link may be the user's own, so nobody is sent there.
     """
-    seen = way.look(part.root, f"{part.path}/{where}")
+    seen = gitlinks.reach(part.root, f"{part.path}/{where}")
     note = f"the agent has added the submodule {printable(where)}, "
     if seen.link:
         return note + (
-            f"and {seen.told}: what lies behind it is no submodule's, so neither remove it nor populate it; "
+            f"and {seen.link_in_words}: what lies behind it is no submodule's, so neither remove it nor populate it; "
             "have the agent's commit taken back, or that submodule taken out of it"
         )
     return note + (
         "and what is there is its own: read .gitmodules, and remove that directory; "
-        f"then: {way.update(part.path, where)}"
+        f"then: {gitlinks.update_command(part.path, where)}"
     )
 
 

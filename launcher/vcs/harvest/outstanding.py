@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from launcher.safefs import walk
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import agent_refs
 from launcher.vcs.harvest.agent_refs import STASH, AgentRefs
@@ -18,7 +19,7 @@ from launcher.vcs.harvest.decide import kept_places
 from launcher.vcs.quarantine import lock
 from launcher.vcs.quarantine import record as records
 from launcher.vcs.quarantine.contents import given_oids, given_place, reached, unreached
-from launcher.vcs.quarantine.record import STRICT, replace_file
+from launcher.vcs.quarantine.record import STRICT
 from policy.errors import Refusal
 
 # Why work was left in a private git directory, and what a later harvest has to respect: kept beside it.
@@ -43,7 +44,7 @@ def note(directory: str, reason: str) -> None:
     """
     path = f"{directory}/{NOTE}"
     if reason:
-        replace_file(path, reason.encode("utf-8", "surrogateescape")[:_MOST])
+        walk.replace(path, reason.encode("utf-8", "surrogateescape")[:_MOST])
     elif os.path.lexists(path):
         os.unlink(path)
 
@@ -64,7 +65,7 @@ def demand_strictness(directory: str, *, held: bool = False) -> None:
         directory: of the worktree (`record.directory_of`).
         held: for what is in the worktree, which a harvest of commits does not see.
     """
-    replace_file(f"{directory}/{STRICT}", _HELD if held else b"")
+    walk.replace(f"{directory}/{STRICT}", _HELD if held else b"")
 
 
 def is_strict(directory: str) -> bool:
@@ -161,7 +162,7 @@ def settle(directory: str, looked: int) -> None:
     try:
         record = records.read(directory)
         if record is not None and agent_refs.harvest_due(directory):
-            records.replace_file(f"{directory}/{records.SETTLED}", f"{looked}\n{_seen(directory, record)}".encode())
+            walk.replace(f"{directory}/{records.SETTLED}", f"{looked}\n{_seen(directory, record)}".encode())
     except Refusal:
         return
 

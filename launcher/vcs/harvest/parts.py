@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from launcher.safefs import walk
 from launcher.vcs.harvest.agent_refs import HARVEST_JOURNAL
-from launcher.vcs.quarantine import record
 from launcher.vcs.quarantine.record import Repository
 from policy.errors import Refusal
 
@@ -246,7 +246,7 @@ def write(directory: str, journal: Journal) -> None:
         OSError: the directory cannot be written.
     """
     content = json.dumps({"version": _VERSION} | asdict(journal)).encode("ascii")
-    record.replace_file(f"{directory}/{NAME}", content)
+    walk.replace(f"{directory}/{NAME}", content)
 
 
 def read(directory: str) -> Journal | None:
@@ -284,7 +284,7 @@ def read(directory: str) -> Journal | None:
 def remove(directory: str) -> None:
     """Removes the journal: the harvest has ended."""
     os.unlink(f"{directory}/{NAME}")
-    record.sync_directory(directory)
+    walk.sync_directory(directory)
 
 
 def restored(data: Mapping[str, object]) -> HarvestResult:

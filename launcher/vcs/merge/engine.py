@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from enum import Enum
 from typing import NamedTuple, Self
 
-from launcher.vcs import way
+from launcher.vcs import gitlinks
 from launcher.vcs.git import Git, GitFailed, kill
 from launcher.vcs.gitlinks import Gitlink
 from launcher.vcs.held import Held
@@ -442,7 +442,7 @@ class Engine:
         place = level.place.submodule(decision.name, ours.path)
         if place is None:
             return Outcome("", error=f"submodule {name} has work on both sides, and its repository is not here: "
-                           f"{way.populate(level.place.worktree, ours.path, ours.path)}")  # fmt: skip
+                           f"{gitlinks.how_to_populate(level.place.worktree, ours.path, ours.path)}")  # fmt: skip
         sources = self.below(level.sources, theirs)
         modules = inside(level.modules, decision.name)
         for commit in (ours.commit, theirs.commit):

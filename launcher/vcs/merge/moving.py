@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from launcher.vcs import way
+from launcher.vcs import gitlinks
 from launcher.vcs.git import Git
 from launcher.vcs.gitlinks import Gitlink
 from launcher.vcs.held import sweep
@@ -99,7 +99,7 @@ def _below(
         modules = inside(at.modules, key)
         old = before.get(key)
         if old is None:
-            notes.append(f"submodule {full} is new: {way.populate(place.worktree, link.path, where)}")
+            notes.append(f"submodule {full} is new: {gitlinks.how_to_populate(place.worktree, link.path, where)}")
             continue
         if old.commit == link.commit and old.path == link.path:
             continue
@@ -107,7 +107,9 @@ def _below(
         if inner is None:
             continue  # nobody has it here
         if old.path != link.path and inner.worktree is not None:
-            notes.append(f"submodule {full} has moved to {where}: {way.populate(place.worktree, link.path, where)}")
+            notes.append(
+                f"submodule {full} has moved to {where}: {gitlinks.how_to_populate(place.worktree, link.path, where)}"
+            )
         below = Engine.below(sources, link)
         if not engine.fetch(inner, modules, link.commit, below):
             notes.append(f"submodule {full} stays as it is: commit {link.commit[:12]} is in no store of this machine")

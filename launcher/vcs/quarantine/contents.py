@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
+from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs import disk
 from launcher.vcs.git import Git
 from launcher.vcs.quarantine import copied_settings, ref_files
-from launcher.vcs.quarantine.record import replace_file
 from policy.errors import Refusal
 
 MOST_HOOK_BYTES = 1 << 20
@@ -227,8 +227,8 @@ def all_refs(directory: Inside, source: Source, given: str, loose: dict[str, str
         if not ref_files.is_oid(value):
             directory.write(ref, value.encode() + b"\n")
     os.makedirs(given, mode=0o700, exist_ok=True)
-    replace_file(f"{given}/packed", content)
-    replace_file(f"{given}/loose", _loose_text(loose))
+    walk.replace(f"{given}/packed", content)
+    walk.replace(f"{given}/loose", _loose_text(loose))
 
 
 def new_refs(
@@ -260,8 +260,8 @@ def new_refs(
         if now != old:
             content = _with_changes(content, old, now, own)
         directory.write("packed-refs", content)
-        replace_file(f"{given}/packed", content)
-    replace_file(f"{given}/loose", _loose_text(loose))
+        walk.replace(f"{given}/packed", content)
+    walk.replace(f"{given}/loose", _loose_text(loose))
 
 
 def given_oids(given: str) -> set[str]:

@@ -11,6 +11,7 @@ import fcntl
 import marshal
 
 from launcher.lean import os
+from launcher.safefs import walk
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.quarantine.pointer import Holder
@@ -95,15 +96,8 @@ def write(directory: str, places: tuple[Place, ...], aside: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    path = f"{directory}/{NOTE}"
-    fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        content = marshal.dumps((aside, places), 2)
-        while content:
-            content = content[os.write(fd, content) :]
-    finally:
-        os.close(fd)
-    os.rename(f"{path}.new", path)
+    # Nothing but a crash of the machine loses it, and `finish` says so then.
+    walk.replace(f"{directory}/{NOTE}", marshal.dumps((aside, places), 2), lasting=False)
 
 
 def sweep(state: str) -> list[str]:
@@ -175,12 +169,10 @@ def finish(directory: str) -> list[str]:
 def _read(path: str) -> tuple[str, tuple[Place, ...]] | None:
     """A note; None when there is none. It appears whole, in a directory that no jail reaches."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        content = walk.read_regular(path, _MOST_BYTES)
     except FileNotFoundError:
         return None
-    try:
-        content = os.read(fd, _MOST_BYTES)
-    finally:
-        os.close(fd)
+    if content is None:
+        raise ValueError(path)
     aside, places = marshal.loads(content)
     return aside, places

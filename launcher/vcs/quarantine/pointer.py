@@ -86,7 +86,7 @@ class Holder:
         *,
         mode: int = 0o644,
         owner: tuple[int, int] | None = None,
-        time: int = 0,
+        time: int | None = None,
         lasting: bool = True,
     ) -> None:
         """Makes the entry a new regular file, in one step. What is there must be no directory.
@@ -96,34 +96,13 @@ class Holder:
             temporary: a name in the same directory that is this call's alone.
             mode: its permissions.
             owner: user and group, which only root can give away; None for the caller's.
-            time: of its last change, in nanoseconds; 0 for now.
+            time: of its last change, in nanoseconds; None for now.
             lasting: it has to survive a power failure.
 
         Raises:
             OSError: it cannot be made; the entry is as it was.
         """
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(temporary, flags, 0o600, dir_fd=self._fd)
-        try:
-            try:
-                rest = memoryview(content)
-                while rest:
-                    rest = rest[os.write(fd, rest) :]
-                if owner is not None and owner != (os.geteuid(), os.getegid()):
-                    os.fchown(fd, *owner)
-                os.fchmod(fd, mode)
-                if time:
-                    os.utime(fd, ns=(time, time))
-                if lasting:
-                    os.fsync(fd)
-            finally:
-                os.close(fd)
-            os.rename(temporary, NAME, src_dir_fd=self._fd, dst_dir_fd=self._fd)
-        except BaseException:
-            os.unlink(temporary, dir_fd=self._fd)
-            raise
-        if lasting:
-            os.fsync(self._fd)
+        walk.put(self._fd, NAME, content, temporary=temporary, mode=mode, owner=owner, time=time, lasting=lasting)
 
     def drop(self, name: str) -> None:
         """Removes a file or link of that name, if there is one."""
@@ -161,7 +140,7 @@ class Holder:
         if content is not None:
             fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
-                os.write(fd, content)
+                walk.write_all(fd, content)
             finally:
                 os.close(fd)
         elif kind in (_FILE, _SUBDIRECTORY):

@@ -23,6 +23,7 @@ Launch path: `os`.
 """
 
 from launcher.lean import os
+from launcher.safefs import walk
 from policy import promises
 from policy.errors import Refusal
 from policy.plan import Plan
@@ -196,18 +197,12 @@ def read(directory: str) -> Record | None:
     """
     path = f"{directory}/{RECORD}"
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        content = walk.read_regular(path, _MOST_BYTES)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise _damaged(path, error.strerror or str(error)) from None
-    try:
-        content = b""
-        while block := os.read(descriptor, _MOST_BYTES):
-            content += block
-    finally:
-        os.close(descriptor)
-    record = Record.decode(content)
+    record = Record.decode(content) if content is not None else None
     if record is None:
         raise _damaged(path, "its content is not what Paddock writes")
     return record
@@ -219,36 +214,7 @@ def write(directory: str, record: Record) -> None:
     Raises:
         OSError: it cannot be written; the old one is unchanged.
     """
-    replace_file(f"{directory}/{RECORD}", record.encode())
-
-
-def replace_file(path: str, content: bytes) -> None:
-    """Writes a file of mode 0600 in one step, synced. Only for directories that no jail can write (OSError)."""
-    temporary = f"{path}.{os.urandom(5).hex()}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        try:
-            rest = memoryview(content)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
-            os.fchmod(descriptor, 0o600)  # whatever the umask
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    sync_directory(os.path.dirname(path))
-
-
-def sync_directory(path: str) -> None:
-    """Makes what was renamed in a directory survive a power failure (fsync(2))."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    walk.replace(f"{directory}/{RECORD}", record.encode())
 
 
 def pin(worktree_id: str) -> str:
@@ -315,12 +281,12 @@ def read_signed(directory: str) -> dict[str, str]:
 def write_signed(directory: str, pairs: "Mapping[str, str]") -> None:
     """Replaces what is known (OSError)."""
     newest = list(pairs.items())[-MOST:]
-    replace_file(f"{directory}/{NAME}", "".join(f"{old} {new}\n" for old, new in newest).encode("ascii"))
+    walk.replace(f"{directory}/{NAME}", "".join(f"{old} {new}\n" for old, new in newest).encode("ascii"))
 
 
 def wish(directory: str) -> None:
     """Has whoever harvests next sign (OSError). For the start of a session, whose end may be a kill."""
-    replace_file(f"{directory}/{SIGN}", b"")
+    walk.replace(f"{directory}/{SIGN}", b"")
 
 
 def wished(directory: str) -> bool:

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Mapping
 
+from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs.git import Git
 from launcher.vcs.held import sweep
@@ -22,7 +23,6 @@ from launcher.vcs.quarantine.record import (
     Stamp,
     form_of,
     pin,
-    replace_file,
     stamp,
     unusable,
     write,
@@ -257,7 +257,7 @@ class _Renewal:
             except FileNotFoundError:
                 same = False
             if not same:
-                replace_file(path, content)
+                walk.replace(path, content)
 
 
 def _arrived(

@@ -11,9 +11,10 @@ Launch path of jails without mounts: `os` and the system calls.
 """
 
 from launcher.lean import os
+from launcher.safefs import walk
 from launcher.vcs.quarantine import lock
 from launcher.vcs.quarantine.pointer import NAME, Holder
-from launcher.vcs.quarantine.record import GIT, SWAPPED_NOW, Record, replace_file
+from launcher.vcs.quarantine.record import GIT, SWAPPED_NOW, Record
 from policy.errors import Refusal
 
 TYPE_CHECKING = False
@@ -91,7 +92,7 @@ def write_journal(directory: str, serial: str, entries: "Iterable[SwapEntry]") -
         words += [os.fsencode(entry.path), os.fsencode(entry.git_dir), entry.content, entry.swapped]
         words += [str(number).encode() for number in (entry.mode, *entry.owner, entry.time)]
         words.append(entry.mark.encode())
-    replace_file(f"{directory}/{SWAPPED_NOW}", b"\0".join((*words, _END)))
+    walk.replace(f"{directory}/{SWAPPED_NOW}", b"\0".join((*words, _END)))
 
 
 def remove_journal(directory: str) -> None:
@@ -388,8 +389,6 @@ def _drop_moved(directory: str, root: str, entries: tuple[SwapEntry, ...]) -> No
 
     Git around it would go there by itself. What the next session needs is made anew by `git submodule update`.
     """
-    from launcher.safefs import walk  # seldom: not on the launch path
-
     places = {entry.path for entry in entries}
     targets = [os.fsdecode(entry.swapped[len(b"gitdir: ") : -1]) for entry in entries]
     for path, file in walk.files(root):

@@ -186,7 +186,5 @@ def _locked_by(git_dir: str) -> str | None:
 
 def _replace(path: str, text: str) -> None:
     directory, name = os.path.split(path)
-    temporary = f"{name}.{os.urandom(5).hex()}"
     with Inside(directory) as holder:
-        holder.create(temporary, os.fsencode(text))
-        holder.move(temporary, name)
+        holder.write(name, os.fsencode(text), mode=None)

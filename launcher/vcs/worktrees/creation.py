@@ -5,11 +5,13 @@ milliseconds; files are written outside of it, into a directory with a name of i
 when they are complete. So nobody ever sees half a worktree, and what is removed after a crash is certainly ours.
 """
 
+import errno
 import hashlib
 import os
 import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import NamedTuple
@@ -269,17 +271,18 @@ def copy_untracked(source: str, target: str, patterns: tuple[str, ...]) -> list[
     """
     copied: list[str] = []
     try:
-        root = walk.open_canonical(source, _DIRECTORY)
-        try:
+        with ExitStack() as opened:
+            root = walk.open_canonical(source, _DIRECTORY)
+            opened.callback(os.close, root)
+            new = walk.open_canonical(target, _DIRECTORY)
+            opened.callback(os.close, new)
             for pattern in patterns:
                 for relative in _matches(root, pattern.split("/"), ""):
-                    if relative not in copied and _copied(root, target, relative):
+                    if relative not in copied and _copied(root, new, relative):
                         copied.append(relative)
                     if len(copied) > _MOST:
                         raise Refusal("copy-too-large", f"more than {_MOST} files match {', '.join(patterns)}",
                                       hint="name fewer files")  # fmt: skip
-        finally:
-            os.close(root)
     except OSError as error:
         raise Refusal("copy-failed", f"cannot copy {error.filename or 'a file'} from {source}",
                       context=error.strerror or str(error)) from None  # fmt: skip
@@ -304,70 +307,43 @@ def _matches(directory: int, parts: list[str], prefix: str) -> Iterator[str]:
                 os.close(below)
 
 
-def _copied(root: int, target: str, relative: str) -> bool:
+def _copied(root: int, target: int, relative: str) -> bool:
     """Copies one file; False when it is there already, or is no plain file any more."""
-    *directories, name = relative.split("/")
-    source = _descended(root, directories)
     try:
-        try:
-            reading = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source)
-        except OSError:
-            return False  # replaced meanwhile
-        try:
-            found = os.fstat(reading)
-            if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-                return False  # a second name may be that of a file elsewhere
-            if found.st_size > LARGEST:
-                raise Refusal("copy-too-large", f"{relative} is larger than {LARGEST >> 20} MiB",
-                              hint="copy it yourself, or leave it out")  # fmt: skip
-            return _written(reading, target, directories, name, stat.S_IMODE(found.st_mode) & 0o777)
-        finally:
-            os.close(reading)
-    finally:
-        os.close(source)
-
-
-def _written(reading: int, target: str, directories: list[str], name: str, mode: int) -> bool:
-    root = walk.open_canonical(target, _DIRECTORY)
+        reading = walk.reopened(walk.open_inside(root, relative, os.O_PATH | os.O_NOFOLLOW))
+    except OSError:
+        return False  # replaced meanwhile
+    if reading is None:
+        return False
     try:
-        writing_in = _descended(root, directories, make=True)
-    except NotADirectoryError:
-        return False  # a tracked link or file stands where the directory was
+        found = os.fstat(reading)
+        if found.st_nlink != 1:
+            return False  # a second name may be that of a file elsewhere
+        content = walk.read_up_to(reading, LARGEST)
     finally:
-        os.close(root)
+        os.close(reading)
+    if content is None:
+        raise Refusal("copy-too-large", f"{relative} is larger than {LARGEST >> 20} MiB",
+                      hint="copy it yourself, or leave it out")  # fmt: skip
+    directory, _, name = relative.rpartition("/")
     try:
-        try:
-            writing = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=writing_in)
-        except FileExistsError:
-            return False
-        try:
-            left = LARGEST
-            while left > 0 and (block := os.read(reading, min(left, 1 << 20))):
-                left -= len(block)
-                while block:
-                    block = block[os.write(writing, block) :]
-            os.fchmod(writing, mode)
-        finally:
-            os.close(writing)
-        return True
+        around = walk.make_beneath(target, directory)
+    except OSError as error:
+        if error.errno in (errno.ENOTDIR, errno.ELOOP):
+            return False  # a tracked file or link is where the directory was
+        raise
+    try:
+        writing = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=around)
+    except FileExistsError:
+        return False
     finally:
-        os.close(writing_in)
-
-
-def _descended(root: int, names: list[str], *, make: bool = False) -> int:
-    here = os.dup(root)
-    for name in names:
-        if make:
-            try:
-                os.mkdir(name, dir_fd=here)
-            except FileExistsError:
-                pass
-        try:
-            below = os.open(name, _DIRECTORY, dir_fd=here)
-        finally:
-            os.close(here)
-        here = below
-    return here
+        os.close(around)
+    try:
+        walk.write_all(writing, content)
+        os.fchmod(writing, stat.S_IMODE(found.st_mode) & 0o777)
+    finally:
+        os.close(writing)
+    return True
 
 
 IDENTITY = {"GIT_COMMITTER_NAME": "paddock", "GIT_COMMITTER_EMAIL": "paddock@localhost"}

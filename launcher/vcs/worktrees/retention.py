@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
+from launcher.safefs import walk
 from launcher.safefs.remove import remove_tree
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
@@ -144,7 +145,7 @@ class _Pruning:
         self._remove_refs(self._without_journal(refs))
         if not self._dry_run:
             content = json.dumps(self._seen).encode()
-            records.replace_file(f"{self._state}/{_SEEN}", content)
+            walk.replace(f"{self._state}/{_SEEN}", content)
         gone = {(each.repository, each.name) for each in self._removed}
         kept = sum((each.repository, each.name) not in gone for each in refs)
         return Pruned(tuple(self._removed), tuple(self._notes), kept)

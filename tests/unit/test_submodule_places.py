@@ -1,8 +1,8 @@
-"""Ways to places in an agent's worktree."""
+"""The places of submodules in a worktree that an agent has written."""
 
 from pathlib import Path
 
-from launcher.vcs import way
+from launcher.vcs import gitlinks
 from launcher.vcs.quarantine import planted
 
 
@@ -15,17 +15,22 @@ def test_a_walk_stops_at_the_first_link(tmp_path: Path) -> None:
     (worktree / "dir/last").symlink_to(tmp_path / "own")
     (worktree / "file").touch()
 
-    def look(place: str) -> way.Way:
-        return way.look(str(worktree), f"{worktree}/{place}")
+    def look(place: str) -> gitlinks.Reached:
+        return gitlinks.reach(str(worktree), f"{worktree}/{place}")
 
-    assert look("dir/inner") == look("file") == way.Way(there=True)
+    assert look("dir/inner") == look("file") == gitlinks.Reached(there=True)
     for absent in ("dir/none", "file/x", "none/x", "dir/../dir", "n" * 300):
-        assert look(absent) == way.Way(there=False)
-    assert look("led/inner/.git") == way.Way(there=False, link=f"{worktree}/led", target="../own")
-    assert look("dir/last") == way.Way(there=False, link=f"{worktree}/dir/last", target=str(tmp_path / "own"))
-    assert way.populate(str(worktree), "dir/x y", "top/dir/x y") == "git submodule update --init -- 'top/dir/x y'"
-    assert way.populate(str(worktree), "led/x", "led/x").startswith(f"{worktree}/led is a symbolic link to ../own, ")
-    assert way.look(f"{tmp_path}/missing", f"{tmp_path}/missing/x") == way.Way(there=False)
+        assert look(absent) == gitlinks.Reached(there=False)
+    assert look("led/inner/.git") == gitlinks.Reached(there=False, link=f"{worktree}/led", target="../own")
+    assert look("dir/last") == gitlinks.Reached(there=False, link=f"{worktree}/dir/last", target=str(tmp_path / "own"))
+    assert (
+        gitlinks.how_to_populate(str(worktree), "dir/x y", "top/dir/x y")
+        == "git submodule update --init -- 'top/dir/x y'"
+    )
+    assert gitlinks.how_to_populate(str(worktree), "led/x", "led/x").startswith(
+        f"{worktree}/led is a symbolic link to ../own, "
+    )
+    assert gitlinks.reach(f"{tmp_path}/missing", f"{tmp_path}/missing/x") == gitlinks.Reached(there=False)
 
 
 def test_nothing_is_put_aside_behind_a_link_that_leads_to_the_repository_around(tmp_path: Path) -> None:
