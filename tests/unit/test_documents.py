@@ -113,8 +113,12 @@ def test_no_page_names_a_verb_that_does_not_exist() -> None:
         assert set(re.findall(rf"paddock {verb} ([a-z]+)", text)) <= set(forms.subcommands(verb))
 
 
+OTHERS_OPTIONS = {"--cap-add", "--no-verify", "--security-opt"}
+"""Of git and Docker, which the pages name too."""
+
+
 def test_no_page_names_an_option_that_does_not_exist() -> None:
-    """Every long option of a `paddock` line is one of the programme's; behind `--` they are the command's."""
+    """Every long option in backticks or of a `paddock` line is the programme's; behind `--` they are the command's."""
     known = {name for name, *_ in cli.OPTIONS} | {"--help", "--version"}
     known |= {row.name for name in forms.texts() for row in forms.form(name).options}
     known |= {cli.contrary(row.name) for row in forms.LAUNCH if row.kind == cli.SWITCH}
@@ -122,6 +126,9 @@ def test_no_page_names_an_option_that_does_not_exist() -> None:
     lines = [line.partition(" -- ")[0] for line in re.findall(r"paddock [^`\n]*", text)]
     used = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", "\n".join(lines)))
     assert used <= known
+    named = set(re.findall(r"`(--[a-z][a-z-]+)", text.replace(manual.provider_table(), "")))
+    assert named - known == OTHERS_OPTIONS
+    assert len(named) > 40
 
 
 def test_readme_is_short_and_begins_with_the_front_door() -> None:
