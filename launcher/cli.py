@@ -38,6 +38,7 @@ VERBS = {
     "providers": "list the known agents, and explain one",
     "init": "write a commented .paddock.toml",
     "trust": "let one exact .paddock.toml loosen the rules",
+    "completion": "print what completes command lines in a shell",
 }
 
 ONE = "one"  # takes a value, the last one counts

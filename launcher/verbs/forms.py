@@ -36,7 +36,7 @@ PARAMETERS = {
 """Options whose own name would hide something else in the function that takes them."""
 
 _OPTION = re.compile(r"(--[a-z-]+)(?: (-\w))?(?: ([^\s{]+?)(\.\.\.)?)?(?: \{([^}]*)\})?  +(.*)")
-_OPERAND = re.compile(r"(\[?[A-Z|]+\]?(?:\.\.\.)?)  +(.*)")
+_OPERAND = re.compile(r"(\[?[A-Z|]+\]?(?:\.\.\.)?|[a-z]+(?:\|[a-z]+)+)  +(.*)")
 _RANGE = re.compile(r"([\d.]*)\.\.([\d.]*)")
 
 
@@ -211,8 +211,6 @@ def call(words: list[str]) -> int:
     Raises:
         Refusal: usage; and whatever the verb refuses.
     """
-    pass
-
     name, argv = words[0], words[1:]
     known = subcommands(name)
     if argv and f"{name} {argv[0]}" in texts():
@@ -242,8 +240,6 @@ def function(name: str) -> Callable[..., int]:
 
 def show_help(name: str) -> int:
     """Prints what ``paddock VERB --help`` says; exit status 0."""
-    pass
-
     print(of_verb(form(name)))
     return 0
 
@@ -277,6 +273,8 @@ def _operands(taken: Form, words: list[str]) -> list[str | list[str] | None]:
         return [words]
     if len(words) > (1 if name else 0):
         raise cli.usage(f"there is nothing to do with {words[-1]}", taken.name)
+    if name.islower() and words[0] not in name.split("|"):
+        raise cli.usage(f"{words[0]} is none of {', '.join(name.split('|'))}", taken.name)
     return [words[0] if words else None] if name else []
 
 
@@ -297,7 +295,7 @@ VERB_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("look", ("explain", "why", "denials", "learn")),
     ("worktrees and merge", ("worktree", "merge", "prune", "tickets")),
     ("service", ("serve", "ps", "show", "top", "logs", "events", "attach", "stop", "status", "service")),
-    ("set up", ("doctor", "providers", "init", "trust")),
+    ("set up", ("doctor", "providers", "init", "trust", "completion")),
 )
 OPTION_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("what runs", ("--worktree", "--submodule", "--provider", "--dialect", "--keep-prompts", "--logins")),
@@ -326,7 +324,7 @@ def overview() -> str:
         "Holds coding agents, or any command, to one git worktree. The kernel enforces it.",
     ]
     for title, verbs in VERB_GROUPS:
-        lines += ["", f"{title}:", *(f"  {name:<9} {cli.VERBS[name]}" for name in verbs)]
+        lines += ["", f"{title}:", *(f"  {name:<10} {cli.VERBS[name]}" for name in verbs)]
     lines += [
         "",
         "examples:",

@@ -100,7 +100,7 @@ def test_the_man_page_has_every_form_of_every_verb() -> None:
 def test_the_overview_names_every_verb() -> None:
     """`paddock --help` lists each verb of the table with its summary."""
     for name, summary in cli.VERBS.items():
-        assert f"{name:<9} {summary}" in forms.overview()
+        assert f"{name:<10} {summary}" in forms.overview()
 
 
 def test_no_page_names_a_verb_that_does_not_exist() -> None:
