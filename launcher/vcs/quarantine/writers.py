@@ -114,11 +114,7 @@ def _holders(inode: int) -> list[tuple[str, str]]:
 
 
 def all_frozen(directory: str) -> bool:
-    """Whether sessions use a private git directory, and each of them is frozen.
-
-    Args:
-        directory: see `record`.
-    """
+    """Whether sessions use a private git directory, and each of them is frozen."""
     launchers = sessions(directory)
     return bool(launchers) and all(map(_frozen, launchers or ()))
 

@@ -116,12 +116,7 @@ class Ignored(BaseModel):
 
 
 def look_at_ignored(root: str, places: Iterable[str]) -> Ignored:
-    """The ignored files of a part; empty directories are none.
-
-    Args:
-        root: of its files.
-        places: what git says is ignored, relative to `root`; with a slash behind it, it is a directory.
-    """
+    """The ignored files of a part; empty directories are none."""
     names: list[str] = []
     files = size = 0
     for name in places:

@@ -241,10 +241,7 @@ _MOST = 1000
 
 
 def check_patterns(pattern: str) -> str:
-    """`pattern` itself, when it stays in the worktree.
-
-    Refusals: copy-pattern.
-    """
+    """`pattern` itself, when it stays in the worktree; otherwise refused (copy-pattern)."""
     parts = pattern.split("/")
     if not pattern or pattern.startswith("/") or ".." in parts or "" in parts or ".git" in parts or "\0" in pattern:
         raise Refusal(

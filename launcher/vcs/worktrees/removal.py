@@ -41,8 +41,6 @@ def keep_work(worktree: Worktree) -> list[tuple[str, str]]:
     A backup is a commit on top of HEAD that holds the files as they are: changed ones, new ones, and those of
     repositories that somebody put inside; not what is ignored. Where nothing differs the ref holds HEAD itself. Git
     directories that lie among the files are never read.
-
-    Refusals: of git; worktree-obstructed.
     """
     worktree = at_stake.with_populated(worktree)
     jailed_git.check_obstacles(worktree.path)
@@ -451,10 +449,7 @@ def if_missing(worktree: Worktree, *, unharvested: bool = False) -> list[str]:
 
 @contextmanager
 def _no_session(state: str, worktree: Worktree) -> Iterator[None]:
-    """Keeps sessions from sharing the private git directory while the block runs.
-
-    Refusals: worktree-in-use (one is at it).
-    """
+    """Keeps sessions from sharing the private git directory while the block runs."""
     directory = record.directory_of(state, worktree.worktree_id)
     if not os.path.isdir(directory):
         yield
