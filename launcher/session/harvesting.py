@@ -17,7 +17,7 @@ from launcher.vcs.merge import sessions
 from launcher.vcs.merge.merges import WorktreeMergeService
 from launcher.vcs.merge.moving import Follow
 from launcher.vcs.merge.target import Target
-from launcher.vcs.quarantine import record as records
+from launcher.vcs.private import record as records
 from policy.errors import Refusal, printable
 from policy.handoff import PROTECT, Patterns
 from policy.pasted import quoted

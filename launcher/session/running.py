@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from launcher.session.limits import Limits
     from launcher.session.state import Session
     from launcher.session.teach import Wants
-    from launcher.vcs.quarantine.lease import Lease
+    from launcher.vcs.private.lease import Lease
 
 
 _CAP_AUDIT_READ = 37
@@ -329,7 +329,7 @@ class _Parts(terminal.Listener):
     def _note(self) -> None:
         """Has somebody else look at the places that the jail leaves open, should this process be killed."""
         from launcher.session.places import unusable
-        from launcher.vcs.quarantine import planted
+        from launcher.vcs.private import planted
 
         try:
             planted.write(self._session.directory, self._plan.left_open, self._aside())
@@ -341,7 +341,7 @@ class _Parts(terminal.Listener):
         from launcher.session import packages
 
         packages.enable()
-        from launcher.vcs.quarantine import planted
+        from launcher.vcs.private import planted
 
         directory = self._aside()
         for root, git_dir, place in places:

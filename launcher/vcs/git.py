@@ -23,7 +23,7 @@ from typing import IO, NamedTuple, Self
 
 from launcher.vcs import checkout, written
 from launcher.vcs.disk import Present
-from launcher.vcs.quarantine import ref_files
+from launcher.vcs.private import ref_files
 from policy.errors import Refusal
 from policy.pasted import joined
 from policy.plan import SYSTEM_PATH

@@ -17,7 +17,7 @@ from typing import NamedTuple, Self
 
 from launcher.safefs import walk
 from launcher.vcs.git import Git
-from launcher.vcs.quarantine.copied_settings import quoted
+from launcher.vcs.private.copied_settings import quoted
 
 _PREFIX = f"pack-{b'paddock'.hex()}"
 """Our packs' names begin so. The rest is random: no other pack has or gets such a name."""

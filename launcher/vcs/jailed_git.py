@@ -27,7 +27,7 @@ from launcher.safefs import walk
 from launcher.vcs import written
 from launcher.vcs.disk import Present, Seen
 from launcher.vcs.git import TIMEOUT, Completed, Git, GitFailed, Setting, hardened_environment
-from launcher.vcs.quarantine.copied_settings import quoted
+from launcher.vcs.private.copied_settings import quoted
 from launcher.vcs.scratch import Scratch
 from policy.errors import EXIT_REFUSED, Refusal
 from policy.pasted import joined

@@ -13,7 +13,7 @@ from launcher.vcs.merge.descriptors import Source
 from launcher.vcs.merge.into_children import Order
 from launcher.vcs.merge.preview import Check
 from launcher.vcs.merge.runs import Run, State
-from launcher.vcs.quarantine import planted, swap
+from launcher.vcs.private import planted, swap
 from launcher.vcs.worktrees.store import WorktreeRepository
 from launcher.verbs import table
 from launcher.verbs.worktree import root_of

@@ -15,8 +15,8 @@ from launcher.vcs.disk import Present
 from launcher.vcs.harvest import as_user
 from launcher.vcs.harvest.outstanding import waiting
 from launcher.vcs.harvest.parts import HarvestResult, Limits
-from launcher.vcs.quarantine import record, swap
-from launcher.vcs.quarantine import record as records
+from launcher.vcs.private import record, swap
+from launcher.vcs.private import record as records
 from launcher.vcs.worktrees import condition, removal
 from launcher.vcs.worktrees.condition import Condition, Progress, Work
 from launcher.vcs.worktrees.models import Options, State, Worktree

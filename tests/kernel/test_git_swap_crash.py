@@ -12,9 +12,9 @@ from launcher.session import harvesting, planning
 from launcher.session.places import Places
 from launcher.session.places import places as own_places
 from launcher.vcs.merge import sessions
-from launcher.vcs.quarantine import lease, swap
-from launcher.vcs.quarantine import record as records
-from launcher.vcs.quarantine.swap import dock_worktree
+from launcher.vcs.private import lease, swap
+from launcher.vcs.private import record as records
+from launcher.vcs.private.swap import dock_worktree
 from launcher.vcs.worktrees.worktree_service import WorktreeService
 from policy import promises
 from policy.plan import Plan

@@ -11,7 +11,7 @@ from launcher.vcs.harvest import crossing
 from launcher.vcs.harvest.jail import Jailed, Reading, pinned
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
 from launcher.vcs.held import Quarantine
-from launcher.vcs.quarantine.record import GIT
+from launcher.vcs.private.record import GIT
 from policy.errors import Refusal, printable
 from policy.pasted import pathspec, quoted
 

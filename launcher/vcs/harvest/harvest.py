@@ -26,9 +26,9 @@ from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import Entry, FileChange, HarvestResult, Limits, Part, PartResult, Update
 from launcher.vcs.harvest.signing import Signatures
 from launcher.vcs.held import Held, sweep
-from launcher.vcs.quarantine import contents, lock, planted, swap, writers
-from launcher.vcs.quarantine import record as records
-from launcher.vcs.quarantine.contents import reached
+from launcher.vcs.private import contents, lock, planted, swap, writers
+from launcher.vcs.private import record as records
+from launcher.vcs.private.contents import reached
 from launcher.vcs.refs import Transaction
 from policy.errors import Refusal, printable
 from policy.handoff import refused

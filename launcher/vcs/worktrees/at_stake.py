@@ -16,8 +16,8 @@ from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import agent_refs, outstanding
 from launcher.vcs.harvest.decide import join, kept_places
-from launcher.vcs.quarantine import contents, lock, record, ref_files, swap
-from launcher.vcs.quarantine.pointer import NAME, Holder
+from launcher.vcs.private import contents, lock, record, ref_files, swap
+from launcher.vcs.private.pointer import NAME, Holder
 from launcher.vcs.worktrees import admin_files, models
 from launcher.vcs.worktrees.models import Part, Unharvested, Worktree
 from policy.errors import Refusal

@@ -19,7 +19,7 @@ from launcher.vcs.git_config import UserConfig
 from launcher.vcs.harvest import lfs
 from launcher.vcs.harvest.outstanding import COMMITS
 from launcher.vcs.jailed_git import JailedGit
-from launcher.vcs.quarantine.record import directory_of
+from launcher.vcs.private.record import directory_of
 from launcher.vcs.scratch import Scratch
 from launcher.vcs.worktrees import admin_files, at_stake
 from launcher.vcs.worktrees.at_stake import Kept

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
-from launcher.vcs.quarantine import lock, planted, record, swap
+from launcher.vcs.private import lock, planted, record, swap
 from launcher.vcs.worktrees import admin_files, at_stake, models, module_stores
 from launcher.vcs.worktrees.creation import Creation
 from launcher.vcs.worktrees.models import Part, State, Step, Worktree

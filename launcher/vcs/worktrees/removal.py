@@ -16,8 +16,8 @@ from launcher.vcs.git_config import UserConfig
 from launcher.vcs.harvest import crossing
 from launcher.vcs.held import Held
 from launcher.vcs.jailed_git import JailedGit
-from launcher.vcs.quarantine import lock as private_lock
-from launcher.vcs.quarantine import record, swap, writers
+from launcher.vcs.private import lock as private_lock
+from launcher.vcs.private import record, swap, writers
 from launcher.vcs.scratch import Scratch
 from launcher.vcs.worktrees import admin_files, at_stake, condition, module_stores
 from launcher.vcs.worktrees.condition import Condition
@@ -313,7 +313,7 @@ class Removal:
         self._store.remove_worktree_lock(worktree.worktree_id)
 
     def _unpin(self, part: Part, worktree: Worktree) -> None:
-        """Private git directories pin what they borrow (`vcs.quarantine`)."""
+        """Private git directories pin what they borrow (`vcs.private`)."""
         git = Git(os.fspath(part.common_dir))
         ref = record.pin(worktree.worktree_id)
         if git.ref(ref):

@@ -14,8 +14,8 @@ from launcher.vcs.checkout import Checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from launcher.vcs.git_config import UserConfig
-from launcher.vcs.quarantine import lock as private_lock
-from launcher.vcs.quarantine import record, swap
+from launcher.vcs.private import lock as private_lock
+from launcher.vcs.private import record, swap
 from launcher.vcs.worktrees import admin_files, at_stake, condition, models, request
 from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.creation import Creation

@@ -15,7 +15,7 @@ from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs import disk
 from launcher.vcs.git import Git
-from launcher.vcs.quarantine import copied_settings, ref_files
+from launcher.vcs.private import copied_settings, ref_files
 from policy.errors import Refusal
 
 MOST_HOOK_BYTES = 1 << 20

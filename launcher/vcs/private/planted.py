@@ -1,6 +1,6 @@
 """Places of submodules that a session's jail does not close: noted, so that they are looked at when it is killed.
 
-A `.git` that a command has made there is put aside at the session's end (`launcher.vcs.quarantine.planted` says why).
+A `.git` that a command has made there is put aside at the session's end (`launcher.vcs.private.planted` says why).
 The note lies in the session's directory, whose free lock says that the session is over: who finds it does what the
 session could not do any more. Nobody else can tell such a `.git` from one of the user's.
 
@@ -14,7 +14,7 @@ from launcher.lean import os
 from launcher.safefs import walk
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
-from launcher.vcs.quarantine.pointer import Holder
+from launcher.vcs.private.pointer import Holder
 from policy.errors import Refusal, printable
 from policy.plan import Place, beneath
 

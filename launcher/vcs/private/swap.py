@@ -12,10 +12,10 @@ Launch path of jails without mounts: `os` and the system calls.
 
 from launcher.lean import os
 from launcher.safefs import walk
-from launcher.vcs.quarantine import lock
-from launcher.vcs.quarantine import record as records
-from launcher.vcs.quarantine.pointer import NAME, Holder
-from launcher.vcs.quarantine.record import GIT, SWAPPED_NOW, Record
+from launcher.vcs.private import lock
+from launcher.vcs.private import record as records
+from launcher.vcs.private.pointer import NAME, Holder
+from launcher.vcs.private.record import GIT, SWAPPED_NOW, Record
 from policy.errors import Refusal
 
 TYPE_CHECKING = False

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from launcher.jail import processes
-from launcher.vcs.quarantine import lock, swap
+from launcher.vcs.private import lock, swap
 from policy.errors import Refusal
 from policy.plan import beneath
 

@@ -12,9 +12,9 @@ from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs.git import Git
 from launcher.vcs.held import sweep
-from launcher.vcs.quarantine import contents, copied_settings, record, ref_files
-from launcher.vcs.quarantine.contents import Source, reached
-from launcher.vcs.quarantine.record import (
+from launcher.vcs.private import contents, copied_settings, record, ref_files
+from launcher.vcs.private.contents import Source, reached
+from launcher.vcs.private.record import (
     GIT,
     MOUNTED,
     POINTERS,
