@@ -113,7 +113,7 @@ def harvest_waiting(later: Sequence[str] = ()) -> dict[str, Any]:
                 hint = "look at them, then: paddock worktree harvest"
                 raise Refusal("handoff-strict", "a strict session has left it to you", context=each.refusal, hint=hint)
             result = _taken(each.directory, each.worktree, strict=each.strict)
-            answer.update(state=result.state, lines=harvesting.told(result, place=each.worktree))
+            answer.update(state=result.state, lines=harvesting.report_lines(result, place=each.worktree))
         except Refusal as refusal:
             answer["refusal"] = refusal.as_dict()
         except Exception as error:
@@ -261,7 +261,7 @@ def merge(repository: str, children: list[str], into: str | None) -> dict[str, A
         return rows[0] if len(rows) == 1 else None
 
     sources = into_children.named(found, children, repository, root_of)
-    warnings = [line for source in sources for line in sessions.told(source, state)]
+    warnings = [line for source in sources for line in sessions.warnings(source, state)]
     with harvesting.into(found, where, warnings.append) as follow:
         settings = work.Settings(state, os.environ, follow=follow)
         run = work.merge(lambda: target.find(repository, into), sources, settings, found.common_dir)

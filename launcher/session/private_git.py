@@ -145,7 +145,7 @@ def finish(
         from launcher.session import handoff_changes
         from launcher.vcs.private import swap
 
-        lines += swap.told(replaced)
+        lines += swap.report_lines(replaced)
         if strict:
             changed = [f"{docked.path}/.git"[len(plan.worktree) + 1 :] for docked in replaced]
             hold = handoff_changes.refused(tuple(("changed", path, "protect") for path in changed))
@@ -164,7 +164,7 @@ def finish(
 
         packages.enable()
         result = harvesting.take(taken.directory, plan.handoff_patterns, strict=strict)
-        return Finished([*lines, *harvesting.told(result, once=True)], result.as_dict())
+        return Finished([*lines, *harvesting.report_lines(result, once=True)], result.as_dict())
     except Refusal as refusal:
         if refusal.reference == STRICT_REFUSAL:
             return Finished(lines, refusal.as_dict(), refusal)

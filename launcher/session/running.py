@@ -293,7 +293,7 @@ class _Parts(terminal.Listener):
             self.lost = self._carrier.finish(ended=True)
         if self.limits is not None:
             self.facts[:] = self.limits.facts(tuple(self.facts))
-            self.lines += self.limits.told()
+            self.lines += self.limits.report_lines()
             self._failures += self.limits.close()
             self.passed = self.limits.passed
         if self.egress is not None and (lost := self.egress.close()):
@@ -350,7 +350,7 @@ class _Parts(terminal.Listener):
             except Refusal as refusal:
                 messages.say(str(refusal))
             else:
-                self.lines += [planted.told(place, aside)] if aside is not None else ()
+                self.lines += [planted.report_line(place, aside)] if aside is not None else ()
 
     def say(self, *, quiet: bool) -> None:
         """Tells the user what there is to know; of hand-off files only where no refusal will name them."""
@@ -360,7 +360,7 @@ class _Parts(terminal.Listener):
             change for change in self.changes
             if change[0] != "created" or os.path.lexists(change[1] if change[1].startswith("/") else root + change[1])
         )  # fmt: skip
-        for line in (*self.lines, *handoff_changes.told(there)):
+        for line in (*self.lines, *handoff_changes.report_lines(there)):
             messages.say(f"paddock: {printable(line)}")
         if self.denials is not None:
             for line in self.denials.summary(quiet=quiet):

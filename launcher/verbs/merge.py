@@ -142,7 +142,7 @@ def _root_of(state: str) -> Callable[[str, str], str | None]:
 
 def _warn_of_sessions(source: Source, state: str, said: Said) -> None:
     """Tells when a child has more than its branch: a branch can be merged all the same."""
-    for line in sessions.told(source, state):
+    for line in sessions.warnings(source, state):
         said.say(line, WARNING)
 
 

@@ -350,7 +350,7 @@ def _show(result: HarvestResult, place: str, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(result.as_dict(), indent=2))
         return
-    for line in harvesting.told(result, place=place):
+    for line in harvesting.report_lines(result, place=place):
         print(line)
     if result.state == "nothing" and not result.branches:
         print("nothing new")

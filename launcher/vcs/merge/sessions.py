@@ -121,7 +121,7 @@ def undisturbed(state: str, roots: Iterable[str], directories: Iterable[str]) ->
 # What a child has beside its branch, and a merge of that branch leaves where it is: told, with the way in.
 
 
-def told(source: Source, state: str) -> list[str]:
+def warnings(source: Source, state: str) -> list[str]:
     """One sentence for everything that is not merged with a child.
 
     Args:

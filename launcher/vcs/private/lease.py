@@ -145,7 +145,7 @@ def _docked(directory: str) -> tuple[str, ...]:
     """Ends what a session that was killed has left; what the user should know of it."""
     from launcher.vcs.private import swap
 
-    return tuple(swap.told(swap.dock(directory)))
+    return tuple(swap.report_lines(swap.dock(directory)))
 
 
 def fits(record: Record, plan: Plan) -> bool:

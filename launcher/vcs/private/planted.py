@@ -73,7 +73,7 @@ def _leads_to_ours(content: bytes | None, place: str, git_dir: str) -> bool:
     return ours or not os.path.lexists(target)
 
 
-def told(place: str, aside: str) -> str:
+def report_line(place: str, aside: str) -> str:
     """What the user should know of it."""
     what = f"{printable(place)}/.git was the command's, where git outside expects a submodule and would obey it"
     return f"{what}; it is at {printable(aside)} now" if aside else f"{what}; it is gone"
@@ -158,7 +158,7 @@ def finish(directory: str) -> list[str]:
             lines.append(f"{refusal.message}: {refusal.context}; {refusal.hint}")
             left.append((root, git_dir, place))
         else:
-            lines += [told(place, where)] if where is not None else ()
+            lines += [report_line(place, where)] if where is not None else ()
     if not left:
         os.unlink(path)
     elif len(left) < len(places):

@@ -265,7 +265,7 @@ def dock_if_last(descriptor: int, directory: str) -> tuple[Docked, ...]:
     return dock(directory) if is_swapped(directory) and lock.alone(descriptor, wait=False) else ()
 
 
-def told(done: "Iterable[Docked]") -> list[str]:
+def report_lines(done: "Iterable[Docked]") -> list[str]:
     """What the user should know of it: where an agent had something else at `.git`."""
     return [
         f"{docked.path}/{NAME} had been replaced by the command; what it had put there is in {docked.aside}"

@@ -249,7 +249,9 @@ class WorktreeService:
                 return os.fspath(row.main.common_dir), git_dir
             directory = record.directory_of(self._state, row.worktree_id)
             if git_dir == f"{directory}/{record.GIT}" and row.path != root:
-                for line in swap.told(swap.follow(directory, root)):  # it was moved while a session in it was alive
+                for line in swap.report_lines(
+                    swap.follow(directory, root)
+                ):  # it was moved while a session in it was alive
                     self._say(line)
                 return os.fspath(row.main.common_dir), os.fspath(row.main.git_dir)
         return None
