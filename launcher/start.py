@@ -257,7 +257,7 @@ SOMETIMES = (
     "launcher.session.state",
     "launcher.session.limits",
     "launcher.jail.guard.server",
-    "launcher.vcs.quarantine.swap",
+    "launcher.vcs.private.swap",
 )
 """What launches import at use, each with what it needs itself."""
 

@@ -14,7 +14,7 @@ from policy.verdict import risk_of
 
 # A private git directory is the agent's own and borrows the repository's objects. The jail shows it in the place of the
 # worktree's `.git`; of the repository it shows nothing but the objects, read-only. Where a jail has no mounts, `.git`
-# leads there on the disk meanwhile (`launcher.vcs.quarantine.swap`).
+# leads there on the disk meanwhile (`launcher.vcs.private.swap`).
 
 SOURCE = promises.PRIVATE_GIT
 
@@ -24,7 +24,7 @@ SWAPPED = (
 )
 
 DIRECTORY = "@git/git"
-"""The private git directory; see launcher/vcs/quarantine/record.py for what lies beside it."""
+"""The private git directory; see launcher/vcs/private/record.py for what lies beside it."""
 
 
 def choose(

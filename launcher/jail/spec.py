@@ -1,6 +1,6 @@
 """What one jail is: plain data, and all that `launcher.jail` reads.
 
-A Plan becomes one in `launcher.session.launch_spec`; whoever confines a helper writes one down. The defaults are the
+A Plan becomes one in `launcher.session.running`; whoever confines a helper writes one down. The defaults are the
 closed ones: no network, nothing granted, every layer on, every row of `HELD` required.
 
 Launch path: no imports.

@@ -124,14 +124,18 @@ class Inside:
         """Closes the directory."""
         os.close(self._fd)
 
-    def read(self, path: str, limit: int = MOST_BYTES) -> bytes | None:
-        """Content of the regular file `path`; None when there is none, or it holds more than `limit` bytes."""
+    def opened(self, path: str) -> int | None:
+        """A descriptor for reading the regular file `path`, for the caller to close; None when there is none."""
         try:
-            fd = walk.reopened(walk.open_inside(self._fd, path, os.O_PATH))
+            return walk.reopened(walk.open_inside(self._fd, path, os.O_PATH))
         except OSError as error:
             if error.errno in _ABSENT:
                 return None
             raise
+
+    def read(self, path: str, limit: int = MOST_BYTES) -> bytes | None:
+        """Content of the regular file `path`; None when there is none, or it holds more than `limit` bytes."""
+        fd = self.opened(path)
         if fd is None:
             return None
         try:

@@ -151,7 +151,7 @@ def put(
     Raises:
         OSError: it cannot be made; the entry is as it was. IsADirectoryError: it is a directory.
     """
-    # The dot: git takes no such name for a ref. The ending: `quarantine.renew` removes what a crash has left.
+    # The dot: git takes no such name for a ref. The ending: `private.renew` removes what a crash has left.
     temporary = temporary or f".paddock-{os.urandom(8).hex()}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(temporary, flags, 0o666 if mode is None else 0o600, dir_fd=directory)

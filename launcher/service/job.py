@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from launcher.jail import init, processes
 from launcher.safefs.remove import remove_tree
 from launcher.vcs.harvest.outstanding import outstanding
-from launcher.vcs.quarantine import record
+from launcher.vcs.private import record
 from launcher.vcs.worktrees.models import worktree_id
 from policy.errors import Refusal
 
@@ -76,7 +76,7 @@ def harvest(worktree: str, strict: bool) -> dict[str, Any]:
     """
     from launcher.session import places
     from launcher.vcs.harvest.outstanding import is_strict
-    from launcher.vcs.quarantine import record
+    from launcher.vcs.private import record
     from launcher.vcs.worktrees.models import worktree_id
 
     where = record.directory_of(places.places(os.environ).state, worktree_id(worktree))
@@ -113,7 +113,7 @@ def harvest_waiting(later: Sequence[str] = ()) -> dict[str, Any]:
                 hint = "look at them, then: paddock worktree harvest"
                 raise Refusal("handoff-strict", "a strict session has left it to you", context=each.refusal, hint=hint)
             result = _taken(each.directory, each.worktree, strict=each.strict)
-            answer.update(state=result.state, lines=harvesting.told(result, place=each.worktree))
+            answer.update(state=result.state, lines=harvesting.report_lines(result, place=each.worktree))
         except Refusal as refusal:
             answer["refusal"] = refusal.as_dict()
         except Exception as error:
@@ -128,7 +128,7 @@ def harvest_waiting(later: Sequence[str] = ()) -> dict[str, Any]:
 def _taken(directory: str, worktree: str, *, strict: bool) -> "HarvestResult":
     """A harvest of a private git directory, by the hand-off patterns of its worktree."""
     from launcher.session import configuration, harvesting
-    from launcher.vcs.quarantine import record
+    from launcher.vcs.private import record
     from launcher.vcs.worktrees import recovery
 
     patterns = configuration.handoff_patterns(worktree, os.environ)
@@ -247,7 +247,7 @@ def merge(repository: str, children: list[str], into: str | None) -> dict[str, A
     """
     from launcher.session import harvesting, places
     from launcher.vcs.merge import into_children, sessions, target, work
-    from launcher.vcs.quarantine import swap
+    from launcher.vcs.private import swap
     from launcher.vcs.worktrees.store import WorktreeRepository
 
     where = places.places(os.environ)
@@ -261,7 +261,7 @@ def merge(repository: str, children: list[str], into: str | None) -> dict[str, A
         return rows[0] if len(rows) == 1 else None
 
     sources = into_children.named(found, children, repository, root_of)
-    warnings = [line for source in sources for line in sessions.told(source, state)]
+    warnings = [line for source in sources for line in sessions.warnings(source, state)]
     with harvesting.into(found, where, warnings.append) as follow:
         settings = work.Settings(state, os.environ, follow=follow)
         run = work.merge(lambda: target.find(repository, into), sources, settings, found.common_dir)

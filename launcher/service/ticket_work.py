@@ -19,7 +19,7 @@ from launcher.vcs import checkout, git_config, jailed_git
 from launcher.vcs.disk import Present
 from launcher.vcs.harvest.outstanding import outstanding
 from launcher.vcs.merge.descriptors import AgentMergeStatus, MergeAggregation
-from launcher.vcs.quarantine import record, swap
+from launcher.vcs.private import record, swap
 from launcher.vcs.worktrees.models import Worktree, slug, worktree_id
 from launcher.vcs.worktrees.worktree_service import ChildWorktrees, WorktreeService
 from launcher.workflow.chain import DecoratorFailed

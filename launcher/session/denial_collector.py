@@ -69,7 +69,7 @@ class Denials:
         if self.fd != -1:
             self._audit().drain()
 
-    def told(self, payload: bytes) -> None:
+    def observe(self, payload: bytes) -> None:
         """Takes a message of the guard's (`launcher.jail.reports`, DENIED)."""
         import marshal
 

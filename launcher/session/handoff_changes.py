@@ -264,7 +264,7 @@ def _fits(name: str, pattern: str) -> bool:
     return name.endswith(parts[-1]) and len(name) - len(parts[-1]) >= at
 
 
-def told(changes: tuple[Change, ...]) -> list[str]:
+def report_lines(changes: tuple[Change, ...]) -> list[str]:
     """The changes as lines for people, the protected kind one by one, the reported kind in one line."""
     lines = [f"{what} {path}: other tools execute or obey it outside the jail; read it first"
              for what, path, mode in changes if mode == "protect"]  # fmt: skip

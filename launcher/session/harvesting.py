@@ -17,7 +17,7 @@ from launcher.vcs.merge import sessions
 from launcher.vcs.merge.merges import WorktreeMergeService
 from launcher.vcs.merge.moving import Follow
 from launcher.vcs.merge.target import Target
-from launcher.vcs.quarantine import record as records
+from launcher.vcs.private import record as records
 from policy.errors import Refusal, printable
 from policy.handoff import PROTECT, Patterns
 from policy.pasted import quoted
@@ -97,7 +97,7 @@ def _obeyed(directory: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def told(result: HarvestResult, *, once: bool = False, place: str = "") -> list[str]:
+def report_lines(result: HarvestResult, *, once: bool = False, place: str = "") -> list[str]:
     """A result as lines for people; none when nothing happened that anybody has to know.
 
     Args:
@@ -175,7 +175,7 @@ def into(target: Target, where: Places, say: Callable[[str], None], *, files: bo
         record = records.read(directory)
         assert record is not None
         result = take(directory, configuration.handoff_patterns(record.worktree, os.environ))
-        for line in told(result, place=record.worktree):
+        for line in report_lines(result, place=record.worktree):
             say(line)
         return result
 

@@ -117,7 +117,7 @@ class Limits:
         names = {name for name, *_ in own}
         return (*(fact for fact in reported if fact[0] not in names), *own)
 
-    def told(self) -> list[str]:
+    def report_lines(self) -> list[str]:
         """What the user should be told at the end; asked before `close`."""
         lines = []
         name = self.watch.ended if self.watch is not None else ""

@@ -15,7 +15,7 @@ from typing import Any
 from launcher.session import inputs, submodule_places
 from launcher.session.places import places
 from launcher.vcs import disk
-from launcher.vcs.quarantine import pointer, swap
+from launcher.vcs.private import pointer, swap
 from policy.launch import Trail
 
 # Inputs that need not be asked for one by one, because an unchanged directory answers for them.
@@ -267,7 +267,7 @@ class Machine:
         """Content of a `.git` file; None for anything else.
 
         While a jail without mounts lives in a worktree, what lies there is the command's; then it is what it was
-        before (`launcher.vcs.quarantine.swap`). The answer is by content: each session puts back another file.
+        before (`launcher.vcs.private.swap`). The answer is by content: each session puts back another file.
         """
         if not path.endswith(f"/{pointer.NAME}"):
             return None

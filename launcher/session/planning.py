@@ -15,7 +15,7 @@ from launcher.session.machine import Machine
 from launcher.session.places import SOCKETS, Places, made, make_private, unusable
 from launcher.session.state import own_home
 from launcher.vcs import checkout, written
-from launcher.vcs.quarantine import copied_settings, planted
+from launcher.vcs.private import copied_settings, planted
 from launcher.vcs.worktrees import admin_files
 from launcher.vcs.worktrees.models import worktree_id as worktree_id
 from launcher.vcs.worktrees.store import WorktreeRepository

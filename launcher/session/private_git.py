@@ -6,9 +6,9 @@ Launch path: `os`. What looks for something to harvest is loaded at the end, whe
 from launcher.lean import os
 from launcher.session import inputs, messages
 from launcher.session.places import Places, made
-from launcher.vcs.quarantine import lease, lock, record
-from launcher.vcs.quarantine.lease import Lease
-from launcher.vcs.quarantine.record import SIGN, STRICT, SWAPPED, directory_of
+from launcher.vcs.private import lease, lock, record
+from launcher.vcs.private.lease import Lease
+from launcher.vcs.private.record import SIGN, STRICT, SWAPPED, directory_of
 from policy.errors import Refusal, printable
 from policy.plan import Plan
 
@@ -55,7 +55,7 @@ def take(places: Places, plan: Plan, slots: dict[str, str], *, strict: bool = Fa
     taken = lease.take(slots["git"], plan)
     if plan.sign or strict:
         from launcher.vcs.harvest import outstanding
-        from launcher.vcs.quarantine import record
+        from launcher.vcs.private import record
 
         try:
             if plan.sign:
@@ -143,9 +143,9 @@ def finish(
         ]
     if replaced := [docked for docked in taken.docked if docked.aside]:
         from launcher.session import handoff_changes
-        from launcher.vcs.quarantine import swap
+        from launcher.vcs.private import swap
 
-        lines += swap.told(replaced)
+        lines += swap.report_lines(replaced)
         if strict:
             changed = [f"{docked.path}/.git"[len(plan.worktree) + 1 :] for docked in replaced]
             hold = handoff_changes.refused(tuple(("changed", path, "protect") for path in changed))
@@ -164,7 +164,7 @@ def finish(
 
         packages.enable()
         result = harvesting.take(taken.directory, plan.handoff_patterns, strict=strict)
-        return Finished([*lines, *harvesting.told(result, once=True)], result.as_dict())
+        return Finished([*lines, *harvesting.report_lines(result, once=True)], result.as_dict())
     except Refusal as refusal:
         if refusal.reference == STRICT_REFUSAL:
             return Finished(lines, refusal.as_dict(), refusal)

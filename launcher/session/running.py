@@ -5,10 +5,10 @@ Launch path: see launcher/jail/syscalls.py.
 
 import time
 
-from launcher.jail import hygiene, syscalls
+from launcher.jail import hygiene, layout, syscalls
 from launcher.jail.spec import Facts, JailSpec
 from launcher.lean import os
-from launcher.session import cache, handoff_changes, launch_spec, messages, state, submodule_places, terminal
+from launcher.session import cache, handoff_changes, messages, state, submodule_places, terminal
 from launcher.session.places import AUDIT_SOCKET, Places
 from policy import promises
 from policy.errors import Refusal, printable
@@ -16,7 +16,7 @@ from policy.plan import Place, Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from launcher.egress.handle import Egress
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from launcher.session.credentials import Logins
     from launcher.session.denial_collector import Denials
     from launcher.session.limits import Limits
+    from launcher.session.state import Session
     from launcher.session.teach import Wants
-    from launcher.vcs.quarantine.lease import Lease
+    from launcher.vcs.private.lease import Lease
+
 
 _CAP_AUDIT_READ = 37
 
@@ -207,7 +209,7 @@ class _Parts(terminal.Listener):
             self._note()
         session.slots["secret"] = os.urandom(24).hex()
         bound = plan.bind(session.slots)
-        if launch_spec.needs_more_than_rlimits(plan):
+        if needs_more_than_rlimits(plan):
             from launcher.session import limits
 
             private = (*session.private.values(),) or (session.slots["tmp"],)
@@ -216,9 +218,9 @@ class _Parts(terminal.Listener):
             bound = self.limits.plan
         self._bound, self._started = bound, started or time.time_ns()
         self.denials = _denials(self._places, session, bound, wants, self._started)
-        environment = launch_spec.environment(bound, os.environ, given)
-        spec = launch_spec.jail_spec(bound, arguments, environment)
-        spec = launch_spec.of_session(spec, session, entry.support, plan.backend).replace(
+        environment = jail_environment(bound, os.environ, given)
+        spec = jail_spec(bound, arguments, environment)
+        spec = of_session(spec, session, entry.support, plan.backend).replace(
             filter=entry.filter,
             listener=session.listen(),
             watch=wants is not None,
@@ -291,7 +293,7 @@ class _Parts(terminal.Listener):
             self.lost = self._carrier.finish(ended=True)
         if self.limits is not None:
             self.facts[:] = self.limits.facts(tuple(self.facts))
-            self.lines += self.limits.told()
+            self.lines += self.limits.report_lines()
             self._failures += self.limits.close()
             self.passed = self.limits.passed
         if self.egress is not None and (lost := self.egress.close()):
@@ -327,7 +329,7 @@ class _Parts(terminal.Listener):
     def _note(self) -> None:
         """Has somebody else look at the places that the jail leaves open, should this process be killed."""
         from launcher.session.places import unusable
-        from launcher.vcs.quarantine import planted
+        from launcher.vcs.private import planted
 
         try:
             planted.write(self._session.directory, self._plan.left_open, self._aside())
@@ -339,7 +341,7 @@ class _Parts(terminal.Listener):
         from launcher.session import packages
 
         packages.enable()
-        from launcher.vcs.quarantine import planted
+        from launcher.vcs.private import planted
 
         directory = self._aside()
         for root, git_dir, place in places:
@@ -348,7 +350,7 @@ class _Parts(terminal.Listener):
             except Refusal as refusal:
                 messages.say(str(refusal))
             else:
-                self.lines += [planted.told(place, aside)] if aside is not None else ()
+                self.lines += [planted.report_line(place, aside)] if aside is not None else ()
 
     def say(self, *, quiet: bool) -> None:
         """Tells the user what there is to know; of hand-off files only where no refusal will name them."""
@@ -358,7 +360,7 @@ class _Parts(terminal.Listener):
             change for change in self.changes
             if change[0] != "created" or os.path.lexists(change[1] if change[1].startswith("/") else root + change[1])
         )  # fmt: skip
-        for line in (*self.lines, *handoff_changes.told(there)):
+        for line in (*self.lines, *handoff_changes.report_lines(there)):
             messages.say(f"paddock: {printable(line)}")
         if self.denials is not None:
             for line in self.denials.summary(quiet=quiet):
@@ -399,3 +401,99 @@ def _denials(
     return denial_collector.Denials(
         places.state, session.name, session.directory, plan, audit, wants, started, handed_on=handed_on
     )
+
+
+# From a Plan to the JailSpec of its launch: the one place where they meet.
+#
+# Launch path: see launcher/jail/syscalls.py.
+
+
+def jail_spec(plan: Plan, arguments: tuple[str, ...] = (), environment: "Mapping[str, str] | None" = None) -> JailSpec:
+    """The jail of a bound Plan; what belongs to one session is left at its defaults."""
+    return JailSpec(
+        tuple(plan.argv(arguments)),
+        environment,
+        program=plan.program,
+        worktree=plan.worktree,
+        cwd=plan.cwd,
+        grants=plan.grants,
+        binds=plan.binds,
+        links=plan.links,
+        denied=plan.denied,
+        read_only=plan.read_only,
+        handoff=plan.handoff,
+        net=plan.net,
+        limits=plan.limits,
+        required=plan.required,
+        namespaces=plan.backend == promises.NAMESPACES,
+        landlock=plan.backend != promises.BUBBLEWRAP,
+        guard=plan.backend == promises.GUARD,
+        about=(plan.worktree, plan.command, plan.backend, plan.net, plan.provider),
+    )
+
+
+def of_session(spec: JailSpec, session: "Session", support: tuple[object, ...], backend: str) -> JailSpec:
+    """The spec with what the session and the machine give: private directories, the caller's terminal, bubblewrap.
+
+    Args:
+        spec: from `jail_spec`.
+        session: open.
+        support: of `cache.Entry`.
+        backend: of the Plan.
+    """
+    if not promises.has_mounts(backend):
+        terminal = layout.terminal_name()
+        # Exactly the caller's own; the rest of /dev/pts stays closed.
+        more = ((terminal, "rwi", "the caller's terminal"),) if terminal else ()
+        return spec.replace(grants=(*spec.grants, *more))
+    bwrap = ""
+    if backend == promises.BUBBLEWRAP:
+        from launcher.jail import probe
+
+        known = probe.Support.from_data(support)
+        bwrap = known.bubblewrap if known is not None else ""
+        if not bwrap:
+            raise Refusal("bubblewrap-failed", "bubblewrap could not build the jail", context="where it is, is unknown")
+    nested = [path for path, _, source in spec.grants if source == promises.NESTED]
+    # Paddock's state is denied, and the private home lies in it; so may granted submodules of hidden ones.
+    exempt = (*(session.slots[name] for name in ("home", "git") if name in session.slots), *nested)
+    return spec.replace(exempt=exempt, private=session.private, bwrap=bwrap)
+
+
+def jail_environment(
+    plan: Plan, environ: "Mapping[str, str] | Mapping[bytes, bytes]", given: dict[str, str]
+) -> dict[str, str]:
+    """The environment of the command, from nothing: what the plan lets pass, then what it sets, then `given`.
+
+    Args:
+        plan: bound (`Plan.bind`); env_pass names variables, or all that begin with PREFIX as `PREFIX_*`.
+        environ: the caller's environment, `os.environ` or `os.environb`.
+        given: values that the caller named explicitly; they win.
+
+    Raises:
+        Refusal: a name to be set is empty or holds "=" or NUL, or a value holds NUL: execve(2) would read another
+            variable than was meant.
+    """
+    names = {name for name in plan.env_pass if not name.endswith("*")}
+    prefixes = tuple(name[:-1] for name in plan.env_pass if name.endswith("*"))
+    result: dict[str, str] = {}
+    for raw, value in environ.items():
+        name = os.fsdecode(raw)
+        if name in names or (prefixes and name.startswith(prefixes)):
+            result[name] = os.fsdecode(value)
+    for name, value in (*plan.env_set, *given.items()):
+        if not name or "=" in name or "\0" in name or "\0" in value:
+            raise Refusal("environment-invalid", f"{name!r} cannot be set in an environment")
+        result[name] = value
+    return result
+
+
+def needs_more_than_rlimits(plan: Plan) -> bool:
+    """Whether a limit of the plan takes more than rlimits. What the default configuration sets does not."""
+    for name, value in plan.limits:
+        if name in ("memory", "disk", "cpu_time"):
+            return True
+        if name == "processes" and value < hygiene.FAR:
+            # An ordinary user's are counted per user namespace, for free.
+            return os.geteuid() == 0 or plan.backend != promises.NAMESPACES
+    return False

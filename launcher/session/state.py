@@ -74,7 +74,7 @@ def _trusted(directory: str) -> bool:
 
 
 LEFT_OPEN = "left-open"
-"""File in a session's directory that names places of submodules (`launcher.vcs.quarantine.planted`)."""
+"""File in a session's directory that names places of submodules (`launcher.vcs.private.planted`)."""
 
 CGROUPS = "cgroups"
 """File in a session's directory that names the control groups it has made, for whoever cleans up after it."""
@@ -83,7 +83,7 @@ WRITES = "writes"
 """File in a session's directory: what its jail may write, each path ended by a NUL, its own worktree first."""
 
 HOLDS = "holds"
-"""Directory beside the sessions' of trees in which none may start for now (`launcher.vcs.quarantine.writers`)."""
+"""Directory beside the sessions' of trees in which none may start for now (`launcher.vcs.private.writers`)."""
 
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 NAME_RULE = "1 to 64 letters, digits, dots, dashes and underscores; not a dot or dash in front"
@@ -256,7 +256,7 @@ def _wait(places: Places, writes: tuple[str, ...]) -> None:
         return
     if holds:
         from launcher.session import messages
-        from launcher.vcs.quarantine import writers
+        from launcher.vcs.private import writers
 
         writers.wait(places.state, holds, writes, lambda line: messages.say(f"paddock: {printable(line)}"))
 
@@ -284,7 +284,7 @@ def live_sessions(places: Places) -> list[str]:
 
 def sweep(places: Places) -> None:
     """Removes what dead sessions have left behind, as the end of each session does."""
-    from launcher.vcs.quarantine import swap
+    from launcher.vcs.private import swap
 
     _sweep(f"{places.state}/sessions")
     swap.originals(places.state)
@@ -399,7 +399,7 @@ def _looked_after(directory: str) -> bool:
     from launcher.session import messages, packages
 
     packages.enable()
-    from launcher.vcs.quarantine import planted
+    from launcher.vcs.private import planted
 
     for line in planted.finish(directory):
         messages.say(f"paddock: {printable(line)}")
@@ -440,7 +440,7 @@ def _sweep(sessions: str) -> None:
                 continue
         dead = _remove_if_dead(path) or dead
     if dead:
-        from launcher.vcs.quarantine import swap
+        from launcher.vcs.private import swap
 
         swap.originals(os.path.dirname(sessions))
 

@@ -98,7 +98,7 @@ def _attend(signal: int, reader: int, child: int, decoder: wire.Decoder, parent:
             while not any(fd == end for fd, _ in poll.poll()):
                 # Blocked here, so it stays pending.
                 by_shell = by_shell or _signal.SIGCONT in _signal.sigpending()
-                if goes_on(reader, decoder.twin(), copy, by_shell=by_shell):
+                if has_continued(reader, decoder.twin(), copy, by_shell=by_shell):
                     break
                 time.sleep(_LOOK_AGAIN)
             os.kill(parent, _signal.SIGCONT)
@@ -129,7 +129,7 @@ def _state(pid: int) -> bytes:
         return b""
 
 
-def goes_on(reader: int, decoder: wire.Decoder, copy: tuple[int, int], *, by_shell: bool) -> bool:
+def has_continued(reader: int, decoder: wire.Decoder, copy: tuple[int, int], *, by_shell: bool) -> bool:
     """Whether the pipe says that the command runs again or has ended; tee(2) takes nothing out of it.
 
     Args:

@@ -250,7 +250,7 @@ class _Jail:
     def _on_denied(self, payload: bytes) -> None:
         denials = self._listener.denials or self._listener.first_denial()
         if denials is not None:
-            denials.told(payload)
+            denials.observe(payload)
 
     def _stop(self, signal: int, number: int) -> None:
         """Stops as the command did, so that the shell takes over; when continued, puts everything back.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from launcher.vcs import git_config
 from launcher.vcs.disk import Disk
-from launcher.vcs.quarantine import record
+from launcher.vcs.private import record
 from policy.errors import Refusal
 from policy.pasted import quoted
 from policy.plan import beneath
@@ -106,7 +106,7 @@ def _is_git_dir(path: str, disk: Disk) -> bool:
 
 
 def _is_private(git_dir: str, disk: Disk) -> bool:
-    """Whether a git directory is a private one of Paddock's, or lies in one (`launcher.vcs.quarantine.record`)."""
+    """Whether a git directory is a private one of Paddock's, or lies in one (`launcher.vcs.private.record`)."""
     here = git_dir
     while here != "/":
         above = os.path.dirname(here)

@@ -122,7 +122,7 @@ class Present:
     """The `Disk` as it is now. `launcher.session.machine.Machine` answers the same and records the questions.
 
     Args:
-        originals: `.git` files that are another thing for a while, and their true content (`quarantine.swap`).
+        originals: `.git` files that are another thing for a while, and their true content (`private.swap`).
     """
 
     def __init__(self, originals: Mapping[str, bytes] | None = None) -> None:

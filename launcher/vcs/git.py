@@ -23,7 +23,7 @@ from typing import IO, NamedTuple, Self
 
 from launcher.vcs import checkout, written
 from launcher.vcs.disk import Present
-from launcher.vcs.quarantine import ref_files
+from launcher.vcs.private import ref_files
 from policy.errors import Refusal
 from policy.pasted import joined
 from policy.plan import SYSTEM_PATH
@@ -113,12 +113,7 @@ PASSED = frozenset(
 
 
 def overrides(names: Iterable[str], filters: Iterable[str] = ()) -> list[Setting]:
-    """Settings that take away what the configured keys `names` could execute.
-
-    Args:
-        names: keys as ``git config --list --name-only`` prints them.
-        filters: names of `filter` drivers that are left as they are.
-    """
+    """Settings that take away what the configured keys `names` could execute, but for the named `filter` drivers."""
     kept = frozenset(filters)
     found = dict.fromkeys(names)
     result: list[Setting] = []
@@ -135,12 +130,10 @@ def overrides(names: Iterable[str], filters: Iterable[str] = ()) -> list[Setting
 
 
 def hardened_environment(settings: Iterable[Setting], protocols: Iterable[str] = ()) -> dict[str, str]:
-    """The whole environment of a git process.
+    """The whole environment of a git process; no transport may be used but `protocols`.
 
-    Args:
-        settings: configuration above all files, as (key, value). It goes through the environment, so it reaches
-            the processes that git starts, and a `=` in a key is no trouble.
-        protocols: transports that may be used (``file``, ...). None by default: a worktree is made offline.
+    The settings count above all files. They go through the environment, so they reach the processes that git starts,
+    and a `=` in a key is no trouble.
     """
     result = {
         "PATH": SYSTEM_PATH,

@@ -200,13 +200,7 @@ def update_command(around: str, where: str) -> str:
 
 
 def how_to_populate(root: str | None, path: str, spelled: str) -> str:
-    """What to do about a submodule that is not populated: git's command, in the repository around all; or the link.
-
-    Args:
-        root: canonical root of the worktree around it; None where there are no files.
-        path: of the submodule, relative to `root`.
-        spelled: the same, from where the command is to be run.
-    """
+    """What to do about a submodule that is not populated: git's command, in the repository around all; or the link."""
     seen = reach(root, f"{root}/{path}") if root is not None else Reached(there=False)
     if seen.link:
         return f"{seen.link_in_words}, so nothing is to be populated there"

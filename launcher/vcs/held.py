@@ -9,15 +9,18 @@ nobody has locked is left of a holder that was killed, and may go at any time: t
 quarantine, which is added once more, and a merge moves no ref before others hold its commits.
 """
 
+import errno
 import fcntl
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, Self
 
 from launcher.safefs import walk
+from launcher.safefs.guarded_files import Inside
 from launcher.vcs.git import Git
-from launcher.vcs.quarantine.copied_settings import quoted
+from launcher.vcs.private.copied_settings import quoted
 
 _PREFIX = f"pack-{b'paddock'.hex()}"
 """Our packs' names begin so. The rest is random: no other pack has or gets such a name."""
@@ -70,11 +73,17 @@ class Held:
             common: the trusted repository.
 
         Raises:
-            OSError: the store cannot be written.
+            OSError: the store cannot be written, or what git in its jail has left is no pack.
         """
-        source, target = f"{quarantine}/pack", f"{common}/objects/pack"
-        names = os.listdir(source) if os.path.isdir(source) else []
         sweep(common)
+        if not os.path.lexists(f"{quarantine}/pack"):
+            return
+        # Git in its jail has written there: a link in place of the directory or of a file would lead Paddock elsewhere.
+        with Inside(os.path.realpath(quarantine), "pack") as source:
+            self._add(source, f"{common}/objects/pack")
+
+    def _add(self, source: Inside, target: str) -> None:
+        names = source.names()
         for index in names:
             stem = index.removesuffix(".idx")
             if stem == index or not stem.startswith("pack-"):
@@ -87,7 +96,7 @@ class Held:
             endings = [ending for ending in _ORDER if f"{stem}{ending}" in names]
             for ending in endings:
                 self._step(f"add {stem}{ending}")
-                _copy(f"{source}/{stem}{ending}", f"{held}{ending}{_NEW}", mode)
+                _copy(source, f"{stem}{ending}", f"{held}{ending}{_NEW}", mode)
             for ending in endings:
                 self._step(f"show {stem}{ending}")
                 os.rename(f"{held}{ending}{_NEW}", f"{held}{ending}")
@@ -171,27 +180,26 @@ def _remove(pack: str) -> None:
     finished = os.path.lexists(f"{pack}.idx")
     for ending in (*_ORDER, *(f"{ending}{_NEW}" for ending in _ORDER)):
         if ending.endswith(_NEW) or not finished:
-            _unlink(f"{directory}/{name}{ending}")
-    _unlink(f"{pack}.keep")
+            with suppress(FileNotFoundError):
+                os.unlink(f"{directory}/{name}{ending}")
+    with suppress(FileNotFoundError):
+        os.unlink(f"{pack}.keep")
 
 
-def _unlink(path: str) -> None:
+def _copy(source: Inside, name: str, target: str, mode: int) -> None:
+    reader = source.opened(name)
+    if reader is None:
+        raise OSError(errno.EINVAL, "it is no regular file", f"{source.path}/{name}")
     try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
-
-
-def _copy(source: str, target: str, mode: int) -> None:
-    # What git in its jail has left there: a file, or it is refused (ELOOP).
-    with os.fdopen(os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as reader:
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            size = os.fstat(reader.fileno()).st_size
+            size = os.fstat(reader).st_size
             offset = 0
             while offset < size:
-                offset += os.sendfile(descriptor, reader.fileno(), offset, size - offset)
+                offset += os.sendfile(descriptor, reader, offset, size - offset)
             os.fchmod(descriptor, mode)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+    finally:
+        os.close(reader)

@@ -27,7 +27,7 @@ from launcher.safefs import walk
 from launcher.vcs import written
 from launcher.vcs.disk import Present, Seen
 from launcher.vcs.git import TIMEOUT, Completed, Git, GitFailed, Setting, hardened_environment
-from launcher.vcs.quarantine.copied_settings import quoted
+from launcher.vcs.private.copied_settings import quoted
 from launcher.vcs.scratch import Scratch
 from policy.errors import EXIT_REFUSED, Refusal
 from policy.pasted import joined
@@ -331,14 +331,7 @@ class _Helper:
         self._process: subprocess.Popen[bytes] | None = None
 
     def fork(self, descriptors: Sequence[int]) -> int:
-        """Starts a command; its process id. It is a child of this process.
-
-        Args:
-            descriptors: the spec, standard input, output and error, and what the process holds open.
-
-        Raises:
-            OSError: the helper has ended.
-        """
+        """Starts a command as a child of this process, with the spec, three streams and what it holds open; its id."""
         if self._socket is None:
             self._socket, theirs = socket.socketpair()
             with theirs:
@@ -432,11 +425,7 @@ def run_patiently(
 
 
 def check_obstacles(root: str) -> None:
-    """Refuses (worktree-obstructed) a tree with something that git would wait for.
-
-    Args:
-        root: absolute; no link below it is followed.
-    """
+    """Refuses (worktree-obstructed) a tree with something that git would wait for; no link below is followed."""
     found = _obstacle(root)
     if found is not None:
         raise Refusal(

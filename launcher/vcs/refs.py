@@ -23,12 +23,7 @@ ANSWER_PATIENCE = 120.0
 
 
 def answer_line(process: "subprocess.Popen[bytes]", patience: float = ANSWER_PATIENCE) -> str | None:
-    """One line of a process's standard output without its newline; shorter when it has ended, None when out of time.
-
-    Args:
-        process: with a pipe, of which nothing else has read.
-        patience: seconds.
-    """
+    """One line of a process's standard output without its newline; shorter when it has ended, None when out of time."""
     assert process.stdout is not None
     deadline = time.monotonic() + patience
     found = b""
@@ -153,10 +148,6 @@ def clear_locks(git: Git, refs: Mapping[str, Collection[str]]) -> None:
 
     A lock file has the new value of its ref, and nobody else would set the ref to a commit that this transaction has
     brought. HEAD's own is empty, and taken with the branch's.
-
-    Args:
-        git: the repository, through the worktree whose HEAD was meant.
-        refs: full name of a ref -> the values that the transaction may have had for it.
     """
     for ref, values in refs.items():
         path = f"{git.git_dir if ref == 'HEAD' else git.common_dir}/{ref}.lock"

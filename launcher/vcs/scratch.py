@@ -36,14 +36,7 @@ class Scratch:
     """
 
     def __init__(self, *, for_session: bool = False) -> None:
-        """Makes it, and removes what killed processes of the same user have left.
-
-        Args:
-            for_session: a session is to work in it, which must not reach Paddock's state.
-
-        Raises:
-            Refusal: scratch-unsafe: somebody else could write where it would lie; state-unusable.
-        """
+        """Makes it, and removes what killed processes of the same user have left."""
         self._lock = self._parent = -1
         state = written.user_state()
         above = f"{state}-checks" if for_session else f"{state}/scratch"

@@ -13,7 +13,7 @@ from launcher.vcs.merge.descriptors import Source
 from launcher.vcs.merge.into_children import Order
 from launcher.vcs.merge.preview import Check
 from launcher.vcs.merge.runs import Run, State
-from launcher.vcs.quarantine import planted, swap
+from launcher.vcs.private import planted, swap
 from launcher.vcs.worktrees.store import WorktreeRepository
 from launcher.verbs import table
 from launcher.verbs.worktree import root_of
@@ -142,7 +142,7 @@ def _root_of(state: str) -> Callable[[str, str], str | None]:
 
 def _warn_of_sessions(source: Source, state: str, notes: Notes) -> None:
     """Tells when a child has more than its branch: a branch can be merged all the same."""
-    for line in sessions.told(source, state):
+    for line in sessions.warnings(source, state):
         notes.say(line, WARNING)
 
 

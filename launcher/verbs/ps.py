@@ -23,7 +23,7 @@ def ps(*, every: bool, limit: int, as_json: bool) -> int:
         show_json(found)
         return 0
     if not found:
-        messages.show("no session lives; paddock run --supervised -- COMMAND starts one" if not every
+        messages.show("no session is running; paddock run --supervised -- COMMAND starts one" if not every
                       else "there were no sessions yet")  # fmt: skip
         return 0
     messages.show("\n".join(session_lines(found)))

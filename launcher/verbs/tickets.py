@@ -46,7 +46,7 @@ def described(found: dict[str, Any]) -> list[str]:
         lines.append(f"next: paddock tickets show {found['name']}")
     lines += _after(result, agents, merged, aggregation)
     if state in (TicketState.FAILED, TicketState.LOST):
-        lines.append(f"next: paddock tickets resume {found['name']}   # starts again who did not end well, and merges")
+        lines.append(f"next: paddock tickets resume {found['name']}   # restarts agents that failed, then merges")
     return lines
 
 

@@ -15,8 +15,8 @@ from launcher.vcs.disk import Present
 from launcher.vcs.harvest import as_user
 from launcher.vcs.harvest.outstanding import waiting
 from launcher.vcs.harvest.parts import HarvestResult, Limits
-from launcher.vcs.quarantine import docking, record, swap
-from launcher.vcs.quarantine import record as records
+from launcher.vcs.private import record, swap
+from launcher.vcs.private import record as records
 from launcher.vcs.worktrees import condition, removal
 from launcher.vcs.worktrees.condition import Condition, Progress, Work
 from launcher.vcs.worktrees.models import Options, State, Worktree
@@ -274,7 +274,7 @@ def worktree_dock(directory: str | None, *, as_json: bool) -> int:
     """Exit status 0 when every `.git` is right."""
     start = directory_named(directory) if directory else places.current_directory()
     root = os.path.realpath(start)
-    done = docking.dock(records.directory_of(places.places(os.environ).state, worktree_id(root)))
+    done = swap.dock_worktree(records.directory_of(places.places(os.environ).state, worktree_id(root)))
     if as_json:
         print(json.dumps([item.as_dict() for item in done], indent=2))
         return 0
@@ -350,7 +350,7 @@ def _show(result: HarvestResult, place: str, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(result.as_dict(), indent=2))
         return
-    for line in harvesting.told(result, place=place):
+    for line in harvesting.report_lines(result, place=place):
         print(line)
     if result.state == "nothing" and not result.branches:
         print("nothing new")

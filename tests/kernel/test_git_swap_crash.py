@@ -12,9 +12,9 @@ from launcher.session import harvesting, planning
 from launcher.session.places import Places
 from launcher.session.places import places as own_places
 from launcher.vcs.merge import sessions
-from launcher.vcs.quarantine import lease, swap
-from launcher.vcs.quarantine import record as records
-from launcher.vcs.quarantine.docking import dock
+from launcher.vcs.private import lease, swap
+from launcher.vcs.private import record as records
+from launcher.vcs.private.swap import dock_worktree
 from launcher.vcs.worktrees.worktree_service import WorktreeService
 from policy import promises
 from policy.plan import Plan
@@ -70,7 +70,7 @@ def test_swapping_and_docking_can_be_killed_anywhere(places: Places, tmp_path: P
 
     ends: tuple[Callable[[], object], ...] = (
         again,
-        lambda: dock(directory),
+        lambda: dock_worktree(directory),
         lambda: harvesting.take(directory, ()),
         lambda: sessions.lacking(places.state, str(root)),
         lambda: WorktreeService(places.state).of_repository(root),

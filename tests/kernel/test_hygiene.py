@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.jail import hygiene, syscalls
-from launcher.session import launch_spec
+from launcher.session import running
 from policy.errors import Refusal
 from policy.plan import VERSION, Plan
 from tests.support import forked
@@ -126,7 +126,7 @@ def test_a_descriptor_to_keep_must_be_open() -> None:
 def test_only_listed_names_and_prefixes_pass() -> None:
     """PATH by name and LC_* by prefix; a name that merely begins like a listed one does not."""
     environ = {"PATH": "/bin", "PATHEXT": "x", "LC_ALL": "C", "LC": "x", "SECRET": "x", "XLC_ALL": "x"}
-    passed = launch_spec.environment(plan(("PATH", "LC_*", "ABSENT")), environ, {})
+    passed = running.jail_environment(plan(("PATH", "LC_*", "ABSENT")), environ, {})
     assert passed == {"PATH": "/bin", "LC_ALL": "C"}
 
 
@@ -134,25 +134,25 @@ def test_set_values_win_over_the_callers_and_given_ones_over_both() -> None:
     """The order is: passed, set by the plan, given."""
     environ = {"A": "caller", "B": "caller", "C": "caller"}
     bound = plan(("A", "B", "C"), (("B", "plan"), ("C", "plan")))
-    assert launch_spec.environment(bound, environ, {"C": "given"}) == {"A": "caller", "B": "plan", "C": "given"}
+    assert running.jail_environment(bound, environ, {"C": "given"}) == {"A": "caller", "B": "plan", "C": "given"}
 
 
 def test_bytes_and_undecodable_values_survive() -> None:
     """`os.environb` serves as well, and what is no UTF-8 arrives unchanged."""
-    passed = launch_spec.environment(plan(("A",)), {b"A": b"\xff\xe4", b"B": b"x"}, {})
+    passed = running.jail_environment(plan(("A",)), {b"A": b"\xff\xe4", b"B": b"x"}, {})
     assert {name: os.fsencode(value) for name, value in passed.items()} == {"A": b"\xff\xe4"}
 
 
 @pytest.mark.parametrize("given", [{"": "x"}, {"A=B": "x"}, {"A\0": "x"}, {"A": "x\0y"}])
 def test_what_execve_would_read_differently_is_refused(given: dict[str, str]) -> None:
     """A name with "=" would set another variable."""
-    assert refusal_of(lambda: launch_spec.environment(plan(), {}, given)) == "environment-invalid"
+    assert refusal_of(lambda: running.jail_environment(plan(), {}, given)) == "environment-invalid"
 
 
 def test_an_empty_prefix_is_not_everything_by_accident() -> None:
     """`*` alone is a prefix like any other: it passes all, because it says so."""
-    assert launch_spec.environment(plan(("*",)), {"A": "1"}, {}) == {"A": "1"}
-    assert launch_spec.environment(plan(()), {"A": "1"}, {}) == {}
+    assert running.jail_environment(plan(("*",)), {"A": "1"}, {}) == {"A": "1"}
+    assert running.jail_environment(plan(()), {"A": "1"}, {}) == {}
 
 
 def test_umask_is_set_and_reported() -> None:

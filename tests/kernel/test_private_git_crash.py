@@ -8,8 +8,8 @@ import pytest
 
 from launcher.session import planning
 from launcher.session.places import Places
-from launcher.vcs.quarantine import lease
-from launcher.vcs.quarantine import record as records
+from launcher.vcs.private import lease
+from launcher.vcs.private import record as records
 from policy.plan import Plan
 from tests.support import git_scene
 from tests.support.features import need

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher.vcs.quarantine import record
+from launcher.vcs.private import record
 from tests.support.identity import Who
 from tests.support.install import Installed
 from tests.support.repository import Repo

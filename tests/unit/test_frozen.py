@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.vcs.quarantine import lock, writers
+from launcher.vcs.private import lock, writers
 
 OWN = f"/proc/{os.getpid()}"
 _MOUNTS = (

@@ -9,7 +9,7 @@ import pytest
 from launcher.session import inputs, submodule_places
 from launcher.vcs import written
 from launcher.vcs.git import Git
-from launcher.vcs.quarantine import planted
+from launcher.vcs.private import planted
 
 ODD = ("plain", "with space", "ü", "new\nline", "deep/er/place", "x" * 200, "y" * 4095, "\udcff")
 

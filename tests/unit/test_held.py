@@ -70,3 +70,25 @@ def test_what_users_hold_stays(ground: Ground) -> None:
     os.mkfifo(pack.parent / f"{pack.name[:20]}{'0' * 25}.keep")
     sweep(str(ground.root / ".git"))
     assert _endings(ground).count(".keep") == 3
+
+
+@pytest.mark.parametrize("planted", ["directory", "link", "fifo"])
+def test_what_jailed_git_may_have_planted_leads_nowhere(ground: Ground, planted: str) -> None:
+    """A link in place of the packs' directory or of a pack is not followed, and a FIFO keeps nobody waiting."""
+    packs = ground.root.parent / "quarantine/pack"
+    away = ground.root.parent / "away"
+    if planted == "directory":
+        packs.rename(away)
+        packs.symlink_to(away)
+    else:
+        (pack,) = packs.glob("*.pack")
+        pack.rename(away)
+        if planted == "link":
+            pack.symlink_to(away)
+        else:
+            os.mkfifo(pack)
+    with pytest.raises(OSError, match=r"no regular file|Not a directory"), Held("test") as held:
+        held.add(str(packs.parent), str(ground.root / ".git"))
+    with Held("test"):
+        sweep(str(ground.root / ".git"))
+    assert not [path for path in (ground.root / ".git/objects/pack").iterdir() if path.suffix in (".pack", ".idx")]

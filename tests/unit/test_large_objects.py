@@ -8,7 +8,7 @@ import pytest
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import lfs
 from launcher.vcs.harvest.parts import Part
-from launcher.vcs.quarantine import record
+from launcher.vcs.private import record
 from policy.errors import Refusal
 
 

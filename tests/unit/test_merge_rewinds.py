@@ -116,13 +116,13 @@ def test_a_submodules_commits_that_the_child_does_not_record_are_told(nested: Ne
     root, target, state = nested.main.root.parent / "one", nested.main.target(), nested.main.settings().state
     nested.main.git("worktree", "add", "-q", "-b", "one", str(root), "main")
     nested.populate(root)
-    assert sessions.told(all_of(target)[0], state) == []
+    assert sessions.warnings(all_of(target)[0], state) == []
     (root / "lib/l").write_text(changed(1))
     nested.main.git("commit", "-q", "-a", "-m", "one", at=root / "lib")
-    (said,) = sessions.told(all_of(target)[0], state)
+    (said,) = sessions.warnings(all_of(target)[0], state)
     assert "submodule lib has 1 commit not merged, because one does not record them" in said
     command = said.partition("to record them: ")[2].removesuffix("; then merge again")
     subprocess.run(["sh", "-c", command], cwd=nested.main.root, env=ENVIRONMENT, check=True, capture_output=True)
-    assert sessions.told(all_of(target)[0], state) == []
+    assert sessions.warnings(all_of(target)[0], state) == []
     work.merge(nested.main.target, all_of(target), nested.main.settings(), target.common_dir)
     assert nested.read("lib/l") == changed(1)

@@ -16,7 +16,7 @@ from launcher.vcs.merge.descriptors import (
     SubmoduleStatus,
 )
 from launcher.vcs.merge.merges import WorktreeMergeService
-from launcher.vcs.quarantine import lock, record
+from launcher.vcs.private import lock, record
 from launcher.vcs.worktrees.models import worktree_id
 from policy.errors import Refusal
 from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.vcs import git_config
-from launcher.vcs.quarantine import copied_settings, ref_files
-from launcher.vcs.quarantine.record import MOUNTED, Record, Repository
+from launcher.vcs.private import copied_settings, ref_files
+from launcher.vcs.private.record import MOUNTED, Record, Repository
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
 A, B, C = "a" * 40, "b" * 40, "c" * 40

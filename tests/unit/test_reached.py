@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from launcher.vcs.git import Completed, Git
-from launcher.vcs.quarantine.contents import reached, unreached
+from launcher.vcs.private.contents import reached, unreached
 from tests.support.ground import Ground
 
 

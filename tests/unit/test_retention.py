@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from launcher.vcs.merge import moving, work
-from launcher.vcs.quarantine import record
+from launcher.vcs.private import record
 from launcher.vcs.worktrees import models, retention
 from launcher.vcs.worktrees.retention import Bounds
 from tests.support.ground import Ground

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.session import messages, state
 from launcher.session.places import Places, current_directory, made, places
-from launcher.vcs.quarantine import writers
+from launcher.vcs.private import writers
 from policy.errors import Refusal
 
 

@@ -53,7 +53,7 @@ def test_the_last_turn_decides(
     for kind in kinds:
         reports.send(writer, kind)
     for _ in range(2):
-        assert stops.goes_on(reader, wire.Decoder(), copy, by_shell=by_shell) is goes_on
+        assert stops.has_continued(reader, wire.Decoder(), copy, by_shell=by_shell) is goes_on
 
 
 def test_the_end_of_the_pipe_is_the_end_of_the_stop() -> None:
@@ -61,7 +61,7 @@ def test_the_end_of_the_pipe_is_the_end_of_the_stop() -> None:
     reader, writer = os.pipe2(os.O_NONBLOCK)
     os.close(writer)
     copy = os.pipe()
-    assert stops.goes_on(reader, wire.Decoder(), copy, by_shell=False)
+    assert stops.has_continued(reader, wire.Decoder(), copy, by_shell=False)
     for fd in (reader, *copy):
         os.close(fd)
 

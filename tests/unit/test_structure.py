@@ -35,9 +35,9 @@ LAUNCH_PATH = (
     "launcher/vcs/harvest/agent_refs.py",
     "launcher/vcs/harvest/agent_refs.py",
     "launcher/vcs/harvest/agent_refs.py",
-    "launcher/vcs/quarantine/lease.py",
-    "launcher/vcs/quarantine/lock.py",
-    "launcher/vcs/quarantine/record.py",
+    "launcher/vcs/private/lease.py",
+    "launcher/vcs/private/lock.py",
+    "launcher/vcs/private/record.py",
 )
 """Patterns of the files that every warm launch reads; a pattern may match nothing while a room is not built."""
 

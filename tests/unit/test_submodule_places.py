@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from launcher.vcs import gitlinks
-from launcher.vcs.quarantine import planted
+from launcher.vcs.private import planted
 
 
 def test_a_walk_stops_at_the_first_link(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
-from launcher.vcs.quarantine import record, swap
-from launcher.vcs.quarantine.pointer import Holder
+from launcher.vcs.private import record, swap
+from launcher.vcs.private.pointer import Holder
 from policy.errors import Refusal
 from policy.launch import Git
 from tests.support.derived import CHECKOUT, GUARD, LINKED, OWN, ROOT, RULES, access, context, plan, refused, submodule

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.safefs.remove import remove_tree
-from launcher.vcs.quarantine import record
+from launcher.vcs.private import record
 from launcher.vcs.worktrees.models import Options
 from tests.support import repository
 from tests.support.repository import committed, git

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.vcs.harvest import agent_refs, outstanding
-from launcher.vcs.quarantine import contents, record
+from launcher.vcs.private import contents, record
 from launcher.vcs.worktrees import models
 from launcher.vcs.worktrees.models import Options, State, Worktree
 from launcher.vcs.worktrees.worktree_service import WorktreeService

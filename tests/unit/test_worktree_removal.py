@@ -9,8 +9,8 @@ import pytest
 
 from launcher.vcs import jailed_git
 from launcher.vcs.harvest.decide import kept_places
-from launcher.vcs.quarantine import lock as private_lock
-from launcher.vcs.quarantine import record
+from launcher.vcs.private import lock as private_lock
+from launcher.vcs.private import record
 from launcher.vcs.worktrees.models import Options, Worktree
 from launcher.vcs.worktrees.worktree_service import WorktreeService
 from policy.errors import Refusal

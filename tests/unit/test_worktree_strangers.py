@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.vcs.quarantine import record
-from launcher.vcs.quarantine.pointer import NAME, Holder
+from launcher.vcs.private import record
+from launcher.vcs.private.pointer import NAME, Holder
 from launcher.vcs.worktrees.models import Options, State, Worktree
 from policy.errors import Refusal
 from tests.support import repository

@@ -94,7 +94,7 @@ def read(place: Place, call: Read) -> Answer:
                     break
                 if len(piece) > room:
                     if lines:
-                        note = _goes_on(call.offset, len(lines))
+                        note = _continuation_note(call.offset, len(lines))
                     else:
                         lines.append(piece[:room])
                         note = f"line {call.offset} is longer than {MOST_TEXT >> 10} KiB; this is its beginning"
@@ -102,13 +102,13 @@ def read(place: Place, call: Read) -> Answer:
                 lines.append(piece)
                 room -= len(piece)
             else:
-                note = _goes_on(call.offset, len(lines)) if file.read(1) else ""
+                note = _continuation_note(call.offset, len(lines)) if file.read(1) else ""
         return _decoded(b"".join(lines), found.st_size, note)
     finally:
         os.close(fd)
 
 
-def _goes_on(first: int, count: int) -> str:
+def _continuation_note(first: int, count: int) -> str:
     last = first + count - 1
     return f"lines {first} to {last}; the file goes on at offset {last + 1}"
 

@@ -12,9 +12,9 @@ import errno
 from launcher.lean import os
 from launcher.safefs import walk
 from launcher.vcs.git import Git
-from launcher.vcs.quarantine import record as records
-from launcher.vcs.quarantine.contents import given_oids, given_place
-from launcher.vcs.quarantine.record import GIT, RECORD, Record, Repository
+from launcher.vcs.private import record as records
+from launcher.vcs.private.contents import given_oids, given_place
+from launcher.vcs.private.record import GIT, RECORD, Record, Repository
 from policy.errors import Refusal
 from policy.pasted import quoted
 

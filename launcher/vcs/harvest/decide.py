@@ -7,8 +7,8 @@ from launcher.vcs.git import Git
 from launcher.vcs.harvest import crossing
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import Entry, Part, PartResult, Update
-from launcher.vcs.quarantine import ref_files
-from launcher.vcs.quarantine.record import pin
+from launcher.vcs.private import ref_files
+from launcher.vcs.private.record import pin
 from policy.errors import Refusal
 from policy.pasted import quoted
 

@@ -11,14 +11,14 @@ from launcher.vcs.harvest import crossing
 from launcher.vcs.harvest.jail import Jailed, Reading, pinned
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
 from launcher.vcs.held import Quarantine
-from launcher.vcs.quarantine.record import GIT
+from launcher.vcs.private.record import GIT
 from policy.errors import Refusal, printable
 from policy.pasted import pathspec, quoted
 
 # The way out of harvest-gitlink: the command that puts files in place of a repository that the agent has made.
 
 
-def taking_in_command(part: Part, git: Git, where: str, new: str, commits: int, environment: Mapping[str, str]) -> str:
+def merge_command(part: Part, git: Git, where: str, new: str, commits: int, environment: Mapping[str, str]) -> str:
     """What can be pasted as it is: the next session makes the new commits anew, with the files in them.
 
     The repository is removed outside: in a jail, one that lies there when it starts is read-only. That must not lead
@@ -296,7 +296,7 @@ def _unknown(around: Found, where: str, oid: str) -> Refusal:
         why = f"the submodule at {where} is not populated outside, so its commits have nowhere to go"
         update = gitlinks.update_command(part.path, where)
         return crossing.gitlink_refused(part, where, oid, why, f"populate it and start a session here again: {update}")
-    command = taking_in_command(part, git, where, around.target, around.commits, around.quarantine.environment)
+    command = merge_command(part, git, where, around.target, around.commits, around.quarantine.environment)
     return crossing.gitlink_refused(
         part,
         where,

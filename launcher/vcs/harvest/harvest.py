@@ -26,9 +26,9 @@ from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import Entry, FileChange, HarvestResult, Limits, Part, PartResult, Update
 from launcher.vcs.harvest.signing import Signatures
 from launcher.vcs.held import Held, sweep
-from launcher.vcs.quarantine import contents, lock, planted, swap, writers
-from launcher.vcs.quarantine import record as records
-from launcher.vcs.quarantine.contents import reached
+from launcher.vcs.private import contents, lock, planted, swap, writers
+from launcher.vcs.private import record as records
+from launcher.vcs.private.contents import reached
 from launcher.vcs.refs import Transaction
 from policy.errors import Refusal, printable
 from policy.handoff import refused
@@ -118,7 +118,7 @@ def _publish(entries: Sequence[Entry], message: str, step: Step, git_for: Callab
 # A submodule that an agent has added: what the user is told of it.
 
 
-def told_newcomer(part: Part, where: str) -> str:
+def added_submodule_note(part: Part, where: str) -> str:
     """How the submodule at `where`, relative to `part.path`, gets files outside, if it can.
 
     What lies behind a link may be the user's own, so nobody is sent there.
@@ -139,7 +139,7 @@ def told_newcomer(part: Part, where: str) -> str:
 # The agent's own branch is not there, or unreadable: what that means, and how to go on.
 
 
-def told_gone(part: Part) -> tuple[str, str, str]:
+def missing_branch_note(part: Part) -> tuple[str, str, str]:
     """What is lost, and two commands: one lists the agent's commits, one lets the branch begin again."""
     run, ref = f"paddock run --worktree {quoted(part.path)} -- sh -c", quoted(part.ref)
     name = printable(part.ref.removeprefix("refs/heads/"))
@@ -342,7 +342,7 @@ class _Run:
             found = self._found(part, tip)
             founds.append(found)
             if tip.new is None and part.base and not part.inside:
-                notes += told_gone(part)
+                notes += missing_branch_note(part)
                 self._gone = True
             elif tip.on != part.branch and tip.on is not None and not part.inside:
                 notes.append(
@@ -428,10 +428,10 @@ class _Run:
         part = found.part
         place = f"{part.path}/{where}"
         aside = planted.of_place(part.path, place, part.git_dir, self._directory)
-        told = () if aside is None else (planted.told(place, aside),)
+        told = () if aside is None else (planted.report_line(place, aside),)
         if not gather.names(found, where):
             return told
-        return (*told, told_newcomer(part, where))
+        return (*told, added_submodule_note(part, where))
 
     def _finish(self, written: parts.Journal) -> None:
         """Publishes what the journal says. May be repeated after a crash, at any point."""

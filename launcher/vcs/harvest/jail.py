@@ -15,8 +15,8 @@ from typing import IO, NamedTuple
 from launcher.jail import confined
 from launcher.vcs.git import Git
 from launcher.vcs.jailed_git import start
-from launcher.vcs.quarantine.copied_settings import quoted
-from launcher.vcs.quarantine.record import pin
+from launcher.vcs.private.copied_settings import quoted
+from launcher.vcs.private.record import pin
 from policy.errors import EXIT_REFUSED, Refusal
 from policy.plan import SYSTEM_PATH
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from launcher.safefs import walk
 from launcher.vcs.git import Git
 from launcher.vcs.harvest.parts import Part
-from launcher.vcs.quarantine.record import GIT
+from launcher.vcs.private.record import GIT
 from policy.errors import Refusal
 
 # Git LFS as data: where a repository's large files are, and what a pointer to one says. Git LFS itself is not run.

@@ -16,10 +16,10 @@ from launcher.vcs.git import Git
 from launcher.vcs.harvest import agent_refs
 from launcher.vcs.harvest.agent_refs import STASH, AgentRefs
 from launcher.vcs.harvest.decide import kept_places
-from launcher.vcs.quarantine import lock
-from launcher.vcs.quarantine import record as records
-from launcher.vcs.quarantine.contents import given_oids, given_place, reached, unreached
-from launcher.vcs.quarantine.record import STRICT
+from launcher.vcs.private import lock
+from launcher.vcs.private import record as records
+from launcher.vcs.private.contents import given_oids, given_place, reached, unreached
+from launcher.vcs.private.record import STRICT
 from policy.errors import Refusal
 
 # Why work was left in a private git directory, and what a later harvest has to respect: kept beside it.

@@ -8,7 +8,7 @@ from typing import Any
 
 from launcher.safefs import walk
 from launcher.vcs.harvest.agent_refs import HARVEST_JOURNAL
-from launcher.vcs.quarantine.record import Repository
+from launcher.vcs.private.record import Repository
 from policy.errors import Refusal
 
 

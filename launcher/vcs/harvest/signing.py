@@ -20,7 +20,7 @@ from launcher.vcs.harvest.as_user import AsUser
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.jail import KEPT
 from launcher.vcs.held import Quarantine
-from launcher.vcs.quarantine.record import read_signed, write_signed
+from launcher.vcs.private.record import read_signed, write_signed
 from policy.errors import Refusal
 
 # Trees in which commits of submodules are named by their signed counterparts.

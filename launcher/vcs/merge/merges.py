@@ -22,7 +22,7 @@ from launcher.vcs.merge.engine import Engine
 from launcher.vcs.merge.moving import Follow, moves
 from launcher.vcs.merge.runs import Run, State
 from launcher.vcs.merge.target import Place, Target, checked_out_at, refuse_when_busy
-from launcher.vcs.quarantine import swap
+from launcher.vcs.private import swap
 from policy.errors import Refusal
 from policy.sandbox_context import WorktreeSandboxContext
 

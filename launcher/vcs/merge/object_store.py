@@ -11,7 +11,7 @@ from launcher.vcs.git import Git, GitFailed, kill
 from launcher.vcs.gitlinks import Gitlink, gitlinks_of, with_gitlinks
 from launcher.vcs.jailed_git import Skeleton
 from launcher.vcs.merge import report
-from launcher.vcs.quarantine.copied_settings import quoted
+from launcher.vcs.private.copied_settings import quoted
 from launcher.vcs.scratch import Scratch
 
 # Writing many commits with one git process in place of one each: `git hash-object` with paths on standard input.

@@ -13,8 +13,8 @@ from launcher.vcs.harvest.outstanding import why as why_refused
 from launcher.vcs.harvest.parts import HarvestResult
 from launcher.vcs.merge.descriptors import Source
 from launcher.vcs.merge.target import Place
-from launcher.vcs.quarantine import lock, swap, writers
-from launcher.vcs.quarantine import record as records
+from launcher.vcs.private import lock, swap, writers
+from launcher.vcs.private import record as records
 from launcher.vcs.worktrees.models import worktree_id
 from policy.errors import Refusal
 from policy.pasted import quoted
@@ -121,7 +121,7 @@ def undisturbed(state: str, roots: Iterable[str], directories: Iterable[str]) ->
 # What a child has beside its branch, and a merge of that branch leaves where it is: told, with the way in.
 
 
-def told(source: Source, state: str) -> list[str]:
+def warnings(source: Source, state: str) -> list[str]:
     """One sentence for everything that is not merged with a child.
 
     Args:

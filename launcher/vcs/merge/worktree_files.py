@@ -16,9 +16,9 @@ from launcher.safefs.guarded_files import Inside
 from launcher.vcs import jailed_git
 from launcher.vcs.git import GitFailed
 from launcher.vcs.jailed_git import JailedGit
-from launcher.vcs.quarantine import contents, writers
-from launcher.vcs.quarantine import record as records
-from launcher.vcs.quarantine.ref_files import Head
+from launcher.vcs.private import contents, writers
+from launcher.vcs.private import record as records
+from launcher.vcs.private.ref_files import Head
 from launcher.vcs.scratch import Scratch
 from policy.errors import Refusal
 
@@ -338,7 +338,7 @@ def _write(path: str, content: bytes, like: os.stat_result | None) -> None:
 
 # The files of an agent's worktree, taken from one commit to another, and the agent's own git with them.
 #
-# Where the agent's sessions have ended, the next one finds out for itself where its branch is (`quarantine.renew`).
+# Where the agent's sessions have ended, the next one finds out for itself where its branch is (`private.renew`).
 # A frozen one goes on where it stopped, so its branch and index are put right before it does.
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
-from launcher.vcs.quarantine.swap import BUSY
+from launcher.vcs.private.swap import BUSY
 from launcher.vcs.worktrees.models import Part, Worktree
 
 RECORD = "paddock-worktree.json"
@@ -72,7 +72,7 @@ def restore(part: Part, owner: str, head: str) -> None:
             git_dir.create(LOCKED, f"{BUSY}{owner}\n".encode())
         for name, text in (("gitdir", f"{os.fspath(part.path)}/.git"), ("commondir", "../.."), ("HEAD", head)):
             if not git_dir.exists(name):
-                # By its age a worktree is told from another one: `quarantine.lock.is_of_another`.
+                # By its age a worktree is told from another one: `private.lock.is_of_another`.
                 git_dir.create(name, os.fsencode(f"{text}\n"), time=0 if name == "commondir" else None)
 
 

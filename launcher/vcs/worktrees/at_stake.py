@@ -16,8 +16,8 @@ from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import agent_refs, outstanding
 from launcher.vcs.harvest.decide import join, kept_places
-from launcher.vcs.quarantine import contents, lock, record, ref_files, swap
-from launcher.vcs.quarantine.pointer import NAME, Holder
+from launcher.vcs.private import contents, lock, record, ref_files, swap
+from launcher.vcs.private.pointer import NAME, Holder
 from launcher.vcs.worktrees import admin_files, models
 from launcher.vcs.worktrees.models import Part, Unharvested, Worktree
 from policy.errors import Refusal
@@ -114,11 +114,7 @@ def beside(git: Git, part: Part, worktree: Worktree, head: str | None) -> tuple[
 
 
 def stashed(part: Part, worktree: Worktree) -> tuple[Kept, ...]:
-    """Stashes of an agent that harvests have taken over, the oldest first. They are the user's, and not at stake.
-
-    Raises:
-        GitFailed: git failed.
-    """
+    """Stashes of an agent that harvests have taken over, the oldest first. They are the user's, and not at stake."""
     store = os.fspath(part.common_dir)
     if not os.path.isdir(f"{store}/objects"):
         return ()
@@ -139,13 +135,7 @@ DOCKED = "docked-"
 
 
 def in_places_of_submodules(gitlinks: list[bytes], part: Part, worktree: Worktree) -> list[str]:
-    """Places, relative to a part, that its index has for a submodule of which nothing is known, and that hold anything.
-
-    Args:
-        gitlinks: of the part's index, as ``git ls-files --stage`` prints them.
-        part: of the worktree.
-        worktree: `with_populated`.
-    """
+    """Places in a part that its index has for an unknown submodule, and that hold anything; relative to the part."""
     known = {os.fspath(inner.path) for inner in worktree.submodules}
     found: list[str] = []
     for entry in gitlinks:
@@ -205,15 +195,7 @@ def with_populated(worktree: Worktree) -> Worktree:
 
 
 def put_aside(part: Part, places: list[str], directory: str) -> list[str]:
-    """Moves what lies at `.git` in such places out of the worktree, as it is. Returns where each is now.
-
-    Args:
-        part: of the worktree.
-        places: of `in_places_of_submodules`.
-        directory: where to; made when it is needed.
-
-    Refusals: worktree-obstructed: one cannot be moved there, so it would go with the files.
-    """
+    """Moves what lies at `.git` in such places out of the worktree, as it is. Returns where each is now."""
     root = os.fspath(part.path)
     done: list[str] = []
     for place in places:

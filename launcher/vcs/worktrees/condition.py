@@ -19,7 +19,7 @@ from launcher.vcs.git_config import UserConfig
 from launcher.vcs.harvest import lfs
 from launcher.vcs.harvest.outstanding import COMMITS
 from launcher.vcs.jailed_git import JailedGit
-from launcher.vcs.quarantine.record import directory_of
+from launcher.vcs.private.record import directory_of
 from launcher.vcs.scratch import Scratch
 from launcher.vcs.worktrees import admin_files, at_stake
 from launcher.vcs.worktrees.at_stake import Kept
@@ -116,12 +116,7 @@ class Ignored(BaseModel):
 
 
 def look_at_ignored(root: str, places: Iterable[str]) -> Ignored:
-    """The ignored files of a part; empty directories are none.
-
-    Args:
-        root: of its files.
-        places: what git says is ignored, relative to `root`; with a slash behind it, it is a directory.
-    """
+    """The ignored files of a part; empty directories are none."""
     names: list[str] = []
     files = size = 0
     for name in places:

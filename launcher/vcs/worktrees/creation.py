@@ -24,8 +24,8 @@ from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.git_config import UserConfig
 from launcher.vcs.jailed_git import JailedGit
-from launcher.vcs.quarantine import record as private
-from launcher.vcs.quarantine import swap
+from launcher.vcs.private import record as private
+from launcher.vcs.private import swap
 from launcher.vcs.scratch import Scratch
 from launcher.vcs.worktrees import admin_files, module_stores
 from launcher.vcs.worktrees.models import Options, Part, Say, State, Step, Worktree
@@ -241,10 +241,7 @@ _MOST = 1000
 
 
 def check_patterns(pattern: str) -> str:
-    """`pattern` itself, when it stays in the worktree.
-
-    Refusals: copy-pattern.
-    """
+    """`pattern` itself, when it stays in the worktree; otherwise refused (copy-pattern)."""
     parts = pattern.split("/")
     if not pattern or pattern.startswith("/") or ".." in parts or "" in parts or ".git" in parts or "\0" in pattern:
         raise Refusal(

@@ -197,13 +197,7 @@ def slug(ticket: str) -> str:
 
 
 def sibling(parent: str, common_dir: str, ticket: str) -> str:
-    """The directory of a ticket's worktree: beside the parent worktree (FR-006), ``<repository>-<ticket>``.
-
-    Args:
-        parent: root of the parent worktree; it may itself be a ticket's.
-        common_dir: git directory of the repository, which names it.
-        ticket: from `slug`.
-    """
+    """The directory of a ticket's worktree: beside the parent worktree (FR-006), ``<repository>-<ticket>``."""
     base = os.path.basename(common_dir)
     if base == ".git":
         base = os.path.basename(os.path.dirname(common_dir))

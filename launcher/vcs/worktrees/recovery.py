@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
-from launcher.vcs.quarantine import lock, planted, record, swap
+from launcher.vcs.private import lock, planted, record, swap
 from launcher.vcs.worktrees import admin_files, at_stake, models, module_stores
 from launcher.vcs.worktrees.creation import Creation
 from launcher.vcs.worktrees.models import Part, State, Step, Worktree
@@ -38,13 +38,6 @@ def restore_pruned(worktree: Worktree, state: str) -> None:
     """Makes the git directories of a worktree again, where they are gone: on the branch that its last session was on.
 
     May be repeated after a crash. The repository's lock is held.
-
-    Args:
-        worktree: whose main part git does not know any more.
-        state: Paddock's state directory.
-
-    Raises:
-        OSError: they cannot be written.
     """
     for part in filter(lambda part: part.linked, worktree.parts):
         if admin_files.points_to(os.fspath(part.git_dir)) is not None or not os.path.isdir(part.common_dir / "objects"):

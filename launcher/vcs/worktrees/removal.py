@@ -16,8 +16,8 @@ from launcher.vcs.git_config import UserConfig
 from launcher.vcs.harvest import crossing
 from launcher.vcs.held import Held
 from launcher.vcs.jailed_git import JailedGit
-from launcher.vcs.quarantine import lock as private_lock
-from launcher.vcs.quarantine import record, swap, writers
+from launcher.vcs.private import lock as private_lock
+from launcher.vcs.private import record, swap, writers
 from launcher.vcs.scratch import Scratch
 from launcher.vcs.worktrees import admin_files, at_stake, condition, module_stores
 from launcher.vcs.worktrees.condition import Condition
@@ -41,8 +41,6 @@ def keep_work(worktree: Worktree) -> list[tuple[str, str]]:
     A backup is a commit on top of HEAD that holds the files as they are: changed ones, new ones, and those of
     repositories that somebody put inside; not what is ignored. Where nothing differs the ref holds HEAD itself. Git
     directories that lie among the files are never read.
-
-    Refusals: of git; worktree-obstructed.
     """
     worktree = at_stake.with_populated(worktree)
     jailed_git.check_obstacles(worktree.path)
@@ -315,7 +313,7 @@ class Removal:
         self._store.remove_worktree_lock(worktree.worktree_id)
 
     def _unpin(self, part: Part, worktree: Worktree) -> None:
-        """Private git directories pin what they borrow (`vcs.quarantine`)."""
+        """Private git directories pin what they borrow (`vcs.private`)."""
         git = Git(os.fspath(part.common_dir))
         ref = record.pin(worktree.worktree_id)
         if git.ref(ref):
@@ -451,10 +449,7 @@ def if_missing(worktree: Worktree, *, unharvested: bool = False) -> list[str]:
 
 @contextmanager
 def _no_session(state: str, worktree: Worktree) -> Iterator[None]:
-    """Keeps sessions from sharing the private git directory while the block runs.
-
-    Refusals: worktree-in-use (one is at it).
-    """
+    """Keeps sessions from sharing the private git directory while the block runs."""
     directory = record.directory_of(state, worktree.worktree_id)
     if not os.path.isdir(directory):
         yield

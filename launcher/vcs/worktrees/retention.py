@@ -21,9 +21,9 @@ from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import agent_refs
 from launcher.vcs.merge.runs import UNFINISHED, Journal, Run
-from launcher.vcs.quarantine import lock
-from launcher.vcs.quarantine import record as records
-from launcher.vcs.quarantine.contents import unreached
+from launcher.vcs.private import lock
+from launcher.vcs.private import record as records
+from launcher.vcs.private.contents import unreached
 from launcher.vcs.worktrees import admin_files, models
 from launcher.vcs.worktrees.store import FILE, WorktreeRepository
 from policy.errors import Refusal

@@ -14,8 +14,8 @@ from launcher.vcs.checkout import Checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from launcher.vcs.git_config import UserConfig
-from launcher.vcs.quarantine import lock as private_lock
-from launcher.vcs.quarantine import record, swap
+from launcher.vcs.private import lock as private_lock
+from launcher.vcs.private import record, swap
 from launcher.vcs.worktrees import admin_files, at_stake, condition, models, request
 from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.creation import Creation
@@ -249,7 +249,9 @@ class WorktreeService:
                 return os.fspath(row.main.common_dir), git_dir
             directory = record.directory_of(self._state, row.worktree_id)
             if git_dir == f"{directory}/{record.GIT}" and row.path != root:
-                for line in swap.told(swap.follow(directory, root)):  # it was moved while a session in it was alive
+                for line in swap.report_lines(
+                    swap.follow(directory, root)
+                ):  # it was moved while a session in it was alive
                     self._say(line)
                 return os.fspath(row.main.common_dir), os.fspath(row.main.git_dir)
         return None

@@ -15,7 +15,7 @@ from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs import disk
 from launcher.vcs.git import Git
-from launcher.vcs.quarantine import copied_settings, ref_files
+from launcher.vcs.private import copied_settings, ref_files
 from policy.errors import Refusal
 
 MOST_HOOK_BYTES = 1 << 20
@@ -119,9 +119,6 @@ def advance(directory: Inside, source: Source, head: ref_files.Head) -> bool:
     """Puts HEAD, its branch and the index where the host's are now.
 
     The agent's index is kept as `index.previous`: what was staged and is nowhere else can be found there.
-
-    Returns:
-        Whether a merge, a cherry-pick or a revert that the agent had begun was given up for it.
     """
     given_up = [name for name in _IN_PROGRESS if directory.exists(name)]
     for name in given_up:
@@ -213,14 +210,7 @@ def files(directory: Inside, source: Source) -> None:
 
 
 def all_refs(directory: Inside, source: Source, given: str, loose: dict[str, str]) -> None:
-    """Shows the host's refs, in a new private git directory.
-
-    Args:
-        directory: the private git directory.
-        source: where it comes from.
-        given: directory of ours that remembers what was shown.
-        loose: the host's loose refs.
-    """
+    """Shows the host's refs, in a new private git directory."""
     content = ref_files.with_loose(ref_files.packed(source.common_dir), loose)
     directory.write("packed-refs", content)
     for ref, value in loose.items():

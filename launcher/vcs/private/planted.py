@@ -1,6 +1,6 @@
 """Places of submodules that a session's jail does not close: noted, so that they are looked at when it is killed.
 
-A `.git` that a command has made there is put aside at the session's end (`launcher.vcs.quarantine.planted` says why).
+A `.git` that a command has made there is put aside at the session's end (`launcher.vcs.private.planted` says why).
 The note lies in the session's directory, whose free lock says that the session is over: who finds it does what the
 session could not do any more. Nobody else can tell such a `.git` from one of the user's.
 
@@ -14,7 +14,7 @@ from launcher.lean import os
 from launcher.safefs import walk
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
-from launcher.vcs.quarantine.pointer import Holder
+from launcher.vcs.private.pointer import Holder
 from policy.errors import Refusal, printable
 from policy.plan import Place, beneath
 
@@ -73,7 +73,7 @@ def _leads_to_ours(content: bytes | None, place: str, git_dir: str) -> bool:
     return ours or not os.path.lexists(target)
 
 
-def told(place: str, aside: str) -> str:
+def report_line(place: str, aside: str) -> str:
     """What the user should know of it."""
     what = f"{printable(place)}/.git was the command's, where git outside expects a submodule and would obey it"
     return f"{what}; it is at {printable(aside)} now" if aside else f"{what}; it is gone"
@@ -158,7 +158,7 @@ def finish(directory: str) -> list[str]:
             lines.append(f"{refusal.message}: {refusal.context}; {refusal.hint}")
             left.append((root, git_dir, place))
         else:
-            lines += [told(place, where)] if where is not None else ()
+            lines += [report_line(place, where)] if where is not None else ()
     if not left:
         os.unlink(path)
     elif len(left) < len(places):

@@ -4,17 +4,18 @@ Called by whoever has the directory's lock alone, so no session lives there. Kil
 record, then everything is made again; or the old one, then the next call does the same once more.
 """
 
+import errno
 import os
-import shutil
 from collections.abc import Mapping
 
 from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
+from launcher.safefs.remove import remove_tree
 from launcher.vcs.git import Git
 from launcher.vcs.held import sweep
-from launcher.vcs.quarantine import contents, copied_settings, record, ref_files
-from launcher.vcs.quarantine.contents import Source, reached
-from launcher.vcs.quarantine.record import (
+from launcher.vcs.private import contents, copied_settings, record, ref_files
+from launcher.vcs.private.contents import Source, reached
+from launcher.vcs.private.record import (
     GIT,
     MOUNTED,
     POINTERS,
@@ -141,7 +142,7 @@ class _Renewal:
             repositories = [self._made(fresh, name, source) for name, source in sources]
             os.rename(fresh, f"{self.directory}/{GIT}")
         except BaseException:
-            shutil.rmtree(fresh)
+            _remove(fresh)
             raise
         return repositories
 
@@ -298,8 +299,8 @@ def _kind(plan: Plan) -> str:
 
 
 def _remove(path: str) -> None:
-    """Removes a tree that may hold what an agent left, without following any link."""
+    """Removes what a call that was killed has left: a file, or a tree of any depth and modes (OSError)."""
     if os.path.islink(path) or not os.path.isdir(path):
         os.unlink(path)
-        return
-    shutil.rmtree(path)
+    elif failures := remove_tree(path):
+        raise OSError(errno.ENOTEMPTY, failures[0], path)

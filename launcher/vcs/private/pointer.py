@@ -32,15 +32,7 @@ class Holder:
     __slots__ = ("_fd", "path")
 
     def __init__(self, root: str, path: str) -> None:
-        """Opens the directory.
-
-        Args:
-            root: canonical root of the worktree; a link that leads to it, which another session has made, is an error.
-            path: that of a repository in it: `root` itself, or below it.
-
-        Raises:
-            OSError: it is not there any more, or a link leads to it (NotADirectoryError).
-        """
+        """Opens `path`, in the worktree at `root`; NotADirectoryError where an agent has put a link in its way."""
         self.path = path
         self._fd = walk.open_canonical(root, _ON_THE_WAY)
         try:
@@ -116,12 +108,7 @@ class Holder:
 
         Into `directory` where that is possible. On another file system a pointer's worth of text, or that of a link, is
         written anew there; what is larger gets another name where it is, and nobody may enter it; a FIFO goes.
-
-        Args:
-            directory: of ours.
-
-        Raises:
-            OSError: it can be neither moved nor copied; it is where it was.
+        After an OSError it is where it was.
         """
         found = self.stat()
         if found is None:

@@ -12,9 +12,10 @@ Launch path of jails without mounts: `os` and the system calls.
 
 from launcher.lean import os
 from launcher.safefs import walk
-from launcher.vcs.quarantine import lock
-from launcher.vcs.quarantine.pointer import NAME, Holder
-from launcher.vcs.quarantine.record import GIT, SWAPPED_NOW, Record
+from launcher.vcs.private import lock
+from launcher.vcs.private import record as records
+from launcher.vcs.private.pointer import NAME, Holder
+from launcher.vcs.private.record import GIT, SWAPPED_NOW, Record
 from policy.errors import Refusal
 
 TYPE_CHECKING = False
@@ -104,11 +105,7 @@ def remove_journal(directory: str) -> None:
 
 
 def read_journal(directory: str) -> tuple[str, tuple[SwapEntry, ...]] | None:
-    """What is written down: (serial, the entries); None when nothing is swapped.
-
-    Raises:
-        Refusal: swap-damaged.
-    """
+    """What is written down: (serial, the entries); None when nothing is swapped."""
     path = f"{directory}/{SWAPPED_NOW}"
     try:
         with open(path, "rb") as file:
@@ -201,12 +198,8 @@ def swap(directory: str, record: Record) -> None:
 def dock(directory: str) -> tuple[Docked, ...]:
     """Puts back what `swap` has replaced. For who has the lock alone, so that no jail of the worktree lives.
 
-    Returns:
-        What was done, the worktree's own first; () when nothing was swapped, and while the worktree's directory is
-        missing: it may have been moved or not be mounted, and is docked when it is there again.
-
-    Raises:
-        Refusal: dock-failed, swap-damaged. It stays written down what is to be done.
+    Nothing is done while the worktree's directory is missing: it may have been moved or not be mounted, and is docked
+    when it is there again. After a Refusal (dock-failed, swap-damaged) the journal still says what is to be done.
     """
     found = read_journal(directory)
     if found is None:
@@ -267,17 +260,12 @@ def follow(directory: str, root: str) -> tuple[Docked, ...]:
 
 
 def dock_if_last(descriptor: int, directory: str) -> tuple[Docked, ...]:
-    """Docks at the end of a session, unless another one lives in the worktree; that one does it.
-
-    Args:
-        descriptor: of the lock, which the session shares. Of those that end together one has it alone in the end: a
-            lock that cannot be raised is lost (flock(2)).
-        directory: of the private git directory.
-    """
+    """Docks at the end of a session, unless another one lives in the worktree; that one does it."""
+    # Of sessions that end together one has the lock alone in the end: a lock that cannot be raised is lost (flock(2)).
     return dock(directory) if is_swapped(directory) and lock.alone(descriptor, wait=False) else ()
 
 
-def told(done: "Iterable[Docked]") -> list[str]:
+def report_lines(done: "Iterable[Docked]") -> list[str]:
     """What the user should know of it: where an agent had something else at `.git`."""
     return [
         f"{docked.path}/{NAME} had been replaced by the command; what it had put there is in {docked.aside}"
@@ -445,3 +433,78 @@ def _changed(path: str, why: str) -> Refusal:
         context=why,
         hint="look at it, then once more; `git worktree repair` mends moved worktrees",
     )
+
+
+# Docking: the `.git` entries of a worktree lead to the trusted git directories again.
+#
+# Where mounts hold a jail they never led anywhere else. Where they do not, or when something in the worktree was
+# damaged after all, what lies at `.git` may be an agent's work: it is moved out of the worktree, into a directory
+# beside the private one where no git looks for it, before the pointer is written. Host git never meets it.
+
+
+def dock_worktree(directory: str) -> tuple[Docked, ...]:
+    """Puts the `.git` entries of a worktree and its submodules right.
+
+    Args:
+        directory: of the worktree's private git directory.
+
+    Raises:
+        Refusal: dock-no-record, dock-busy (a session lives there), dock-main: the `.git` of a main checkout is the
+            repository itself, and cannot be made anew; dock-failed.
+    """
+    descriptor = lock.opened(directory) if os.path.isdir(directory) else -1
+    try:
+        record = records.read(directory) if descriptor >= 0 else None
+        if record is None:
+            raise Refusal(
+                "dock-no-record",
+                "there is nothing to dock: no session has had a private git directory in this worktree",
+                context=directory,
+            )
+        if not lock.alone(descriptor, wait=False):
+            raise Refusal("dock-busy", f"a session is running in {record.worktree}", hint="dock when it has ended")
+        before = dock(directory)
+        # The worktree's own pointer first, then outermost to innermost.
+        now = tuple(_put_right(directory, record, repository) for repository in record.repositories)
+        known = {docked.path: docked for docked in before}
+        return tuple(known.get(docked.path, docked) if docked.action == "right" else docked for docked in now)
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _put_right(directory: str, record: records.Record, repository: records.Repository) -> Docked:
+    path = repository.path
+    entry = f"{path}/.git"
+    try:
+        try:
+            holder = Holder(record.worktree, path)
+        except (FileNotFoundError, NotADirectoryError):
+            if not repository.name:
+                raise
+            # The agent has removed the submodule's directory, or put a link there: `git submodule update` makes it.
+            return Docked(path, "gone")
+        with holder:
+            found = holder.stat()
+            if repository.git_dir == entry:
+                if found is None or found.st_mode & 0o170000 != 0o040000:
+                    raise Refusal(
+                        "dock-main",
+                        f"{entry} was the repository itself, and is gone",
+                        context="a main checkout holds its repository; there is nothing that it could be restored from",
+                        hint="look for it beside the worktree, or restore it from a backup",
+                    )
+                return Docked(path, "right")
+            content = holder.read()
+            if content is not None and leads_to(content, path, repository.git_dir):
+                return Docked(path, "right")
+            aside = holder.put_aside(directory)
+            relative = os.path.relpath(repository.git_dir, path)
+            text = repository.git_dir if not repository.name else relative  # as git itself writes the two
+            holder.put(os.fsencode(f"gitdir: {text}\n"), f".git.paddock-{os.urandom(6).hex()}")
+            return Docked(path, "restored", aside)
+    except OSError as error:
+        raise Refusal(
+            "dock-failed", f"{entry} cannot be put right", context=error.strerror or str(error),
+            hint=f"do not run git in {record.worktree} until it is: paddock worktree dock",
+        ) from None  # fmt: skip

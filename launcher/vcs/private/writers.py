@@ -15,7 +15,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from launcher.jail import processes
-from launcher.vcs.quarantine import lock, swap
+from launcher.vcs.private import lock, swap
 from policy.errors import Refusal
 from policy.plan import beneath
 
@@ -114,11 +114,7 @@ def _holders(inode: int) -> list[tuple[str, str]]:
 
 
 def all_frozen(directory: str) -> bool:
-    """Whether sessions use a private git directory, and each of them is frozen.
-
-    Args:
-        directory: see `record`.
-    """
+    """Whether sessions use a private git directory, and each of them is frozen."""
     launchers = sessions(directory)
     return bool(launchers) and all(map(_frozen, launchers or ()))
 

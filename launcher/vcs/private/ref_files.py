@@ -94,12 +94,7 @@ def packed_one(common_dir: str, ref: str) -> str:
 
 
 def may_be_below(common_dir: str, places: list[str]) -> bool:
-    """Whether git has to be asked for refs: False only where no file of a trusted repository has any of these.
-
-    Args:
-        common_dir: of the repository.
-        places: beginnings of full names, each with a slash behind it.
-    """
+    """Whether git has to be asked for refs: False only where no file of a trusted repository has any of these."""
     if any(os.path.lexists(f"{common_dir}/{place.rstrip('/')}") for place in ("reftable", *places)):
         return True
     content = _bytes(f"{common_dir}/packed-refs")  # git writes it before it removes a ref's file

@@ -266,11 +266,7 @@ MOST = 100_000
 
 
 def read_signed(directory: str) -> dict[str, str]:
-    """The agent's commit -> the signed one. The signed one may be gone from the repository.
-
-    Args:
-        directory: of the worktree (`record.directory_of`).
-    """
+    """The agent's commit -> the signed one. The signed one may be gone from the repository."""
     try:
         with open(f"{directory}/{NAME}", encoding="ascii") as file:
             return dict(line.split() for line in file)

@@ -7,14 +7,14 @@ Launch path: `os`, `fcntl`.
 """
 
 from launcher.lean import os
-from launcher.vcs.quarantine import lock
-from launcher.vcs.quarantine.record import GIT, SWAPPED, SWAPPED_NOW, Record, form_of, read, stamp, unusable
+from launcher.vcs.private import lock
+from launcher.vcs.private.record import GIT, SWAPPED, SWAPPED_NOW, Record, form_of, read, stamp, unusable
 from policy.errors import Refusal
 from policy.plan import Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.vcs.quarantine.swap import Docked
+    from launcher.vcs.private.swap import Docked
 
 _ATTEMPTS = 20
 _SHOWN = f"{os.path.dirname(__file__)}/copied_settings.py"
@@ -52,7 +52,7 @@ class Lease:
         """
         try:
             if self.record.form == SWAPPED:
-                from launcher.vcs.quarantine import swap
+                from launcher.vcs.private import swap
 
                 self.docked = swap.dock_if_last(self._lock, self.directory)
         finally:
@@ -87,7 +87,7 @@ def take(directory: str, plan: Plan) -> Lease:
                 warnings = (*warnings, *lock.release(f"{directory}/{GIT}"))
                 record = read(directory)
                 if record is None or not fits(record, plan) or not unchanged(record) or not whole(directory, record):
-                    from launcher.vcs.quarantine import renew
+                    from launcher.vcs.private import renew
 
                     said = renew.renew(directory, plan, record)
                     warnings = (*warnings, *said)
@@ -118,7 +118,7 @@ def take(directory: str, plan: Plan) -> Lease:
 
 
 def _swap(directory: str) -> None:
-    from launcher.vcs.quarantine import swap
+    from launcher.vcs.private import swap
 
     record = read(directory)
     assert record is not None
@@ -133,7 +133,7 @@ def _abandoned(descriptor: int, directory: str) -> None:
 
     Nothing of the command's has been there yet.
     """
-    from launcher.vcs.quarantine import swap
+    from launcher.vcs.private import swap
 
     try:
         swap.dock_if_last(descriptor, directory)
@@ -143,9 +143,9 @@ def _abandoned(descriptor: int, directory: str) -> None:
 
 def _docked(directory: str) -> tuple[str, ...]:
     """Ends what a session that was killed has left; what the user should know of it."""
-    from launcher.vcs.quarantine import swap
+    from launcher.vcs.private import swap
 
-    return tuple(swap.told(swap.dock(directory)))
+    return tuple(swap.report_lines(swap.dock(directory)))
 
 
 def fits(record: Record, plan: Plan) -> bool:
