@@ -123,11 +123,7 @@ def bundle_path() -> str:
 
 
 def load_bundle() -> bool:
-    """Executes the modules of a plain launch from the bundle, each after those that it imports.
-
-    Returns:
-        Whether all of them are loaded now; False when there is no bundle, or one source has changed since.
-    """
+    """Executes the modules of a plain launch from the bundle; False when there is none, or one source has changed."""
     try:
         descriptor = posix.open(bundle_path(), posix.O_RDONLY | posix.O_CLOEXEC)
     except OSError:

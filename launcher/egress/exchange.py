@@ -27,7 +27,7 @@ _VIEW = memoryview(_BUFFER)
 CLIENT, SERVER = 0, 1
 
 
-class Gone(Exception):
+class ClientLeft(Exception):
     """The client has left, or is too slow."""
 
 
@@ -214,10 +214,10 @@ class Exchange:
         self._name_required = name_required
 
     async def receive(self) -> bytes:
-        """The client's next bytes, never none. Raises `Gone` and OSError."""
+        """The client's next bytes, never none. Raises `ClientLeft` and OSError."""
         data = await receive(self.client, _CHUNK)
         if not data:
-            raise Gone
+            raise ClientLeft
         return data
 
     async def send(self, data: bytes) -> None:

@@ -12,7 +12,15 @@ from typing import NamedTuple
 
 import h11
 
-from launcher.egress.exchange import TOKEN_MISSING, Exchange, Gone, Relay, http_answer, presented_token, valid_token
+from launcher.egress.exchange import (
+    TOKEN_MISSING,
+    ClientLeft,
+    Exchange,
+    Relay,
+    http_answer,
+    presented_token,
+    valid_token,
+)
 from launcher.egress.gateway import Denied, Failed, Upstream
 from launcher.loop import Timeout, current, send_all, sleep
 from policy.egress import Request, Verdict
@@ -71,7 +79,7 @@ async def serve(exchange: Exchange, first: bytes) -> bool:
         first: its first bytes, never empty.
 
     Raises:
-        Gone: it has left.
+        ClientLeft: it has left.
         OSError: the same, in the kernel's words; `TimeoutError` when it is too slow.
     """
     bounds = exchange.gateway.bounds
@@ -112,7 +120,7 @@ async def _request(exchange: Exchange, connection: h11.Connection, data: bytes) 
         if isinstance(event, h11.Request):
             return event
         if event is not h11.NEED_DATA:
-            raise Gone
+            raise ClientLeft
         connection.receive_data(await exchange.receive())
 
 
@@ -247,7 +255,7 @@ async def _forward(
         relay.start()
         await _body(exchange, connection, writer, server, relay)
         relay.discard()
-    except (h11.ProtocolError, Gone, OSError):
+    except (h11.ProtocolError, ClientLeft, OSError):
         relay.close()  # what the server has got so far is no complete request, and it can tell
     except BaseException:
         relay.close()
@@ -271,4 +279,4 @@ async def _body(
             await send_all(server, writer.send(h11.EndOfMessage()) or b"")
             return
         else:
-            raise Gone
+            raise ClientLeft

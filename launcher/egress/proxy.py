@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 from launcher.egress import socks
-from launcher.egress.exchange import Exchange, Gone, Relay, http_answer
+from launcher.egress.exchange import ClientLeft, Exchange, Relay, http_answer
 from launcher.egress.gateway import Bounds, Gateway, Unreachable, Upstreams, begin_connecting, dial
 from launcher.egress.log import FILE, Log, Witness
 from launcher.jail import hygiene, landlock, syscalls
@@ -301,7 +301,7 @@ class Server:
                 from launcher.egress import http
 
                 relayed = await http.serve(exchange, first)
-        except (Gone, TimeoutError, OSError):
+        except (ClientLeft, TimeoutError, OSError):
             return  # the client has left
         finally:
             if not relayed:

@@ -127,7 +127,7 @@ class Client:
                 raise _refusal(response)
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise _gone(error) from None
+            raise _broken_off(error) from None
         except Refusal:
             connection.close()
             raise
@@ -158,7 +158,7 @@ class Client:
                 raise refusal_of(json.loads(rest))
         except (OSError, ValueError) as error:
             connection.close()
-            raise _gone(error) from None
+            raise _broken_off(error) from None
         except Refusal:
             connection.close()
             raise
@@ -271,7 +271,7 @@ def _whole(response: http.client.HTTPResponse) -> bytes:
     try:
         return response.read()
     except (OSError, http.client.HTTPException) as error:
-        raise _gone(error) from None
+        raise _broken_off(error) from None
 
 
 def _refusal(response: http.client.HTTPResponse) -> Refusal:
@@ -283,6 +283,6 @@ def _refusal(response: http.client.HTTPResponse) -> Refusal:
                        context=content[:500].decode(errors="replace"))  # fmt: skip
 
 
-def _gone(error: Exception) -> Refusal:
+def _broken_off(error: Exception) -> Refusal:
     return Refusal("service-gone", "the service did not answer to the end", context=str(error),
                    hint="paddock status; its log says more")  # fmt: skip

@@ -178,11 +178,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing.
-
-        Raises:
-            Refusal: database-busy, database-full, database-unusable.
-        """
+        """A transaction: all of its statements count, or none (database-busy, database-full, database-unusable)."""
         try:
             self.connection.execute("BEGIN IMMEDIATE")
             try:
@@ -199,11 +195,7 @@ class Database:
             self._works()
 
     def rows(self, query: str, *values: object) -> list[sqlite3.Row]:
-        """The answer to a query.
-
-        Raises:
-            Refusal: database-busy, database-unusable.
-        """
+        """The answer to a query."""
         try:
             return self.connection.execute(query, values).fetchall()
         except sqlite3.Error as error:
@@ -221,11 +213,7 @@ class Database:
             await asyncio.sleep(_RETRY_SECONDS)
 
     def later(self, write: Callable[[], object]) -> None:
-        """Makes a write that nobody waits for: now, or in its turn as soon as the database can be written.
-
-        Args:
-            write: leaves everything as it was when it fails.
-        """
+        """Makes a write that nobody waits for, as soon as the database takes it; a failed one must change nothing."""
         if len(self._waiting) >= _MOST_WAITING:
             log.error("%d writes wait for the database; the oldest is given up", len(self._waiting))
             self._waiting.popleft()

@@ -76,21 +76,13 @@ class Counters:
             self.refused(outcome.refusal)
 
     def harvested(self, harvest: Mapping[str, Any]) -> None:
-        """A harvest has come to its end.
-
-        Args:
-            harvest: its result, or the Refusal of it.
-        """
+        """A harvest has come to its end."""
         self.harvests[result_of(harvest)] += 1
         if "errorType" in harvest:
             self.refused(harvest)
 
     def refused(self, refusal: Mapping[str, Any]) -> None:
-        """A request, a session or a harvest was refused.
-
-        Args:
-            refusal: `Refusal.as_dict`.
-        """
+        """A request, a session or a harvest was refused, with the fields of `Refusal.as_dict`."""
         self.refusals[str(refusal["errorType"])] += 1
 
 
@@ -162,13 +154,7 @@ class Events:
         self._write()
 
     def publish(self, kind: EventKind, data: Mapping[str, Any], session: str = "") -> None:
-        """Tells everybody who listens.
-
-        Args:
-            kind: of event.
-            data: what JSON knows; too much of it is left out.
-            session: whose event it is.
-        """
+        """Sends an event to everybody who listens; of data, too much is left out."""
         if len(json.dumps(data)) > _MOST_BYTES:
             data = {"omitted": f"more than {_MOST_BYTES} bytes"}
         event = self._made(kind, data, session)
@@ -190,15 +176,7 @@ class Events:
     def moved(
         self, name: str, after: SessionState, why: str, outcome: Outcome | None = None, worktree: str = ""
     ) -> None:
-        """A session has moved on: a line in the log, and events.
-
-        Args:
-            name: the session.
-            after: where it is now.
-            why: for people.
-            outcome: how its attempt has ended, if it has.
-            worktree: root of its worktree.
-        """
+        """A session has moved on: a line in the log, and events."""
         fields = {"session": name, "state": str(after)}
         level = logging.WARNING if after in _GRAVE else logging.INFO
         log.log(level, "session %s is %s: %s", name, after, why, extra={"fields": fields})
@@ -212,12 +190,9 @@ class Events:
             self.harvested(worktree, harvest, name)
 
     def harvested(self, worktree: str, harvest: Mapping[str, Any], session: str = "") -> None:
-        """Commits of a worktree were taken over, or were refused: then the service is degraded until they are not.
+        """Commits of a worktree were taken over or refused; refused ones leave the service degraded.
 
-        Args:
-            worktree: its root.
-            harvest: the result, or the Refusal of it.
-            session: at whose end; "" when the service did it by itself.
+        `session` is the one at whose end it happened; "" when the service harvested by itself.
         """
         conditions = self._database.conditions
         refused = "errorType" in harvest
@@ -282,15 +257,8 @@ class Events:
     ) -> AsyncIterator[Event | None]:  # fmt: skip
         """Events, as they come; None now and then while there is none.
 
-        Args:
-            since: id of the last event that is known: what came after it is told first. None for new ones only.
-            kinds: only these, unless empty.
-            sessions: only those of these, unless empty.
-            hang_up: ends the connection of a client that does not read.
-            live: go on when all that has happened is told.
-
-        Raises:
-            Refusal: database-unusable and the like.
+        Those after the id `since` come first; None asks for new ones only, and without `live` nothing follows them.
+        `hang_up` ends the connection of a client that does not read. Empty `kinds` and `sessions` mean all.
         """
         subscriber = Subscriber(frozenset(kinds), frozenset(sessions), hang_up)
         if since is not None:

@@ -45,21 +45,16 @@ class Directories:
         self._places = places
 
     def make(self) -> None:
-        """Makes them.
-
-        Raises:
-            Refusal: state-not-ours, state-unusable.
-        """
+        """Makes them."""
         for path in (self.runtime, self.state, self.logs, self.sessions):
             made(path)
             if stat.S_IMODE(os.stat(path).st_mode) != 0o700:
                 os.chmod(path, 0o700)
 
     def record(self) -> None:
-        """Puts the runtime directory on record, so that no jail is granted it. The lock is held.
+        """Puts the runtime directory on record, so that no jail is granted it; a jail that can write there is refused.
 
-        Raises:
-            Refusal: service-socket: a jail can write there, or could; and those of `launcher.safefs.guarded_files`.
+        The lock is held.
         """
         from launcher.safefs import guarded_files, walk
         from launcher.vcs import written
@@ -79,11 +74,7 @@ class Directories:
             walk.replace(path, known + os.fsencode(directory) + b"\0")
 
     def session(self, name: str, request: str, client_uid: int) -> str:
-        """The directory for a new session's shim, with its record (`launcher.service.shim.main`).
-
-        Raises:
-            Refusal: state-unusable.
-        """
+        """The directory for a new session's shim, with its record (`launcher.service.shim.main`)."""
         path = f"{self.sessions}/{name}"
         fresh = f"{self.sessions}/.{name}"
         content = json.dumps({"request": request, "client_uid": client_uid, "created": time.time()})
@@ -116,11 +107,7 @@ class Directories:
         return [name for name in names if not name.startswith(".")]
 
     def lock(self) -> int:
-        """Takes the lock of the one instance; it is held as long as the descriptor is open.
-
-        Raises:
-            Refusal: service-running.
-        """
+        """Takes the lock of the one instance; it is held as long as the descriptor is open."""
         path = f"{self.state}/{LOCK}"
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -255,15 +242,7 @@ class Settings(BaseModel):
 
 
 def load(places: Places, system: Path = SYSTEM) -> Settings:
-    """The settings of both files.
-
-    Args:
-        places: of this user.
-        system: the machine's own file.
-
-    Raises:
-        Refusal: service-settings, with the file and the key.
-    """
+    """The settings of the user's file and of the machine's; a mistake is refused with file and key."""
     values: dict[str, Any] = {}
     origin: dict[str, Path] = {}
     for path in (system, Path(places.config, NAME)):

@@ -110,7 +110,7 @@ class _Launcher:
         os.close(self.pidfd)
 
 
-class _Kept(NamedTuple):
+class _Unclaimed(NamedTuple):
     """An event in a domain that is nobody's yet: the domain, and its records as they came."""
 
     domain: bytes
@@ -143,7 +143,7 @@ class Exchange:
         self._domains: OrderedDict[bytes, int] = OrderedDict()
         self._serials: OrderedDict[int, int] = OrderedDict()
         self._pending: OrderedDict[int, records.Event] = OrderedDict()
-        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        self._unclaimed: OrderedDict[int, _Unclaimed] = OrderedDict()
         self.overflows = 0
         self.handed_on = 0
 
@@ -309,9 +309,9 @@ class Exchange:
         if owner is not None:
             self._route(serial, owner, data)
             return
-        self._kept.setdefault(serial, _Kept(name, [])).messages.append(data)
-        while len(self._kept) > _MOST_KEPT:
-            self._pending.pop(self._kept.popitem(last=False)[0], None)
+        self._unclaimed.setdefault(serial, _Unclaimed(name, [])).messages.append(data)
+        while len(self._unclaimed) > _MOST_KEPT:
+            self._pending.pop(self._unclaimed.popitem(last=False)[0], None)
         if b" blockers=scope.signal " in line:
             self._note(records.LANDLOCK_ACCESS, line, serial)
 
@@ -326,7 +326,7 @@ class Exchange:
         if owner is not None:
             self._send(owner, data)
         elif serial in self._pending:
-            self._kept[serial].messages.append(data)
+            self._unclaimed[serial].messages.append(data)
             self._note(records.LANDLOCK_DOMAIN, line, serial)
 
     def _on_rest(self, kind: int, line: bytes, data: bytes) -> None:
@@ -334,8 +334,8 @@ class Exchange:
         owner = self._serials.get(serial)
         if owner is not None:
             self._send(owner, data)
-        elif serial in self._kept:
-            self._kept[serial].messages.append(data)
+        elif serial in self._unclaimed:
+            self._unclaimed[serial].messages.append(data)
             if serial in self._pending:
                 self._note(kind, line, serial)
                 if kind == records.END_OF_EVENT:
@@ -372,9 +372,9 @@ class Exchange:
         self._domains[name] = owner
         while len(self._domains) > _MOST_DOMAINS:
             self._domains.popitem(last=False)
-        for serial in [serial for serial, kept in self._kept.items() if kept.domain == name]:
+        for serial in [serial for serial, kept in self._unclaimed.items() if kept.domain == name]:
             self._pending.pop(serial, None)
-            for data in self._kept.pop(serial).messages:
+            for data in self._unclaimed.pop(serial).messages:
                 self._route(serial, owner, data)
 
     def _again(self) -> None:

@@ -33,10 +33,7 @@ _TELLING = re.compile(
 def secrets(environment: Mapping[str, str], given: Iterable[str], declared: Iterable[str] = ()) -> tuple[str, ...]:
     """The values to be taken out, in every form that they are likely to be printed in, the longest first.
 
-    Args:
-        environment: of the session's launcher.
-        given: options in the form ``NAME=VALUE`` (`--env`): who gives a value on the command line may mean a secret.
-        declared: names of variables that providers declare as credentials.
+    A value in `given`, ``NAME=VALUE`` of `--env`, counts as a secret too: it was typed for this session alone.
     """
     names = set(declared)
     values = {value for name, value in environment.items() if name in names or _TELLING.search(name)}
@@ -162,13 +159,7 @@ class LogWriter:
 
 
 def read(directory: str, tail: int | None = None, until: tuple[int, int] | None = None) -> Iterator[dict[str, Any]]:
-    """The lines of a log, the oldest first; none when there is no log.
-
-    Args:
-        directory: of the session's log.
-        tail: only so many of the last ones.
-        until: no more than there was when the file with this inode had this size.
-    """
+    """The lines of a log, the oldest first; `until` is an inode and the size that the file had then."""
     lines: list[str] = []
     for path in parts(directory):
         try:

@@ -49,11 +49,7 @@ class Groups:
         self._life = f"{time.time_ns():x}"  # not the process id, which may come again
 
     def sweep(self, keep: frozenset[str] | set[str] = frozenset()) -> int:
-        """Ends what is in groups of an earlier life of this instance, and removes them. Returns how many there were.
-
-        Args:
-            keep: those of sessions that go on.
-        """
+        """Ends and removes groups of an earlier life of this instance, but for `keep`; returns how many there were."""
         if not self.top:
             return 0
         found = 0
@@ -215,11 +211,7 @@ class Shim:
 
     @classmethod
     def start(cls, groups: Groups) -> "Shim":
-        """Starts one; it waits for its launch.
-
-        Raises:
-            OSError: there are no processes or descriptors left.
-        """
+        """Starts a shim, which waits for its launch. OSError: no processes or descriptors are left."""
         group = groups.make()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -243,12 +235,7 @@ class Shim:
     def join(cls, directory: str) -> "Shim":
         """Connects to the shim of a session that an earlier service has started.
 
-        Args:
-            directory: the session's, below the runtime directory.
-
-        Raises:
-            OSError: nobody answers there.
-            Refusal: whoever answers is no shim of this user's.
+        A Refusal says that whoever answers there is no shim of this user's; OSError, that nobody does.
         """
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -273,11 +260,7 @@ class Shim:
         return True
 
     async def ask(self, op: str, **content: Any) -> None:  # noqa: ANN401  # as JSON has it
-        """Sends a message and waits for its answer.
-
-        Raises:
-            Refusal: the shim's; session-not-running when it is gone.
-        """
+        """Sends a message and waits for its answer."""
         self._numbers += 1
         answer = self._answers[self._numbers] = asyncio.get_running_loop().create_future()
         try:
@@ -389,11 +372,7 @@ class Pool:
             await asyncio.sleep(0)
 
     def take(self) -> Shim:
-        """A shim that is ready, or a new one. The next one is not started before `fill`: it would delay this one.
-
-        Raises:
-            OSError: none can be started.
-        """
+        """A shim that is ready, or a new one. The next one is not started before `fill`: it would delay this one."""
         while self._ready:
             found = self._ready.popleft()
             if not found.ended():

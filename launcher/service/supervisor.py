@@ -21,7 +21,7 @@ from launcher.service.instance import Directories, Settings
 from launcher.service.schema import Outcome, Reason, Session, SessionRequest, SessionState
 from launcher.service.shim.attempt import SENDABLE, failure, unstartable
 from launcher.service.shims import Groups, Pool, Shim
-from launcher.service.tables import SessionStore, exists, kept, session_of
+from launcher.service.tables import SessionStore, exists, recorded, session_of
 from launcher.session import planning
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
@@ -102,23 +102,13 @@ class Registration:
         return self._contexts.get(key_of(name))
 
     def accepted(self, request: SessionRequest) -> None:
-        """A session was accepted.
-
-        Args:
-            request: with its name.
-        """
+        """A session was accepted."""
         labels = {"session": request.name or "", **({"bridge": request.bridge} if request.bridge else {})}
         key = key_of(request.name or "")
         self._later(lambda: self._contexts.update(key, lambda before: before.with_metadata(**labels)))
 
     async def placed(self, name: str, worktree: str, options: Mapping[str, str | list[str] | bool]) -> None:
-        """A session's command runs.
-
-        Args:
-            name: the session.
-            worktree: root of its worktree.
-            options: of `paddock run`, by name.
-        """
+        """A session's command runs."""
         try:
             context = await asyncio.to_thread(_boundaries, worktree, options)
         except (Refusal, OSError, ValueError) as error:  # the worktree has been removed meanwhile, say
@@ -217,17 +207,9 @@ class Supervisor:
     ) -> None:
         """Prepares; `start` begins.
 
-        Args:
-            store: of sessions.
-            settings: replaced at a reload.
-            groups: makes control groups.
-            registration: of sessions' contexts.
-            own: the service's directories.
-            environment: for sessions that bring none.
-            open_files: the soft limit that sessions get (RLIMIT_NOFILE); the service's own may be higher.
-            parse: understands the words of `paddock run`.
-            declared: names of variables that hold credentials.
-            harvest: has commits that wait brought home; called when a session has left some.
+        `environment` is for sessions that bring none; `open_files` is their soft limit (RLIMIT_NOFILE), which the
+        service's own may exceed; `declared` names variables that hold credentials; `harvest` is called when a session
+        has left commits that wait.
         """
         self.store = store
         self.settings = settings
@@ -283,20 +265,7 @@ class Supervisor:
     # Creating
 
     def create(self, request: SessionRequest, client_uid: int, key: str | None = None) -> tuple[Session, bool]:
-        """Accepts a session; it is started in its turn.
-
-        Args:
-            request: what is wanted.
-            client_uid: who wants it.
-            key: of idempotency: the same request with the same key is accepted once.
-
-        Returns:
-            The session, and whether it is new.
-
-        Raises:
-            Refusal: service-stopping, usage, session-exists, quota-sessions, quota-client, idempotency-mismatch,
-                state-unusable.
-        """
+        """Accepts a session, once for the same key, and starts it in its turn; returns it, and whether it is new."""
         digest = hashlib.sha256(request.model_dump_json().encode(errors="surrogatepass")).hexdigest() if key else ""
         if key is not None:
             known = self.store.remembered(key, client_uid, digest)
@@ -314,7 +283,7 @@ class Supervisor:
             raise exists(request.name)
         self.store.create(request, client_uid, key, digest)
         try:
-            directory = self._own.session(request.name, kept(request), client_uid)
+            directory = self._own.session(request.name, recorded(request), client_uid)
         except Refusal:
             self.store.forget(request.name, live=True)
             raise
@@ -375,12 +344,7 @@ class Supervisor:
     # What shims say
 
     def adopt(self, live: Live, shim: Shim) -> None:
-        """Takes over a live session of an earlier service, whose shim is to tell what happened since.
-
-        Args:
-            live: as the database has it.
-            shim: connected.
-        """
+        """Takes over a live session of an earlier service; its shim reports what happened since."""
         self.live[live.name] = live
         live.begun.set()
         self._join(live, shim)
@@ -406,18 +370,12 @@ class Supervisor:
         if not more:
             asyncio.get_running_loop().remove_reader(shim.channel)
             if not live.over.is_set():
-                self._spawn(self._gone(live, shim), f"shim of {live.name}")
+                self._spawn(self._hung_up(live, shim), f"shim of {live.name}")
             else:
                 self._let_go(shim)
 
     def heard(self, live: Live, about: dict[str, Any], moves: list[dict[str, Any]]) -> None:
-        """Takes what is new of a session.
-
-        Args:
-            live: the session.
-            about: all that its shim knows of it now.
-            moves: from state to state, since the last time.
-        """
+        """Takes all that a shim knows of its session, and the moves from state to state since the last time."""
         changed = any(about[name] != live.about.get(name) for name in _COLUMNS)
         live.about = about
         moves = [move for move in moves if not move["number"] or move["number"] > live.moves]
@@ -489,7 +447,7 @@ class Supervisor:
             self._collected(live)
         return not any(live.unwritten for live in [*self.live.values(), *self._unwritten])
 
-    async def _gone(self, live: Live, shim: Shim) -> None:
+    async def _hung_up(self, live: Live, shim: Shim) -> None:
         """A shim has hung up before its session was over: it was killed, or this service did not read in time."""
         while not shim.ended():
             try:
@@ -554,22 +512,14 @@ class Supervisor:
     # Asking
 
     def session(self, name: str) -> Session:
-        """What is known of a session.
-
-        Raises:
-            Refusal: session-unknown.
-        """
+        """What is known of a session (else session-unknown)."""
         live = self.live.get(name) or next((each for each in self._unwritten if each.name == name), None)
         if live is not None and live.shim is not None:
             return Session.model_validate({key: live.about[key] for key in Session.model_fields if key in live.about})
         return session_of(self.store.required(name))
 
     def required(self, name: str) -> Live:
-        """A session that is not over.
-
-        Raises:
-            Refusal: session-unknown, session-over.
-        """
+        """A session that is not over (else session-unknown or session-over)."""
         live = self.live.get(name)
         if live is None:
             raise Refusal("session-over", f"session {name} is {self.store.required(name)['state']}",
@@ -594,17 +544,7 @@ class Supervisor:
                 await asyncio.wait_for(moved.wait(), left)
 
     async def attach(self, name: str, query: str, ahead: bytes, connection: int) -> None:
-        """Hands a client's connection to the session's shim, as soon as it has one.
-
-        Args:
-            name: the session.
-            query: of the request.
-            ahead: what the client has sent behind it.
-            connection: its descriptor; stays the caller's here.
-
-        Raises:
-            Refusal: session-unknown, session-over.
-        """
+        """Hands a client's connection to the session's shim, once it has one; the descriptor stays the caller's."""
         live = self.required(name)
         await live.ready.wait()
         if live.shim is None or not live.shim.send("attach", connection, query=query, ahead=ahead.hex()):
@@ -613,16 +553,7 @@ class Supervisor:
     # Ending
 
     async def signal(self, name: str, number: int, *, group: bool = False) -> None:
-        """Sends a signal to a session's command.
-
-        Args:
-            name: the session.
-            number: of `SENDABLE`.
-            group: to the command's process group, as Ctrl-C at a terminal does.
-
-        Raises:
-            Refusal: session-unknown, session-over, session-not-running, signal-unknown.
-        """
+        """Sends one of `SENDABLE` to a session's command, or to its process group, as Ctrl-C at a terminal does."""
         if number not in SENDABLE.values():
             raise Refusal("signal-unknown", f"signal {number} cannot be sent to a session",
                           hint=f"one of {', '.join(SENDABLE)}")  # fmt: skip
@@ -632,16 +563,7 @@ class Supervisor:
         await shim.ask("signal", signal=number, group=group)
 
     def stop(self, name: str, term_seconds: float | None = None, why: Reason = Reason.STOPPED) -> None:
-        """Begins to end a session; a session that is over is left alone.
-
-        Args:
-            name: the session.
-            term_seconds: patience between SIGTERM and the kill; the settings' when None.
-            why: for its record.
-
-        Raises:
-            Refusal: session-unknown.
-        """
+        """Begins to end a session; a session that is over is left alone."""
         live = self.live.get(name)
         if live is None:
             self.store.required(name)
@@ -695,11 +617,7 @@ class Supervisor:
         self.pool.close()
 
     def forget(self, name: str) -> None:
-        """Forgets a session that is over, and its log.
-
-        Raises:
-            Refusal: session-unknown, session-live.
-        """
+        """Forgets a session that is over, and its log."""
         self.store.forget(name)
         for left in log_files.forget(self.log_of(name)):
             log.warning("log of %s not removed: %s", name, left)

@@ -31,24 +31,14 @@ class SessionStore:
         self.database = database
 
     def create(self, request: SessionRequest, client_uid: int, key: str | None = None, digest: str = "") -> None:
-        """Remembers a new session, and the idempotency key of its request: both or neither.
-
-        Args:
-            request: its name is set.
-            client_uid: who wants it.
-            key: of idempotency; None without one.
-            digest: of the request, for `remembered`.
-
-        Raises:
-            Refusal: session-exists; those of `Database.transaction`.
-        """
+        """Remembers a new session, and the idempotency key of its request: both or neither."""
         assert request.name is not None
         try:
             with self.database.transaction() as connection:
                 connection.execute(
                     "INSERT INTO session (name, state, attempt, request, client_uid, created)"
                     " VALUES (?, ?, 0, ?, ?, ?)",
-                    (request.name, SessionState.CREATED, kept(request), client_uid, time.time()),
+                    (request.name, SessionState.CREATED, recorded(request), client_uid, time.time()),
                 )
                 if key is not None:
                     connection.execute(
@@ -73,17 +63,8 @@ class SessionStore:
     ) -> None:
         """Moves a session on, and sets columns of its row.
 
-        Args:
-            name: the session.
-            after: its new state.
-            why: for people.
-            attempt: its number, when it has changed.
-            when: seconds since the epoch; now when None.
-            checked: refuse a move that the table does not have; not after some that nobody has heard of.
-            columns: new values.
-
-        Raises:
-            Refusal: session-transition; session-unknown.
+        `checked` refuses a move that the table of transitions does not have; it is off where moves in between were
+        missed.
         """
         assert columns.keys() <= _COLUMNS
         with self.database.transaction() as connection:
@@ -113,11 +94,7 @@ class SessionStore:
         return found[0] if found else None
 
     def required(self, name: str) -> sqlite3.Row:
-        """The same.
-
-        Raises:
-            Refusal: session-unknown.
-        """
+        """The same; session-unknown where there is none."""
         row = self.row(name)
         if row is None:
             raise Refusal(
@@ -130,14 +107,7 @@ class SessionStore:
     def listed(
         self, *, states: tuple[SessionState, ...] = (), live: bool = False, limit: int = 1_000, after: float = 0.0
     ) -> list[sqlite3.Row]:
-        """Sessions, the newest first.
-
-        Args:
-            states: of these states only; all when empty.
-            live: only those that are not over.
-            limit: so many at most.
-            after: created later than this, in seconds since the epoch.
-        """
+        """Sessions, the newest first; of any state when `states` is empty."""
         where = ["created > ?"]
         values: list[object] = [after]
         if states:
@@ -205,9 +175,8 @@ class SessionStore:
     def remembered(self, key: str, client_uid: int, digest: str) -> str | None:
         """The session that was made for an idempotency key; None when the key is new.
 
-        Raises:
-            Refusal: idempotency-mismatch: the key came with another request; session-forgotten: the session was made,
-                and is forgotten since (another one may have its name by now).
+        A key that came with another request is refused, and so is one whose session was forgotten: another session
+        may have its name by now.
         """
         rows = self.database.rows(
             "SELECT digest, session, forgotten FROM idempotency WHERE key = ? AND client_uid = ?", key, client_uid
@@ -272,7 +241,7 @@ def session_of(row: sqlite3.Row) -> Session:
     )
 
 
-def kept(request: SessionRequest) -> str:
+def recorded(request: SessionRequest) -> str:
     """A request as it is written down: names of variables, never their values."""
     content = request.model_dump(mode="json")
     content["environment"] = None if request.environment is None else sorted(request.environment)
@@ -323,11 +292,7 @@ class StoredRequestContexts:
         return None if found is None else found[0]
 
     def update(self, key: ArtifactKey, updater: Updater) -> RequestContext:
-        """Replaces the context by what `updater` makes of it, atomically.
-
-        Raises:
-            Refusal: `context-key-changed`. What `updater` raises is passed on; both leave the context as it was.
-        """
+        """Replaces the context by what `updater` makes of it, atomically; it stays as it was when that raises."""
         return self._replace(key, updater, ContextState.ENRICHED)
 
     def clear(self, key: ArtifactKey | str) -> RequestContext | None:

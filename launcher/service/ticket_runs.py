@@ -84,20 +84,7 @@ class TicketRuns:
     # Asking for runs
 
     def create(self, request: TicketRequest, client_uid: int, key: str | None = None) -> tuple[TicketRun, bool]:
-        """Accepts a run and begins it.
-
-        Args:
-            request: what is wanted.
-            client_uid: who wants it.
-            key: of idempotency: the same request with the same key is accepted once.
-
-        Returns:
-            The run, and whether it is new.
-
-        Raises:
-            Refusal: service-stopping, ticket-run-exists, ticket-double, quota-ticket-runs, quota-tickets,
-                idempotency-mismatch, and usage, for a ticket's options.
-        """
+        """Accepts a run and begins it, once for the same key; returns it, and whether it is new."""
         kept = request.model_dump(mode="json", exclude={"environment"})
         digest = hashlib.sha256(json.dumps(kept).encode(errors="surrogatepass")).hexdigest()
         kept["environment"] = None if request.environment is None else sorted(request.environment)  # never its values
@@ -132,11 +119,7 @@ class TicketRuns:
         return self.run(name), True
 
     def resume(self, name: str, wanted: TicketResume, client_uid: int) -> TicketRun:
-        """Goes on with a run that did not end well; one that is under way, or that ended, is left as it is.
-
-        Raises:
-            Refusal: ticket-run-unknown, service-stopping, quota-ticket-runs.
-        """
+        """Goes on with a run that did not end well; one that is under way, or that ended, is left as it is."""
         found = self.run(name)
         if name in self._tasks or found.state is TicketState.ENDED:
             return found
@@ -186,11 +169,7 @@ class TicketRuns:
     # Looking at runs
 
     def run(self, name: str) -> TicketRun:
-        """One run.
-
-        Raises:
-            Refusal: ticket-run-unknown.
-        """
+        """One run."""
         return self._unwritten.get(name) or self._of(self._row(name))
 
     def _of(self, row: sqlite3.Row) -> TicketRun:
@@ -250,13 +229,7 @@ class TicketRuns:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def forget(self, keep: int, before: float, contexts: int) -> None:
-        """Forgets runs that are over, and contexts of agents.
-
-        Args:
-            keep: so many runs at most, the newest.
-            before: runs that ended, and contexts that were used last, before this; in seconds since the epoch.
-            contexts: so many at most, those that were used last. Those of runs under way stay.
-        """
+        """Forgets runs that are over, and contexts of agents: the oldest, but for contexts of runs under way."""
         over = f"state IN ({_marks(OVER)})"
         live = f"SELECT name FROM ticket_run WHERE NOT {over}"
         with self._database.transaction() as connection:
@@ -502,7 +475,7 @@ class TicketRuns:
             if _ended_well(session) and "errorType" not in (harvest or {}):
                 session = session.model_copy(update={"state": SessionState.ENDED})
         late = late and outcome is not None and outcome.reason is Reason.STOPPED
-        return self._told(ticket.ticket, session, request.repository, harvest, timeout=timeout if late else None)
+        return self._entry(ticket.ticket, session, request.repository, harvest, timeout=timeout if late else None)
 
     async def _harvest(self, worktree: str) -> dict[str, Any] | None:
         try:
@@ -516,7 +489,7 @@ class TicketRuns:
         except Refusal:
             return None
 
-    def _told(self, ticket: str, session: Session, trunk: str, harvest: dict[str, Any] | None = None, *,
+    def _entry(self, ticket: str, session: Session, trunk: str, harvest: dict[str, Any] | None = None, *,
               unfinished: Reason = Reason.LOST, timeout: float | None = None) -> dict[str, Any]:  # fmt: skip
         return ticket_work.agent(
             ticket, session, name=session.name, session_id=session.labels.get("session-id", ""),
@@ -550,7 +523,7 @@ class TicketRuns:
             if row["agent"] is not None:
                 found = json.loads(row["agent"])
             elif session is not None:
-                found = self._told(row["ticket"], session, request.repository, unfinished=Reason.STOPPED)
+                found = self._entry(row["ticket"], session, request.repository, unfinished=Reason.STOPPED)
                 step = TicketStep.ENDED if _well(found) else TicketStep.FAILED
                 self._ticket(run, row["number"], step, agent=json.dumps(found))
             else:
@@ -615,9 +588,6 @@ class TicketRuns:
         """Runs a job that merges, noted before and after, so that one that was interrupted is found again.
 
         Once begun it is not cancelled: it ends, or its journal is resumed.
-
-        Raises:
-            Refusal: the job's.
         """
         self._merging[common_dir] += 1
         self._note(common_dir, merging=True)

@@ -322,7 +322,7 @@ def end(trunk: str, worktrees: dict[str, str], removable: list[str]) -> dict[str
             if count:
                 uncommitted[session_id] = {"files": files, "count": count, "problem": ""}
         except Refusal as refusal:
-            uncommitted[session_id] = {"files": [], "count": 0, "problem": _told(refusal)}
+            uncommitted[session_id] = {"files": [], "count": 0, "problem": _in_words(refusal)}
 
     _side_by_side(ended, list(worktrees))
     return {"removed": removed, "uncommitted": uncommitted}
@@ -333,11 +333,11 @@ def _removed(known: WorktreeService, row: Worktree) -> str:
     try:
         known.remove(row, keep_branch=True)
     except Refusal as refusal:
-        return _told(refusal)
+        return _in_words(refusal)
     return ""
 
 
-def _told(refusal: Refusal) -> str:
+def _in_words(refusal: Refusal) -> str:
     return f"{refusal.message} [{refusal.reference}]"
 
 

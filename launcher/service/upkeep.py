@@ -74,11 +74,7 @@ class Sampler:
         return number
 
     def look(self, launchers: Mapping[str, int]) -> dict[str, Usage]:
-        """What each session uses now. May run on a thread of its own: it starts nothing.
-
-        Args:
-            launchers: process ids of sessions' launchers by the sessions' names.
-        """
+        """What each session uses now. May run on a thread of its own: it starts nothing."""
         below: dict[int, list[psutil.Process]] = {}
         for process in psutil.process_iter(["ppid"]):
             below.setdefault(process.info["ppid"] or 0, []).append(process)

@@ -27,7 +27,7 @@ WARNING = "warning: "
 """In front of what a merge has passed over, and somebody has to look at."""
 
 
-class Said:
+class Notes:
     """Lines about one merge, written to standard error as they come, and kept for the JSON.
 
     Attributes:
@@ -79,17 +79,17 @@ def merge(
     start = places.current_directory()
     where = places.places(os.environ)
     state = places.made(where.state)
-    said = Said()
+    notes = Notes()
     swap.originals(state)  # docks what a session has left that was killed
     for line in planted.sweep(state):
-        said.say(line)
+        notes.say(line)
     alone = [name for name, given in (("--resume", resume), ("--rollback", rollback is not None)) if given]
     if alone and (words or every or forecast or check is not None or rewind or len(alone) > 1):
         raise Refusal("usage", f"{alone[0]} stands alone", hint="paddock merge --help")
     if resume or rollback is not None:
         common_dir = target.opened(start).common_dir
         done = work.resume(common_dir, state) if rollback is None else work.roll_back(common_dir, state, rollback)
-        return _tell_end(done, said, as_json=as_json)
+        return _tell_end(done, notes, as_json=as_json)
     if bool(words) == every:
         raise Refusal(
             "usage",
@@ -103,14 +103,14 @@ def merge(
     found = find()
     sources = _children(found, words, start, state)
     for source in sources:
-        _warn_of_sessions(source, state, said)
+        _warn_of_sessions(source, state, notes)
     sources = into_children.ordered(sources, Order(order), found)
     if forecast:
         answer = preview.preview(found, sources, rewind=rewind or ())
-        print(said.document(answer) if as_json else answer.pretty_print())
+        print(notes.document(answer) if as_json else answer.pretty_print())
         return 0 if answer.clean else CONFLICT
     with (
-        harvesting.into(found, where, said.say, files=not no_checkout) as follow,
+        harvesting.into(found, where, notes.say, files=not no_checkout) as follow,
         Check(found, check, hidden=as_json) as gate,
     ):
         settings = work.Settings(
@@ -124,7 +124,7 @@ def merge(
         run = work.merge(find, sources, settings, found.common_dir)
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr)
-    return _tell(run, found, said, as_json=as_json, files=not no_checkout)
+    return _tell(run, found, notes, as_json=as_json, files=not no_checkout)
 
 
 def _children(found: target.Target, words: list[str] | None, start: str, state: str) -> list[Source]:
@@ -140,10 +140,10 @@ def _root_of(state: str) -> Callable[[str, str], str | None]:
     return lambda word, common_dir: root_of(word, known.of(common_dir))
 
 
-def _warn_of_sessions(source: Source, state: str, said: Said) -> None:
+def _warn_of_sessions(source: Source, state: str, notes: Notes) -> None:
     """Tells when a child has more than its branch: a branch can be merged all the same."""
     for line in sessions.warnings(source, state):
-        said.say(line, WARNING)
+        notes.say(line, WARNING)
 
 
 def merge_status(run_id: str | None, *, as_json: bool) -> int:
@@ -187,29 +187,29 @@ def _lines(run: Run) -> list[str]:
     return lines
 
 
-def _tell(run: Run, found: target.Target, said: Said, *, as_json: bool, files: bool) -> int:
+def _tell(run: Run, found: target.Target, notes: Notes, *, as_json: bool, files: bool) -> int:
     outcome = run.outcome
     assert outcome is not None
     done = run.state is State.DONE
     if done and not files and found.worktree is not None:
         main, root = run.moves[-1], quoted(found.worktree)
-        said.advice.append(f"the files stay: git -C {root} read-tree -m -u {main.old} {main.new}")
+        notes.advice.append(f"the files stay: git -C {root} read-tree -m -u {main.old} {main.new}")
     if as_json:
-        print(said.document(run))
+        print(notes.document(run))
         return CONFLICT if outcome.has_conflict else 0
     print(f"into {printable(found.label)}: {outcome.pretty_print()}")
     if outcome.conflicted is not None and outcome.conflicted.merge_descriptor is not None:
         print(f"  next        {printable(outcome.conflicted.merge_descriptor.hint or '')}")
     if done:
-        for note in (*run.note.splitlines(), *said.advice):
+        for note in (*run.note.splitlines(), *notes.advice):
             print(f"  note        {printable(note)}")
         print(f"  undo        paddock merge --rollback {run.run_id}")
     return CONFLICT if outcome.has_conflict else 0
 
 
-def _tell_end(run: Run | None, said: Said, *, as_json: bool) -> int:
+def _tell_end(run: Run | None, notes: Notes, *, as_json: bool) -> int:
     if as_json:
-        print(said.document(run))
+        print(notes.document(run))
     elif run is None:
         print("no run is unfinished")
     else:

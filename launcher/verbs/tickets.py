@@ -298,7 +298,7 @@ def _to_its_end(service: Client, found: dict[str, Any], *, detach: bool, as_json
     if as_json and not detach:
         messages.show(json.dumps({"event": "end", **found}))
     else:
-        _told(found, as_json=as_json)
+        _shown(found, as_json=as_json)
     return status or (0 if found["state"] == "ended" or detach else 1)
 
 
@@ -312,15 +312,15 @@ class Progress:
     def __init__(self, *, as_json: bool) -> None:
         self._json = as_json
         self._here = os.isatty(2) and not as_json
-        self._told: dict[str, str] = {}
+        self._shown: dict[str, str] = {}
         self._line = ""
         self._next = 0.0
 
     def show(self, found: dict[str, Any]) -> None:
         """Tells of what has changed since the last call."""
         states = {"": found["state"]} | {each["ticket"]: each["state"] for each in found["steps"]}
-        moved = {name: state for name, state in states.items() if self._told.get(name) != state}
-        self._told = states
+        moved = {name: state for name, state in states.items() if self._shown.get(name) != state}
+        self._shown = states
         if self._json:
             for name, state in moved.items():
                 about = {"ticket": name} if name else {}
@@ -387,10 +387,10 @@ def tickets_list(*, as_json: bool) -> int:
 
 def tickets_show(name: str, *, as_json: bool) -> int:
     """Exit status 0."""
-    return _told(client().call("GET", run_path(name)), as_json=as_json)
+    return _shown(client().call("GET", run_path(name)), as_json=as_json)
 
 
-def _told(found: dict[str, Any], *, as_json: bool) -> int:
+def _shown(found: dict[str, Any], *, as_json: bool) -> int:
     if as_json:
         show_json(found)
     else:
@@ -403,4 +403,4 @@ def tickets_stop(name: str, *, as_json: bool) -> int:
     service = client()
     service.call("POST", run_path(name, "stop"))
     found = service.call("GET", run_path(name), query={"wait": _WAIT})
-    return _told(found, as_json=as_json)
+    return _shown(found, as_json=as_json)

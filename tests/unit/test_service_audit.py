@@ -233,7 +233,7 @@ def test_a_flood_of_foreign_records_needs_no_more_memory(tmp_path: Path) -> None
         await settle()
         for number in range(3_000):
             await kernel.denial(f"{number:x}", "/foreign")
-        assert len(kernel.exchange._kept) <= kernel_audit._MOST_KEPT
+        assert len(kernel.exchange._unclaimed) <= kernel_audit._MOST_KEPT
         await kernel.proof("cafe1")
         await kernel.denial("cafe1", "/mine")
         assert launcher.paths() == ["/mine"]

@@ -208,15 +208,7 @@ class Launcher:
             _enter(self.group, self.pid)
 
     def launch(self, launch: dict[str, Any], streams: tuple[int, int, int]) -> None:
-        """Hands over the one launch.
-
-        Args:
-            launch: words, environment, directory, umask, open_files, terminal; see `_placed`.
-            streams: what becomes its standard input, output and error; they stay the caller's here.
-
-        Raises:
-            OSError: it has ended.
-        """
+        """Hands over the one launch (see `_placed`); the streams stay the caller's. OSError: it has ended."""
         wire.send_packet(self.channel.fileno(), LAUNCH + marshal.dumps(launch), streams)
 
     def messages(self) -> list[tuple[bytes, Any]]:
@@ -325,13 +317,7 @@ class Attempt:
     """
 
     def __init__(self, launcher: Launcher, streams: Streams, placed: Callable[[], None]) -> None:
-        """Prepares; `launch` begins.
-
-        Args:
-            launcher: a warm one.
-            streams: the session's.
-            placed: called when `about` is known, before anything can be committed.
-        """
+        """Prepares; `launch` begins. `placed` is called before anything can be committed."""
         self.launcher = launcher
         self.about: tuple[str, ...] = ()
         self.jail = 0
@@ -345,11 +331,7 @@ class Attempt:
         self._refusal: dict[str, Any] | None = None
 
     def launch(self, launch: dict[str, Any], stdin: str) -> None:
-        """Hands the launch over and begins to listen.
-
-        Raises:
-            OSError: no pipes, or the launcher has ended.
-        """
+        """Hands the launch over and begins to listen. OSError: no pipes, or the launcher has ended."""
         fds = self._streams.open(stdin)
         self._handed = time.monotonic()
         try:
@@ -404,11 +386,7 @@ class Attempt:
         self.launcher.close()
 
     def outcome(self, stopped: str | None) -> dict[str, Any]:
-        """How it ended: the fields of `launcher.service.schema.Outcome`.
-
-        Args:
-            stopped: why somebody has asked for its end, None when nobody has.
-        """
+        """How it ended, as fields of `launcher.service.schema.Outcome`; `stopped` is why somebody asked for that."""
         code = self.launcher.ended()
         status, limit, denials, harvest, handoff, notes = self._end or (None, "", 0, None, (), ())
         if status is None and code is not None:
@@ -436,12 +414,10 @@ class Attempt:
         }  # fmt: skip
 
     def send(self, number: int, *, group: bool = False) -> None:
-        """Sends a signal: to the launcher, which passes it on; SIGKILL to the jail, so that its launcher ends well.
+        """Sends a signal to the launcher, which passes it on; SIGKILL goes to the jail, so that its launcher ends well.
 
-        Args:
-            number: the signal.
-            group: to the launcher's process group, in which the command and what it has started are, too; the
-                launcher and its init know such a signal, and do not send it twice (`launcher.jail.init`).
+        A signal for the group reaches the command and what it started as well: launcher and init know such a signal,
+        and do not send it twice (`launcher.jail.init`).
         """
         if number == signal.SIGKILL:
             self.kill_jail()

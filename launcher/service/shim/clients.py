@@ -65,7 +65,7 @@ class Host(Protocol):
         """A client is attached."""
         ...
 
-    def left(self, client: "Client") -> None:
+    def detached(self, client: "Client") -> None:
         """A client is not attached any more."""
         ...
 
@@ -99,12 +99,7 @@ class Client(ABC):
         """The client has gone; the session stays."""
 
     def begin(self, connection: socket.socket, ahead: bytes) -> None:
-        """Answers the upgrade request and attaches.
-
-        Args:
-            connection: owned by this object from now on.
-            ahead: what the client has sent behind its request.
-        """
+        """Answers the upgrade request and attaches; the connection is owned here from now on."""
         connection.setblocking(False)
         self._connection = connection
         self._write(UPGRADED)
@@ -233,7 +228,7 @@ class Client(ABC):
         connection.close()
         self.host.streams.hold(self, held=False)
         self.leave()
-        self.host.left(self)
+        self.host.detached(self)
 
 
 class StreamClient(Client):

@@ -70,13 +70,7 @@ class History:
         return {**result, "_meta": {**(meta if isinstance(meta, dict) else {}), "paddock": own}}
 
     def changed(self, method: str, params: dict[str, Any], result: object) -> None:
-        """A client's request has changed the session: `opened` follows, as agents need not announce it.
-
-        Args:
-            method: of the request that was answered well.
-            params: its.
-            result: its.
-        """
+        """A client's request has changed the session: `opened` follows, as agents need not announce it."""
         if self.opened is None:
             return
         for wanted, group, current, name in (

@@ -26,12 +26,7 @@ from launcher.service.shim.attempt import Launcher
 
 
 def main(descriptor: int, run: Callable[..., int]) -> NoReturn:
-    """Waits for a launch, and keeps that session until it is over.
-
-    Args:
-        descriptor: of the socket to the service; its end means, before the launch, that nobody needs this process.
-        run: `launcher.helper.supervised`.
-    """
+    """Waits for a launch, and keeps that session until it is over; ends when the service hangs up before."""
     gc.disable()  # everything that is forked from here shares its pages
     os.setsid()
     os.set_inheritable(descriptor, False)

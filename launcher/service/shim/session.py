@@ -438,7 +438,7 @@ class ShimSession:
         self._clients.append(client)
         self._note(attached=len(self._clients))
 
-    def left(self, client: Client) -> None:
+    def detached(self, client: Client) -> None:
         """See `launcher.service.shim.clients.Host`."""
         if client in self._clients:
             self._clients.remove(client)
@@ -447,15 +447,7 @@ class ShimSession:
     # Ending
 
     def signal(self, number: int, *, group: bool = False) -> None:
-        """Sends a signal to the session's command.
-
-        Args:
-            number: of `SENDABLE`.
-            group: to the command's process group, as Ctrl-C at a terminal does.
-
-        Raises:
-            Refusal: session-not-running, signal-unknown.
-        """
+        """Sends one of `SENDABLE` to the command, or to its process group, as Ctrl-C at a terminal does."""
         if number not in SENDABLE.values():
             raise Refusal("signal-unknown", f"signal {number} cannot be sent to a session",
                           hint=f"one of {', '.join(SENDABLE)}")  # fmt: skip
@@ -465,12 +457,7 @@ class ShimSession:
         self._attempt.send(number, group=group)
 
     def stop(self, term_seconds: float | None, why: str) -> None:
-        """Begins to end the session.
-
-        Args:
-            term_seconds: patience between SIGTERM and the kill; the settings' when None.
-            why: for its record.
-        """
+        """Begins to end the session."""
         if self._over:
             return
         if self._stopped is None:

@@ -81,14 +81,7 @@ class Streams:
         self.writer: object | None = None
 
     def open(self, stdin: str) -> tuple[int, int, int]:
-        """Makes the pipes, or the terminal, of one attempt; returns the ends for the session, which the caller closes.
-
-        Args:
-            stdin: what it has for its standard input.
-
-        Raises:
-            OSError: there are no descriptors, or no terminals left.
-        """
+        """Makes the pipes or the terminal of one attempt, and returns the session's ends, which the caller closes."""
         fds: list[int] = []
         try:
             if stdin == TERMINAL:
@@ -252,14 +245,8 @@ class Streams:
     def write(self, data: bytes, *, bounded: bool = True) -> bool:
         """Sends input, to the next attempt when there is none now.
 
-        Input behind its end, or for a command that has closed its own, goes nowhere.
-
-        Args:
-            data: it.
-            bounded: take nothing when too much is waiting already; else the caller sends no more until `when_taken`.
-
-        Returns:
-            Whether it was taken.
+        Input behind its end, or for a command that has closed its own, goes nowhere. Returns False, and takes nothing,
+        when too much is waiting; a caller who is not `bounded` sends no more until `when_taken`.
         """
         if bounded and self._input and len(self._input) + len(data) > MOST_INPUT:  # one piece alone may be longer
             return False
