@@ -2,8 +2,8 @@
 
 Merges and harvests keep commits in `refs/paddock/...`, so that they can be taken back or found again. Refs that hold
 what a branch, a tag or a remote-tracking branch holds too are given up after a while, or when there are many; what
-nothing else holds stays much longer, and its end is reported. Refs of a worktree go with it, also where the user removed
-it with git alone: when no private git directory, no worktree and no row of Paddock's has their id any more.
+nothing else holds stays much longer, and its end is reported. Refs of a worktree go with it, also where the user
+removed it with git alone: when no private git directory, no worktree and no row of Paddock's has their id any more.
 """
 
 import json
