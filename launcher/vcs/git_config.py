@@ -323,7 +323,7 @@ def _of_key(char: str) -> bool:
 
 # The two things of the user's own git configuration that worktrees need: what he ignores, and filters he asks for.
 #
-# Everything else of it is left out, because it names programmes (`hardening`), and so is what an agent could write.
+# Everything else of it is left out, because it names programmes (`git.overrides`), and so is what an agent could write.
 # Read as text; conditions of includes count as not met.
 
 _FILTER_KEYS = ("clean", "smudge", "process", "required")

@@ -1,4 +1,4 @@
-"""Gitlinks in trees: where commits of submodules are recorded, and which (git-ls-tree(1))."""
+"""Submodules: which commits trees record for them (gitlinks, git-ls-tree(1)), and their places in worktrees."""
 
 import errno
 import os
@@ -131,8 +131,7 @@ def _harmless(path: str) -> bool:
 
 # The places of submodules in a worktree that an agent has written, and what a user may type about them.
 #
-# A link anywhere on the path may lead to what is the user's own. So nobody is advised to remove or fill what lies
-# behind one.
+# A link anywhere on the path may lead to the user's own files. So no advice is to remove or fill what is behind one.
 
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 

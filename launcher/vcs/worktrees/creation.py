@@ -2,7 +2,7 @@
 
 The row in the store comes first. Names, branches and git directories are made under the repository's lock, in a few
 milliseconds; files are written outside of it, into a directory with a name of its own beside the final one, and renamed
-when they are complete. So nobody ever sees half a worktree, and what is removed after a crash is certainly ours.
+when they are complete. So nobody ever sees half a worktree, and what is removed after a crash is certainly Paddock's.
 """
 
 import errno

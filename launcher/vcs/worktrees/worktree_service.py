@@ -1,6 +1,6 @@
-"""The specification's worktree service: worktrees for agents, made, listed, looked at, adopted, repaired, removed.
+"""The specification's worktree service: worktrees for agents, created, listed, inspected, adopted, repaired, removed.
 
-Who makes worktrees is the host, never an agent: its jail holds it to its own (SPEC-NOTES, FR-005 to FR-009).
+The host creates worktrees, never an agent: a jail holds it to its own (SPEC-NOTES, FR-005 to FR-009).
 """
 
 import os
@@ -86,7 +86,7 @@ class WorktreeService:
     def add(self, parent: str | Path, ticket: str, options: Options | None = None) -> Worktree:
         """Makes a worktree for a ticket, beside the worktree that holds `parent` unless told where.
 
-        Refusals: see `proposal.propose`, `creation`, `GitFailed`; what was begun is undone.
+        Refusals: see `request.propose`, `creation`, `GitFailed`; what was begun is undone.
         """
         found = self._found(parent)
         self.settle(found.common_dir)
