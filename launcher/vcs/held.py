@@ -66,11 +66,7 @@ class Held:
         return tuple(self._packs.values())
 
     def add(self, quarantine: str, common: str) -> None:
-        """Adds the packs in a quarantine to a repository, and removes what killed holders have left there.
-
-        Args:
-            quarantine: an object directory.
-            common: the trusted repository.
+        """Adds the packs in a quarantine to a trusted repository, and removes what killed holders have left there.
 
         Raises:
             OSError: the store cannot be written, or what git in its jail has left is no pack.
