@@ -7,7 +7,6 @@ Only the standard library's built-ins are used: this module is on the launch pat
 EXIT_REFUSED = 125
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127
-EXIT_USAGE = 2
 
 
 class Refusal(Exception):

@@ -73,7 +73,7 @@ def _unreadable(path: str, error: OSError | ValueError) -> Refusal:
     return Refusal("config-unreadable", f"{path} cannot be read", context=reason)
 
 
-# Files of a git directory that an agent may have written, read and replaced without following anything of his.
+# Files of a git directory that an agent may have written, read and replaced without following a link.
 #
 # Any name there can be a symbolic link, a FIFO that never answers, or a file without end. So everything is opened
 # below one descriptor without following a link, must be a regular file, is read up to a bound, and is replaced by
@@ -90,7 +90,7 @@ _ABSENT = (
 
 
 class Inside:
-    """A directory whose content nobody vouches for. A context manager; `close` it otherwise."""
+    """A directory whose content an agent may have written. A context manager; `close` it otherwise."""
 
     __slots__ = ("_fd", "path")
 
@@ -340,5 +340,5 @@ class Inside:
 
 
 def _put_aside(name: str, directory: int) -> None:
-    """Renames what has the name of something that is needed. It is the agent's own, and stays where he finds it."""
+    """Renames what has a needed name, in the same directory: it is the agent's, who can find it there."""
     os.rename(name, f"{name[:100]}.replaced-{os.urandom(5).hex()}", src_dir_fd=directory, dst_dir_fd=directory)

@@ -1,7 +1,7 @@
 """Removing a tree that an agent filled: any depth, any modes, no symbolic link followed, few descriptors.
 
 A session that still lives may exchange anything below the tree meanwhile. So the directory that holds the tree is
-opened once, and everything then goes by descriptors: what is exchanged for a link is a failure that is told.
+opened once, and everything then goes by descriptors: what is exchanged for a link is a failure that is reported.
 
 Launch path (a session's end): `os` only; shutil costs 10 ms to import and gives up on deep trees.
 """

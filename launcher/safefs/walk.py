@@ -16,11 +16,9 @@ if TYPE_CHECKING:
 
 AT_FDCWD = -100
 
-RESOLVE_NO_XDEV = 0x1
 RESOLVE_NO_MAGICLINKS = 0x2
 RESOLVE_NO_SYMLINKS = 0x4
 RESOLVE_BENEATH = 0x8
-RESOLVE_IN_ROOT = 0x10
 
 _OPENAT2 = 437  # on every architecture
 _ATTEMPTS = 16
@@ -81,7 +79,7 @@ def open_regular(path: str, *, dir_fd: int | None = None, follow: bool = False) 
 
 
 def reopened(where: int) -> int | None:
-    """The same for what an O_PATH descriptor is of, which gets closed."""
+    """The same for an O_PATH descriptor, which is closed."""
     try:
         found = os.fstat(where).st_mode
         if S_ISLNK(found):
@@ -315,7 +313,7 @@ def make_beneath(root: int, path: str) -> int:
 def files(
     top: str, skip: "Callable[[str], bool]" = lambda name: False, *, at: str = ""
 ) -> "Iterator[tuple[str, os.DirEntry[str]]]":
-    """Whatever is no directory: files, links, and all else. No link is followed, whoever exchanges one meanwhile.
+    """Everything below `top` that is no directory. No link is followed, even one that is made meanwhile.
 
     Any depth: `os.walk` calls itself for each level before Python 3.12, so an agent could end its user with a
     RecursionError. A directory that is gone, closed to this user, or longer than PATH_MAX has nothing.

@@ -14,9 +14,6 @@ from launcher.session.watchdog import Watchdog
 from policy import promises
 from policy.plan import Plan
 
-EXIT_ENDED = 137
-"""As after SIGKILL: a jail that was ended for a limit."""
-
 Facts = tuple[tuple[str, str, str], ...]
 
 _UNITS = ((1 << 40, "T", "TiB"), (1 << 30, "G", "GiB"), (1 << 20, "M", "MiB"), (1 << 10, "K", "KiB"))

@@ -23,10 +23,10 @@ KINDS = {
 
 
 class Names:
-    """What the names on the way of paths were when each was first looked at: a name that was there is not asked twice.
+    """What each name on a path was when it was first looked at: a name that existed is not asked about twice.
 
-    So all paths that are walked here agree about every symbolic link, however often somebody exchanges it for a
-    directory meanwhile. A name that was absent is looked at again.
+    So all paths walked here agree about every symbolic link, however often somebody replaces it meanwhile. A name that
+    was absent is looked at again.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ def _components(path: str) -> list[str]:
 
 
 def _looked_at(path: str) -> tuple[os.stat_result, str | None] | None:
-    """Status and text of one and the same entry."""
+    """Status and link text of one entry, both from one descriptor where it is a link."""
     try:
         found = os.lstat(path)
         if not stat.S_ISLNK(found.st_mode):
@@ -93,12 +93,12 @@ def _looked_at(path: str) -> tuple[os.stat_result, str | None] | None:
 
 
 def in_hands_of(worktree: str, path: str) -> bool:
-    """Whether who writes a worktree (canonical root) decides what is at `path`: it lies there, or is led from there."""
+    """Whether whoever writes a worktree (canonical root) decides what `path` is, by its place or a link."""
     return decided_in(worktree, Names().walk(path))
 
 
 def decided_in(worktree: str, trail: Trail) -> bool:
-    """The same of a walk: what it led to is used as `Trail.canonical`, without another look at the way."""
+    """The same for a walk that was made; its result is then used as `Trail.canonical` without walking again."""
     return beneath(trail.reached, worktree) or any(beneath(link, worktree) for link, _ in trail.links)
 
 
@@ -122,7 +122,7 @@ class Present:
     """The `Disk` as it is now. `launcher.session.machine.Machine` answers the same and records the questions.
 
     Args:
-        originals: `.git` files that are another thing for a while, and their true content (`private.swap`).
+        originals: `.git` files that are swapped now, and their original content (`private.swap`).
     """
 
     def __init__(self, originals: Mapping[str, bytes] | None = None) -> None:
@@ -167,7 +167,7 @@ class Present:
 
 
 class Seen:
-    """Files as each was when it was first asked for: what is read is what `trail` was judged by, and no other."""
+    """Files as each was when it was first asked for: `read` opens exactly what `trail` was judged by."""
 
     def __init__(self) -> None:
         """Nothing has been looked at."""

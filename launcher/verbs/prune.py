@@ -9,8 +9,6 @@ from launcher.vcs.disk import Present
 from launcher.vcs.worktrees import retention
 from policy.errors import Refusal, printable
 
-_DEFAULT = retention.Bounds()
-
 
 def prune(*, dry_run: bool, keep_days: float, keep: int, keep_lost_days: float, as_json: bool) -> int:
     """Exit status 0; 1 when a repository could not be looked at."""

@@ -100,10 +100,6 @@ def document(worktree: Worktree) -> dict[str, Any]:
     return {"worktree_id": worktree.worktree_id, **kept, "context": worktree.context().model_dump(mode="json")}
 
 
-_FILTER = "Let this filter of your git configuration run (for git-lfs: lfs); none runs otherwise."
-_COPY = "Copy untracked files that match, from this worktree; the agent can then read them."
-
-
 def worktree_add(
     ticket: str,
     *,
@@ -232,8 +228,6 @@ def _print(row: Worktree, now: Condition, far: Progress) -> None:
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _ANEW = "`git submodule update` makes it anew, where it still belongs"
-_WHICH = "Root of the worktree, or its ticket, branch or id."
-_BRANCH = "A branch that the agent made; SUBMODULE:NAME for a submodule's, NAME=OTHER for another name here."
 
 
 def worktree_harvest(

@@ -1,1 +1,1 @@
-"""Private git directories: what is kept of them (`record`), who uses them (`lock`), how they are made and kept true."""
+"""Private git directories: what is known of them (`record`), who uses them (`lock`, `lease`), how they are made."""

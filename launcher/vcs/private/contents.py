@@ -1,7 +1,7 @@
 """What a private git directory consists of, and how each part is made, or made anew, from the host's.
 
 No git process writes it: it is a handful of files (gitrepository-layout(5)), and the agent's side of it is read and
-replaced through `inside` only.
+replaced through `safefs` only.
 """
 
 import hashlib

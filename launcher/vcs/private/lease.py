@@ -1,4 +1,4 @@
-"""A session's use of a private git directory: found as it should be, shared as long as the session lives.
+"""A session's use of a private git directory: checked at its start, and shared as long as the session lives.
 
 On most launches nothing has changed since the last one: then a lock is taken, the record is read, and a few files are
 looked at. Everything else is `renew`.
@@ -62,7 +62,7 @@ class Lease:
 def take(directory: str, plan: Plan) -> Lease:
     """Makes or renews the private git directory of the plan's worktree where that is needed, and takes a share in it.
 
-    While another session uses it nothing is renewed: it would pull files from under that one's feet.
+    While another session uses it nothing is renewed: that would change files which the other one is using.
 
     Args:
         directory: canonical; made by the caller.
@@ -129,9 +129,9 @@ def _swap(directory: str) -> None:
 
 
 def _abandoned(descriptor: int, directory: str) -> None:
-    """Docks after a failure; where that fails too, what is being raised already matters more, and the next one tries.
+    """Docks after a failure. If that fails too, the first error is what is raised, and the next session tries again.
 
-    Nothing of the command's has been there yet.
+    No command has run yet.
     """
     from launcher.vcs.private import swap
 
@@ -142,7 +142,7 @@ def _abandoned(descriptor: int, directory: str) -> None:
 
 
 def _docked(directory: str) -> tuple[str, ...]:
-    """Ends what a session that was killed has left; what the user should know of it."""
+    """Docks what a killed session has left swapped. Returns what the user should know."""
     from launcher.vcs.private import swap
 
     return tuple(swap.report_lines(swap.dock(directory)))
@@ -165,7 +165,7 @@ def unchanged(record: Record) -> bool:
 
 
 def whole(directory: str, record: Record) -> bool:
-    """Whether the agent has left what git needs at least. Only asked for; nothing there is read or followed."""
+    """Whether the minimum that git needs is still there, by lstat(2) alone: an agent may have removed any of it."""
     for repository in record.repositories:
         place = f"{directory}/{GIT}/{repository.private}"
         for name, kind in _NEEDED:

@@ -3,10 +3,10 @@
 Sessions share the directory; whoever makes, renews or harvests it has it alone.
 
 flock(2) on ``lock`` in the directory. A lock belongs to the open file description, which the jail's init inherits: it
-is held as long as any process of the session lives that is not jailed, and the kernel lets go of it after a SIGKILL.
+is held as long as any unjailed process of the session lives, and the kernel releases it after a SIGKILL.
 
-Git's own locks are files `NAME.lock` (lockfile.h), which nobody removes after a SIGKILL. Where no session lives they
-keep nobody out but the next one, so whoever has the directory alone removes them.
+Git's own locks are files `NAME.lock` (lockfile.h), which nobody removes after a SIGKILL. Without a session they only
+stop the next one, so whoever has the directory alone removes them.
 
 Launch path: `os`, `fcntl`, the system calls.
 """
@@ -32,7 +32,7 @@ _BELOW = {
 def opened(directory: str) -> int:
     """The lock file of a private git directory, made when it is missing; nothing is locked yet. Close-on-exec.
 
-    Closing the descriptor, in every process that has it, lets go of what was locked with it.
+    Closing the descriptor in every process that has it releases what was locked with it.
 
     Raises:
         OSError: it cannot be opened.
@@ -81,7 +81,7 @@ def alone(descriptor: int, *, wait: bool) -> bool:
 def together(descriptor: int) -> None:
     """Takes the lock beside other sessions, waiting while somebody has it alone.
 
-    Whoever held it alone lets go for a moment (flock(2)): what it knew of the directory has to be read again.
+    Changing from alone to shared releases the lock for a moment (flock(2)): read the directory's state again.
     """
     fcntl.flock(descriptor, fcntl.LOCK_SH)
 
@@ -117,7 +117,7 @@ def release(git_dir: str) -> tuple[str, ...]:
 
 
 def _stale(git_dir: str) -> list[str]:
-    """Git's locks below a git directory and those of its submodules, relative; by the listing of few directories."""
+    """Git's locks below a git directory and those of its submodules, as relative paths; few directories are listed."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         top = os.open(git_dir, flags)

@@ -1,8 +1,7 @@
-"""Places of submodules that a session's jail does not close: noted, so that they are looked at when it is killed.
+"""Places of submodules that a session's jail does not close: a `.git` that its command makes there is put aside.
 
-A `.git` that a command has made there is put aside at the session's end (`launcher.vcs.private.planted` says why).
-The note lies in the session's directory, whose free lock says that the session is over: who finds it does what the
-session could not do any more. Nobody else can tell such a `.git` from one of the user's.
+The places are noted in the session's directory before the command starts. A killed session puts nothing aside; its lock
+is free then, and whoever finds the note does it. Nothing else distinguishes such a `.git` from one of the user's.
 
 Launch path of sessions with such places: `os`, `fcntl`, `marshal`.
 """
@@ -28,13 +27,13 @@ _POINTER = "gitdir: "
 
 
 def of_place(root: str, place: str, git_dir: str, directory: str) -> str | None:
-    """Puts aside what lies at `.git` in one place, unless it leads to a submodule's git directory outside or nowhere.
+    """Puts aside the `.git` of one place, unless it is a pointer to a trusted submodule's git directory or to nothing.
 
     Args:
         root: canonical root of the repository around it.
         place: of the submodule.
         git_dir: the trusted git directory of the repository around it.
-        directory: of ours, for what is put aside.
+        directory: Paddock's, for what is put aside.
 
     Returns:
         Where it is now; None when there was nothing to do.
@@ -63,7 +62,7 @@ def of_place(root: str, place: str, git_dir: str, directory: str) -> str | None:
 
 
 def _leads_to_ours(content: bytes | None, place: str, git_dir: str) -> bool:
-    """Whether a pointer is one that `git submodule` writes outside, or leads to nothing that is there."""
+    """Whether a pointer is one that `git submodule` writes outside of jails, or names nothing that exists."""
     text = "" if content is None else os.fsdecode(content).rstrip("\n")
     if not text.startswith(_POINTER) or "\0" in text:
         return False
@@ -91,7 +90,7 @@ def write(directory: str, places: tuple[Place, ...], aside: str) -> None:
     Args:
         directory: of the session, whose lock is held.
         places: without a `.git` now.
-        aside: directory of ours for what is put aside.
+        aside: Paddock's directory for what is put aside.
 
     Raises:
         OSError: it cannot be written.
@@ -101,7 +100,7 @@ def write(directory: str, places: tuple[Place, ...], aside: str) -> None:
 
 
 def sweep(state: str) -> list[str]:
-    """Looks after the places of dead sessions. Returns what the user should know.
+    """Puts aside what dead sessions have left in their places. Returns what the user should know.
 
     Args:
         state: Paddock's state directory.
@@ -135,7 +134,7 @@ def _swept(directory: str) -> list[str]:
 def finish(directory: str) -> list[str]:
     """Puts aside what a dead session's command has made, and drops the note. Returns what the user should know.
 
-    What cannot be put aside stays noted, and is told each time.
+    What cannot be put aside stays noted, and is reported each time.
 
     Args:
         directory: of the session; the caller holds its lock.

@@ -1,7 +1,7 @@
 """One `.git` entry of a worktree that an agent could write: looked at, put aside and replaced without following it.
 
 The directory that holds it is opened once, without links below the worktree's root. Everything then goes by that
-descriptor and the one name: what an agent has left there, a link, a FIFO, a directory, is never opened as such.
+descriptor and the one name: a link, a FIFO or a directory that an agent has left there is never opened.
 
 Launch path of jails without mounts: `os`, `errno` and the system calls.
 """
@@ -81,19 +81,7 @@ class Holder:
         time: int | None = None,
         lasting: bool = True,
     ) -> None:
-        """Makes the entry a new regular file, in one step. What is there must be no directory.
-
-        Args:
-            content: of the file.
-            temporary: a name in the same directory that is this call's alone.
-            mode: its permissions.
-            owner: user and group, which only root can give away; None for the caller's.
-            time: of its last change, in nanoseconds; None for now.
-            lasting: it has to survive a power failure.
-
-        Raises:
-            OSError: it cannot be made; the entry is as it was.
-        """
+        """Makes the entry a new regular file in one step, as `walk.put` does."""
         walk.put(self._fd, NAME, content, temporary=temporary, mode=mode, owner=owner, time=time, lasting=lasting)
 
     def drop(self, name: str) -> None:

@@ -6,14 +6,15 @@
     lock       see `lock`: shared by the sessions in the worktree, exclusive for who makes, renews or harvests
     git/       the private git directory, which the agent writes; its submodules' are in git/modules, as git has them
     pointers/  the `.git` files that the jail sees in place of the worktree's own: `pointers/<place in the record>`
-    store/     does not exist here: in jails, where object stores are shown whose own place is covered
-    given/     of `contents`: which refs were shown, so that the agent's own are told from them
+    store/     only in jails, where object stores are shown whose own place is covered
+    given/     of `contents`: which refs were shown, to distinguish the agent's own
     harvest/   of the harvest: its journal, and what came in
-    refused    of `harvest.refusals`: why the last harvest was refused
-    strict     of `harvest.refusals`: that a strict session left what waits
+    refused    of `harvest.outstanding`: why the last harvest was refused
+    strict     of `harvest.outstanding`: that a strict session left what waits
     settled    of `harvest.outstanding`: what a harvest has seen that could do no more
-    stashed    of `harvest.stashes`: which of the agent's stashes have been taken over
-    sign       of `signed`: that what waits is to be signed; signed, there: what stands for which commit since
+    stashed    of `harvest.agent_refs`: which of the agent's stashes have been taken over
+    sign       that what waits is to be signed
+    signed     which signed commit stands for which of the agent's
     swapped    of `swap`: what the worktree's `.git` files were, as long as they lead to git/
 
 A record is replaced as a whole and synced, so a reader meets the old one or the new one. There is one exactly when the
@@ -241,7 +242,7 @@ def _damaged(path: str, why: str) -> Refusal:
 
 
 def form_of(plan: Plan) -> str:
-    """How the plan's jail comes to the private git directory."""
+    """How the plan's jail reaches the private git directory: `MOUNTED` or `SWAPPED`."""
     return MOUNTED if promises.has_mounts(plan.backend) else SWAPPED
 
 
@@ -255,10 +256,10 @@ def unusable(directory: str, error: OSError) -> Refusal:
     )
 
 
-# Which signed commit stands in the main repository for which commit of the agent's.
+# Which signed commit in the main repository replaces which commit of the agent's.
 #
-# A harvest that signs makes commits anew. The agent's own are what his private git directory still has, until the
-# next session there starts from the signed ones. Kept beside the record, out of every jail's reach.
+# A harvest that signs makes commits anew. The private git directory has the agent's own until the next session there
+# starts from the signed ones. The list is beside the record, out of every jail's reach.
 
 NAME = "signed"
 MOST = 100_000
@@ -281,7 +282,7 @@ def write_signed(directory: str, pairs: "Mapping[str, str]") -> None:
 
 
 def wish(directory: str) -> None:
-    """Has whoever harvests next sign (OSError). For the start of a session, whose end may be a kill."""
+    """Has the next harvest sign (OSError). Noted when a session starts, because its end may be a SIGKILL."""
     walk.replace(f"{directory}/{SIGN}", b"")
 
 
@@ -291,7 +292,7 @@ def wished(directory: str) -> bool:
 
 
 def granted(directory: str) -> None:
-    """Forgets the wish: nothing waits any more (OSError)."""
+    """Removes the wish when nothing waits any more (OSError)."""
     try:
         os.unlink(f"{directory}/{SIGN}")
     except FileNotFoundError:

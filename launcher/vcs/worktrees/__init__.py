@@ -1,1 +1,1 @@
-"""Worktrees for agents: made, kept, looked at, repaired and removed. `service` is the way in."""
+"""Worktrees for agents: created, listed, inspected, repaired and removed. Start reading at `worktree_service`."""

@@ -30,7 +30,7 @@ one that goes with the worktree), and those that each worktree has to itself (gi
 
 
 class Kept(BaseModel):
-    """Work of an agent that a harvest kept in a ref of its own, and that nobody has joined.
+    """Commits of an agent that a harvest kept in a ref of their own, and that nobody has merged.
 
     Attributes:
         ref: full name.
@@ -73,34 +73,20 @@ class Kept(BaseModel):
 
 
 def stays(git: Git, oid: str) -> bool:
-    """Whether a branch, tag, remote-tracking branch, stash or note holds a commit; False also when it is missing.
-
-    Args:
-        git: on the repository, or on the worktree.
-        oid: the commit.
-    """
+    """Whether a branch, tag, remote-tracking branch, stash or note holds a commit; False also when it is missing."""
     listed = git.run("rev-list", "--max-count=1", oid, "--not", *_elsewhere(), ok=(0, 128))
     return listed.status == 0 and not listed.out
 
 
 def is_loose(git: Git, oid: str) -> bool:
-    """Whether a commit is there and no ref that counts holds it: the opposite of `stays` for what is not missing."""
+    """Whether a commit exists and no ref that counts holds it: the opposite of `stays` for a commit that exists."""
     listed = git.run("rev-list", "--max-count=1", oid, "--not", *_elsewhere(), ok=(0, 128))
     return listed.status == 0 and bool(listed.out)
 
 
 def beside(git: Git, part: Part, worktree: Worktree, head: str | None) -> tuple[Kept, ...]:
-    """What harvests of a part have kept, and what is checked out there does not have either.
-
-    Args:
-        git: on the part.
-        part: of the worktree; a session may have taken a submodule as its worktree.
-        worktree: which one.
-        head: the commit that is checked out.
-
-    Raises:
-        GitFailed: git failed.
-    """
+    """Commits that harvests of a part have kept, and that `head`, which is checked out there, does not contain."""
+    # The part's own id, too: a session may have taken a submodule as its worktree.
     places = [f"{place}/" for owner in {worktree.worktree_id, part.worktree_id} for place in kept_places(owner)]
     found: list[Kept] = []
     if not ref_files.may_be_below(os.fspath(part.common_dir), places):
@@ -146,7 +132,7 @@ def in_places_of_submodules(gitlinks: list[bytes], part: Part, worktree: Worktre
 
 
 def _holds(root: str, place: str) -> bool:
-    """Whether there is anything but an empty directory. What a link on the way leads to is not looked at."""
+    """Whether there is anything but an empty directory. Links are not followed."""
     above, _, name = place.rpartition("/")
     try:
         holder = Inside(root, above)
@@ -228,11 +214,7 @@ def _stuck(entry: str, why: str) -> Refusal:
 
 
 def docked(directory: str) -> tuple[str, ...]:
-    """Git directories that lie beside a private one, where a session's end has put them: commits may be in them.
-
-    Args:
-        directory: of the private git directory and its record; it need not exist.
-    """
+    """Git directories that a session's end has put beside the private one in `directory`: commits may be in them."""
     return tuple(
         f"{directory}/{name}"
         for name in Present().listing(directory) or ()

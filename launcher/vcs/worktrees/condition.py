@@ -48,12 +48,12 @@ def unwatched_index(git: JailedGit) -> list[bytes]:
 
 
 def unwatched_gitlinks(entries: list[bytes]) -> list[bytes]:
-    """Those of submodules, without the mark in front: as ``git ls-files --stage`` prints them."""
+    """The submodules among `entries`, without their marks: as ``git ls-files --stage`` prints them."""
     return [entry[2:] for entry in entries if entry[2:9] == _GITLINK + b" "]
 
 
 def unwatched_changed(git: JailedGit, entries: list[bytes]) -> list[bytes]:
-    """Such files that are there, and not as the index has them; paths relative to the work tree.
+    """Marked files that exist and differ from the index; paths relative to the work tree.
 
     Args:
         git: with a work tree.
@@ -139,7 +139,7 @@ def _measured(root: str, name: str, most: int) -> tuple[int, int]:
 
 
 def _size(entry: "os.DirEntry[str]") -> int:
-    """Bytes of a file; 0 where that is closed to us, or gone."""
+    """Bytes of a file; 0 where it cannot be asked any more."""
     try:
         return entry.stat(follow_symlinks=False).st_size
     except OSError:
@@ -186,7 +186,7 @@ def named_processes(ids: Iterable[int]) -> list[str]:
 
 
 def are_callers(ids: Iterable[int]) -> bool:
-    """Whether all of these are this command and those that it was started from, such as the user's shell."""
+    """Whether all of these are this command or its ancestors, such as the user's shell."""
     known = {os.getpid()}
     above = os.getppid()
     while above > 1 and above not in known:
@@ -314,7 +314,7 @@ class Condition(BaseModel):
         return named[:_MOST_NAMED], sum(part.modified + part.untracked for part in self.parts)
 
     def lagging(self) -> list[str]:
-        """What submodules are older than recorded, and the command that brings each along, on its branch."""
+        """Submodules that are older than recorded, each with the command that updates it on its branch."""
         said = []
         for root in (root for part in self.parts for root in part.lagging):
             words = ("git", "-C", os.path.dirname(root), "submodule", "update", "--merge", os.path.basename(root))
@@ -382,7 +382,7 @@ def _part(part: Part, worktree: Worktree, user: UserConfig) -> PartCondition:
 
 
 def _without_files(part: Part, worktree: Worktree) -> PartCondition:
-    """Of a part whose files are missing: its branch, kept work, and whether any ref holds the commit of its HEAD."""
+    """The condition of a part without files: branch, work in refs, and whether a ref holds the commit of HEAD."""
     git_dir = os.fspath(part.git_dir)
     text = admin_files.head(git_dir)
     if not text:
@@ -459,7 +459,7 @@ def _ignored(names: list[str], part: Part, worktree: Worktree) -> Ignored:
 
 
 def _large(git: Git, records: list[bytes], root: str) -> set[str]:
-    """Which of the modified files are large ones, stored and as committed: no filter runs that would say so."""
+    """Modified files that are unchanged LFS content: the filter that would say so is not run."""
     candidates: list[tuple[str, str]] = []
     for record in records:
         # "1 .M", submodule, modes (HEAD, index, working tree), ids (HEAD, index), path: git-status(1)
@@ -495,9 +495,9 @@ def _copied(path: str, part: Part, worktree: Worktree) -> bool:
 
 
 def _moved_gitlinks(gitlinks: list[bytes], part: Part, worktree: Worktree) -> tuple[list[str], tuple[str, ...]]:
-    """Submodules directly below a part at another commit than its index says: their places, and roots of older ones.
+    """Submodules directly below a part whose commit is not the index's: places of those, and roots of older ones.
 
-    `git merge` leaves a submodule at the commit that was recorded before. That one is in the history of the other.
+    `git merge` leaves a submodule at the commit that was recorded before. It is an ancestor of the one recorded now.
     """
     moved: list[str] = []
     lagging: list[str] = []

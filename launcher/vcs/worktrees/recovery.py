@@ -1,7 +1,7 @@
-"""Bringing store and disk together again: after a crash, a move or removal by git, or the loss of the store.
+"""Making store and disk agree again: after a crash, a move or removal by git, or the loss of the store.
 
-Git's own files are the truth. What a dead process left half done is finished where the files are in their place, and
-undone where they are not.
+Git's own files are the truth. What a dead process began is finished where the files are in their place, and undone
+where they are not.
 """
 
 import os
@@ -35,7 +35,7 @@ def can_be_restored(worktree: Worktree) -> bool:
 
 
 def restore_pruned(worktree: Worktree, state: str) -> None:
-    """Makes the git directories of a worktree again, where they are gone: on the branch that its last session was on.
+    """Recreates the missing git directories of a worktree, on the branch of its last session.
 
     May be repeated after a crash. The repository's lock is held.
     """
@@ -79,7 +79,7 @@ def _of_part(part: Part) -> str:
 
 @contextmanager
 def stand_in(directory: str, known: record.Record) -> Iterator[None]:
-    """A git directory for a worktree that git has pruned and Paddock never made, as long as its work is taken over.
+    """Provides a git directory while the work of a worktree is harvested that git has pruned and Paddock never made.
 
     Args:
         directory: of its private git directory.
@@ -213,7 +213,7 @@ class Recovery:
         return []
 
     def _pruned(self, row: Worktree) -> list[str]:
-        """A worktree that git has forgotten. That is the user's right, but the agent's commits are none of git's."""
+        """Forgets a worktree that git has pruned, or restores it where the agent's commits are nowhere else."""
         private = record.directory_of(self._state, row.worktree_id)
         if can_be_restored(row) and (os.path.isdir(private) or holds_kept_work(row)):
             self._step("restore")
@@ -233,7 +233,7 @@ class Recovery:
         return [f"forgot {row.path}: git does not know it any more{kept}"]
 
     def _rekeyed(self, row: Worktree, root: str) -> list[str]:
-        """Moves everything that goes by the path: submodules' pointers, ids, private state, the record."""
+        """Updates everything that depends on the path: submodules' pointers, ids, private state, the record."""
         now = _moved(row, root).with_state(State.READY)
         for old, new in zip(row.submodules, now.submodules, strict=True):
             if os.path.isdir(new.git_dir) and not os.path.lexists(f"{old.path}/.git"):
@@ -252,7 +252,7 @@ class Recovery:
         return [f"{row.path} is at {root} now"]
 
     def _is_busy(self, row: Worktree) -> bool:
-        """Whether somebody makes or removes it now. Looking at all others for that would keep everybody waiting."""
+        """Whether a process creates or removes it now. Only these states are asked: each answer takes a lock."""
         if row.state not in (State.CREATING, State.REMOVING):
             return False
         with self._store.worktree_lock(row.worktree_id) as own:
@@ -266,7 +266,7 @@ class Recovery:
         return pointed and self._is_there(row) and self._is_the_same(row)
 
     def _is_the_same(self, row: Worktree) -> bool:
-        """Whether the git directory is the one that Paddock has noted itself in; git may have made it anew."""
+        """Whether the git directory still holds Paddock's note; git may have made another worktree there."""
         return os.path.lexists(f"{row.main.git_dir}/{admin_files.RECORD}")
 
     def _is_there(self, row: Worktree) -> bool:

@@ -1,4 +1,4 @@
-"""Removing a worktree: never with work that nobody else has, unless told; then it is kept as a ref first."""
+"""Removing a worktree: refused while it holds work that is nowhere else; forced, that work becomes a ref first."""
 
 import errno
 import os
@@ -236,10 +236,9 @@ class Removal:
             return Removed(worktree, backups, deleted, kept, aside, refs, stashed, now.ignored())
 
     def resume(self, worktree: Worktree) -> str:
-        """Ends the removal that a dead process began, of a worktree that is no longer at its place.
+        """Ends the removal that a dead process began, after the files left their place.
 
-        Where the files were missing already, the private git directory may not have been set aside yet. Returns where
-        it is; empty when there was nothing to keep.
+        Returns where the private git directory is set aside, which may happen only now; "" with nothing to keep.
         """
         aside = self._set_aside(worktree) if self.waiting(worktree) else ""
         self.finish(worktree, keep_branch=True)
@@ -279,7 +278,7 @@ class Removal:
     def _let_go(
         self, worktree: Worktree, *, keep_branch: bool
     ) -> tuple[list[tuple[str, str]], list[tuple[str, str]], list[str]]:
-        """Has its repositories forget a worktree: the branches that were deleted, that were kept, and what failed."""
+        """Removes a worktree from its repositories; returns branches deleted, branches that stay, and failures."""
         deleted: list[tuple[str, str]] = []
         kept: list[tuple[str, str]] = []
         failures: list[str] = []
@@ -313,14 +312,14 @@ class Removal:
         self._store.remove_worktree_lock(worktree.worktree_id)
 
     def _unpin(self, part: Part, worktree: Worktree) -> None:
-        """Private git directories pin what they borrow (`vcs.private`)."""
+        """Removes the ref that pins what the private git directory borrows."""
         git = Git(os.fspath(part.common_dir))
         ref = record.pin(worktree.worktree_id)
         if git.ref(ref):
             git.run("update-ref", "-d", ref)
 
     def _delete_branch(self, part: Part, worktree: Worktree) -> bool:
-        """Deletes a branch that we made, if its commits are all reachable from elsewhere. Whether it is gone."""
+        """Deletes a branch that Paddock made, if other refs reach all its commits. Returns whether it is gone."""
         git = Git(os.fspath(part.common_dir))
         ref = part.ref
         assert ref is not None
@@ -362,7 +361,7 @@ class Removal:
             git.run("config", "--file", f"{store}/config", "core.bare", "true")
 
     def keep(self, worktree: Worktree) -> None:
-        """Takes a removal back that has not moved the files yet; the repository's lock is held."""
+        """Undoes a removal that has not moved the files yet; the repository's lock is held."""
         source, target = self._homes(worktree)
         if os.path.isdir(target) and not os.path.lexists(source):
             self._step("put back")
@@ -402,10 +401,8 @@ def _stores(worktree: Worktree) -> str:
 
 
 def _staged(worktree: Worktree) -> None:
-    """Renames a worktree to the place where it vanishes, if it is there.
-
-    A session that lives writes there on; from then on no path that it knows leads to what is removed.
-    """
+    """Renames a worktree, if it is there, to the place where it is removed."""
+    # A session that is alive goes on writing: no path that it knows leads to the files any more.
     try:
         with Inside(os.path.dirname(worktree.path)) as around:
             around.move(worktree.main.path.name, worktree.staging.name)
@@ -433,12 +430,7 @@ def _writing(path: str, names: list[str]) -> Refusal:
 
 
 def if_missing(worktree: Worktree, *, unharvested: bool = False) -> list[str]:
-    """What to do about a worktree whose directory is missing: nobody knows whether it was moved or deleted.
-
-    Args:
-        worktree: the missing one.
-        unharvested: whether commits wait in its private git directory.
-    """
+    """What to do about a worktree whose directory is missing: nobody knows whether it was moved or deleted."""
     name = quoted(worktree.ticket)
     return [
         *([f"paddock worktree harvest {name} takes over what was committed"] if unharvested else []),

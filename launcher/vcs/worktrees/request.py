@@ -89,7 +89,7 @@ def place(parent: Checkout, wanted: str | None, name: str) -> str:
     Args:
         parent: the parent worktree.
         wanted: the directory that was asked for; None: beside the parent.
-        name: `naming.slug` of the ticket.
+        name: `models.slug` of the ticket.
 
     Refusals: worktree-place, worktree-exists.
     """
@@ -173,7 +173,7 @@ def _sparse(git: Git, base: str, directories: tuple[str, ...]) -> None:
 def _chosen(
     found: list[module_stores.Module], wanted: tuple[str, ...] | None, path: str
 ) -> tuple[list[module_stores.Module], tuple[Unpopulated, ...]]:
-    """Which submodules are populated, and which are left, with the reason."""
+    """The submodules to populate, and the others with the reason."""
     known = {module.name for module in found}
     for name in wanted or ():
         if name not in known:

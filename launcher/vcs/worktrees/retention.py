@@ -1,9 +1,9 @@
-"""What Paddock has kept in repositories and nothing needs any more: refs of its own, and journals of merges.
+"""Pruning what Paddock keeps in repositories and nothing needs any more: its refs, and journals of merges.
 
 Merges and harvests keep commits in `refs/paddock/...`, so that they can be taken back or found again. Refs that hold
 what a branch, a tag or a remote-tracking branch holds too are given up after a while, or when there are many; what
-nothing else holds stays much longer, and its end is told. Refs of a worktree go with it, also where the user removed it
-with git alone: when no private git directory, no worktree and no row of Paddock's has their id any more.
+nothing else holds stays much longer, and its end is reported. Refs of a worktree go with it, also where the user
+removed it with git alone: when no private git directory, no worktree and no row of Paddock's has their id any more.
 """
 
 import json
@@ -237,7 +237,7 @@ class _Pruning:
         return "what it holds is on a branch, a tag or a remote-tracking branch" if due else ""
 
     def _backups(self, refs: list[_Ref]) -> Iterator[Unneeded]:
-        """Of harvests and removals: by age and number."""
+        """Refs of harvests and removals, by age and number."""
         owners: dict[tuple[str, str], list[_Ref]] = {}
         for ref in refs:
             if ref.kind == "backup":
@@ -260,7 +260,7 @@ class _Pruning:
                 yield Unneeded(ref.repository, ref.name, ref.oid, self._may_go(ref, due=True), lost=False)
 
     def _without_journal(self, refs: list[_Ref]) -> Iterator[Unneeded]:
-        """Of merges whose journal is not ours, or is lost: nobody can take them back, but somebody else's state may."""
+        """Refs of merges without a journal here: another state directory may have it, so only old ones go."""
         known = {name for directory in self._journals() for name in Journal(directory).runs()}
         gone = {each.name for each in self._removed}
         for ref in refs:
