@@ -289,7 +289,7 @@ def asked_for(path: str, trail: Trail, source: str, root: str, host: Host, writt
 
 
 def socket_warning(path: str, source: str) -> str:
-    """What the user should know who grants a socket file: no rule of the jail holds for what answers there."""
+    """The warning for a granted socket file: no rule of the jail holds for the programme that answers there."""
     known = risk_of(path)
     text = f"{source} {path}: whatever serves that socket acts outside of the jail, on the command's word"
     return f"{text}; {known}" if known else text

@@ -101,7 +101,7 @@ def copied(host: Document | None, inside: Document | None, login: Login) -> Docu
 
 
 def same_account(host: Document, inside: Document, login: Login) -> bool:
-    """Whether nothing that tells the account differs, in any login that the user's document holds."""
+    """Whether everything that identifies the account is the same in every login of the user's document."""
     for there, here in _entries(host, inside, login):
         if here is None:
             return False

@@ -73,7 +73,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
 
 
 def has_mounts(backend: str) -> bool:
-    """Whether the jail has mount, PID and IPC namespaces of its own: a view that shows nothing but what is granted."""
+    """Whether the jail has its own mount, PID and IPC namespaces, and shows nothing but what is granted."""
     return backend in (NAMESPACES, BUBBLEWRAP)
 
 

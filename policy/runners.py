@@ -51,7 +51,7 @@ _MOST = 8  # runners behind one another
 
 
 def started(argv: "list[str] | tuple[str, ...]") -> int:
-    """Where in `argv` the word stands that says what is started: 0 when no runner is in front of it, or nobody knows.
+    """The index in `argv` of the word that names what is started; 0 without a runner, or in doubt.
 
     A script of an interpreter counts when it lies among installed packages or is named by an absolute path. Any other
     is a programme of the project, and no plan depends on it.

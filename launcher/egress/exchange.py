@@ -28,7 +28,7 @@ CLIENT, SERVER = 0, 1
 
 
 class ClientLeft(Exception):
-    """The client has left, or is too slow."""
+    """The client hung up, or is too slow."""
 
 
 class Relay:
@@ -172,7 +172,7 @@ class Relay:
             self._listen(side)
 
     def _end(self, side: int) -> None:
-        """One side has ended: the other one sees it when everything is on its way."""
+        """Ends the other side once it has been sent everything."""
         self._loop.remove_reader(self._fds[side])
         self._ended[side] = True
         if side == CLIENT and self._discards:

@@ -136,7 +136,7 @@ class Egress:
         return f"the network proxy had ended before the command: {self._fault() or f'status {status}'}"
 
     def _fault(self) -> str:
-        """The last line of the proxy's log, when that is a fault of its own."""
+        """The last line of the proxy's log, when it reports a fault of the proxy's own."""
         import json
 
         from launcher.egress.log import FILE

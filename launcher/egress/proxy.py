@@ -1,4 +1,4 @@
-"""The proxy process itself: its imports, its own confinement, its clients. Never on anybody's launch path."""
+"""The proxy process: its imports, its own confinement, its clients. The launch path never loads it."""
 
 import ctypes
 import gc
@@ -247,7 +247,7 @@ class Publication:
 
 
 class Server:
-    """Accepts clients, counts them, and ends those that have gone quiet.
+    """Accepts clients, counts them, and ends idle ones.
 
     Attributes:
         relays: all that are open.

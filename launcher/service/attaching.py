@@ -45,7 +45,7 @@ class RawTerminal:
         termios.tcsetattr(0, termios.TCSADRAIN, self._before)
 
     def enter(self) -> None:
-        """Makes it raw (termios(3), cfmakeraw), once more after somebody else has had it."""
+        """Makes the terminal raw (termios(3), cfmakeraw), again each time after another programme used it."""
         wanted = termios.tcgetattr(0)
         wanted[0] &= ~(
             termios.IGNBRK | termios.BRKINT | termios.PARMRK | termios.ISTRIP
@@ -128,7 +128,7 @@ class Attached:
         return self._mode == "write" and bool(self.hello.get("terminal")) and os.isatty(0)
 
     def follow(self, *, signals: bool) -> None:
-        """Passes everything on until the session is over, or somebody hangs up.
+        """Passes everything on until the session is over or one side hangs up.
 
         Args:
             signals: whether signals for this process are passed on, too; else they mean this process.
@@ -257,7 +257,7 @@ def _noted(number: int, where: FrameType | None) -> None:
 
 
 def status_of(session: dict[str, Any] | None) -> int:
-    """The exit status for who stands for a session's command: the command's own, as `paddock run` gives it.
+    """The exit status of a session's command, as `paddock run` returns it.
 
     Raises:
         Refusal: the launcher's own; service-gone when it is not known how the session ended.

@@ -22,7 +22,7 @@ _MANAGER_SECONDS = 2.0
 
 
 class Client:
-    """One service. Each call has a connection of its own, except those that follow."""
+    """A client of one service. Each call uses a connection of its own, except calls that follow."""
 
     def __init__(self, places: Places) -> None:
         """Args: of the user whose service is asked."""
@@ -63,7 +63,7 @@ class Client:
         query: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:  # noqa: ANN401  # whatever JSON the route answers with
-        """One request; its answer's JSON, None when it has none.
+        """Sends one request, and returns the answer's JSON, or None.
 
         Raises:
             Refusal: the service's own, or service-absent.
@@ -134,7 +134,7 @@ class Client:
         return response
 
     def upgrade(self, path: str, query: Mapping[str, object]) -> tuple[socket.socket, bytes]:
-        """A stream: the connection, and what has come of it already.
+        """Opens a stream: the connection, and the bytes already received from it.
 
         Raises:
             Refusal: see `call`.
@@ -166,7 +166,7 @@ class Client:
 
 
 def _failed_unit() -> str:
-    """What to do about a unit of ours that systemd has given up (it crashed again and again); "" without one."""
+    """What to do about a unit of Paddock's that systemd no longer restarts after many crashes; "" without one."""
     from launcher.service.units import Manager, Scope
 
     for scope, name in ((Scope.USER, "paddock"), (Scope.SYSTEM, f"paddock@{_user()}")):

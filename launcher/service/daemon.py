@@ -81,7 +81,7 @@ class Listener:
         return made
 
     def renewed(self, own: Directories) -> socket.socket | None:
-        """Another socket in the place of the one that this service has made and that is gone; None while it is there.
+        """Makes the service's socket anew after it was removed; None while it exists.
 
         A runtime directory goes with everything in it when its user logs out, and is made anew at the next login.
 
@@ -349,7 +349,7 @@ class Service:
             await asyncio.sleep(pause)
 
     async def _hear(self, audit: Audit) -> None:
-        """Hands the kernel's audit on to sessions' launchers, once it is known that it is heard."""
+        """Passes the kernel's audit records on to sessions' launchers, once some arrive."""
         try:
             heard = await audit.serve(self._own.runtime)
         except Refusal as refusal:

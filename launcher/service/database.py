@@ -146,7 +146,7 @@ class Database:
         return connection
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
-        """Step by step, in one transaction: whoever opens the file at the same time waits, and finds it done."""
+        """Migrates in one transaction: another process that opens the file meanwhile waits, and finds it migrated."""
         connection.execute("BEGIN IMMEDIATE")
         try:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -167,7 +167,7 @@ class Database:
         connection.execute("COMMIT")
 
     def _move_aside(self, why: str) -> None:
-        """A damaged file is kept for whoever wants to look at it; the service goes on with an empty one."""
+        """Renames a damaged file, so that it can be examined, and continues with an empty one."""
         aside = _aside(self.path, "damaged")
         for suffix in ("", "-wal", "-shm"):
             if os.path.lexists(self.path + suffix):
@@ -236,7 +236,7 @@ class Database:
             self._waiting.popleft()
 
     def keep_file(self) -> None:
-        """Notices that somebody has removed or replaced the open file, and writes all of it anew in its place.
+        """Writes the database anew in its place when the open file was removed or replaced.
 
         SQLite would go on with a file without a name, of which nothing is left when the service ends.
         """

@@ -1,4 +1,4 @@
-"""What happens in the service, told as it happens; who comes back is told what happened meanwhile, too.
+"""The service's events: streamed as they happen, and replayed to clients that reconnect.
 
 Events have ids that only grow, over restarts and over the loss of the database. They are held in memory until they are
 written down, some at a time; the newest `_MOST_KEPT` stay written. A killed service loses what it had not written yet.
@@ -76,7 +76,7 @@ class Counters:
             self.refused(outcome.refusal)
 
     def harvested(self, harvest: Mapping[str, Any]) -> None:
-        """A harvest has come to its end."""
+        """Counts a harvest that ended, by its result or Refusal."""
         self.harvests[result_of(harvest)] += 1
         if "errorType" in harvest:
             self.refused(harvest)
@@ -235,7 +235,7 @@ class Events:
             self._unwritten.popleft()
 
     def close(self) -> None:
-        """Writes what there is, and ends the streams of all who listen."""
+        """Writes the pending events, and ends all streams."""
         self.publish(EventKind.SERVICE, {"state": "ends"})
         if self._writing is not None:
             self._writing.cancel()
@@ -255,7 +255,7 @@ class Events:
         self, since: int | None, kinds: Iterable[EventKind], sessions: Iterable[str], hang_up: Callable[[], None],
         *, live: bool = True,
     ) -> AsyncIterator[Event | None]:  # fmt: skip
-        """Events, as they come; None now and then while there is none.
+        """Events as they happen; None now and then while there is none.
 
         Those after the id `since` come first; None asks for new ones only, and without `live` nothing follows them.
         `hang_up` ends the connection of a client that does not read. Empty `kinds` and `sessions` mean all.

@@ -91,7 +91,7 @@ class Directories:
         return path
 
     def end(self, name: str) -> dict[str, Any] | None:
-        """What a session's shim has left at its end; None when there is nothing of the kind."""
+        """The final record of a session's shim; None when it wrote none."""
         return _content(f"{self.sessions}/{name}/{SHIM_END}")
 
     def of_session(self, name: str) -> dict[str, Any] | None:
@@ -99,7 +99,7 @@ class Directories:
         return _content(f"{self.sessions}/{name}/{SHIM_RECORD}")
 
     def known_sessions(self) -> list[str]:
-        """Names of the sessions whose shims have directories. What a service has left that was killed is removed."""
+        """Names of the sessions whose shims have directories. What a killed service did not finish is removed."""
         names = sorted(os.listdir(self.sessions))
         for name in names:
             if name.startswith("."):
@@ -143,7 +143,7 @@ def short(directory: int, name: str) -> str:
 
 
 def check_socket(path: str) -> bool:
-    """Whether a socket of ours lies at `path`. Nothing at all is fine too (False); anything else is refused."""
+    """Whether Paddock's own socket lies at `path`; False where nothing is; anything else is refused."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:

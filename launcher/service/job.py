@@ -1,4 +1,4 @@
-"""The process of one job (`launcher.service.jobs`): reads its arguments as JSON, says its result or refusal as JSON."""
+"""The process of one job (`launcher.service.jobs`): arguments, result and refusal are JSON."""
 
 import json
 import os
@@ -86,7 +86,7 @@ def harvest(worktree: str, strict: bool) -> dict[str, Any]:
 
 
 def harvest_waiting(later: Sequence[str] = ()) -> dict[str, Any]:
-    """Takes over what waits in any private git directory in which no session lives, whoever left it there.
+    """Harvests every private git directory that has commits to harvest and no live session.
 
     Args:
         later: directories that are not to be tried now.
@@ -316,7 +316,7 @@ _ORPHAN_MARK = ".gone"
 
 
 def remove_orphans(state: str, roots: Mapping[str, str]) -> list[str]:
-    """Removes what belongs to worktrees that have been gone for `ORPHAN_PATIENCE`; returns their ids.
+    """Removes the state of worktrees that have been missing for `ORPHAN_PATIENCE`; returns their ids.
 
     A directory of which nobody can tell where its worktree was stays, and so does one with commits that were not
     brought home: those are in no other place.
@@ -341,7 +341,7 @@ def remove_orphans(state: str, roots: Mapping[str, str]) -> list[str]:
 
 
 def _root_of(state: str, identifier: str) -> str | None:
-    """Root of the worktree that a private git directory belongs to; None when there is none, or no telling."""
+    """Root of the worktree that a private git directory belongs to; None when it has none, or cannot be read."""
     try:
         found = record.read(record.directory_of(state, identifier))
     except Refusal:

@@ -1,4 +1,4 @@
-"""Jobs: work with git that takes its time, each in a process of its own, as a function from plain data to plain data.
+"""Jobs: slow work with git, each in a process of its own, as a function from plain data to plain data.
 
 In a process because it would hold up the service's one thread; on a thread it could not be, because jails end with the
 thread that started them (prctl(2), PR_SET_PDEATHSIG), and a harvest starts some. A job dies with the service; harvests

@@ -1,4 +1,4 @@
-"""The kernel's audit, read once for all: each launcher gets the records of its own descendants and of nobody else.
+"""The kernel's audit, read once for all launchers: each gets the records of its own descendants only.
 
 CAP_AUDIT_READ is needed to join the multicast group, not to stay in it. So the service joins, drops the capability,
 and hands on what it hears: launchers read it as if it came from the kernel (`launcher.ledger.audit`). They ask by
@@ -111,7 +111,7 @@ class _Launcher:
 
 
 class _Unclaimed(NamedTuple):
-    """An event in a domain that is nobody's yet: the domain, and its records as they came."""
+    """An event in a domain that no launcher owns yet, with its records in order."""
 
     domain: bytes
     messages: list[bytes]
@@ -384,7 +384,7 @@ class Exchange:
                 self._judge(serial)
 
     def _above(self, pid: int) -> int:
-        """The launcher that a process is, or lives below; 0 for none."""
+        """The launcher that a process is, or descends from; 0 for none."""
         for _ in range(_GENERATIONS):
             if pid in self._launchers:
                 return pid

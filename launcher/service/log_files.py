@@ -109,7 +109,7 @@ class LogWriter:
         self._lines("paddock", [text.encode(errors="surrogateescape")])
 
     def close(self) -> None:
-        """Writes what is left and closes the file."""
+        """Writes the remaining bytes and closes the file."""
         self.flush()
         if self._fd != -1:
             os.close(self._fd)

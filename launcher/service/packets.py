@@ -1,4 +1,4 @@
-"""What travels between the service and its sessions' shims, and between a shim and who is attached to its session.
+"""Messages between the service and its shims, and between a shim and the clients of its session.
 
 Service and shim: JSON objects in packets (`launcher.wire`). JSON, because the two sides may be of different versions of
 Paddock and of Python: a shim lives as long as its session, and the service is upgraded meanwhile.

@@ -1,4 +1,4 @@
-"""Shims of sessions, seen from the service: warm ones, kept ready and handed out once, and those of live sessions."""
+"""Shims of sessions, as the service sees them: warm ones that wait for a launch, and those of live sessions."""
 
 import asyncio
 import contextlib
@@ -65,7 +65,7 @@ class Groups:
         return found
 
     def make(self) -> str:
-        """A new group; "" where there are none."""
+        """Makes a group, and returns its path; "" where groups cannot be made."""
         if not self.top:
             return ""
         path = f"{self.top}/{self._life}-{next(self._numbers)}"
@@ -87,7 +87,7 @@ class Groups:
                 self._give_up(error)
 
     def of(self, pid: int) -> str:
-        """The group of this instance, of whichever life, in which a process is; "" for none."""
+        """The group of this instance, from any of its lives, that holds a process; "" for none."""
         try:
             own = next(line for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines() if line.startswith("0::"))
         except (OSError, StopIteration):
@@ -100,7 +100,7 @@ class Groups:
         _try_write(path, "cgroup.kill", "1")
 
     def remove(self, path: str) -> bool:
-        """Removes an empty group; whether it is gone. Ended processes leave a moment after they were waited for."""
+        """Removes an empty group, and returns whether it did. Ended processes leave it a moment after wait(2)."""
         deadline = time.monotonic() + _PATIENCE
         while path:
             try:
@@ -251,7 +251,7 @@ class Shim:
         return cls(peer.pid, "", connection, None)
 
     def send(self, op: str, *descriptors: int, **content: Any) -> bool:  # noqa: ANN401  # as JSON has it
-        """Sends a message; False when the shim is gone, or does not read."""
+        """Sends a message; False when the shim has ended, or does not read."""
         try:
             packets.send(self.channel, {"op": op, **content}, descriptors)
         except OSError as error:
@@ -274,7 +274,7 @@ class Shim:
         raise Refusal("session-not-running", "the session's own process does not answer", hint="paddock ps --all")
 
     def messages(self) -> tuple[list[dict[str, Any]], bool]:
-        """What has come since the last call, answers left out; and whether more can come."""
+        """Messages since the last call, without answers; and whether more can come."""
         found: list[dict[str, Any]] = []
         while True:
             try:
@@ -320,7 +320,7 @@ class Shim:
             os.close(pidfd)
 
     def kill(self) -> None:
-        """Ends it now, and all that lives by it; waits for its end where it is this service's child."""
+        """Kills it and all that depends on it; waits for its end where it is this service's child."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -1,4 +1,4 @@
-"""The supervisor: accepts sessions, hands each to a shim in its turn, and knows what the shims say of them.
+"""The supervisor: accepts sessions, hands each to a shim in its turn, and follows their states.
 
 Everything happens on the service's one thread, and none of a session's output passes through it. A session that lives
 has a `Live`; one that is over is a row. Sessions outlive the service: the next one adopts them (`recovery`).
@@ -183,7 +183,7 @@ class Live:
         return SessionState(self.about["state"])
 
     def has_moved(self) -> None:
-        """Wakes those who wait for a move."""
+        """Wakes all that wait for a move."""
         self.moved.set()
         self.moved = asyncio.Event()
 
@@ -237,7 +237,7 @@ class Supervisor:
         self.pool.fill()
 
     def reload(self, settings: Settings) -> None:
-        """Obeys other settings from now on. What lives goes on."""
+        """Obeys other settings from now on; live sessions continue."""
         self.settings = settings
         self.pool.size = settings.helpers
         self._turns = asyncio.Semaphore(settings.most_starting)
@@ -359,7 +359,7 @@ class Supervisor:
             shim.send("stop", term_seconds=live.patience, why=live.stopped)
 
     def _hear(self, live: Live, shim: Shim) -> None:
-        """Takes what a shim says. Nothing that goes wrong here may lose a session."""
+        """Handles a shim's messages. No error here may lose a session."""
         messages, more = shim.messages()
         for message in messages:
             try:
@@ -391,7 +391,7 @@ class Supervisor:
             live.has_moved()
 
     def _moved(self, live: Live, move: dict[str, Any]) -> None:
-        """Counts and tells a move that is new."""
+        """Counts and publishes a new move."""
         after, why = SessionState(move["after"]), move["why"]
         if after is SessionState.RUNNING:
             self.counters.spawned(move["spawn_seconds"])
@@ -448,7 +448,7 @@ class Supervisor:
         return not any(live.unwritten for live in [*self.live.values(), *self._unwritten])
 
     async def _hung_up(self, live: Live, shim: Shim) -> None:
-        """A shim has hung up before its session was over: it was killed, or this service did not read in time."""
+        """Handles a shim that hung up before its session was over: it was killed, or this service read too late."""
         while not shim.ended():
             try:
                 again = Shim.join(live.directory)
@@ -470,11 +470,11 @@ class Supervisor:
         self.lose(live, "its processes were killed")
 
     def lose(self, live: Live, why: str) -> None:
-        """A session is over, and nobody saw its end."""
+        """Records a session as over whose end was not observed."""
         self._lost(live, SessionState.LOST, Outcome(reason=Reason.LOST), why)
 
     def _let_go(self, shim: Shim) -> None:
-        """A shim has no more to say: its control group is ended with it."""
+        """Ends a finished shim's control group, and forgets the shim."""
         if shim.group:
             self.groups.kill(shim.group)
         shim.ended()

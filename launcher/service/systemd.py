@@ -1,4 +1,4 @@
-"""The service manager that started us: what it is told, and what it hands over (sd_notify(3), sd_listen_fds(3)).
+"""The service manager that started Paddock: notifications to it, sockets from it (sd_notify(3), sd_listen_fds(3)).
 
 Without systemd's variables every function does nothing. The variables are taken out of the environment on first use,
 so that no child believes to be the service: an agent that could say `STOPPING=1`, or keep the watchdog fed, would speak

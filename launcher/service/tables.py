@@ -24,7 +24,7 @@ _COLUMNS = frozenset({
 
 
 class SessionStore:
-    """Sessions that are remembered, live ones and others."""
+    """The remembered sessions, live and ended."""
 
     def __init__(self, database: Database) -> None:
         """Args: open."""
@@ -94,7 +94,7 @@ class SessionStore:
         return found[0] if found else None
 
     def required(self, name: str) -> sqlite3.Row:
-        """The same; session-unknown where there is none."""
+        """The session, which must exist (else session-unknown)."""
         row = self.row(name)
         if row is None:
             raise Refusal(
@@ -131,7 +131,7 @@ class SessionStore:
         return dict.fromkeys(SessionState, 0) | {SessionState(row["state"]): row["number"] for row in rows}
 
     def forget(self, name: str, *, live: bool = False) -> None:
-        """Forgets a session that is over, or with `live` one that could not be made."""
+        """Forgets a session that is over or, with `live`, one that could not be started."""
         with self.database.transaction() as connection:
             self._check_over(name, live=live)
             connection.execute("DELETE FROM session WHERE name = ?", (name,))
@@ -242,7 +242,7 @@ def session_of(row: sqlite3.Row) -> Session:
 
 
 def recorded(request: SessionRequest) -> str:
-    """A request as it is written down: names of variables, never their values."""
+    """A request as the database stores it: names of variables, never their values."""
     content = request.model_dump(mode="json")
     content["environment"] = None if request.environment is None else sorted(request.environment)
     content["options"] = without_values(request.options)

@@ -68,7 +68,7 @@ class TicketRuns:
         self._environments = f"{places.places(os.environ).runtime}/ticket-runs"
 
     def recover(self) -> list[str]:
-        """Goes on with the runs of an earlier life; returns git directories in which a merge was under way."""
+        """Continues the runs of an earlier service; returns the git directories in which a merge was under way."""
         rows = self._database.rows(f"SELECT * FROM ticket_run WHERE state NOT IN ({_marks(OVER)})", *OVER)
         for row in rows:
             log.info("ticket run %s goes on: it was %s", row["name"], row["state"])
@@ -119,7 +119,7 @@ class TicketRuns:
         return self.run(name), True
 
     def resume(self, name: str, wanted: TicketResume, client_uid: int) -> TicketRun:
-        """Goes on with a run that did not end well; one that is under way, or that ended, is left as it is."""
+        """Continues a run that did not end well; a run that is under way, or ended well, does not change."""
         found = self.run(name)
         if name in self._tasks or found.state is TicketState.ENDED:
             return found
@@ -306,7 +306,7 @@ class TicketRuns:
                 self._moved.pop(name).set()
 
     async def _finish_merges(self) -> None:
-        """Finishes merges that an earlier life has left, before anything else is merged."""
+        """Finishes the merges that an earlier service began, before anything else is merged."""
         for row in self._database.rows("SELECT common_dir FROM repository WHERE merging"):
             await self.finish_merge(row["common_dir"])
 
@@ -428,7 +428,7 @@ class TicketRuns:
         *,
         again: bool,
     ) -> dict[str, Any]:
-        """One agent to its end: the one that lives, or that has ended since; else a new one."""
+        """Follows one agent to its end: the live one, one that ended meanwhile, else a new one."""
         name = row["session"]
         session = self._session(name) if name else None
         failed = again and row["agent"] is not None and session is not None and not _ended_well(session)
@@ -603,7 +603,7 @@ class TicketRuns:
             self._note(common_dir, merging=False)
 
     async def finish_merge(self, common_dir: str) -> None:
-        """Finishes a merge that was interrupted, unless somebody has done that meanwhile."""
+        """Finishes an interrupted merge, unless that was done meanwhile."""
         async with self._finishing:
             noted = self._database.rows("SELECT 1 FROM repository WHERE common_dir = ? AND merging", common_dir)
             if not noted or self._merging[common_dir]:
@@ -624,7 +624,7 @@ class TicketRuns:
             connection.execute("INSERT OR REPLACE INTO repository VALUES (?, ?)", (common_dir, int(merging)))
 
     def _ticket(self, run: str, number: int, state: TicketStep, **columns: Any) -> None:  # noqa: ANN401  # as they are
-        """Moves one ticket on. Where that cannot be written the run goes on; it is done again after a crash."""
+        """Moves one ticket on. The run continues when that cannot be written; after a crash it is repeated."""
         values = {"state": state, "changed": time.time(), **columns}
         assignments = ", ".join(f"{column} = ?" for column in values)
         try:

@@ -484,7 +484,7 @@ def agent(
 def aggregation(
     merged: Sequence[dict[str, Any]], conflicted: Sequence[dict[str, Any]], pending: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """What the answers of several merges come to (`launcher.vcs.merge.descriptors.MergeAggregation`), with a summary.
+    """The aggregation of several merges (`launcher.vcs.merge.descriptors.MergeAggregation`), with a summary.
 
     ``aggregation`` names the first who conflicts; ``conflicts`` all of them.
     """
@@ -500,7 +500,7 @@ def aggregation(
 
 
 def _why(reason: Reason, outcome: Outcome | None, *, begun: bool) -> str:
-    """Why a command ended otherwise than well; "" where its status or the refusal says it."""
+    """Why a command failed; "" where its status or the refusal says so."""
     if reason is Reason.STOPPED:
         return "it was asked to end" if begun else STOPPED_BEFORE
     if reason is Reason.SERVICE_STOPPED:

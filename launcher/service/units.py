@@ -42,7 +42,7 @@ TEMPORARY_FILES = "paddock.conf"
 
 @dataclass(frozen=True)
 class Rendered:
-    """One file as it is to be.
+    """The content that one file should have.
 
     Args:
         path: where it belongs.
@@ -188,7 +188,7 @@ def _state(rendered: Rendered) -> State:
 
 
 def refuse_kept(files: list[File], edit: str) -> None:
-    """Refuses when a file that people have changed stands where one of ours belongs.
+    """Refuses when a file that people have edited stands where Paddock would write one.
 
     Args:
         files: as they were found.
@@ -232,7 +232,7 @@ def write(file: File) -> None:
 
 
 def remove(file: File) -> None:
-    """Removes a file of ours.
+    """Removes one of Paddock's files.
 
     Raises:
         Refusal: service-unwritable.
@@ -263,7 +263,7 @@ _MOST_SHOWN = 5
 
 
 def check_trusted(command: Path) -> None:
-    """Refuses an installation that somebody else than root can change, or that others cannot execute.
+    """Refuses an installation that anybody but root can change, or that others cannot execute.
 
     Args:
         command: absolute path of the `paddock` command, in the environment's `bin`.
@@ -313,7 +313,7 @@ def _below(prefix: Path) -> Iterator[Path]:
 
 
 def _changeable(paths: Iterator[Path]) -> Iterator[str]:
-    """Words for those that not only root can change; a sticky directory lets nobody replace what is root's."""
+    """Names the paths that others than root can change; in a sticky directory nobody can replace root's files."""
     for path in paths:
         found = path.lstat()
         if found.st_uid != 0:
@@ -444,7 +444,7 @@ class Manager:
         return found
 
     def failed(self, *names: str) -> list[str]:
-        """Those of the units that have failed, and are not started again before somebody says so; [] in doubt."""
+        """The failed units that systemd does not restart by itself; [] when it cannot be asked."""
         try:
             shown = self.call("show", "--property=Id", "--property=ActiveState", *names)
         except Refusal:

@@ -74,7 +74,7 @@ class Sampler:
         return number
 
     def look(self, launchers: Mapping[str, int]) -> dict[str, Usage]:
-        """What each session uses now. May run on a thread of its own: it starts nothing."""
+        """Measures what each session uses. It may run on another thread, because it starts no process."""
         below: dict[int, list[psutil.Process]] = {}
         for process in psutil.process_iter(["ppid"]):
             below.setdefault(process.info["ppid"] or 0, []).append(process)
@@ -272,7 +272,7 @@ class Watch:
         return found
 
     def _removed(self, name: str) -> int:
-        """Removes the log of an ended session, and says so in its place; the bytes that are left."""
+        """Replaces the log of an ended session by a note; returns the bytes of all logs that remain."""
         directory = self._supervisor.log_of(name)
         for left in log_files.forget(directory):
             log.warning("log of %s not removed: %s", name, left)
@@ -328,7 +328,7 @@ class Collector:
         """Refs of merges and backups that are kept in repositories, as of the last collection."""
 
     async def run(self, merging: list[str]) -> None:
-        """Brings home what an earlier life has left, then collects again and again."""
+        """Harvests what an earlier service did not, then collects at intervals."""
         for common_dir in merging:
             await self._tickets.finish_merge(common_dir)
         while True:
@@ -346,7 +346,7 @@ class Collector:
                 await asyncio.wait_for(self._woken.wait(), pause)
 
     def wake(self) -> None:
-        """Has commits that wait brought home now."""
+        """Starts the next harvest of waiting commits now."""
         self._woken.set()
 
     async def harvest(self) -> None:
@@ -382,7 +382,7 @@ class Collector:
         self._supervisor.events.harvested(worktree, told)
 
     def _settle(self) -> None:
-        """Moves sessions on whose commits have come home."""
+        """Moves sessions on whose commits were harvested."""
         store = self._supervisor.store
         for row in store.listed(states=(SessionState.UNHARVESTED,), limit=1_000_000):
             if row["worktree"] not in self.waiting:
@@ -393,7 +393,7 @@ class Collector:
                 self._supervisor.events.moved(row["name"], after, why)
 
     def collect(self, now: float) -> None:
-        """Forgets what is too old: sessions with their logs, keys, contexts, ticket runs; logs of nobody."""
+        """Forgets what is too old: sessions with logs, keys and contexts, ticket runs, and logs without a session."""
         supervisor = self._supervisor
         store, settings = supervisor.store, supervisor.settings
         for name in store.outdated(settings.most_records, now - settings.keep_seconds):
@@ -413,7 +413,7 @@ class Collector:
         return {"days": settings.merge_days, "most": settings.most_merges, "lost_days": settings.lost_days}
 
     async def collect_private(self) -> None:
-        """Removes homes and private git directories of worktrees that have been gone for long.
+        """Removes homes and private git directories of worktrees that have long been missing.
 
         By a job: a home may hold a hundred thousand files.
         """
@@ -517,7 +517,7 @@ class Recovery:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Ends what is left in control groups of an earlier life, once it is known which of them are needed."""
+        """Ends unneeded control groups of an earlier service, once the needed ones are known."""
         rows = self._supervisor.store.listed(live=True, limit=1_000_000)
         waiting = {row["cgroup"] for row in rows if row["name"] in self.later}
         if "" not in waiting:  # a service that is killed may not have written yet where its newest session lives
@@ -534,7 +534,7 @@ class Recovery:
             self.later[name] = why
 
     def _find(self, name: str) -> bool:
-        """Adopts a session, or takes its end over; False when nobody answers for it any more."""
+        """Adopts a session or records its end; False when no process answers for it."""
         store, directory = self._supervisor.store, f"{self._own.sessions}/{name}"
         record = self._own.of_session(name)
         if store.row(name) is None and record is not None:  # the database was damaged, and has begun anew

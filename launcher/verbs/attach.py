@@ -28,7 +28,7 @@ _LOOK_SECONDS = 3
 
 
 def attach(argv: list[str]) -> int:
-    """Exit status: the session's own when it has ended, 0 when this client has left."""
+    """Exit status: the session's own when it has ended, 0 when this client detached."""
     known = forms.form("attach").rows
     options, rest = cli.parse(argv, verb="attach", options=known)
     if rest and "--provider" not in options:  # else these are the agent's own words
@@ -57,7 +57,7 @@ def attach(argv: list[str]) -> int:
 
 
 def editor(options: cli.Parsed, command: list[str]) -> int:
-    """An editor's standard streams and the agent that lives in the service; also `paddock acp --supervised`.
+    """Joins an editor's standard streams to the service's agent; also `paddock acp --supervised`.
 
     Args:
         options: of `paddock acp`, and those of `OWN`.
@@ -114,7 +114,7 @@ def _mode(client: Client, name: str) -> str:
 
 
 def _agent(client: Client, where: Places, options: cli.Parsed, command: list[str], *, new: bool) -> str:
-    """The name of the session that the agent lives in: the one that lives, or a new one."""
+    """The name of the agent's session: the live one, or a new one."""
     words = command or _default(str(options["--provider"]), where)
     cwd = places.current_directory()
     own = ("--supervised", "--detach", *OWN)
@@ -138,7 +138,7 @@ def _agent(client: Client, where: Places, options: cli.Parsed, command: list[str
 
 
 def _warn(options: cli.Parsed, words: list[str], cwd: str, where: Places) -> None:
-    """What a run would say of a command that is fetched before it is started: the session says it to its log alone."""
+    """Prints a run's warning about a fetched command, which the session itself writes to its log alone."""
     if words[0].rpartition("/")[2] not in runners.FETCHING:
         return
     from launcher.session import planning

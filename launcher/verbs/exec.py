@@ -45,7 +45,7 @@ def exec(argv: list[str]) -> int:
 
 
 def _directory(asked: str | None) -> str:
-    """The canonical path of a directory; of the present one, if it still has a name, when none is asked for."""
+    """The canonical path of a directory; by default of the current one, if it still has a name."""
     if asked is None:
         try:
             return os.getcwd()
@@ -74,7 +74,7 @@ def _environment(options: cli.Parsed) -> tuple[tuple[str, str], ...]:
 
 
 def _list(where: places.Places, *, as_json: bool) -> None:
-    """Prints the live sessions. One that does not answer in time is named all the same."""
+    """Prints the live sessions, including those that do not answer in time."""
     names = ("session", "worktree", "command", "backend", "net", "provider")
     rows = [(name, *(exec_client.about(where, name) or ("",) * 5)) for name in state.live_sessions(where)]
     if as_json:

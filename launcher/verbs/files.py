@@ -55,7 +55,7 @@ def _directories(named: list[str], cwd: str) -> dict[str, str]:
 
 
 def _check_live(where: places.Places, directories: dict[str, str], *, compatible: bool) -> None:
-    """Refuses ids of sessions that do not run: a slip of the pen would be told to nobody but the agent.
+    """Refuses ids of sessions that do not run: otherwise only the agent would learn of a typing mistake.
 
     With `compatible` such an id is served, as that of a stranger; that is said.
     """

@@ -68,7 +68,7 @@ def _tell(place: Place, sockets: list[str], *, changed: bool) -> None:
 
 
 def _start_audit(manager: Manager) -> None:
-    """Switches the audit on now. Where that is not possible the services run all the same, and say what they lack."""
+    """Switches the audit on now. Where that fails the services run without it, and report it."""
     try:
         manager.call("start", "paddock-audit.service")
     except Refusal as refusal:
@@ -76,7 +76,7 @@ def _start_audit(manager: Manager) -> None:
 
 
 def service_uninstall(*, system: bool, user: bool, root: str | None, dry_run: bool) -> int:
-    """Exit status 0 when nothing of ours is left, 1 when edited files were kept."""
+    """Exit status 0 when all of Paddock's files were removed, 1 when edited ones stay."""
     scope = scope_of(system=system, user=user)
     place = place_for(scope, root)
     found = units.look(render(scope, command(), place.units, place.temporary_files))

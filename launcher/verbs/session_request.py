@@ -1,4 +1,4 @@
-"""A run as the service is asked for it: what the caller's command line, directory and environment say."""
+"""The request for a run in the service, made from the caller's command line, directory and environment."""
 
 import os
 import signal
@@ -111,7 +111,7 @@ def run_supervised(options: cli.Parsed, command: list[str], cwd: str) -> int:
 
 
 def _detached(client: Client, body: dict[str, Any]) -> int:
-    """Leaves the session to itself, as soon as it is known that its command runs."""
+    """Detaches from the session as soon as its command runs."""
     session = client.call("POST", "/v1/sessions", body, query={"wait": _BEGUN_SECONDS})
     outcome = session["outcome"] or {}
     if outcome.get("refusal"):

@@ -167,7 +167,7 @@ def _after(
 
 
 def _has_commits(agent: dict[str, Any]) -> bool:
-    """Whether a ticket's session has brought commits; a session that had none says nothing of a harvest."""
+    """Whether a ticket's session had commits to harvest."""
     return bool((agent["harvest"] or {}).get("state", "nothing") != "nothing")
 
 
@@ -179,7 +179,7 @@ _HINT = 'a ticket is: [[tickets]], then ticket = "PROJ-17", then command = ["cla
 
 
 def read_file(path: str) -> dict[str, Any]:
-    """What is in the file, as the service is to be told.
+    """The content of a ticket file as the service's request.
 
     Raises:
         Refusal: tickets-unreadable.

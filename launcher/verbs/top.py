@@ -82,7 +82,7 @@ def _live(service: Client, interval: float) -> int:
 
 
 def _screen(health: dict[str, Any], sessions: list[dict[str, Any]]) -> list[str]:
-    """Lines that fit the terminal as it is now."""
+    """The lines that fit the terminal's present size."""
     size_now = os.get_terminal_size(1)
     columns, rows = size_now.columns or 80, size_now.lines or 24  # a serial line may not know
     room = max(1, rows - 4)

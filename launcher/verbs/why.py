@@ -71,7 +71,7 @@ def _as_json(refusal: Refusal | None) -> dict[str, object]:
 
 
 def _note(refusal: Refusal | None) -> list[str]:
-    """What is said below an answer of the refusal that a launch would meet."""
+    """The note below an answer about the refusal that a launch would meet."""
     if refusal is None:
         return []
     first = f"  note        as with --freeze-root, without which no command starts here: {refusal.message}"

@@ -27,7 +27,7 @@ from policy.errors import Refusal, printable
 
 
 def service(*, quiet: bool = False) -> WorktreeService:
-    """The service of this user; it says on standard error what takes time, unless `quiet`."""
+    """The user's worktree service; it reports slow steps on standard error, unless `quiet`."""
     where = places.places(os.environ)
     state = places.made(where.state)
     user = git_config.read(where.home, os.path.dirname(where.config))
@@ -115,7 +115,7 @@ def worktree_add(
     repo: str | None,
     as_json: bool,
 ) -> int:
-    """Exit status 0 when it is made, 125 when not; then nothing is left of it."""
+    """Exit status 0 when it is made, 125 when not; then everything made for it was removed."""
     if submodule and no_submodules:
         raise cli.usage("--submodule and --no-submodules exclude each other", "worktree add")
     options = Options(
@@ -353,7 +353,7 @@ def _show(result: HarvestResult, place: str, *, as_json: bool) -> None:
 
 
 def worktree_remove(name: str, *, force: bool, keep_branch: bool, repo: str | None, as_json: bool) -> int:
-    """Exit status 0 when it is gone, 125 when it is not."""
+    """Exit status 0 when it was removed, 125 when not."""
     known = service(quiet=as_json)
     done = known.remove(known.find(start(repo), name), force=force, keep_branch=keep_branch)
     if as_json:

@@ -32,7 +32,7 @@ class HasWorktreePaths(Protocol):
 
 @runtime_checkable
 class SandboxTranslationStrategy(Protocol):
-    """How one provider is told about its sandbox."""
+    """How one provider learns of its sandbox."""
 
     @property
     def provider_name(self) -> str:
@@ -50,7 +50,7 @@ class SandboxTranslationStrategy(Protocol):
 
 
 class Translation(NamedTuple):
-    """Both parts of what a provider is told."""
+    """The flags and variables that tell a provider about its sandbox."""
 
     environment: dict[str, str]
     arguments: list[str]

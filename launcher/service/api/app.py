@@ -54,7 +54,7 @@ class ControlProtocol(H11Protocol):
         self._ahead = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Looks who it is; nothing of what it sends is read before that is known."""
+        """Identifies the peer before any byte from it is read."""
         super().connection_made(transport)
         self._watch()
         self._admission = self.loop.create_task(self._admit(transport, len(self.connections)))
@@ -130,7 +130,7 @@ class ControlProtocol(H11Protocol):
         return (self._get_upgrade() or b"").decode("latin-1") == STREAM
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """Hands the connection over to whoever streams over it: the other process has it then, and this one no more."""
+        """Hands the connection to the process that streams over it, and forgets it here."""
         self._unwatch()
         path, _, query = event.target.decode("ascii", "replace").partition("?")
         # What the client has sent ahead of the answer belongs to the stream.

@@ -63,7 +63,7 @@ def json_line(content: object) -> bytes:
 async def log_lines(
     supervisor: Supervisor, name: str, *, tail: int | None, streams: frozenset[str], follow: bool
 ) -> AsyncIterator[bytes]:
-    """A session's log, and what comes to it."""
+    """A session's log, then its new lines."""
     directory = supervisor.log_of(name)
     tailing = log_files.Tail(directory)
     # On a thread: it may be many megabytes.
@@ -89,7 +89,7 @@ def denials_of(state: str, name: str) -> list[dict[str, Any]]:
 
 
 async def denial_lines(supervisor: Supervisor, state: str, name: str) -> AsyncIterator[bytes]:
-    """The denials of a live session, those that are there and those that come.
+    """The denials of a live session, then its new ones.
 
     The proxy's come into the ledger at the session's end; until then its own log has them.
     """

@@ -123,7 +123,7 @@ def _run(launch: "dict[str, Any]", channel: int, run: "Callable[..., int]") -> i
 
 
 def _bounded(data: "tuple[Any, ...]") -> "tuple[Any, ...]":
-    """What was told at the end, small enough for a packet."""
+    """The final report, cut to the size of a packet."""
     if len(marshal.dumps(data)) <= _MOST_TOLD:
         return data
     status, limit, denials, harvest, changes, lines = data
@@ -212,7 +212,7 @@ class Launcher:
         wire.send_packet(self.channel.fileno(), LAUNCH + marshal.dumps(launch), streams)
 
     def messages(self) -> list[tuple[bytes, Any]]:
-        """What it has said since the last call: (letter, data)."""
+        """Its messages since the last call: (letter, data)."""
         found: list[tuple[bytes, Any]] = []
         while True:
             try:
@@ -244,7 +244,7 @@ class Launcher:
         os.kill(self.pid, number)
 
     def close(self) -> None:
-        """Lets go of it: one that has not ended is ended, what is left of its control group too."""
+        """Ends it if it still runs, and everything in its control group."""
         self.channel.close()
         os.close(self.pidfd)
         if self.ended() is None:
@@ -450,7 +450,7 @@ def _processes(group: str) -> list[int]:
 
 
 def _kill(pid: int, launcher: int) -> None:
-    """SIGKILL for a process of the launcher's; one whose number has gone to somebody else is left alone."""
+    """Kills a process of the launcher's, unless its number belongs to another process by now."""
     try:
         pidfd = os.pidfd_open(pid)
     except OSError:
@@ -465,12 +465,12 @@ def _kill(pid: int, launcher: int) -> None:
 
 
 def unstartable(error: OSError) -> Refusal:
-    """There are no processes, descriptors or terminals left."""
+    """The Refusal for a machine without free processes, descriptors or terminals."""
     context, hint = syscalls.explained(error, "the machine is short of something")
     return Refusal("session-unstartable", "no process for the session can be started", context=context, hint=hint)
 
 
 def failure(error: Exception) -> Refusal:
-    """Something that nobody foresaw."""
+    """The Refusal for an unforeseen error."""
     return Refusal("internal-error", "the session could not be carried out", context=repr(error),
                    hint="this is a fault of Paddock; the service's log has more")  # fmt: skip

@@ -66,7 +66,7 @@ class Host(Protocol):
         ...
 
     def detached(self, client: "Client") -> None:
-        """A client is not attached any more."""
+        """A client was detached."""
         ...
 
 
@@ -96,7 +96,7 @@ class Client(ABC):
 
     @abstractmethod
     def leave(self) -> None:
-        """The client has gone; the session stays."""
+        """Detaches the client; the session stays."""
 
     def begin(self, connection: socket.socket, ahead: bytes) -> None:
         """Answers the upgrade request and attaches; the connection is owned here from now on."""

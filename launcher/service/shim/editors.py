@@ -239,7 +239,7 @@ class Hub:
             self._forward(client, number, "initialize", {}, message)
 
     def _load_again(self, client: Participant, number: rpc.Id, method: str, session: str) -> None:
-        """A session that the agent has open: shown as it was heard."""
+        """Replays a session that the agent has open, from its history."""
         history = self._sessions[session]
         self._may_write(client)
         if method == "session/load":
@@ -279,7 +279,7 @@ class Hub:
         sent.client.send(rpc.error(sent.number, rpc.INTERNAL_ERROR, "the agent does not read what it is sent"))
 
     def _heard_user(self, client: Participant, session: str, prompt: object) -> None:
-        """What the user says: agents do not repeat it, and the others are to see it too."""
+        """Shows the user's message to the other editors, because agents do not repeat it."""
         for block in prompt if isinstance(prompt, list) else []:
             update = {"sessionUpdate": "user_message_chunk", "content": block}
             line = rpc.encode({"jsonrpc": "2.0", "method": "session/update",
@@ -319,7 +319,7 @@ class Hub:
             log.info("an answer of the agent's to nothing that was asked was dropped")
 
     def _tells(self, method: str, params: dict[str, Any], line: bytes) -> None:
-        """A notification: to those who have its session open, and into its history."""
+        """Sends a notification to the editors that have its session open, and adds it to the history."""
         session = params.get("sessionId")
         if not isinstance(session, str):
             for client in list(self._views):
@@ -376,7 +376,7 @@ class Hub:
         self._to_agent(rpc.error(number, rpc.INTERNAL_ERROR, f"{asked.method}: no editor is attached now"))
 
     def _answers(self, sent: _Sent, message: dict[str, Any]) -> None:
-        """The agent has answered a client, who may have gone."""
+        """Passes the agent's answer to the client that asked, if it is still attached."""
         result, session = message.get("result"), sent.params.get("sessionId")
         well = isinstance(result, dict) and "error" not in message
         if sent.method == "initialize":
@@ -409,7 +409,7 @@ class Hub:
             history.changed(sent.method, sent.params, result)
 
     def _has_greeted(self, message: dict[str, Any], result: dict[str, Any] | None) -> dict[str, Any]:
-        """The agent's answer to `initialize`: kept for all, and says that sessions can be loaded, as here they can."""
+        """Remembers the answer to `initialize` for all editors, and adds that sessions can be loaded: here they can."""
         waiting, self._waiting = self._waiting, []
         if result is None:
             self._greeted = False
@@ -432,7 +432,7 @@ MOST_LINE = 16 << 20
 
 
 class Lines:
-    """Cuts bytes into lines. One that is too long is dropped, and said so."""
+    """Cuts bytes into lines; drops one that is too long, and reports it."""
 
     def __init__(self, most: int = MOST_LINE) -> None:
         """Args: bytes of the longest line."""
@@ -526,7 +526,7 @@ class EditorClient(Client):
         self._lines = Lines()
 
     def join(self) -> None:
-        """Becomes one of the agent's editors, and says hello."""
+        """Joins the agent's editors, and greets."""
         self._side.attach(self, take=self._takes)
         writer = self._side.hub.writer is self
         self.send_json(HELLO, {"session": self.host.name, "mode": "acp", "writer": writer})
@@ -537,7 +537,7 @@ class EditorClient(Client):
             self.send_frame(OUTPUT, line[at : at + MOST_FRAME])
 
     def errors(self, data: bytes) -> None:
-        """Passes on what the agent says on standard error."""
+        """Passes on the agent's standard error."""
         self.send_frame(ERRORS, data)
 
     def frame_received(self, kind: bytes, payload: bytes) -> None:

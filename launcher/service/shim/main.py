@@ -1,4 +1,4 @@
-"""The shim of a session, as containers have theirs: one small process that outlives the service, and no code of it.
+"""The shim of a session, like a container's: a small process that outlives the service.
 
 It forks the session's launcher, owns its streams, log and attached clients, restarts and ends it, and tells whichever
 service is there what happened. A service that starts later finds it by its socket, catches up and goes on.

@@ -1,4 +1,4 @@
-"""A session in its shim: attempts, moves from state to state, who listens, the end."""
+"""A session in its shim: its attempts, states, clients and end."""
 
 import gc
 import json
@@ -104,7 +104,7 @@ class ShimSession:
         self._socket: socket.socket | None = None
 
     def serve(self) -> int:
-        """Keeps the session until it is over and told of; the exit status."""
+        """Keeps the session until it is over and reported; returns the exit status."""
         # A session may live for weeks, and be restarted without end. What is there already is shared with the launcher.
         gc.freeze()
         gc.enable()
@@ -199,7 +199,7 @@ class ShimSession:
         return attempt.outcome(self._stopped)
 
     def _placed(self) -> None:
-        """The launcher says where it works."""
+        """Takes the launcher's report of where it works."""
         assert self._attempt is not None
         name, _, worktree, worktree_id, backend, network = self._attempt.about
         assert name == self.name
@@ -499,7 +499,7 @@ class ShimSession:
         attempt.launcher.signal(signal.SIGKILL)
 
     def _look(self) -> None:
-        """Ends an agent that editors attach to, and that has had none, and nothing to do, for long.
+        """Ends an agent for editors that has long had neither an editor nor work.
 
         An agent that works, or waits for a person's answer, is not idle, however long nobody looks on.
         """

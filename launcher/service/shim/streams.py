@@ -1,4 +1,4 @@
-"""The standard streams of a live session: read into its log and to whoever is attached, written by one of them.
+"""The standard streams of a live session: output goes to its log and to all clients, input comes from one.
 
 What was put out last is kept in memory, with offsets counted over both streams, so that a client that comes back can
 go on where it was. A client that does not read holds the session's output back, as a full pipe would, and is let go
@@ -56,7 +56,7 @@ class Streams:
     """Of one session, over all its attempts. `open` before each, `drained` after it, `close` at the end."""
 
     def __init__(self, log: LogWriter, replay_bytes: int) -> None:
-        """Args: where output is logged; how much of it is kept for those who attach later."""
+        """Args: where output is logged; how much of it is replayed to clients that attach later."""
         self.log = log
         self._keep = replay_bytes
         self._kept: deque[Piece] = deque()
@@ -140,7 +140,7 @@ class Streams:
         return len(self._subscribers)
 
     def subscribe(self, subscriber: Subscriber, offset: int | None) -> None:
-        """Attaches somebody, who gets the kept output from `offset` on (None: none of it) at once."""
+        """Attaches a client, which gets the remembered output from `offset` on at once (None: nothing)."""
         self.hold(_PACE, held=False)
         begin = self.offset if offset is None else offset
         for piece in self._kept:
@@ -154,7 +154,7 @@ class Streams:
             self._subscribers.append(subscriber)
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
-        """Lets go of somebody."""
+        """Detaches a client."""
         if subscriber in self._subscribers:
             self._subscribers.remove(subscriber)
         self.hold(subscriber, held=False)
@@ -162,7 +162,7 @@ class Streams:
             self.writer = None
 
     def hold(self, who: object, *, held: bool) -> None:
-        """Stops reading the session's output while somebody cannot take more, so that none is lost."""
+        """Stops reading the session's output while a client cannot take more, so that none is lost."""
         before = bool(self._holders)
         (self._holders.add if held else self._holders.discard)(who)
         if before != bool(self._holders):
@@ -211,7 +211,7 @@ class Streams:
         return bool(self._holders)
 
     def _pace(self, spent: float) -> None:
-        """Holds output back that nobody looks at, once it has taken more of the processor than it gets."""
+        """Delays output that no client reads, once it has used more processor time than its share."""
         now = time.monotonic()
         self._budget = min(_BURST, self._budget + _PACE * (now - self._spent_at)) - spent
         self._spent_at = now
@@ -305,11 +305,11 @@ class Streams:
     # Ends
 
     def finish_attempt(self) -> None:
-        """Closes what one attempt has left open: a process that escaped with a pipe's end holds up nobody."""
+        """Closes one attempt's pipes, so that an escaped process with a pipe's end delays nothing."""
         self._close_all()
 
     def close(self, tell: Callable[[Subscriber], None] | None = None) -> None:
-        """The session is over: everybody is told, the log is closed."""
+        """Ends all clients and closes the log, because the session is over."""
         self._close_all()
         self.log.close()
         self._over = True
