@@ -111,7 +111,7 @@ class Tree:
         self.outer = [self.outside + name for name in (b"", b"/file", b"/dir", b"/dir/file", b"/dir/inner", b"/other")]
 
     def _plant_git(self, case: Case) -> None:
-        """The least on-disk shape that `launcher.session.checkout` takes for a worktree with populated submodules."""
+        """The least on-disk shape that `launcher.vcs.checkout` takes for a worktree with populated submodules."""
         if case.linked:
             common = self.place + b"/main/.git"
             own = common + b"/worktrees/work"

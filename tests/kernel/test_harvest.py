@@ -63,7 +63,8 @@ def test_one_of_namespaces_and_landlock_is_enough(
 def test_nothing_new_starts_no_process(planted: Planted) -> None:
     """Without a commit the end of a session reads a few files; with one, a harvest is due until it is done."""
     program = (
-        "import sys; from launcher.vcs.harvest import tips; print(tips.harvest_due(sys.argv[1]), 'json' in sys.modules)"
+        "import sys; from launcher.vcs.harvest import agent_refs; "
+        "print(agent_refs.harvest_due(sys.argv[1]), 'json' in sys.modules)"
     )
     words = [
         str(planted.installed.python),

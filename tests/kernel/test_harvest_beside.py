@@ -19,9 +19,9 @@ from tests.support.private_git import Planted
 _OUTSTANDING = """
 import sys
 sys.path.append(sys.argv[1])
-from launcher.vcs.harvest import outstanding, tips
+from launcher.vcs.harvest import agent_refs, outstanding
 answers = [outstanding.outstanding(sys.argv[2], kept=kept) for kept in (True, False)]
-print(tips.harvest_due(sys.argv[2]), *answers)
+print(agent_refs.harvest_due(sys.argv[2]), *answers)
 """
 
 

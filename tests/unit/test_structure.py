@@ -1,6 +1,7 @@
 """The rules that a reader may rely on: types, style, direction of imports, size, nothing private committed."""
 
 import ast
+import importlib.util
 import os
 import re
 import subprocess
@@ -263,3 +264,15 @@ def test_no_committed_file_names_this_machine_or_a_registry() -> None:
         if own_path is not None and own_path.search(text):
             found.append(f"{path.relative_to(ROOT)}: {ROOT}")
     assert not found
+
+
+def test_what_programmes_in_texts_import_is_there() -> None:
+    """Tests and demonstrations hold programmes as texts, which no import check reads."""
+    missing = []
+    for path in (each for each in (ROOT / "tests").rglob("*.*") if each.suffix in (".py", ".txt")):
+        for module, names in re.findall(r"from ((?:launcher|policy)[\w.]*) import ([\w, ]+)", path.read_text()):
+            for name in (words.split()[0] for words in names.split(",") if words.split()):
+                found = importlib.import_module(module)
+                if not hasattr(found, name) and importlib.util.find_spec(f"{module}.{name}") is None:
+                    missing.append(f"{path}: {module} {name}")
+    assert missing == []
