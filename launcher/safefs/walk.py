@@ -102,11 +102,7 @@ def read_up_to(descriptor: int, limit: int) -> bytes | None:
 
 
 def read_regular(path: str, limit: int, *, dir_fd: int | None = None, follow: bool = False) -> bytes | None:
-    """Content of a regular file; None for anything else, and for more than `limit` bytes. Arguments as `open_regular`.
-
-    Raises:
-        OSError: as open(2) and read(2).
-    """
+    """Content of a regular file; None for anything else, and for more than `limit` bytes; as `open_regular`."""
     descriptor = open_regular(path, dir_fd=dir_fd, follow=follow)
     if descriptor is None:
         return None
@@ -175,11 +171,7 @@ def put(
 
 
 def replace(path: str, content: bytes, *, mode: int = 0o600, lasting: bool = True) -> None:
-    """`put` for a path. The directory is opened once: no agent may write what leads to it.
-
-    Raises:
-        OSError: the directory cannot be written; `path` is unchanged.
-    """
+    """`put` for a path. The directory is opened once: no agent may write what leads to it."""
     around, name = os.path.split(path)
     directory = os.open(around, _DIRECTORY)
     try:
@@ -283,11 +275,7 @@ def open_by_steps(root: int, path: str, flags: int) -> int:
 
 
 def make_beneath(root: int, path: str) -> int:
-    """The directory `path` below `root`, made with its parents where they are missing; the caller owns the descriptor.
-
-    Raises:
-        OSError: as `open_beneath` and mkdir(2).
-    """
+    """The directory `path` below `root`, made with its parents where missing; the caller owns the descriptor."""
     try:
         return open_beneath(root, path, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:

@@ -1,8 +1,8 @@
 """Running git on a trusted repository: one whose git directory no agent could write.
 
-Nothing but git itself is executed, whatever configuration, attributes, hooks and environment say (`hardening`), and
-every process has its limits of time and output. A git directory that an agent could write is never given to `Git`:
-there, only git inside a jail may read (DESIGN section 7).
+Nothing but git itself is executed, whatever configuration, attributes, hooks and environment say
+(`hardened_environment`), and every process has its limits of time and output. A git directory that an agent could write
+is never given to `Git`: there, only git inside a jail may read (DESIGN section 7).
 
 Why not GitPython's command object: its processes inherit the caller's environment (nothing can be taken out of it),
 importing it runs a `git` from the caller's PATH and costs 120 ms, a time limit lists children by running `pgrep` from
@@ -327,7 +327,7 @@ class Git:
             arguments: the command and its own arguments; paths are taken literally, without pathspec magic.
             input: standard input; None for none.
             ok: exit statuses that are no failure.
-            environment: variables of `hardening.PASSED` (author, committer, index file ...).
+            environment: variables of `PASSED` (author, committer, index file ...).
             timeout: seconds, in place of the repository's.
 
         Raises:

@@ -76,13 +76,7 @@ def entries(content: bytes) -> list[tuple[str, str, str, str]]:
 
 
 def expanded(value: str, home: str, base: str) -> str:
-    """A path of the configuration, absolute (git-config(1), pathname).
-
-    Args:
-        value: as it is written.
-        home: for ``~/``.
-        base: what relative paths are relative to.
-    """
+    """A path of the configuration, absolute (git-config(1), pathname)."""
     if value == "~" or value.startswith("~/"):
         value = home + value[1:]
     elif value.startswith("~"):
@@ -159,16 +153,7 @@ class Reader:
 def condition_holds(
     condition: str, file: str, *, git_dir: str, home: str, branch: str | None, urls: Iterable[str]
 ) -> bool:
-    """Whether a condition of ``includeIf`` holds (git-config(1), Conditional includes); an unknown one does not.
-
-    Args:
-        condition: kind and pattern.
-        file: the one that it stands in.
-        git_dir: canonical.
-        home: the user's.
-        branch: short name of the branch that is checked out.
-        urls: of all remotes.
-    """
+    """Whether a condition of ``includeIf`` holds (git-config(1), Conditional includes); an unknown one does not."""
     kind, _, pattern = condition.partition(":")
     if kind in ("gitdir", "gitdir/i"):
         if pattern.startswith("./"):
@@ -323,7 +308,7 @@ def _of_key(char: str) -> bool:
 
 # The two things of the user's own git configuration that worktrees need: what he ignores, and filters he asks for.
 #
-# Everything else of it is left out, because it names programmes (`hardening`), and so is what an agent could write.
+# Everything else of it is left out, because it names programmes (`git.overrides`), and so is what an agent could write.
 # Read as text; conditions of includes count as not met.
 
 _FILTER_KEYS = ("clean", "smudge", "process", "required")
@@ -346,12 +331,7 @@ class UserConfig(NamedTuple):
 
 
 def read(home: str, config_home: str) -> UserConfig:
-    """The user's configuration; nothing that an agent could write, or that a link of an agent's leads to.
-
-    Args:
-        home: his home directory.
-        config_home: XDG_CONFIG_HOME.
-    """
+    """The user's configuration; nothing that an agent could write, or that a link of an agent's leads to."""
     excludes = f"{config_home}/git/ignore"  # git's own default
     filters: dict[tuple[str, str], str] = {}
     files = Seen()

@@ -1,4 +1,4 @@
-"""Gitlinks in trees: where commits of submodules are recorded, and which (git-ls-tree(1))."""
+"""Submodules: which commits trees record for them (gitlinks, git-ls-tree(1)), and their places in worktrees."""
 
 import errno
 import os
@@ -19,17 +19,7 @@ _MOST_PATHS = 100
 def of_tree(
     git: Git, tree: str, paths: Collection[str] = (), environment: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The gitlinks of a tree at any depth: path -> commit.
-
-    Args:
-        git: on the repository.
-        tree: names it, or a commit.
-        paths: what is asked for; nothing for all. More may be found than that.
-        environment: says where its objects are.
-
-    Raises:
-        GitFailed: git failed.
-    """
+    """The gitlinks of a tree at any depth, path -> commit: at least those of `paths`, all without any."""
     words = ("ls-tree", "-r", "-z", "--full-tree", tree, "--", *(paths if len(paths) <= _MOST_PATHS else ()))
     found: dict[str, str] = {}
     for entry in git.run(*words, environment=environment).out.split(b"\0"):
@@ -55,14 +45,6 @@ def gitlinks_of(git: Git, commit: str, environment: Mapping[str, str] | None = N
     """The submodules that a commit records, by name.
 
     A gitlink that `.gitmodules` does not name, or with a path that would lead elsewhere, is left to git.
-
-    Args:
-        git: the repository.
-        commit: which one.
-        environment: says where objects of a trial are.
-
-    Raises:
-        GitFailed: `.gitmodules` cannot be read as configuration.
     """
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}:.gitmodules")
     blob = git.run(*words, ok=(0, 1, 128), environment=environment).out.decode().strip()
@@ -131,8 +113,7 @@ def _harmless(path: str) -> bool:
 
 # The places of submodules in a worktree that an agent has written, and what a user may type about them.
 #
-# A link anywhere on the path may lead to what is the user's own. So nobody is advised to remove or fill what lies
-# behind one.
+# A link anywhere on the path may lead to the user's own files. So no advice is to remove or fill what is behind one.
 
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 

@@ -4,8 +4,8 @@ Whatever runs beside Paddock (`git gc`, `repack -ad`, `prune --expire=now`, `mai
 leads to. So objects are written to a quarantine first, an object directory that only Paddock's own git sees, and enter
 the repository as packs with a `.keep` (git-repack(1)), which is there before the pack is.
 
-A `.keep` of Paddock's is locked (flock(2)) as long as its holder lives, or a git that inherited the lock. One that
-nobody has locked is left of a holder that was killed, and may go at any time: the journal of a harvest leads to its
+A `.keep` of Paddock's is locked (flock(2)) as long as its holder lives, or a git that inherited the lock. An unlocked
+one was left by a holder that was killed, and may be removed at any time: the journal of a harvest leads to its
 quarantine, which is added once more, and a merge moves no ref before others hold its commits.
 """
 
@@ -52,7 +52,7 @@ class Held:
 
     Args:
         purpose: who holds them and until when, for people who find a `.keep`.
-        step: told each change before it is made.
+        step: called before each change.
     """
 
     def __init__(self, purpose: str, step: Callable[[str], None] = lambda what: None) -> None:
@@ -62,15 +62,11 @@ class Held:
 
     @property
     def locks(self) -> tuple[int, ...]:
-        """What git that moves refs to the objects is to inherit: its end may come after ours."""
+        """Descriptors that git inherits when it moves refs to the objects: it may outlive this process."""
         return tuple(self._packs.values())
 
     def add(self, quarantine: str, common: str) -> None:
-        """Adds the packs in a quarantine to a repository, and removes what killed holders have left there.
-
-        Args:
-            quarantine: an object directory.
-            common: the trusted repository.
+        """Adds the packs in a quarantine to a trusted repository, and removes what killed holders have left there.
 
         Raises:
             OSError: the store cannot be written, or what git in its jail has left is no pack.
@@ -118,7 +114,7 @@ class Held:
             os.close(self._packs.pop(pack))  # somebody has swept it away before it was locked
 
     def release(self) -> None:
-        """Leaves the packs to git: refs lead to their objects, or nothing ever will. Safe to call twice."""
+        """Removes the `.keep` files: refs lead to the objects now, or nothing ever will. Safe to call twice."""
         for pack in list(self._packs):
             self._step("release")
             _remove(pack)

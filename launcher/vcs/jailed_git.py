@@ -400,18 +400,7 @@ _OPENED = frozenset({".gitattributes", ".gitignore", ".gitmodules"})
 def run_patiently(
     git: JailedGit, *words: str, ok: Iterable[int] = (0,), environment: Mapping[str, str] | None = None
 ) -> Completed:
-    """Runs a command that only reads, or may be repeated all the same.
-
-    Args:
-        git: with a work tree.
-        words: the command.
-        ok: as for `Git.run`.
-        environment: as for `Git.run`.
-
-    Raises:
-        Refusal: worktree-obstructed.
-        GitFailed: as `Git.run`.
-    """
+    """`git.run` for a command that may be repeated; a FIFO in its way is refused (worktree-obstructed)."""
     try:
         return git.run(*words, ok=ok, environment=environment, timeout=min(SOON, git.timeout))
     except GitFailed as failure:

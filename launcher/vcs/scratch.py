@@ -1,11 +1,11 @@
-"""Directories for a moment's work, of which a SIGKILL leaves none for long: the next one that is made removes them.
+"""Directories for short work. What a SIGKILL leaves of one is removed when the next one is made.
 
-They lie in Paddock's own state directory, where no jail can write: what TMPDIR names may be a tree of an agent's, who
-would exchange for a link what Paddock writes there. A check of a merge is a session, which must not reach the state:
+They are in Paddock's own state directory, where no jail can write: TMPDIR may name a tree of an agent's, who would
+replace by a link what Paddock writes there. A check of a merge is a session, which must not reach the state:
 its trees lie in a directory beside it. As no grant may hold the state directory, none holds that one either.
 
-tempfile(3)'s directories vanish with the object that made them, not with a process that was killed. Each of these is
-locked as long as it is in use, so what nobody holds is known to be left over.
+A directory of tempfile stays when its process is killed. Each of these is locked as long as it is in use, so an
+unlocked one is known to be left over.
 """
 
 import fcntl

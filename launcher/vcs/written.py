@@ -1,7 +1,7 @@
 """Trees that jails of this user were given to write, now or in former sessions, and the git directories in them.
 
-What a link in one of them leads to may be the choice of an agent: a directory that was shared with one session, and in
-which another one is granted something by name. So such a link grants nothing (`policy.ingredients.asked_for`). A git
+An agent may have chosen what a link in one of them leads to: the directory was shared with one session, and another one
+is granted something in it by name. So such a link grants nothing (`policy.ingredients.asked_for`). A git
 directory in one of them is never given to git outside of a jail (`refuse_agents_git_dir`).
 
 The record is one file in the user's state directory, which no jail can reach: entries in the order of the sessions,
@@ -75,7 +75,7 @@ def agents_tree(git_dir: str, state: str | None = None) -> str:
 
 
 def tree_of(trail: Trail, state: str | None = None) -> str:
-    """The same of what one walk found, where that is then opened by its canonical path."""
+    """The same for a walk whose result is then opened by its canonical path."""
     entries = _entries(user_state() if state is None else state)
     found = ""
     for entry in entries:
@@ -143,7 +143,7 @@ def remember(state: str, plan: Plan) -> None:
 
 
 def _missing(wanted: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
-    """Those that are not on record, or only above an entry by which the user vouches for something in them."""
+    """Entries that are not on record, or that are followed by one in which the user vouches for something in them."""
     missing = []
     for entry in wanted:
         last = max((at for at, each in enumerate(known) if each == entry), default=-1)

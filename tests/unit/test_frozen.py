@@ -76,14 +76,14 @@ def test_who_holds_the_lock_is_known(tmp_path: Path) -> None:
     try:
         os.read(reading, 1)
         assert writers.sessions(directory) == [pid]
-        with writers.held(directory) as rest:
-            assert rest is writers.Rest.NONE
+        with writers.held(directory) as use:
+            assert use is writers.Use.BUSY
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         os.close(reading)
         os.close(writing)
-    with writers.held(directory) as rest:
-        assert rest is writers.Rest.ENDED
+    with writers.held(directory) as use:
+        assert use is writers.Use.ENDED
         assert writers.sessions(directory) is None
     os.close(descriptor)

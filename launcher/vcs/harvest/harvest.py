@@ -194,12 +194,12 @@ def harvest(
     directory = os.path.realpath(directory)
     if records.read(directory) is None:
         return HarvestResult("", "nothing")
-    with writers.held(directory) as rest, jailed_git.many():
-        if rest is writers.Rest.NONE:
+    with writers.held(directory) as use, jailed_git.many():
+        if use is writers.Use.BUSY:
             record = records.read(directory)
             return HarvestResult(record.worktree if record else "", "busy")
         released: tuple[str, ...] = ()
-        if rest is writers.Rest.ENDED:
+        if use is writers.Use.ENDED:
             swap.dock(directory)  # a session that was killed could not
             released = lock.release(f"{directory}/{records.GIT}")
         looked = time.time_ns() - _TICK
@@ -208,7 +208,7 @@ def harvest(
         result = run.all(branches or {})
         if not result.branches:  # nothing waits any more
             records.granted(directory)
-        if rest is writers.Rest.ENDED and result.state != "gone":
+        if use is writers.Use.ENDED and result.state != "gone":
             outstanding.forget_strictness(directory)
         outstanding.settle(directory, looked)
         return replace(result, notes=(*result.notes, *released))

@@ -81,10 +81,10 @@ def at_rest(state: str, root: str, harvest: Harvest | None = None, *, own: bool 
             )
     with writers.excluded(state, [root], own=own), ExitStack() as stack:
         if directory is not None:
-            rest = stack.enter_context(writers.held(directory))
-            if rest is writers.Rest.NONE:
+            use = stack.enter_context(writers.held(directory))
+            if use is writers.Use.BUSY:
                 raise writers.running(root)
-            if rest is writers.Rest.ENDED:
+            if use is writers.Use.ENDED:
                 swap.dock(directory)  # a session that was killed could not
             if harvest is None and outstanding(directory, kept=False):
                 raise Refusal(
@@ -113,7 +113,7 @@ def undisturbed(state: str, roots: Iterable[str], directories: Iterable[str]) ->
     with writers.excluded(state, known), ExitStack() as stack:
         for directory in dict.fromkeys(map(os.path.realpath, (*private, *directories))):
             record = records.read(directory) if os.path.isdir(directory) else None
-            if record is not None and stack.enter_context(writers.held(directory)) is writers.Rest.NONE:
+            if record is not None and stack.enter_context(writers.held(directory)) is writers.Use.BUSY:
                 raise writers.running(record.worktree)
         yield
 

@@ -224,16 +224,7 @@ def all_refs(directory: Inside, source: Source, given: str, loose: dict[str, str
 def new_refs(
     directory: Inside, source: Source, given: str, loose: dict[str, str], own: str | None, *, packed_too: bool
 ) -> None:
-    """Shows what changed among the host's refs, where the agent has not changed the same ref himself.
-
-    Args:
-        directory: the private git directory.
-        source: where it comes from.
-        given: directory of ours that remembers what was shown.
-        loose: the host's loose refs.
-        own: the branch that is checked out, which `advance` moves.
-        packed_too: the host's packed refs have changed.
-    """
+    """Shows what changed among the host's refs since `given`, where the agent has not changed the same ref."""
     before = dict(line.split("\t")[::-1] for line in _text(f"{given}/loose").split("\n")[:-1])
     old = _bytes(f"{given}/packed")
     # Into one file with the others, so that what is loose is the agent's own; not where that file is large.
@@ -393,17 +384,7 @@ def reached(git: Git, oid: str, *, tips: Iterable[str] = (), refs: Iterable[str]
 
 
 def unreached(git: Git, oids: Collection[str], *, tips: Iterable[str] = (), refs: Iterable[str] = ()) -> set[str]:
-    """Those of `oids` that are not `reached`, asked by as many processes for an agent's thousands as for one.
-
-    Args:
-        git: as there.
-        oids: as there; tags count as what they are of.
-        tips: as there.
-        refs: as there.
-
-    Raises:
-        GitFailed: git failed.
-    """
+    """Those of `oids` that are not `reached`, with a few processes for any number. Tags count as their objects."""
     if not oids:
         return set()
     found = _found(git, tips, refs)

@@ -33,9 +33,6 @@ def opened(directory: str) -> int:
     """The lock file of a private git directory, made when it is missing; nothing is locked yet. Close-on-exec.
 
     Closing the descriptor in every process that has it releases what was locked with it.
-
-    Raises:
-        OSError: it cannot be opened.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     mask = os.umask(0o077)
@@ -62,15 +59,7 @@ def is_of_another(git_dir: str, directory: str) -> bool:
 
 
 def alone(descriptor: int, *, wait: bool) -> bool:
-    """Takes the lock for this process alone.
-
-    Args:
-        descriptor: from `opened`.
-        wait: until nobody else has it.
-
-    Returns:
-        Whether it was taken; always, when waiting.
-    """
+    """Takes the lock for this process alone, and returns whether it was taken; with `wait` it always is."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:

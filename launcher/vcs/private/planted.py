@@ -85,26 +85,13 @@ _MOST_BYTES = 64 << 20
 
 
 def write(directory: str, places: tuple[Place, ...], aside: str) -> None:
-    """Notes the places, before the command starts.
-
-    Args:
-        directory: of the session, whose lock is held.
-        places: without a `.git` now.
-        aside: Paddock's directory for what is put aside.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Notes the places, which have no `.git` yet, before the command starts (OSError). The session's lock is held."""
     # Nothing but a crash of the machine loses it, and `finish` says so then.
     walk.replace(f"{directory}/{NOTE}", marshal.dumps((aside, places), 2), lasting=False)
 
 
 def sweep(state: str) -> list[str]:
-    """Puts aside what dead sessions have left in their places. Returns what the user should know.
-
-    Args:
-        state: Paddock's state directory.
-    """
+    """Puts aside what dead sessions have left in their places. Returns what the user should know."""
     try:
         names = os.listdir(f"{state}/sessions")
     except OSError:

@@ -181,12 +181,7 @@ class Record:
 
 
 def directory_of(state: str, worktree_id: str) -> str:
-    """The directory of a worktree's private git directory and its record (it need not exist yet).
-
-    Args:
-        state: Paddock's state directory.
-        worktree_id: as `launcher.vcs.worktrees.models.worktree_id` makes it.
-    """
+    """The directory of a worktree's private git directory and its record (it need not exist yet)."""
     return f"{state}/git/{worktree_id}"
 
 
@@ -210,11 +205,7 @@ def read(directory: str) -> Record | None:
 
 
 def write(directory: str, record: Record) -> None:
-    """Replaces the record in `directory`, so that a reader or a power failure sees the old one or the new one.
-
-    Raises:
-        OSError: it cannot be written; the old one is unchanged.
-    """
+    """Replaces the record in `directory`, so that a reader or a power failure sees the old one or the new one."""
     walk.replace(f"{directory}/{RECORD}", record.encode())
 
 

@@ -78,16 +78,7 @@ def journal_is_there(directory: str) -> bool:
 
 
 def write_journal(directory: str, serial: str, entries: "Iterable[SwapEntry]") -> None:
-    """Writes the entries down, synced. Neither a path nor a pointer holds a NUL, so that separates the fields.
-
-    Args:
-        directory: see `record`.
-        serial: random, names temporary files.
-        entries: the worktree's own first.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Writes the entries down, synced. Neither a path nor a pointer holds a NUL, so that separates the fields."""
     words = [_MAGIC, serial.encode()]
     for entry in entries:
         words += [os.fsencode(entry.path), os.fsencode(entry.git_dir), entry.content, entry.swapped]

@@ -1,8 +1,8 @@
-"""Which live sessions can write a tree, whatever their git mode; and keeping new ones from it for a while.
+"""Which live sessions can write a tree, whatever their git mode; and keeping new sessions from it for a while.
 
 Each session's directory has a record of what its jail may write (`launcher.session.state`), and a lock that is held as
-long as any process of ours lives. Whoever is to be alone in a tree leaves a hold first and looks for sessions then; a
-session leaves its record first and looks for holds then. So at least one of them sees the other.
+long as an unjailed process of the session lives. Whoever has to be alone in a tree writes a hold first and looks for
+sessions then; a session writes its record first and looks for holds then. So at least one of them sees the other.
 
 A session that starts beside a hold comes here: standard library only.
 """
@@ -19,8 +19,7 @@ from launcher.vcs.private import lock, swap
 from policy.errors import Refusal
 from policy.plan import beneath
 
-# Whether every session that uses a private git directory is frozen: nothing in its jail can run until it is let go
-# on.
+# Whether every session that uses a private git directory is frozen: nothing in its jail runs until it is thawed.
 #
 # A jail is frozen when all of its threads are stopped (SIGSTOP; proc_pid_stat(5)), or when its control group is
 # (cgroup.freeze; cgroup-v2.rst). Who may write the directory are the jailed processes, known by their filter (a mode
@@ -30,40 +29,37 @@ BESIDE = "lock-beside"
 """Lock file for whoever works on a directory whose sessions are frozen: one at a time."""
 
 
-class Rest(Enum):
-    """What keeps a private git directory as it is while somebody else works on it."""
+class Use(Enum):
+    """Who uses a private git directory that somebody wants to work on."""
 
     ENDED = "ended"  # no session uses it, and none can begin to
     FROZEN = "frozen"  # those that use it cannot run
-    NONE = "none"  # a session is alive, or another harvest or merge is at work
+    BUSY = "busy"  # a session is alive, or another harvest or merge is at work
 
 
 _STOPPED = frozenset("TtZXx")
 
 
 @contextmanager
-def held(directory: str) -> Iterator[Rest]:
+def held(directory: str) -> Iterator[Use]:
     """Takes a private git directory for work on it, unless one of its sessions is alive. Does not wait.
 
-    A frozen session keeps its share, so nobody has the directory alone meanwhile. It can be let go on at any time: what
-    is done then has to be what another git of the agent's own could do, too.
-
-    Args:
-        directory: see `record`.
+    A frozen session keeps its share of the lock, so nobody has the directory alone. It can be thawed at any time: only
+    what another git of the agent's could do as well may be done beside it.
     """
     beside = -1
     descriptor = lock.opened(directory)
     try:
         if lock.alone(descriptor, wait=False):
-            yield Rest.ENDED
+            yield Use.ENDED
             return
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         beside = os.open(f"{directory}/{BESIDE}", flags, 0o600)
         if not all_frozen(directory) or not lock.alone(beside, wait=False):
-            yield Rest.NONE
+            yield Use.BUSY
             return
         fcntl.flock(descriptor, fcntl.LOCK_SH)
-        yield Rest.FROZEN if all_frozen(directory) else Rest.NONE
+        yield Use.FROZEN if all_frozen(directory) else Use.BUSY
     finally:
         os.close(descriptor)
         if beside != -1:
@@ -75,12 +71,7 @@ def held(directory: str) -> Iterator[Rest]:
 def sessions(directory: str) -> list[int] | None:
     """Process ids of the launchers that use a private git directory, this process's own left out.
 
-    Args:
-        directory: see `record`.
-
-    Returns:
-        None when somebody has it alone (it is being made, renewed or harvested) or cannot be named (another PID
-        namespace).
+    None when a process has it alone (it is being made, renewed or harvested), or when one is of another PID namespace.
     """
     found = []
     for kind, pid in _holders(os.stat(f"{directory}/{lock.LOCK}").st_ino):
@@ -92,11 +83,7 @@ def sessions(directory: str) -> list[int] | None:
 
 
 def stands_still(inode: int) -> bool:
-    """Whether the session is frozen whose launcher holds the lock of its directory.
-
-    Args:
-        inode: of the session's directory.
-    """
+    """Whether the session is frozen whose directory has this inode: its launcher holds that directory's lock."""
     pids = [pid for kind, pid in _holders(inode) if kind == "WRITE"]
     return bool(pids) and all(pid.isdigit() and _frozen(int(pid)) for pid in pids)
 
@@ -158,7 +145,7 @@ def _in_frozen_group(pid: int) -> bool:
 
 
 def _mounts() -> list[str]:
-    """Where the whole hierarchy of control groups is to be seen."""
+    """Mount points of the whole hierarchy of control groups."""
     rows = [line.partition(b" - ") for line in _read("/proc/self/mountinfo").splitlines()]
     return [
         os.fsdecode(before.split()[4])
@@ -168,7 +155,7 @@ def _mounts() -> list[str]:
 
 
 def _read(path: str) -> bytes:
-    """Content of a file of the kernel's; b"" where the process or the group has gone."""
+    """Content of a file of the kernel's; b"" where the process or the group has ended."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.readall()
@@ -188,7 +175,7 @@ class Writer(NamedTuple):
 
     Attributes:
         name: of the session.
-        worktree: its own; "" when nobody knows, because an older Paddock has started it.
+        worktree: its own; "" when an older Paddock has started it, which recorded none.
     """
 
     name: str
@@ -258,14 +245,7 @@ def excluded(state: str, roots: Iterable[str], *, own: bool = False) -> Iterator
 
 
 def wait(state: str, holds: Iterable[str], writes: tuple[str, ...], say: Callable[[str], None]) -> None:
-    """Waits until none of these holds is about what a session may write.
-
-    Args:
-        state: Paddock's state directory.
-        holds: names of files.
-        writes: of the session, its own worktree first.
-        say: told once for each hold that there is something to wait for.
-    """
+    """Waits until none of `holds` (names of files) is about what a session may write, its own worktree first."""
     for name in holds:
         if name.startswith("."):
             continue  # whoever makes it has not looked for sessions yet
@@ -332,7 +312,7 @@ def _meet(roots: Iterable[str], trees: Iterable[str]) -> bool:
 
 
 def _lives(descriptor: int) -> bool:
-    """Whether somebody holds the lock of what is open here. Shared: who asks at the same time is not taken for him."""
+    """Whether a process holds this lock alone. A shared lock is asked for, so askers do not see each other."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

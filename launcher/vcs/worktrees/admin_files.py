@@ -55,16 +55,7 @@ def make(part: Part, owner: str, zero: str) -> None:
 
 
 def restore(part: Part, owner: str, head: str) -> None:
-    """Makes anew what of a worktree's git directory is gone, as `git worktree prune` removes it; the rest stays.
-
-    Args:
-        part: the worktree.
-        owner: id of the worktree that it belongs to.
-        head: content of HEAD.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Recreates what is missing of a worktree's git directory, which `git worktree prune` removes (OSError)."""
     with Inside(os.fspath(part.common_dir)) as common:
         common.make(f"worktrees/{part.git_dir.name}", mode=0o777)
     with Inside(os.fspath(part.git_dir)) as git_dir:

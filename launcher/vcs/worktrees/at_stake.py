@@ -245,12 +245,6 @@ _ORDINARY = {
 def clear_earlier(state: str, root: str, worktree_id: str, unharvested: Unharvested) -> str:
     """Makes room for a new worktree. Returns where the earlier one's private git directory is now; "" for removed.
 
-    Args:
-        state: Paddock's state directory.
-        root: of the worktree.
-        worktree_id: its id.
-        unharvested: tells of commits in a private git directory.
-
     Refusals: worktree-in-use (a session lives in it); state-unusable.
     """
     directory = record.directory_of(state, worktree_id)

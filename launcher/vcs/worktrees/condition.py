@@ -53,16 +53,7 @@ def unwatched_gitlinks(entries: list[bytes]) -> list[bytes]:
 
 
 def unwatched_changed(git: JailedGit, entries: list[bytes]) -> list[bytes]:
-    """Marked files that exist and differ from the index; paths relative to the work tree.
-
-    Args:
-        git: with a work tree.
-        entries: of `unwatched_index`.
-
-    Raises:
-        Refusal: worktree-obstructed.
-        GitFailed: git failed.
-    """
+    """Marked files that exist and differ from the index; paths relative to the work tree."""
     unseen = b""
     with Inside(git.work_tree) as inside:
         for record in entries:
@@ -336,14 +327,7 @@ class Condition(BaseModel):
 
 
 def look(worktree: Worktree, unharvested: Unharvested, user: UserConfig, state: str) -> Condition:
-    """The condition of a worktree; of one that is missing, what its git directories say.
-
-    Args:
-        worktree: as the store has it.
-        unharvested: tells of commits in a private git directory.
-        user: says what does not count as untracked.
-        state: Paddock's state directory.
-    """
+    """The condition of a worktree; of one that is missing, what its git directories say."""
     path = worktree.path
     if worktree.state not in (State.READY, State.MISSING):
         return Condition(worktree_id=worktree.worktree_id, path=path, state=worktree.state)

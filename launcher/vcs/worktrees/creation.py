@@ -2,7 +2,7 @@
 
 The row in the store comes first. Names, branches and git directories are made under the repository's lock, in a few
 milliseconds; files are written outside of it, into a directory with a name of its own beside the final one, and renamed
-when they are complete. So nobody ever sees half a worktree, and what is removed after a crash is certainly ours.
+when they are complete. So nobody ever sees half a worktree, and what is removed after a crash is certainly Paddock's.
 """
 
 import errno
@@ -93,17 +93,7 @@ class _Index(NamedTuple):
 
 
 def check_out(git: JailedGit, workers: int, algorithm: str) -> None:
-    """Writes the files of HEAD into an empty work tree, and the index.
-
-    Args:
-        git: on a new worktree.
-        workers: processes at most.
-        algorithm: of the repository's object ids: ``sha1`` or ``sha256``.
-
-    Raises:
-        GitFailed: git failed; files may have been written.
-        OSError: the index or a directory cannot be written.
-    """
+    """Writes the files of HEAD into an empty work tree, and the index."""
     with Scratch() as scratch:
         index = scratch.path("index")
         environment = {"GIT_INDEX_FILE": index}
@@ -348,15 +338,7 @@ IDENTITY = {"GIT_COMMITTER_NAME": "paddock", "GIT_COMMITTER_EMAIL": "paddock@loc
 
 
 class Creation:
-    """Makes worktrees.
-
-    Args:
-        store: where they are kept.
-        state: Paddock's state directory.
-        user: has the filters that may be asked for.
-        step: called before each change.
-        say: told what is going on.
-    """
+    """Makes worktrees."""
 
     def __init__(self, store: WorktreeRepository, state: str, user: UserConfig, step: Step, say: Say) -> None:
         self._user = user

@@ -35,11 +35,7 @@ class Store(NamedTuple):
 
 
 def find(common_dir: str) -> list[Store]:
-    """The stores of a repository's submodules that have the variable in `config`, outermost first.
-
-    Args:
-        common_dir: of the superproject.
-    """
+    """The stores of a repository's submodules that have the variable in `config`, outermost first."""
     modules = f"{common_dir}/modules"
     named = [(path, value) for _, path in checkout.module_dirs(modules, "", Present()) if (value := _value(path))]
     if not named:
@@ -74,11 +70,7 @@ def release(common_dir: str, store: Store) -> None:
 
 
 def mend(common_dir: str) -> list[str]:
-    """Mends every store that is damaged; returns what was done. The repository's lock is held.
-
-    Raises:
-        GitFailed: as `release`.
-    """
+    """Mends every store that is damaged; returns what was done. The repository's lock is held."""
     done = []
     for store in damaged(common_dir):
         release(common_dir, store)

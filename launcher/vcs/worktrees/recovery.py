@@ -112,15 +112,7 @@ def stand_in(directory: str, known: record.Record) -> Iterator[None]:
 
 
 class Recovery:
-    """Repairs what is known of a repository's worktrees.
-
-    Args:
-        store: where they are kept.
-        state: Paddock's state directory.
-        creation: finishes or undoes what was being made.
-        removal: finishes or takes back what was being removed.
-        step: called before each change.
-    """
+    """Repairs what is known of a repository's worktrees."""
 
     def __init__(self, store: WorktreeRepository, state: str, creation: Creation, removal: Removal, step: Step) -> None:
         self._store = store

@@ -146,17 +146,7 @@ def _is_git(name: str) -> bool:
 
 
 class Removal:
-    """Removes worktrees.
-
-    Args:
-        store: where they are kept.
-        state: Paddock's state directory.
-        unharvested: tells of commits in a private git directory.
-        user: says what does not count as untracked.
-        step: called before each change.
-        say: told what is going on.
-        warn: told what the user has to see.
-    """
+    """Removes worktrees."""
 
     def __init__(
         self,

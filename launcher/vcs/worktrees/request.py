@@ -84,15 +84,7 @@ def _supported(git: Git, parent: Checkout) -> None:
 
 
 def place(parent: Checkout, wanted: str | None, name: str) -> str:
-    """Where a new worktree will be, canonical.
-
-    Args:
-        parent: the parent worktree.
-        wanted: the directory that was asked for; None: beside the parent.
-        name: `models.slug` of the ticket.
-
-    Refusals: worktree-place, worktree-exists.
-    """
+    """Where a new worktree will be, canonical: `wanted`, or beside the parent (worktree-place, worktree-exists)."""
     path = os.path.abspath(wanted) if wanted is not None else models.sibling(parent.root, parent.common_dir, name)
     above = os.path.dirname(path)
     trail = Names().walk(above)

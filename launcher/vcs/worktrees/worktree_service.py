@@ -1,6 +1,6 @@
-"""The specification's worktree service: worktrees for agents, made, listed, looked at, adopted, repaired, removed.
+"""The specification's worktree service: worktrees for agents, created, listed, inspected, adopted, repaired, removed.
 
-Who makes worktrees is the host, never an agent: its jail holds it to its own (SPEC-NOTES, FR-005 to FR-009).
+The host creates worktrees, never an agent: a jail holds it to its own (SPEC-NOTES, FR-005 to FR-009).
 """
 
 import os
@@ -86,7 +86,7 @@ class WorktreeService:
     def add(self, parent: str | Path, ticket: str, options: Options | None = None) -> Worktree:
         """Makes a worktree for a ticket, beside the worktree that holds `parent` unless told where.
 
-        Refusals: see `proposal.propose`, `creation`, `GitFailed`; what was begun is undone.
+        Refusals: see `request.propose`, `creation`, `GitFailed`; what was begun is undone.
         """
         found = self._found(parent)
         self.settle(found.common_dir)
@@ -316,13 +316,7 @@ class ChildWorktrees:
         self.workers = workers
 
     def open_trunk(self, root: str | Path) -> WorktreeSandboxContext:
-        """Notes a worktree that the user works in, so that its id means something, and gives its context.
-
-        Args:
-            root: its root directory; a main checkout, or any other.
-
-        Refusals: what `checkout.find` refuses.
-        """
+        """Notes a worktree that the user works in, so that its id means something, and gives its context."""
         found = checkout.find(os.path.abspath(root), Present(), exact=True)
         self._service.store.note_trunk(models.worktree_id(found.root), found.root)
         return self._known(found.root) or context_of_checkout(found)
@@ -346,14 +340,7 @@ class ChildWorktrees:
         return [row for row in self._service.store.of(common_dir) if row.state is State.READY]
 
     def create_child(self, parent: WorktreeSandboxContext, name: str) -> WorktreeSandboxContext:
-        """Makes a worktree on a branch of its own beside the parent's (FR-006), with the submodules granted there.
-
-        Args:
-            parent: the worktree whose HEAD it begins with.
-            name: what it is named after; a number is added when the name is taken.
-
-        Refusals: those of `WorktreeService.add`.
-        """
+        """Makes a worktree on a branch of its own beside the parent's (FR-006), with the submodules granted there."""
         granted = tuple(submodule.submodule_name for submodule in parent.submodule_worktrees)
         options = Options(submodules=granted if parent.ungranted_submodules else None, workers=self.workers)
         wanted = models.slug(name[:60])
