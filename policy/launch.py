@@ -174,7 +174,10 @@ class Translation(NamedTuple):
 
 
 def led_by(worktree: str, path: str, trail: Trail) -> bool:
-    """Whether the worktree can decide where `path` leads: path, entry or a crossed link lies in it, or no entry is."""
+    """Whether the worktree can decide where `path` leads: path, entry or a crossed link lies in it.
+
+    A trail without an entry counts as well, because where it leads is unknown.
+    """
     if beneath(path, worktree) or trail.entry is None or beneath(trail.entry, worktree):
         return True
     return linked_by((worktree,), trail)
