@@ -128,7 +128,7 @@ class Request(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """An answer: `allowed`, the `rule` that decided ("" when none did), `reason`, and what would allow it."""
+    """A verdict: `allowed`, the `rule` that decided ("" when none did), `reason`, and what would allow it."""
 
     allowed: bool
     rule: str

@@ -30,7 +30,7 @@ DIRECTORY = "@git/git"
 def choose(
     rules: Rules, git: Git, host: Host, *, mounts: bool, root: str, hidden: frozenset[str]
 ) -> tuple[str, list[str]]:
-    """The access to git that a launch has, and what the user should know of it.
+    """The access to git that a launch has, with warnings for the user.
 
     `auto` is private where that can be held, else readonly. Without mounts `.git` on the disk has to lead to the
     private git directory meanwhile, where git outside of the jail meets it too: so only in worktrees that Paddock made
@@ -132,7 +132,7 @@ def reachable(binds: list[Bind], denied: dict[str, str], nested: list[str]) -> l
 def shown(
     git: Git, root: str, hidden: frozenset[str], *, mounts: bool = True
 ) -> tuple[list[Grant], list[Bind], dict[str, str]]:
-    """What a jail shows: grants at their own paths, binds at others, which need mounts, and what is denied.
+    """What a jail shows of git: grants at their own paths, binds at others (which need mounts), and denied paths.
 
     Args:
         git: of the worktree.

@@ -53,7 +53,7 @@ class Host(Protocol):
         """The canonical path (all symbolic links followed); None when it does not exist or cannot be reached."""
 
     def trail(self, path: str) -> Trail:
-        """Where `path` leads and how, from one walk; `resolve` says the same of where it leads."""
+        """Where `path` leads and how, from one walk; `resolve` gives the same end."""
 
     def listing(self, path: str) -> tuple[str, ...] | None:
         """Sorted names in a directory; None when it cannot be listed."""
@@ -174,14 +174,17 @@ class Translation(NamedTuple):
 
 
 def led_by(worktree: str, path: str, trail: Trail) -> bool:
-    """Whether something in the worktree decides where `path` leads: it lies there, or what is on its way does."""
+    """Whether the worktree can decide where `path` leads: path, entry or a crossed link lies in it.
+
+    A trail without an entry counts as well, because where it leads is unknown.
+    """
     if beneath(path, worktree) or trail.entry is None or beneath(trail.entry, worktree):
         return True
     return linked_by((worktree,), trail)
 
 
 def linked_by(trees: Iterable[str], trail: Trail) -> bool:
-    """Whether a symbolic link in one of these trees, which an agent may have put there, was crossed on the way."""
+    """Whether the walk crossed a symbolic link in one of these trees, where an agent may have made it."""
     return any(tree and beneath(link, tree) for link, _ in trail.links for tree in trees)
 
 

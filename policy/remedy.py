@@ -56,7 +56,7 @@ def remedy(plan: Plan, path: str, wanted: str) -> Remedy:
 
 
 class HostVerdict(NamedTuple):
-    """What a Plan says of connections to one host and port: whether, by which rule, and otherwise what would."""
+    """A Plan's verdict on connections to one host and port: allowed or not, by which rule, and what would allow it."""
 
     allowed: bool
     rule: str

@@ -176,7 +176,7 @@ def _name_of(fd: int) -> str | None:
 
 
 class _Walk:
-    """One walk: the links that are left, and whether a link was met whose text is not its meaning."""
+    """One walk: how many links it may still follow, and whether a link's text was not its meaning."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -149,7 +149,7 @@ ACCESS = "rx"
 MAX_PROGRAMMES = 2000  # a PATH directory with more entries than this is not looked through
 
 
-class Found(NamedTuple):
+class Selected(NamedTuple):
     """One selected toolchain."""
 
     name: str
@@ -159,7 +159,7 @@ class Found(NamedTuple):
 class Toolchains(NamedTuple):
     """What a plan takes over. Paths are canonical."""
 
-    found: tuple[Found, ...]
+    found: tuple[Selected, ...]
     grants: tuple[Grant, ...]
     """Read and execute; the source is ``toolchain NAME`` or ``PATH``."""
     denied: tuple[tuple[str, str], ...]
@@ -278,7 +278,7 @@ class _Search:
         return self._harmless(path) and not self.secret(path)
 
     def _harmless(self, path: str) -> bool:
-        """Whether it holds neither home nor worktree, is granted nowhere else, and nobody else can write it."""
+        """Whether it holds neither home nor worktree, no other rule grants it, and no other user can write it."""
         return not (
             beneath(self.host.home, path)
             or (self.worktree and beneath(self.worktree, path))
@@ -483,7 +483,7 @@ class _Search:
         ]
         denied = {path: source for path, source in sorted(self.denied.items()) if self.covered(path)}
         return Toolchains(
-            found=tuple(Found(*key) for key in self.selected),
+            found=tuple(Selected(*key) for key in self.selected),
             grants=tuple(grants),
             denied=tuple(denied.items()),
             links=tuple(sorted((link, text) for link, text in self.links.items() if not self.reachable(link))),

@@ -140,7 +140,9 @@ def choose(settings: Settings, command: list[str], directory: str, places: Place
     found = known.detect(command)
     if found is None:
         return Chosen(None, "auto: the command is no known agent")
-    return Chosen(known.require(found.name), found.told(command), _behind_runner(command, found.at, directory, machine))
+    return Chosen(
+        known.require(found.name), found.reason(command), _behind_runner(command, found.at, directory, machine)
+    )
 
 
 def _behind_runner(command: list[str], at: int, directory: str, machine: Machine) -> Command | None:

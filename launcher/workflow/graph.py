@@ -71,7 +71,7 @@ class Node(Frozen):
 
     @property
     def has_worktree(self) -> bool:
-        """Whether it has a worktree of its own."""
+        """Whether it has its own worktree."""
         return self.worktree_id is not None
 
     def can_become(self, status: NodeStatus) -> bool:

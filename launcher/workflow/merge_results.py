@@ -26,7 +26,7 @@ _NOTHING_NEW = MergeDescriptor(merge_direction=MergeDirection.CHILD_TO_TRUNK, su
 
 
 def first_in_each_worktree(statuses: Sequence[AgentMergeStatus]) -> list[AgentMergeStatus]:
-    """`statuses` without those whose worktree an earlier one has; all that have none stay."""
+    """`statuses` with the first of each worktree only; those without a worktree all stay."""
     seen: set[str] = set()
     chosen: list[AgentMergeStatus] = []
     for status in statuses:
@@ -76,7 +76,7 @@ class ResultWorktrees:
         self._worktrees = worktrees
 
     def of_result(self, result: AgentResult) -> WorktreeSandboxContext | None:
-        """Where the agent that brought `result` has worked; None when it has no worktree."""
+        """The worktree of the agent that returned `result`; None when it has none."""
         stored = self._contexts.get(result.context_id)
         if stored is not None and stored.worktree_context is not None:
             return stored.worktree_context
@@ -168,7 +168,7 @@ class WorktreeMergeResultsDecorator:
 
 
 def _in_order(aggregation: MergeAggregation) -> list[str]:
-    """All agents of an aggregation as they were tried: merged ones, the conflicted one, those left."""
+    """All agents of an aggregation in order: merged, the conflicted one, those not tried."""
     tried = [*aggregation.merged, *([aggregation.conflicted] if aggregation.conflicted else []), *aggregation.pending]
     return [status.agent_result_id for status in tried]
 

@@ -27,11 +27,11 @@ class PromptContributor(Protocol):
         ...
 
     def include(self, context: PromptContext) -> bool:
-        """Whether it has something to say here."""
+        """Whether it contributes to this prompt."""
         ...
 
     def contribute(self, context: PromptContext) -> str:
-        """Its text; asked only where `include` says yes."""
+        """Its text; called only where `include` is true."""
         ...
 
 
@@ -39,7 +39,7 @@ class PromptContributorFactory(Protocol):
     """Makes contributors for one prompt, when they need something of it."""
 
     def create(self, context: PromptContext) -> Sequence[PromptContributor]:
-        """The contributors; none where nothing is to be said."""
+        """The contributors of a prompt, which may be none."""
         ...
 
 
@@ -65,7 +65,7 @@ class PromptContributorRegistry:
         _refuse_doubles(self._contributors)
 
     def contributors(self, context: PromptContext) -> list[PromptContributor]:
-        """Those who have something to say here: lower priorities first, equals in the order of registration."""
+        """The contributors to this prompt: lower priorities first, equals in the order of registration."""
         made = [contributor for factory in self._factories for contributor in factory.create(context)]
         everyone = (*self._contributors, *made)
         _refuse_doubles(everyone)
@@ -134,7 +134,7 @@ class MergeAggregationPromptContributor:
         self.aggregation = aggregation
 
     def include(self, context: PromptContext) -> bool:
-        """Always: it exists only where there is something to tell."""
+        """Always: it is made only for an aggregation that has content."""
         return True
 
     def contribute(self, context: PromptContext) -> str:

@@ -70,7 +70,7 @@ NO_LABELS: Mapping[str, str] = ReadOnly()
 
 
 class AgentType(StrEnum):
-    """The role that an agent plays; prompt contributors and nodes are told apart by it."""
+    """The role of an agent, by which prompt contributors and nodes are chosen."""
 
     ORCHESTRATOR = "orchestrator"
     ORCHESTRATOR_COLLECTOR = "orchestrator-collector"
@@ -131,12 +131,12 @@ class ArtifactKey(RootModel[str]):
 
     @classmethod
     def new(cls, label: str) -> Self:
-        """A key that nobody else has, beginning with `label`."""
+        """A new unique key that begins with `label`."""
         return cls(f"{label}-{uuid.uuid4().hex}")
 
     @classmethod
     def of(cls, key: "ArtifactKey | str") -> "ArtifactKey | None":
-        """The key that is given, or that a text names; None for what can be none."""
+        """The key itself, or the key that a text names; None when the text cannot be one."""
         if isinstance(key, ArtifactKey):
             return key
         try:
@@ -379,7 +379,7 @@ class DiscoveryAgentResult(AgentResult):
 
 
 class DiscoveryAgentResults(ResultsRequest):
-    """What all discovery agents of one dispatch have brought."""
+    """The results of all discovery agents of one dispatch."""
 
     agent_type: ClassVar[AgentType] = AgentType.DISCOVERY_AGENT_DISPATCH
     kind: Literal["DiscoveryAgentResults"] = "DiscoveryAgentResults"
@@ -428,7 +428,7 @@ class PlanningAgentResult(AgentResult):
 
 
 class PlanningAgentResults(ResultsRequest):
-    """What all planning agents of one dispatch have brought."""
+    """The results of all planning agents of one dispatch."""
 
     agent_type: ClassVar[AgentType] = AgentType.PLANNING_AGENT_DISPATCH
     kind: Literal["PlanningAgentResults"] = "PlanningAgentResults"
@@ -484,7 +484,7 @@ class TicketAgentResult(AgentResult):
 
 
 class TicketAgentResults(ResultsRequest):
-    """What all ticket agents of one dispatch have brought."""
+    """The results of all ticket agents of one dispatch."""
 
     agent_type: ClassVar[AgentType] = AgentType.TICKET_AGENT_DISPATCH
     kind: Literal["TicketAgentResults"] = "TicketAgentResults"

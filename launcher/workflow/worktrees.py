@@ -32,7 +32,7 @@ class WorktreeService(Protocol):
         ...
 
     def discard_child(self, worktree_id: str) -> None:
-        """Removes a worktree that nobody has worked in yet.
+        """Removes a worktree that holds no work yet.
 
         Raises:
             Refusal: it holds work.
@@ -68,7 +68,7 @@ def granted_part(context: WorktreeSandboxContext, granted: Collection[str] | Non
 
 
 def trusted(service: WorktreeService, claimed: WorktreeSandboxContext | None) -> WorktreeSandboxContext | None:
-    """What the service knows of the worktree that a message claims to have, or None when it does not know it.
+    """The service's record of the worktree that a message claims to have, or None.
 
     Messages are written by models. What one claims can only make the boundaries narrower: submodules that it leaves
     out are not granted, and its exceptions are added.
@@ -165,7 +165,7 @@ def run_options(context: WorktreeSandboxContext) -> list[str]:
 def provider_options(
     session_id: str, provider: str, contexts: RequestContextRepository, registry: SandboxTranslationRegistry
 ) -> Translation:
-    """What a provider's command is told about the sandbox of a session (contracts section 2a, FR-004h).
+    """The options that tell a provider's command about the sandbox of a session (contracts section 2a, FR-004h).
 
     Nothing where the session has no worktree, the provider is unknown, or it understands nothing of a sandbox: the
     kernel holds it either way. The session's context is consumed by this.

@@ -219,7 +219,7 @@ class Detected(NamedTuple):
     at: int
     adapter: bool
 
-    def told(self, argv: Sequence[str]) -> str:
+    def reason(self, argv: Sequence[str]) -> str:
         """Why it was chosen, for people."""
         return f"auto: {argv[self.at]} is its {'ACP adapter' if self.adapter else 'command'}"
 

@@ -61,7 +61,7 @@ def test_every_usual_way_to_start_a_provider_is_recognised(provider: str, packag
         found = REGISTRY.detect(argv)
         assert found is not None, argv
         assert (found.name, found.adapter) == (provider, adapter), argv
-        assert argv[found.at] in found.told(argv)
+        assert argv[found.at] in found.reason(argv)
 
 
 @pytest.mark.parametrize(
