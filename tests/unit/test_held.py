@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.vcs.held import Held, sweep
+from launcher.vcs.harvest import crossing
+from launcher.vcs.held import Held, Quarantine, sweep
+from policy.errors import Refusal
 from tests.support import forked
 from tests.support.ground import Ground
 
@@ -92,3 +94,41 @@ def test_what_jailed_git_may_have_planted_leads_nowhere(ground: Ground, planted:
     with Held("test"):
         sweep(str(ground.root / ".git"))
     assert not [path for path in (ground.root / ".git/objects/pack").iterdir() if path.suffix in (".pack", ".idx")]
+
+
+def test_a_quarantine_of_packs_is_taken(ground: Ground) -> None:
+    """The allowed twin of the next."""
+    crossing.check_packs_alone(_quarantine(ground), "packing")
+
+
+@pytest.mark.parametrize("planted", ["alternates", "loose", "link", "linked pack", "fifo", "other", "no pack"])
+def test_a_quarantine_with_anything_else_is_refused(ground: Ground, planted: str) -> None:
+    """Git in its jail wrote it; git outside would read further objects where that says so."""
+    top = ground.root.parent / "quarantine"
+    (pack,) = (top / "pack").glob("*.pack")
+    match planted:
+        case "alternates":
+            (top / "info").mkdir()
+            (top / "info/alternates").write_text("/elsewhere\n")
+        case "loose":
+            (top / "00").mkdir()
+        case "link":
+            (top / "pack").rename(ground.root.parent / "elsewhere")
+            (top / "pack").symlink_to("../elsewhere")
+        case "linked pack":
+            pack.rename(ground.root.parent / "elsewhere")
+            pack.symlink_to(ground.root.parent / "elsewhere")
+        case "fifo":
+            os.mkfifo(top / f"pack/pack-{'0' * 40}.pack")
+        case "other":
+            (top / "pack/multi-pack-index").write_bytes(b"")
+        case "no pack":
+            (top / "pack").rename(ground.root.parent / "elsewhere")
+            (top / "pack").write_bytes(b"")
+    with pytest.raises(Refusal) as caught:
+        crossing.check_packs_alone(_quarantine(ground), "packing")
+    assert caught.value.reference == "harvest-malformed"
+
+
+def _quarantine(ground: Ground) -> Quarantine:
+    return Quarantine(str(ground.root.parent / "quarantine"), str(ground.root / ".git/objects"))

@@ -6,22 +6,26 @@ errors), but nothing of the main repository points to them, and it does not see 
 """
 
 import os
+import re
+import stat
 import subprocess
 from collections.abc import Iterator
 from typing import IO, NamedTuple
 
+from launcher.safefs.guarded_files import Inside
 from launcher.vcs import held
 from launcher.vcs.git import Git, GitFailed, kill
 from launcher.vcs.harvest.jail import KEPT, Jailed, Reading
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
 from launcher.vcs.held import Held, Quarantine
 from launcher.vcs.jailed_git import JailedGit
-from policy.errors import Refusal
+from policy.errors import Refusal, printable
 
 PATIENCE = 1800.0
 """Seconds for reading one pack."""
 
 _MOST_EXCLUDED = 200
+_OF_PACKS = re.compile(r"pack-[0-9a-f]{40,64}\.(?:pack|idx|rev)")
 _HEADER = 12  # "PACK", version, number of objects: gitformat-pack(5)
 _BOUNDED = ("-c", "core.bigFileThreshold=64m", "-c", "core.packedGitLimit=256m", "-c", "core.packedGitWindowSize=64m")
 _PACK = ("pack-objects", "--revs", "--thin", "--stdout", "--delta-base-offset", "-q")
@@ -68,7 +72,28 @@ def take(part: Part, git: Git, reading: Reading, wanted: tuple[str, ...], direct
                     jailed.check(what)  # a pack that breaks off has its cause in the jail, if that has failed too
                 raise failure
         jailed.check(what)
+    check_packs_alone(quarantine, what)
     return quarantine
+
+
+def check_packs_alone(quarantine: Quarantine, what: str) -> None:
+    """Refuses (harvest-malformed) a quarantine that holds anything but packs.
+
+    Git in its jail has written it. A git that an object has taken over could leave `info/alternates`, and git outside
+    would then read objects that nobody has checked, or links that lead elsewhere.
+    """
+    directory = os.path.realpath(quarantine.directory)
+    try:
+        with Inside(directory) as top, Inside(directory, "pack") as packs:
+            strange = [name for name in top.names() if name != "pack"]
+            strange += [
+                name for name in packs.names() if not _OF_PACKS.fullmatch(name) or packs.kind(name) != stat.S_IFREG
+            ]
+    except OSError:  # `pack` is no directory any more, or one behind a link
+        strange = ["pack"]
+    if strange:
+        named = ", ".join(sorted(map(printable, strange))[:5])
+        raise Refusal("harvest-malformed", f"{what} left something else than packs", context=named, hint=KEPT)
 
 
 def _index(

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from launcher.vcs import gitlinks, jailed_git, refs
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import agent_refs, checkout_index, decide, gather, lfs, outstanding, parts
+from launcher.vcs.harvest import agent_refs, checkout_index, decide, gather, lfs, outstanding, parts, stashes
 from launcher.vcs.harvest.agent_refs import HEADS, AgentRefs, plausible
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import Entry, FileChange, HarvestResult, Limits, Part, PartResult, Update
@@ -298,7 +298,7 @@ class _Run:
             parts.write(self._place, written)
             self._finish(written)
         if stashed := tuple(oid for found in gathered for oid in found.stashes.values()):
-            agent_refs.note(self._directory, stashed)
+            stashes.note(self._directory, stashed)
         if self._joined:
             for repository in record.repositories:
                 if repository.private in self._joined:
@@ -328,7 +328,7 @@ class _Run:
         for found in gathered:
             path = found.part.path if found.part.name else ""
             for name in found.stashes:
-                notes.append(f"the agent's stash is in {name}; to apply it: {agent_refs.apply(name, path)}")
+                notes.append(f"the agent's stash is in {name}; to apply it: {stashes.apply(name, path)}")
         return gathered
 
     def _look(self, record: records.Record, branches: Mapping[str, str]) -> tuple[list[Found], list[str], list[str]]:
@@ -387,7 +387,7 @@ class _Run:
     def _stashes(self, repository: records.Repository, git: Git, notes: list[str]) -> dict[str, str]:
         """Stashes that have not been taken over, with the refs they get. What keeps them from being read is told."""
         try:
-            return agent_refs.named(git, self._directory, agent_refs.waiting(self._directory, repository))
+            return stashes.named(git, self._directory, stashes.waiting(self._directory, repository))
         except Refusal as refusal:
             if not repository.private or refusal.reference != "harvest-git-replaced":  # of a submodule: it is gone
                 notes.append(f"the agent's stash is not looked at: {refusal.message}: {refusal.context}")

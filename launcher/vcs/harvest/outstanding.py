@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from launcher.safefs import walk
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import agent_refs
+from launcher.vcs.harvest import agent_refs, stashes
 from launcher.vcs.harvest.agent_refs import STASH, AgentRefs
 from launcher.vcs.harvest.decide import kept_places
 from launcher.vcs.private import lock
@@ -217,7 +217,7 @@ def waiting(directory: str, *, kept: bool = True) -> tuple[str, ...]:
             where = f"submodule {tip.repository.name}: " if tip.repository.name else ""
             if _waits(tip, places, standing):
                 found.append(f"{where}{COMMITS}")
-            entries = len(agent_refs.waiting(directory, tip.repository))
+            entries = len(stashes.waiting(directory, tip.repository))
             if entries:
                 found.append(f"{where}{entries} stash{'' if entries == 1 else 'es'} not harvested")
             beside = _beside(directory, tip.repository, places, standing)

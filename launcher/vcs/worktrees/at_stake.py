@@ -14,7 +14,7 @@ from launcher.safefs.remove import remove_tree
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import agent_refs, outstanding
+from launcher.vcs.harvest import outstanding, stashes
 from launcher.vcs.harvest.decide import join, kept_places
 from launcher.vcs.private import contents, lock, record, ref_files, swap
 from launcher.vcs.private.pointer import NAME, Holder
@@ -59,7 +59,7 @@ class Kept(BaseModel):
     @property
     def apply(self) -> str:
         """The command that applies it, for a stash."""
-        return agent_refs.apply(self.ref, self.path)
+        return stashes.apply(self.ref, self.path)
 
     @property
     def name(self) -> str:
@@ -104,7 +104,7 @@ def stashed(part: Part, worktree: Worktree) -> tuple[Kept, ...]:
     store = os.fspath(part.common_dir)
     if not os.path.isdir(f"{store}/objects"):
         return ()
-    places = [f"{agent_refs.place(owner)}/" for owner in {worktree.worktree_id, part.worktree_id}]
+    places = [f"{stashes.place(owner)}/" for owner in {worktree.worktree_id, part.worktree_id}]
     if not ref_files.may_be_below(store, places):
         return ()
     names = Git(store).text("for-each-ref", "--sort=version:refname", "--format=%(refname)", *places).split()
@@ -237,7 +237,7 @@ def _is_repository(path: str) -> bool:
 
 _ORDINARY = {
     *(record.RECORD, record.GIT, record.POINTERS, record.STORE, record.HARVEST, record.SWAPPED_NOW, record.SIGN),
-    *(record.STRICT, record.SETTLED, lock.LOCK, contents.GIVEN, record.NAME, agent_refs.TAKEN, outstanding.NOTE),
+    *(record.STRICT, record.SETTLED, lock.LOCK, contents.GIVEN, record.NAME, stashes.TAKEN, outstanding.NOTE),
 }
 """What lies beside a private git directory; anything else has been put there to be kept."""
 
