@@ -74,9 +74,11 @@ def editor(options: cli.Parsed, command: list[str]) -> int:
         if refusal.reference != "session-over":
             raise
         return _told_over(client.call("GET", session_path(name)))  # it was quicker than this
+    # Who has said nothing was no editor, and hears of an agent that could not begin.
+    if attached.session is not None and not attached.heard:
+        return _told_over(attached.session)  # it began to end while this joined it
     if attached.session is not None or not attached.left:
         return status
-    # Who has said nothing was no editor, and hears of an agent that could not begin.
     found = client.call("GET", session_path(name), query={"wait": 0 if attached.heard else _LOOK_SECONDS})
     if found["outcome"] is not None:
         return _told_over(found)
