@@ -46,6 +46,8 @@ from policy.errors import Refusal
 log = logging.getLogger("paddock.service")
 
 _WAIT = 3_600.0
+_BUSY_LOOKS, _BUSY_PAUSE = 20, 0.5
+"""How often, and after how many seconds, a harvest is tried again that somebody else is at."""
 _INTERRUPTED = (Reason.LOST, Reason.SERVICE_STOPPED)
 """Why a session ended that its agent did not end: the service starts it again by itself."""
 
@@ -470,7 +472,8 @@ class TicketRuns:
             return self._without_session(ticket.ticket, name, place, request.repository, refusal)
         outcome = session.outcome
         harvest = None
-        if session.state in (SessionState.LOST, SessionState.UNHARVESTED):  # its commits may wait
+        busy = outcome is not None and (outcome.harvest or {}).get("state") == "busy"
+        if busy or session.state in (SessionState.LOST, SessionState.UNHARVESTED):  # its commits may wait
             harvest = await self._harvest(place["worktree"])
             if _ended_well(session) and "errorType" not in (harvest or {}):
                 session = session.model_copy(update={"state": SessionState.ENDED})
@@ -478,10 +481,17 @@ class TicketRuns:
         return self._entry(ticket.ticket, session, request.repository, harvest, timeout=timeout if late else None)
 
     async def _harvest(self, worktree: str) -> dict[str, Any] | None:
-        try:
-            return await self._jobs.run("harvest", {"worktree": worktree, "strict": False}) or None
-        except Refusal as refusal:
-            return dict(refusal.as_dict())
+        """The harvest of a worktree; one that somebody else is at, the upkeep for example, is waited for a while."""
+        result: dict[str, Any] | None = None
+        for _ in range(_BUSY_LOOKS):
+            try:
+                result = await self._jobs.run("harvest", {"worktree": worktree, "strict": False}) or None
+            except Refusal as refusal:
+                return dict(refusal.as_dict())
+            if result is None or result.get("state") != "busy":
+                break
+            await asyncio.sleep(_BUSY_PAUSE)
+        return result
 
     def _session(self, name: str) -> Session | None:
         try:
