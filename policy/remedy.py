@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from policy import egress, hosts, promises
+from policy import egress_rules, hosts, promises
 from policy.errors import Refusal, printable
 from policy.hosts import Address
 from policy.pasted import quoted
@@ -85,8 +85,8 @@ def decide_host(plan: Plan, host: str, port: int) -> HostVerdict:
             return HostVerdict(True, f"--reach {rule}", "a port of this machine's loopback", Remedy())
     if plan.net != "proxy":
         return HostVerdict(False, "", "the network is closed", answer)
-    rules = egress.EgressPolicy((rule for rule, _ in plan.domains), (rule for rule, _ in plan.domains_denied))
-    wanted = egress.Request(parsed, port)
+    rules = egress_rules.EgressPolicy((rule for rule, _ in plan.domains), (rule for rule, _ in plan.domains_denied))
+    wanted = egress_rules.Request(parsed, port)
     verdict = rules.decide(wanted)
     if verdict.allowed and not isinstance(parsed, str):
         verdict = rules.judge_address(wanted, parsed)
@@ -100,8 +100,8 @@ def decide_host(plan: Plan, host: str, port: int) -> HostVerdict:
 
 def loopback(host: str | Address, port: int) -> str:
     """The full ADDRESS:PORT for `--reach` when `host` is this machine's loopback; else "", and for port 0."""
-    address = "127.0.0.1" if host == egress.LOCALHOST else host
-    if isinstance(host, str) and host != egress.LOCALHOST:
+    address = "127.0.0.1" if host == egress_rules.LOCALHOST else host
+    if isinstance(host, str) and host != egress_rules.LOCALHOST:
         return ""
     if not port or (not isinstance(address, str) and not address.is_loopback):
         return ""
@@ -141,10 +141,10 @@ def remedy_by_rule(plan: Plan, host: str, port: int) -> Remedy:
 
 def _listed(rule: str) -> str:
     """The list that a host stands on, whose others a package manager mostly wants as well."""
-    from policy import egress
+    from policy import egress_rules
 
-    found = [bundle for bundle in egress.bundles().values() if rule in bundle.rules]
-    return f"--allow-domain {egress.MARK}{found[0].name} allows it with others: {found[0].title}" if found else ""
+    found = [bundle for bundle in egress_rules.bundles().values() if rule in bundle.rules]
+    return f"--allow-domain {egress_rules.MARK}{found[0].name} allows it with others: {found[0].title}" if found else ""
 
 
 def _with_proxy(lines: str) -> str:

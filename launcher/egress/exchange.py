@@ -11,7 +11,7 @@ from collections.abc import Callable
 from launcher.egress import hello
 from launcher.egress.gateway import Gateway
 from launcher.loop import Timeout, receive, running, send_all
-from policy.egress import Request, Verdict
+from policy.egress_rules import Request, Verdict
 from policy.hosts import parse_host
 
 _CHUNK = 65536

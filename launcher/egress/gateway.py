@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from launcher.egress.log import NOBODY, Log, Witness
 from launcher.loop import Threads, Timeout, receive, send_all, writable
-from policy.egress import LOCALHOST, EgressPolicy, Request, Verdict
+from policy.egress_rules import LOCALHOST, EgressPolicy, Request, Verdict
 from policy.errors import Refusal
 from policy.hosts import Address
 

@@ -23,7 +23,7 @@ from launcher.egress.exchange import (
 )
 from launcher.egress.gateway import Denied, Failed, Upstream
 from launcher.loop import Timeout, current, send_all, sleep
-from policy.egress import Request, Verdict
+from policy.egress_rules import Request, Verdict
 from policy.hosts import parse_host
 
 _FRAMING = frozenset((b"content-length", b"transfer-encoding"))

@@ -13,7 +13,7 @@ import time
 
 from launcher.jail import hygiene, processes
 from launcher.ledger.denial import PROXY, Process
-from policy.egress import Verdict
+from policy.egress_rules import Verdict
 
 FILE = "egress.jsonl"
 

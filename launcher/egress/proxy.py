@@ -18,7 +18,7 @@ from launcher.egress.gateway import Bounds, Gateway, Unreachable, Upstreams, beg
 from launcher.egress.log import FILE, Log, Witness
 from launcher.jail import hygiene, landlock, syscalls
 from launcher.loop import Loop, Task, Timeout, accept, running, sleep, writable
-from policy.egress import EgressPolicy, Verdict
+from policy.egress_rules import EgressPolicy, Verdict
 from policy.hosts import Address
 from policy.plan import Plan
 

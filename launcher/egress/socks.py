@@ -6,7 +6,7 @@ from typing import NamedTuple
 from launcher.egress.exchange import TOKEN_MISSING, Exchange, valid_token
 from launcher.egress.gateway import Denied, Failed
 from launcher.loop import Timeout
-from policy.egress import Request, Verdict
+from policy.egress_rules import Request, Verdict
 from policy.hosts import Address, parse_host
 
 VERSION = 5

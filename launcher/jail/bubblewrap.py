@@ -230,7 +230,7 @@ class Bubblewrap:
 
         Args:
             path: of bwrap.
-            arguments: from `arguments.argv`.
+            arguments: from `argv`.
             filter_program: from `seccomp.program`; the keeper runs under it too.
 
         Raises:
@@ -470,7 +470,7 @@ def _execute(path: str, arguments: list[str], filter_program: bytes, pipes: tupl
             os._exit(128 + _signal.SIGKILL)
         # Away from the terminal and its signals, which are the command's.
         os.setsid()
-        _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)  # see `keeper`
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)  # the kernel reaps what it does not wait for
         # A set-uid bwrap would make namespaces that cannot be joined; without privilege it makes those that can.
         hygiene.no_new_privs()
         if os.geteuid() != 0:

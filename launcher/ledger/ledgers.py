@@ -330,7 +330,7 @@ class Ledger:
         """Prepares; nothing is written yet.
 
         Args:
-            path: where, from `store.path_for`.
+            path: where, from `path_for`.
             plan: bound; says what would allow a denial.
             facts: of the session, for the first line.
         """
@@ -405,7 +405,7 @@ def append(path: str, plan: Plan, denial: Denial, facts: dict[str, object] | Non
     """Adds one denial to the ledger of a live session, from another process than the session's own launcher.
 
     Args:
-        path: from `store.path_of`; made when it is missing.
+        path: from `path_of`; made when it is missing.
         plan: of the session; says what would allow the denial.
         denial: what was refused.
         facts: of the session, for the first line of a ledger that is made here.
@@ -518,7 +518,7 @@ def subject(path: str | None, host: str | None, port: int | None, target: str | 
 
 
 def paragraph(content: dict[str, Any]) -> list[str]:
-    """A denial of a ledger (`store.read`), with all that is known of it."""
+    """A denial of a ledger (`read`), with all that is known of it."""
     process = content.get("process") or {}
     what = subject(content.get("path"), content.get("host"), content.get("port"), content.get("target"))
     times = f", {content['count']} times" if content.get("count", 1) > 1 else ""
@@ -541,7 +541,7 @@ def paragraph(content: dict[str, Any]) -> list[str]:
 
 
 def decision(content: dict[str, Any]) -> str:
-    """What a bridge let pass (`store.read`), in a line."""
+    """What a bridge let pass (`read`), in a line."""
     detail = f" ({content['detail']})" if content.get("detail") else ""
     return printable(f"{content.get('verdict')} {content.get('method')} {content.get('subject')}{detail}")
 

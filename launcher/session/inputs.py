@@ -123,7 +123,7 @@ def unchanged(recorded: tuple[Input, ...], environ: "os._Environ[str] | dict[str
             if not isinstance(answer, tuple) or found.st_ino != answer[2] or found.st_dev != answer[1]:
                 return False
         elif kind == IMPLIED:
-            # As `session.implied` made it: the mark, and the inputs as bytes, which are seldom needed.
+            # As `session.machine` made it: the mark, and the inputs as bytes, which are seldom needed.
             if not isinstance(answer, tuple) or (
                 ask(CONTENT, subject, environ) != answer[0] and not unchanged(marshal.loads(answer[1]), environ)
             ):

@@ -15,7 +15,7 @@ from launcher.session.places import Places
 from policy import runners
 from policy.config import values
 from policy.config.settings import Settings
-from policy.egress import LOCALHOST, Request
+from policy.egress_rules import LOCALHOST, Request
 from policy.hosts import parse_host
 from policy.launch import Command, Translation
 from policy.logins import Login

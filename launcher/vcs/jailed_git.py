@@ -3,7 +3,7 @@
 An agent may have written those files, or may be writing them now: names, links and contents are its own. A fault of
 git's, met by what it reads there, would be one outside; and a directory that is exchanged for a symbolic link while git
 writes below it would lead git out of the tree. In the jail git sees the files, the objects, the index and a skeleton
-without hooks, refs and configuration (`skeleton`); the worktree's own `.git` is hidden. It writes what the command
+without hooks, refs and configuration (`Skeleton`); the worktree's own `.git` is hidden. It writes what the command
 has to write: the files, or a private directory with an index or with new objects.
 """
 

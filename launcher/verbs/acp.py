@@ -18,9 +18,9 @@ def parse(argv: list[str]) -> tuple[cli.Parsed, list[str]]:
 
 def acp(argv: list[str]) -> int:
     """Runs a provider behind the bridge; returns its exit status."""
-    from launcher.bridges.acp import refused
+    from launcher.bridges.acp import start_failed
 
-    with refused.answering():
+    with start_failed.answering():
         options, command = parse(argv)
         if "--help" in options:
             return forms.show_help("acp")

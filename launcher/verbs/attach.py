@@ -10,7 +10,7 @@ import signal
 from typing import Any
 
 from launcher import cli
-from launcher.bridges.acp import refused
+from launcher.bridges.acp import start_failed
 from launcher.service.attaching import LEAVE_NAME, Attached, status_of
 from launcher.service.client import Client, session_path
 from launcher.session import messages, places
@@ -65,7 +65,7 @@ def editor(options: cli.Parsed, command: list[str]) -> int:
     """
     where = places.places(os.environ)
     client = Client(where)
-    with refused.answering():
+    with start_failed.answering():
         name = _agent(client, where, options, command, new="--new" in options)
     try:
         attached = Attached(client, name, mode="acp", take="--take" in options, offset=None)

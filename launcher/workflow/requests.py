@@ -173,7 +173,7 @@ class ArtifactKey(RootModel[str]):
 # What every request, result and dispatch result has: keys, and the worktree it belongs to (FR-004, contracts 7,
 # 11).
 #
-# Requests are data of models and agents; the worktree in them is only believed after `decorators.worktree` has
+# Requests are data of models and agents; the worktree in them is only believed after `enrichment` has
 # looked at it.
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from policy import egress
+from policy import egress_rules
 from policy.config.layer import Kind, Layer, flag_of
 from policy.config.values import looks_secret
 from policy.errors import Refusal, printable
@@ -488,8 +488,8 @@ def _domains(entries: Strings) -> tuple[tuple[str, str], ...]:
     """(egress rule, source) of each entry, bundles taken apart."""
     found: dict[str, str] = {}
     for entry in entries:
-        if entry.value.startswith(egress.MARK):
-            for rule in egress.require(entry.value).rules:
+        if entry.value.startswith(egress_rules.MARK):
+            for rule in egress_rules.require(entry.value).rules:
                 found.setdefault(rule, f"{entry.source} {entry.value}")
         else:
             found[entry.value] = str(entry.source)

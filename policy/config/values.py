@@ -10,7 +10,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationInfo, model_validator
 
-from policy.egress import MARK, parse_egress_rule, require
+from policy.egress_rules import MARK, parse_egress_rule, require
 from policy.errors import Refusal
 from policy.hosts import parse_rule
 
@@ -185,7 +185,7 @@ def looks_secret(name: str) -> bool:
 
 
 def domain(value: object) -> str:
-    """An egress rule in canonical form (`policy.egress`), or the name of a bundle (`policy.egress`)."""
+    """An egress rule in canonical form (`policy.egress_rules`), or the name of a bundle (`policy.egress_rules`)."""
     written = text(value)
     try:
         return MARK + require(written).name if written.startswith(MARK) else str(parse_egress_rule(written))

@@ -42,7 +42,7 @@ CONFINED = {
 the file tools work in the session's jail, the proxy confines itself before it serves (`proxy.confine`)."""
 ENTRIES = {
     "launcher.bridges.acp.bridge": "starts the conversation once it is confined",
-    "launcher.bridges.acp.refused": "writes to a client when nothing was started, so no agent is there",
+    "launcher.bridges.acp.start_failed": "writes to a client when nothing was started, so no agent is there",
     "launcher.bridges.files.workers": "makes the worker's Scope of the Plan, sends it, and names its module",
     "launcher.egress.handle": "starts the proxy",
     "launcher.verbs.acp": "makes the Choices of a command line",

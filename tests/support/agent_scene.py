@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from policy import egress
+from policy import egress_rules
 from tests.support import acp_editor, agent_packages, identity
 from tests.support import paddock as paddocks
 from tests.support.acp_editor import Conversation
@@ -184,7 +184,7 @@ def scene(place: Path, installed: Installed) -> Iterator[Scene]:
 # How a user would have set up each real agent for the model server, and one prompt to it over ACP.
 
 PROVIDER_OF_OURS = "ours"
-PACKAGES = frozenset(rule.partition(":")[0] for rule in egress.require("@node").rules)
+PACKAGES = frozenset(rule.partition(":")[0] for rule in egress_rules.require("@node").rules)
 
 
 THROUGH_EDITOR = ("--fs", "editor")

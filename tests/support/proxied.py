@@ -22,7 +22,7 @@ from launcher.egress.gateway import Bounds, Gateway, Upstreams
 from launcher.egress.log import FILE, Log
 from launcher.egress.proxy import Forward, Server
 from launcher.loop import Loop, Signal
-from policy.egress import EgressPolicy
+from policy.egress_rules import EgressPolicy
 from tests.support import internet
 from tests.support.identity import Who, Word
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy import egress
-from policy.egress import EgressPolicy, Request, canonical_path, parse_egress_rule
+from policy import egress_rules
+from policy.egress_rules import EgressPolicy, Request, canonical_path, parse_egress_rule
 from policy.errors import Refusal
 from policy.hosts import parse_host, special
 
@@ -232,7 +232,7 @@ def test_a_canonical_path_has_one_reading(path: str) -> None:
 
 def test_every_bundle_is_a_list_of_valid_rules() -> None:
     """Each rule is canonical, has a port, and no bundle is empty."""
-    found = egress.bundles()
+    found = egress_rules.bundles()
     assert {"python", "node", "rust", "go", "github"} <= found.keys()
     for bundle in found.values():
         assert bundle.title
@@ -249,7 +249,7 @@ def test_every_bundle_is_a_list_of_valid_rules() -> None:
 def test_an_unknown_bundle_names_the_nearest() -> None:
     """A slip of the finger is not a long search."""
     with pytest.raises(Refusal) as caught:
-        egress.require("@pyhton")
+        egress_rules.require("@pyhton")
     assert caught.value.reference == "bundle-unknown"
     assert caught.value.message == "'@pyhton' is no bundle of hosts"  # what follows an option's name reads on
     assert "@python" in caught.value.context

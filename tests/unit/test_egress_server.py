@@ -13,7 +13,7 @@ import pytest
 from launcher.egress import gateway
 from launcher.egress.gateway import Bounds, Unreachable, dial
 from launcher.egress.log import FILE, Log
-from policy.egress import Verdict
+from policy.egress_rules import Verdict
 from policy.hosts import Address
 from tests.support.install import ROOT
 from tests.support.proxied import AUTH, PATIENCE, asked, echo, lines, looped, opened, prompt, proxy, run, server

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from launcher.egress import exchange, http, socks
 from launcher.egress.gateway import Upstreams, connect_answer
-from policy.egress import Request
+from policy.egress_rules import Request
 from policy.errors import Refusal
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.vcs.added_packs import Held, Quarantine, sweep
 from launcher.vcs.harvest import crossing
-from launcher.vcs.held import Held, Quarantine, sweep
 from policy.errors import Refusal
 from tests.support import forked
 from tests.support.ground import Ground

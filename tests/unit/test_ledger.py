@@ -9,7 +9,7 @@ import pytest
 
 from launcher.ledger import ledgers
 from launcher.ledger.denial import GUARD, LANDLOCK, PROXY, SECCOMP, Denial, Process, of_guard
-from policy import egress, promises
+from policy import egress_rules, promises
 from policy.errors import Refusal
 from policy.plan import VERSION, Plan
 
@@ -221,7 +221,7 @@ def test_the_loopback_is_reached_by_port_unless_it_was_asked_of_the_proxy() -> N
 def test_a_registry_that_is_refused_names_its_list() -> None:
     """What npx or pip needs is one word; of a list's other hosts none was asked for yet."""
     for word in ("@node", "@python"):
-        host, _, port = egress.require(word).rules[0].rpartition(":")
+        host, _, port = egress_rules.require(word).rules[0].rpartition(":")
         refused = denial("", layer=PROXY, operation="connect", host=host, port=int(port))
         assert f"(--allow-domain {word} allows it with others: " in ledgers.one_line(refused, 1, plan())
     other = denial("", layer=PROXY, operation="connect", host="registry.example.com", port=443)

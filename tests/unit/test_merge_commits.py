@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.vcs.added_packs import Held
 from launcher.vcs.git import Git, GitFailed
-from launcher.vcs.held import Held
 from launcher.vcs.merge.object_store import CommitWriter, Store
 from tests.support.ground import Ground
 

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from launcher import wire
 from launcher.bridges import cell
-from launcher.bridges.acp import refused, rpc
+from launcher.bridges.acp import rpc, start_failed
 from launcher.bridges.acp.agent_requests import AgentRequests
 from launcher.bridges.acp.client_requests import ClientRequests, Place, SessionDirectories
 from launcher.bridges.acp.lines import Carrier, Lines, Poll
@@ -475,7 +475,7 @@ class _Bridge:
                 if self._status is None and self._is_late():
                     self._next_step(conversation)
             if self._answers and self._notice.refusal is not None and conversation is None:
-                refused.answer(self._notice.refusal, client)
+                start_failed.answer(self._notice.refusal, client)
         finally:
             self._notice.close()
             if conversation is not None:

@@ -292,8 +292,8 @@ class Choices(NamedTuple):
     """What a bridge does.
 
     Attributes:
-        cwd: with sessions outside the worktree: `places.CHECK` or `MAP`.
-        mcp: with MCP servers of the client: `servers.JAIL` or `REFUSE`.
+        cwd: with sessions outside the worktree: `check` or `map`.
+        mcp: with MCP servers of the client: `jail` or `refuse`.
         files: with requests for files: `EDITOR`, `JAIL` or `STRIP`.
         terminals: with requests for terminals: `JAIL` or `STRIP`.
     """

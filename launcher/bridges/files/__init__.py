@@ -6,5 +6,5 @@ meets the kernel. The router never opens what lies in a worktree, and takes a wo
 
 `paddock files` (`serve`) stands alone. A service that runs a workflow puts the same parts together:
 `Sessions.of_workflow` over its contexts and graph, with `Tokens` that it issues to its agents; `Jails` for the
-workers; a `Router` over both; and `server.application`, an ASGI application, at whatever address it listens.
+workers; a `Router` over both; and `mcp_server.application`, an ASGI application, at whatever address it listens.
 """

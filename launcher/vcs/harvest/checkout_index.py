@@ -2,7 +2,7 @@
 
 The agent's own index is never looked at: it is the agent's. The host's index belongs to the commit that the branch was
 at; entries that the work changed get their new state, everything else that the user had staged stays. Then the times of
-files are put in, so that nothing unchanged has to be read again. No filter, hook or monitor runs (`hardening`), and no
+files are put in, so that nothing unchanged has to be read again. No filter, hook or monitor runs (`vcs.git`), and no
 repository inside the worktree is looked into, because an agent may have made it.
 
 The index is made elsewhere and put in place under git's own lock, so that a SIGKILL leaves the old one or the new one.

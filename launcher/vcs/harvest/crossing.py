@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from typing import IO, NamedTuple
 
 from launcher.safefs.guarded_files import Inside
-from launcher.vcs import held
+from launcher.vcs import added_packs
+from launcher.vcs.added_packs import Held, Quarantine
 from launcher.vcs.git import Git, GitFailed, kill
 from launcher.vcs.harvest.jail import KEPT, Jailed, Reading
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
-from launcher.vcs.held import Held, Quarantine
 from launcher.vcs.jailed_git import JailedGit
 from policy.errors import Refusal, printable
 
@@ -209,7 +209,7 @@ def connected(
             environment=quarantine.environment,
         ).out.decode()
         if not own.issuperset(needed.split()):
-            held.closed(git, quarantine, revisions, quarantine.directory)
+            added_packs.closed(git, quarantine, revisions, quarantine.directory)
     except GitFailed as error:
         lines = "\n".join(error.err.decode(errors="replace").strip().splitlines()[-4:])
         raise Refusal("harvest-incomplete", f"commits of {part.label} lack objects", context=lines, hint=KEPT) from None

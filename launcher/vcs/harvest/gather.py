@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from launcher.safefs import walk
 from launcher.vcs import gitlinks, jailed_git
+from launcher.vcs.added_packs import Quarantine
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import crossing
 from launcher.vcs.harvest.jail import Jailed, Reading, pinned
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
-from launcher.vcs.held import Quarantine
 from launcher.vcs.private.record import GIT
 from policy.errors import Refusal, printable
 from policy.pasted import pathspec, quoted

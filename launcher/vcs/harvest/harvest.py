@@ -1,7 +1,7 @@
 """Harvest: what an agent committed in its private git directory becomes commits of the main repository.
 
 In this order: everything crosses into quarantines and is checked (`gather`), it is decided what happens to each ref
-(`decide`), that is written down (`journal`), packs are added, refs moved as one outcome (`publish`), the checkouts'
+(`decide`), that is written down (`parts.write`), packs are added, refs moved as one outcome (`publish`), the checkouts'
 indexes brought forward, the record renewed. Until the journal is written nothing is visible; from then on whoever
 harvests next finishes it. So it can be killed anywhere and called as often as one likes.
 
@@ -19,13 +19,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from launcher.vcs import gitlinks, jailed_git, refs
+from launcher.vcs.added_packs import Held, sweep
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import agent_refs, checkout_index, decide, gather, lfs, outstanding, parts, stashes
 from launcher.vcs.harvest.agent_refs import HEADS, AgentRefs, plausible
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import Entry, FileChange, HarvestResult, Limits, Part, PartResult, Update
 from launcher.vcs.harvest.signing import Signatures
-from launcher.vcs.held import Held, sweep
 from launcher.vcs.private import contents, lock, planted, swap, writers
 from launcher.vcs.private import record as records
 from launcher.vcs.private.contents import reached

@@ -13,13 +13,13 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from launcher.vcs.added_packs import Quarantine
 from launcher.vcs.git import Git
 from launcher.vcs.gitlinks import of_tree
 from launcher.vcs.harvest import as_user, crossing
 from launcher.vcs.harvest.as_user import AsUser
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.jail import KEPT
-from launcher.vcs.held import Quarantine
 from launcher.vcs.private.record import read_signed, write_signed
 from policy.errors import Refusal
 

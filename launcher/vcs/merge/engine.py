@@ -7,9 +7,9 @@ from enum import Enum
 from typing import NamedTuple, Self
 
 from launcher.vcs import gitlinks
+from launcher.vcs.added_packs import Held
 from launcher.vcs.git import Git, GitFailed, kill
 from launcher.vcs.gitlinks import Gitlink
-from launcher.vcs.held import Held
 from launcher.vcs.merge import report
 from launcher.vcs.merge.descriptors import (
     ConflictKind,

@@ -33,7 +33,7 @@ class _Known(NamedTuple):
 
 
 class WorktreeMergeService:
-    """`protocol.MergeService` on this machine's git, and the single steps that the specification names.
+    """`descriptors.MergeService` on this machine's git, and the single steps that the specification names.
 
     No session may be at work in a worktree that a merge is about, on whichever side of it, and whatever git mode the
     session has; and nothing is merged of an agent's whose commits are not all on its branch.

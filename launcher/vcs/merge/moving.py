@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from launcher.vcs import gitlinks
+from launcher.vcs.added_packs import sweep
 from launcher.vcs.git import Git
 from launcher.vcs.gitlinks import Gitlink
-from launcher.vcs.held import sweep
 from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.merge.engine import Engine, inside
 from launcher.vcs.merge.runs import Journal, Move, Run, State

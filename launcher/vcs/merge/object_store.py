@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
-from launcher.vcs import held, refs
+from launcher.vcs import added_packs, refs
 from launcher.vcs.git import Git, GitFailed, kill
 from launcher.vcs.gitlinks import Gitlink, gitlinks_of, with_gitlinks
 from launcher.vcs.jailed_git import Skeleton
@@ -125,7 +125,7 @@ class Store:
         self._tree = self.scratch("tree")
         os.mkdir(self._tree)
         self._skeleton = Skeleton(Git(git_dir, hold=hold))
-        self._quarantine = held.Quarantine(self.scratch("objects"), f"{git_dir}/objects")
+        self._quarantine = added_packs.Quarantine(self.scratch("objects"), f"{git_dir}/objects")
         os.mkdir(self._quarantine.directory)
         merging = Git(self._skeleton.path, own_tree=self._tree, settings=self._skeleton.settings, hold=hold)
         self.git, self._merging = (
@@ -267,7 +267,7 @@ class Store:
         self.made.append(made)
         return made
 
-    def publish(self, holder: held.Held, commits: Sequence[str], *, on: str = "") -> None:
+    def publish(self, holder: added_packs.Held, commits: Sequence[str], *, on: str = "") -> None:
         """Adds commits to the repository itself, with all they lead to.
 
         Args:
@@ -284,7 +284,9 @@ class Store:
         lines = [commit for commit in dict.fromkeys(commits) if commit not in known]
         if lines:
             packs = self.scratch(f"publish-{len(self._published)}")
-            held.closed(self.git, self._quarantine, "\n".join((*lines, *(f"^{oid}" for oid in known), "")), packs)
+            added_packs.closed(
+                self.git, self._quarantine, "\n".join((*lines, *(f"^{oid}" for oid in known), "")), packs
+            )
             holder.add(packs, self.git_dir)
             self._published += lines
 

@@ -152,7 +152,7 @@ _TAIL = 16 << 10
 
 
 class Check:
-    """A gate (`batch.Gate`). Every merged commit gets a fresh worktree, so that no child prepares it for the next.
+    """A gate (`work.Gate`). Every merged commit gets a fresh worktree, so that no child prepares it for the next.
 
     Args:
         target: where the merges go.

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
+from launcher.vcs.added_packs import sweep
 from launcher.vcs.git import Git, GitFailed
-from launcher.vcs.held import sweep
 from launcher.vcs.merge import moving, rewinds, sessions
 from launcher.vcs.merge.descriptors import (
     AgentMergeStatus,
@@ -276,8 +276,8 @@ class Settings(NamedTuple):
         caller: the caller's environment, for author and committer.
         direction: of the descriptors.
         follow: how the files of the target's worktree follow.
-        gate: see `batch.Gate`.
-        progress: see `batch.Progress`.
+        gate: see `work.Gate`.
+        progress: see `work.Progress`.
         rewind: names of submodules that a child may take back.
         seconds: time of the merge commits since the epoch; now when None.
     """
@@ -351,7 +351,7 @@ def merge(find: Find, sources: Sequence[Source], settings: Settings, common_dir:
 
 
 def _sweep(common_dir: str) -> None:
-    """Removes what killed runs have left in a repository and in its submodules' stores (`held.sweep`)."""
+    """Removes what killed runs have left in a repository and in its submodules' stores (`added_packs.sweep`)."""
     sweep(common_dir)
     for directory, names, _ in os.walk(f"{common_dir}/modules"):
         if "objects" in names:
@@ -466,7 +466,7 @@ def resume(common_dir: str, state: str) -> Run | None:
     """Finishes the interrupted run of a repository; None when there is none.
 
     Raises:
-        Refusal: session-running; see `carry_out.resume`.
+        Refusal: session-running; see `moving.resume`.
     """
     journal = journal_of(state, common_dir)
     with journal.lock() as lock:
@@ -482,7 +482,7 @@ def roll_back(common_dir: str, state: str, run_id: str) -> Run:
     """Takes a whole run back.
 
     Raises:
-        Refusal: merge-run-unknown, merge-unfinished (another one), session-running; see `carry_out.roll_back`.
+        Refusal: merge-run-unknown, merge-unfinished (another one), session-running; see `moving.roll_back`.
     """
     journal = journal_of(state, common_dir)
     with journal.lock() as lock:

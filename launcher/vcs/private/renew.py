@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
 from launcher.safefs.remove import remove_tree
+from launcher.vcs.added_packs import sweep
 from launcher.vcs.git import Git
-from launcher.vcs.held import sweep
 from launcher.vcs.private import contents, copied_settings, record, ref_files
 from launcher.vcs.private.contents import Source, reached
 from launcher.vcs.private.record import (

@@ -10,11 +10,11 @@ from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
 from launcher.safefs.remove import remove_tree
 from launcher.vcs import checkout, gitlinks, jailed_git
+from launcher.vcs.added_packs import Held
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from launcher.vcs.git_config import UserConfig
 from launcher.vcs.harvest import crossing
-from launcher.vcs.held import Held
 from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.private import lock as private_lock
 from launcher.vcs.private import record, swap, writers
