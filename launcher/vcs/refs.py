@@ -1,16 +1,18 @@
-"""A set of ref updates in one repository, held ready: locked, compared with what they should replace, not yet done.
+"""Moving refs of several repositories as one outcome: all are locked and compared before any is moved.
 
-`git update-ref --stdin` between `prepare` and `commit` (git-update-ref(1)). When this process dies, git sees the end
-of its input and takes its locks away. Harvest and merge both move refs of several repositories as one outcome: all of
-their transactions are prepared before the first one is committed.
+A repository's part of it is `git update-ref --stdin` between `prepare` and `commit` (git-update-ref(1)). When this
+process dies, git sees the end of its input and takes its locks away. A SIGKILL before the first commit leaves every ref
+as it was; after it, whoever wrote down the updates calls `prepared` with them again, which leaves out what is done.
 """
 
 import os
 import select
 import subprocess
 import time
-from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, Self
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Self
 
 from launcher.vcs.git import Git, GitFailed, kill
 from policy.errors import Refusal
@@ -43,24 +45,83 @@ _PATIENT = (("core.packedRefsTimeout", "10000"),)
 """Milliseconds: `git gc` has it while it packs refs. Waiting for a ref's own would hold up whoever waits for ours."""
 
 
-class Update(NamedTuple):
-    """One ref to move: from `old` ("" or zeros when it must not exist) to `new`."""
+@dataclass(frozen=True)
+class Update:
+    """One ref to move.
+
+    Args:
+        ref: full name, or HEAD for a detached one.
+        old: what it must be; "" for whatever it is, zeros for: it must not exist.
+        new: what it becomes.
+        beside: where `new` goes when somebody else has moved the ref; "" where that is no loss; None where nothing of
+            the outcome may happen then.
+    """
 
     ref: str
-    new: str
     old: str
+    new: str
+    beside: str | None = ""
+
+
+@contextmanager
+def prepared(
+    changes: Iterable[tuple[Git, Sequence[Update]]],
+    message: str,
+    *,
+    moved: tuple[str, str] = _MOVED,
+    step: Callable[[str], None] = lambda what: None,
+) -> Iterator[Callable[[], None]]:
+    """Holds refs of several repositories ready; yields what moves them, in this order. What is done is left out.
+
+    Args:
+        changes: the updates of each repository, through the worktree whose HEAD is meant.
+        message: for the reflogs.
+        moved: the reference and hint of the Refusal when somebody else was quicker.
+        step: called with the name of each step before it.
+
+    Raises:
+        Refusal: refs-moved, or as `moved` says (somebody else moved or holds one of them). Nothing has been moved when
+            it comes on entering; after that, what has been moved is right.
+    """
+    with ExitStack() as stack:
+        ready: list[Transaction] = []
+        for git, updates in changes:
+            if pending := _pending(git, updates):
+                step(f"prepare {len(ready)}")
+                ready.append(stack.enter_context(Transaction(git, message, moved=moved)))
+                ready[-1].prepare(pending)
+
+        def commit() -> None:
+            for number, transaction in enumerate(ready):
+                step(f"commit {number}")
+                transaction.commit()
+
+        yield commit
+
+
+def _pending(git: Git, updates: Sequence[Update]) -> list[Update]:
+    """What is to be done now: done ones are left out, and those whose ref somebody else has moved go beside."""
+    pending: list[Update] = []
+    for update in updates:
+        now = git.ref(update.ref)
+        expected = update.old if update.old.strip("0") else ""
+        if now == update.new:
+            continue
+        if update.old == "" or now == expected:
+            pending.append(Update(update.ref, now or "0" * len(update.new), update.new))
+        elif update.beside is None:
+            pending.append(update)  # which git refuses
+        elif update.beside:
+            before = git.ref(update.beside)
+            if before != update.new:
+                pending.append(Update(update.beside, before or "0" * len(update.new), update.new))
+    return pending
 
 
 class Transaction:
-    """Updates of one repository that happen together or not at all.
+    """Updates of one repository that happen together or not at all; words as for `prepared`."""
 
-    Args:
-        git: the repository, through the worktree whose HEAD is meant.
-        message: for the reflog.
-        moved: the reference and hint of the Refusal when somebody else was quicker.
-    """
-
-    def __init__(self, git: Git, message: str, *, moved: tuple[str, str] = _MOVED) -> None:
+    def __init__(self, git: Git, message: str, *, moved: tuple[str, str]) -> None:
         self._git = git
         self._moved = moved
         self._words = ("update-ref", "--stdin", "-m", message)
@@ -74,28 +135,18 @@ class Transaction:
         self.close()
 
     def prepare(self, updates: Sequence[Update]) -> None:
-        """Locks every ref and compares it.
-
-        Raises:
-            Refusal: refs-moved, or as `moved` says (somebody else moved or holds one of them). Nothing has happened
-                then.
-        """
-        zero = "0" * max((len(update.new) for update in updates), default=40)
+        """Locks every ref and compares it with `old`."""
         lines = ["start"]
         for update in updates:
             # HEAD is a target only where it is detached. A branch that is checked out gets its line in HEAD's log too.
             if update.ref == "HEAD":
                 lines.append("option no-deref")
-            lines.append(f"update {update.ref} {update.new} {update.old or zero}")
+            lines.append(f"update {update.ref} {update.new} {update.old}")
         lines.append("prepare")
         self._say(lines, ("start: ok", "prepare: ok"), "held ready")
 
     def commit(self) -> None:
-        """Moves the refs.
-
-        Raises:
-            Refusal: refs-moved, or as `moved` says.
-        """
+        """Moves the refs."""
         self._say(["commit"], ("commit: ok",), "moved")
 
     def close(self) -> None:
@@ -143,18 +194,17 @@ class Transaction:
         return found
 
 
-def clear_locks(git: Git, refs: Mapping[str, Collection[str]]) -> None:
-    """Removes the locks of a transaction whose git was killed with its launcher.
+def clear_locks(git: Git, values: Iterable[tuple[str, str]]) -> None:
+    """Removes the locks of a transaction whose git was killed with its launcher: of refs, each with its new value.
 
     A lock file has the new value of its ref, and nobody else would set the ref to a commit that this transaction has
     brought. HEAD's own is empty, and taken with the branch's.
     """
-    for ref, values in refs.items():
+    for ref, value in values:
         path = f"{git.git_dir if ref == 'HEAD' else git.common_dir}/{ref}.lock"
-        content = _content(path)
-        if content in values:
+        if _content(path) == value:
             head = f"{git.git_dir}/HEAD.lock"
-            if content and ref != "HEAD" and _content(head) == "":
+            if value and ref != "HEAD" and _content(head) == "":
                 os.unlink(head)
             os.unlink(path)
 

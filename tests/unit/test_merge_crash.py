@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import pytest
 
+from launcher.safefs import walk
 from launcher.vcs.git import Completed, Git
-from launcher.vcs.merge import runs, work, worktree_files
+from launcher.vcs.merge import work, worktree_files
 from launcher.vcs.merge.descriptors import Source
 from launcher.vcs.merge.moving import Follow
 from launcher.vcs.merge.target import find
@@ -32,8 +33,9 @@ from tests.support.repository import Nested, changed
 # transaction.
 
 _WRITERS = {"read-tree", "update-index", "checkout-index", "update-ref"}
-_STEPS: tuple[tuple[type, str], ...] = (
-    (runs.Journal, "_put"),
+_STEPS: tuple[tuple[object, str], ...] = (
+    (walk, "put"),
+    (walk, "write_all"),
     (worktree_files.Files, "lock"),
     (worktree_files.Files, "unlock"),
     (worktree_files.Files, "_publish"),
@@ -103,7 +105,7 @@ def _done(task: Task) -> tuple[int, str]:
                 os.kill(child, signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def stepping(owner: type, name: str) -> None:
+    def stepping(owner: object, name: str) -> None:
         before = getattr(owner, name)
 
         def after(*words: object, **options: object) -> object:
@@ -193,8 +195,9 @@ class Scene:
             },
             "locks": [
                 str(path)
-                for pattern in ("*.lock", "index.paddock*", "*.keep", "pack-*.new")
-                for path in self.main.root.rglob(pattern)
+                for pattern in ("*.lock", "index.paddock*", "*.keep", "pack-*.new", "*.tmp")
+                for top in (self.main.root, self.state)
+                for path in top.rglob(pattern)
             ],
         }
 

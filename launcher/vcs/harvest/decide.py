@@ -6,9 +6,10 @@ Reads refs of trusted repositories; changes nothing.
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import crossing
 from launcher.vcs.harvest.gather import Found
-from launcher.vcs.harvest.parts import Entry, Part, PartResult, Update
+from launcher.vcs.harvest.parts import Entry, Part, PartResult
 from launcher.vcs.private import ref_files
 from launcher.vcs.private.record import pin
+from launcher.vcs.refs import Update
 from policy.errors import Refusal
 from policy.pasted import quoted
 

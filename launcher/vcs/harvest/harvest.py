@@ -1,9 +1,9 @@
 """Harvest: what an agent committed in its private git directory becomes commits of the main repository.
 
 In this order: everything crosses into quarantines and is checked (`gather`), it is decided what happens to each ref
-(`decide`), that is written down (`parts.write`), packs are added, refs moved as one outcome (`publish`), the checkouts'
-indexes brought forward, the record renewed. Until the journal is written nothing is visible; from then on whoever
-harvests next finishes it. So it can be killed anywhere and called as often as one likes.
+(`decide`), that is written down (`parts.write`), packs are added, refs moved as one outcome (`refs.prepared`), the
+checkouts' indexes brought forward, the record renewed. Until the journal is written nothing is visible; from then on
+whoever harvests next finishes it. So it can be killed anywhere and called as often as one likes.
 
 It takes the directory's lock for itself alone, so that no session of the worktree lives meanwhile; or finds all of its
 sessions frozen, and takes over what is committed by then.
@@ -15,7 +15,6 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 
 from launcher.vcs import gitlinks, jailed_git, refs
@@ -24,96 +23,14 @@ from launcher.vcs.git import Git
 from launcher.vcs.harvest import agent_refs, checkout_index, decide, gather, lfs, outstanding, parts, stashes
 from launcher.vcs.harvest.agent_refs import HEADS, AgentRefs, plausible
 from launcher.vcs.harvest.gather import Found
-from launcher.vcs.harvest.parts import Entry, FileChange, HarvestResult, Limits, Part, PartResult, Update
+from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits, Part, PartResult
 from launcher.vcs.harvest.signing import Signatures
 from launcher.vcs.private import contents, lock, planted, swap, writers
 from launcher.vcs.private import record as records
 from launcher.vcs.private.contents import reached
-from launcher.vcs.refs import Transaction
 from policy.errors import Refusal, printable
 from policy.handoff import refused
 from policy.pasted import quoted
-
-# Moving refs of several repositories as one outcome: all are locked and compared before any is moved.
-#
-# A SIGKILL before the first commit of a transaction leaves every ref as it was; after it, the journal says what is
-# left to do.
-
-
-Step = Callable[[str], None]
-"""Told each step before it is done."""
-
-_MOVED = ("harvest-refs-moved", "try again: paddock worktree harvest")
-_PATIENCE = 10.0
-_PAUSE = (0.01, 0.2)
-"""Seconds. Harvests of other worktrees share a submodule's repository, and may bring the very same commits to it."""
-
-
-def settle_publication(git: Git, updates: Sequence[Update]) -> list[Update]:
-    """What is left of `updates` now: done ones are left out, and those whose ref somebody else has moved go beside."""
-    left: list[Update] = []
-    for update in updates:
-        now = git.ref(update.ref)
-        if now == update.new:
-            continue
-        expected = "" if not update.old.strip("0") else update.old
-        if update.old == "" or now == expected:
-            left.append(Update(update.ref, now or "0" * len(update.new), update.new, update.beside))
-        elif update.beside:
-            before = git.ref(update.beside)
-            if before != update.new:
-                left.append(Update(update.beside, before or "0" * len(update.new), update.new))
-    return left
-
-
-def clear_publication_locks(entries: Sequence[Entry], git_for: Callable[[str], Git]) -> None:
-    """Removes what transactions of an earlier `publish` of the same entries have left when they were killed."""
-    for entry in entries:
-        values: dict[str, set[str]] = {}
-        for update in entry.updates:
-            for name in filter(None, (update.ref, update.beside)):
-                values.setdefault(name, set()).add(update.new)
-        refs.clear_locks(git_for(entry.git_dir), values)
-
-
-def publish(entries: Sequence[Entry], message: str, step: Step, git_for: Callable[[str], Git]) -> None:
-    """Moves the refs of all entries, in their order; may be repeated after a crash.
-
-    Args:
-        entries: what is published.
-        message: for the reflogs.
-        step: told what comes next.
-        git_for: git on a trusted git directory.
-
-    Raises:
-        Refusal: harvest-refs-moved (a ref is locked, and stays so); what has been moved is right.
-    """
-    end = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            _publish(entries, message, step, git_for)
-            return
-        except Refusal as refusal:
-            if refusal.reference != _MOVED[0] or time.monotonic() > end:
-                raise
-        time.sleep(random.uniform(*_PAUSE))  # without locks, and not in step with the others
-
-
-def _publish(entries: Sequence[Entry], message: str, step: Step, git_for: Callable[[str], Git]) -> None:
-    with ExitStack() as stack:
-        ready: list[Transaction] = []
-        for entry in entries:
-            git = git_for(entry.git_dir)
-            updates = settle_publication(git, entry.updates)
-            if updates:
-                step(f"prepare {entry.name or 'worktree'}")
-                held = stack.enter_context(Transaction(git, message, moved=_MOVED))
-                held.prepare([refs.Update(each.ref, each.new, each.old) for each in updates])
-                ready.append(held)
-        for number, held in enumerate(ready):
-            step(f"commit {number}")
-            held.commit()
-
 
 # A submodule that an agent has added: what the user is told of it.
 
@@ -158,6 +75,10 @@ Handoff = Callable[[tuple[FileChange, ...]], tuple[tuple[str, str, str], ...]]
 """Which of the changed files other tools would execute or obey: (change, path, mode)."""
 
 _MESSAGE = "paddock: harvest"
+_MOVED = ("harvest-refs-moved", "try again: paddock worktree harvest")
+_PATIENCE = 10.0
+_PAUSE = (0.01, 0.2)
+"""Seconds. Harvests of other worktrees share a submodule's repository, and may bring the very same commits to it."""
 _OWN = ("refs/heads/", "refs/tags/", "refs/remotes/")
 """Where the user has what is his."""
 _TICK = 20_000_000  # nanoseconds: the times of files come from a clock that ticks more slowly
@@ -244,7 +165,11 @@ class _Run:
         os.makedirs(self._place, 0o700, exist_ok=True)
         begun = parts.read(self._place)
         if begun is not None:
-            clear_publication_locks(begun.entries, self._git)
+            for entry in begun.entries:
+                places = [
+                    (name, update.new) for update in entry.updates for name in (update.ref, update.beside) if name
+                ]
+                refs.clear_locks(self._git(entry.git_dir), places)
             self._finish(begun)
         self._sweep()
         record = records.read(self._directory)
@@ -439,7 +364,7 @@ class _Run:
             for entry in written.entries:
                 if entry.quarantine:
                     held.add(entry.quarantine, entry.common)
-            publish(written.entries, _MESSAGE, self._step, lambda git_dir: self._git(git_dir).variant(hold=held.locks))
+            self._publish(written.entries, held.locks)
         for entry in written.entries:
             if entry.index is not None and self._arrived(entry):
                 self._step(f"index {entry.name or 'worktree'}")
@@ -448,6 +373,20 @@ class _Run:
         self._renew({entry.private: entry.base for entry in written.entries if entry.base and self._arrived(entry)})
         self._step("done")
         parts.remove(self._place)
+
+    def _publish(self, entries: Sequence[parts.Entry], hold: Sequence[int]) -> None:
+        """Moves the refs of all entries, in their order."""
+        changes = [(self._git(entry.git_dir).variant(hold=hold), entry.updates) for entry in entries]
+        end = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                with refs.prepared(changes, _MESSAGE, moved=_MOVED, step=self._step) as commit:
+                    commit()
+                return
+            except Refusal as refusal:
+                if refusal.reference != _MOVED[0] or time.monotonic() > end:
+                    raise
+            time.sleep(random.uniform(*_PAUSE))  # without locks, and not in step with the others
 
     def _git(self, git_dir: str) -> Git:
         """Git on a trusted git directory, the same for all steps: it has asked what is configured."""

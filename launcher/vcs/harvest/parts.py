@@ -9,6 +9,7 @@ from typing import Any
 from launcher.safefs import walk
 from launcher.vcs.harvest.agent_refs import HARVEST_JOURNAL
 from launcher.vcs.private.record import Repository
+from launcher.vcs.refs import Update
 from policy.errors import Refusal
 
 
@@ -176,23 +177,6 @@ class HarvestResult:
 
 NAME = HARVEST_JOURNAL
 _VERSION = 1
-
-
-@dataclass(frozen=True)
-class Update:
-    """One ref that is to move.
-
-    Args:
-        ref: full name, or HEAD for a detached one.
-        old: what it must be; "" for whatever it is, zeros for: it must not exist.
-        new: what it becomes.
-        beside: where `new` goes when somebody else has moved the ref; "" where that is no loss.
-    """
-
-    ref: str
-    old: str
-    new: str
-    beside: str = ""
 
 
 @dataclass(frozen=True)

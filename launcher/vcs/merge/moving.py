@@ -1,8 +1,8 @@
 """Which refs and worktrees follow when the trunk goes from one commit to another: submodules' first."""
 
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -15,7 +15,7 @@ from launcher.vcs.merge.engine import Engine, inside
 from launcher.vcs.merge.runs import Journal, Move, Run, State
 from launcher.vcs.merge.target import Place, Target, checked_out_at, refuse_when_busy
 from launcher.vcs.merge.worktree_files import AgentFiles, Files
-from launcher.vcs.refs import Transaction, Update, clear_locks
+from launcher.vcs.refs import Update, clear_locks, prepared
 from policy.errors import Refusal
 
 
@@ -200,32 +200,28 @@ def carry_out(journal: Journal, run: Run, *, hold: Sequence[int]) -> Run:
     parts = _parts(run, hold)
     with ExitStack() as stack:
         try:
-            for part in parts:
-                if part.files is not None:
-                    part.files.lock()
-                    part.files.check(part.move.old, part.move.new)
+            for files, old, new in _checkouts(parts):
+                files.lock()
+                files.check(old, new)
             for part in parts:
                 _keep(part, run)
-            ready = [_prepared(stack, part, run) for part in parts]
+            move_refs = stack.enter_context(_prepared(parts, run))
         except Exception as error:
             _abandon(journal, run, parts, _reason(error))
             raise
         run = journal.advance(run, State.COMMITTING)
-        moved: list[_Part] = []
+        moved: list[tuple[Checkout, str, str]] = []
         try:
-            for part in parts:
-                if part.files is not None:
-                    part.files.apply(part.move.old, part.move.new)
-                    moved.append(part)
+            for files, old, new in _checkouts(parts):
+                files.apply(old, new)
+                moved.append((files, old, new))
         except Exception as error:
             # Somebody has edited a file since `check`. Where going back fails too, the run stays "committing".
-            for part in reversed(moved):
-                assert part.files is not None
-                part.files.apply(part.move.new, part.move.old)
+            for files, old, new in reversed(moved):
+                files.apply(new, old)
             _abandon(journal, run, parts, _reason(error))
             raise
-        for transaction in ready:
-            transaction.commit()
+        move_refs()
     return _finish(journal, run, parts, State.DONE)
 
 
@@ -290,9 +286,8 @@ def roll_back(journal: Journal, run: Run, *, hold: Sequence[int]) -> Run:
     _refuse_foreign(run, parts, allow_new=not complete)
     if complete:
         # Before the journal says so, and without a lock, which a crash would leave to a run that is done.
-        for part in parts:
-            if part.files is not None:
-                part.files.check(part.move.old, part.move.new)
+        for files, old, new in _checkouts(parts):
+            files.check(old, new)
     run = journal.advance(run, State.ROLLING_BACK)
     return _again(journal, run, parts, State.ROLLED_BACK)
 
@@ -301,16 +296,12 @@ def _again(journal: Journal, run: Run, parts: list[_Part], state: State) -> Run:
     """Moves whatever has not been moved yet."""
     _refuse_foreign(run, parts, allow_new=True)
     try:
-        with ExitStack() as stack:
-            for part in parts:
-                if part.files is not None:
-                    part.files.lock()
-            ready = [_prepared(stack, part, run) for part in parts]
-            for part in parts:
-                if part.files is not None:
-                    part.files.recover(part.move.old, part.move.new)
-            for transaction in ready:
-                transaction.commit()
+        for files, _, _ in _checkouts(parts):
+            files.lock()
+        with _prepared(parts, run) as move_refs:
+            for files, old, new in _checkouts(parts):
+                files.recover(old, new)
+            move_refs()
     except Refusal:
         _unlock(parts)
         raise
@@ -324,15 +315,11 @@ def _finish(journal: Journal, run: Run, parts: list[_Part], state: State) -> Run
     return journal.advance(run, state)
 
 
-def _prepared(stack: ExitStack, part: _Part, run: Run) -> Transaction:
-    """A transaction that holds the ref of this part, if that is not yet where it should be."""
-    move = part.move
-    updates = []
-    if move.ref and part.git.ref(move.ref) != move.new:
-        updates.append(Update(move.ref, move.new, move.old))
-    transaction = stack.enter_context(Transaction(part.git, f"paddock merge {run.run_id}"))
-    transaction.prepare(updates)
-    return transaction
+def _prepared(parts: Sequence[_Part], run: Run) -> AbstractContextManager[Callable[[], None]]:
+    """Holds every ref that is not yet where it should be."""
+    moves = [(git, move) for move, git, _ in parts if move.ref]
+    changes = [(git, [Update(move.ref, move.old, move.new, beside=None)]) for git, move in moves]
+    return prepared(changes, f"paddock merge {run.run_id}")
 
 
 def _refuse_newer(journal: Journal, run: Run, parts: list[_Part]) -> None:
@@ -379,10 +366,10 @@ def _refuse_foreign(run: Run, parts: list[_Part], *, allow_new: bool) -> None:
 def _clear_locks(parts: Sequence[_Part], run: Run) -> None:
     """Removes what transactions of this run have left. Every git of a run has the journal's lock, so none lives."""
     for part in parts:
-        move = part.move
+        values = (part.move.old, part.move.new)
         # Those that are deleted when the run is abandoned have empty locks, and they are nobody's but ours.
-        own = {f"{KEPT}/{run.run_id}/{name}": (move.old, move.new, "") for name in ("old", "new")}
-        clear_locks(part.git, own | ({move.ref: (move.old, move.new)} if move.ref else {}))
+        places = [(f"{KEPT}/{run.run_id}/{name}", value) for name in ("old", "new") for value in (*values, "")]
+        clear_locks(part.git, places + [(part.move.ref, value) for value in values if part.move.ref])
 
 
 def _parts(run: Run, hold: Sequence[int]) -> list[_Part]:
@@ -407,7 +394,11 @@ def _turned(part: _Part) -> _Part:
     return part._replace(move=part.move.model_copy(update={"old": part.move.new, "new": part.move.old}))
 
 
+def _checkouts(parts: Sequence[_Part]) -> list[tuple[Checkout, str, str]]:
+    """Files that follow, each with the commits before and after."""
+    return [(part.files, part.move.old, part.move.new) for part in parts if part.files is not None]
+
+
 def _unlock(parts: Sequence[_Part]) -> None:
-    for part in parts:
-        if part.files is not None:
-            part.files.unlock()
+    for files, _, _ in _checkouts(parts):
+        files.unlock()

@@ -1,9 +1,8 @@
 """What was decided about refs of several repositories, on disk before anything moves, so that a crash ends nowhere.
 
-One file per run below a directory that no jail can reach. Every write is a new file, synced, then renamed over the
-old one, and the directory synced (rename(2), fsync(2)): a reader sees one state or the next, never half of one. One
-lock per directory keeps runs of the same repository apart; git processes inherit it, so that it outlives a launcher
-that was killed until the last of them has ended.
+One file per run below a directory that no jail can reach: a reader sees one state or the next, never half of one
+(`walk.put`). One lock per directory keeps runs of the same repository apart; git processes inherit it, so that it
+outlives a launcher that was killed until the last of them has ended.
 """
 
 import fcntl
@@ -17,6 +16,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from launcher.safefs import walk
 from launcher.vcs.merge.descriptors import MergeAggregation, MergeDescriptor
 from policy.errors import Refusal
 from policy.sandbox_context import AbsolutePath, Name
@@ -131,6 +131,9 @@ class Journal:
                             hint="try again when it is done",
                         ) from None
                     time.sleep(_PAUSE)
+            for name in os.listdir(self.directory):
+                if name.endswith((".tmp", ".new")):  # of a write that was killed; older releases' end in the latter
+                    os.unlink(f"{self.directory}/{name}")
             yield descriptor
         finally:
             os.close(descriptor)
@@ -146,25 +149,11 @@ class Journal:
     def write(self, run: Run) -> Run:
         """Puts a run on disk, for good, and returns it."""
         if run.state in UNFINISHED:
-            self._put(self._active, run.run_id.encode())
-        self._put(self._path(run.run_id), run.model_dump_json().encode())
+            walk.replace(self._active, run.run_id.encode())
+        walk.replace(self._path(run.run_id), run.model_dump_json().encode())
         if run.state not in UNFINISHED and self._read_active() == run.run_id:
             os.unlink(self._active)
         return run
-
-    def _put(self, path: str, content: bytes) -> None:
-        temporary = f"{path}.new"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(descriptor)
-        os.rename(temporary, path)
-        directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
 
     def advance(self, run: Run, state: State, note: str = "") -> Run:
         """Writes a run with its next state."""
