@@ -7,7 +7,6 @@ import os
 import resource
 import signal
 import socket
-import sys
 import time
 from collections.abc import Iterable
 from typing import NoReturn
@@ -16,7 +15,7 @@ from launcher.egress import socks
 from launcher.egress.exchange import ClientLeft, Exchange, Relay, http_answer
 from launcher.egress.gateway import Bounds, Gateway, Unreachable, Upstreams, begin_connecting, dial
 from launcher.egress.log import FILE, Log, Witness
-from launcher.jail import hygiene, landlock, syscalls
+from launcher.jail import cell
 from launcher.loop import Loop, Task, Timeout, accept, running, sleep, writable
 from policy.egress_rules import EgressPolicy, Verdict
 from policy.hosts import Address
@@ -25,15 +24,12 @@ from policy.plan import Plan
 NAME = "paddock-proxy"
 """Of the process, as ps(1) shows it, once it is confined."""
 
-# The proxy reads what strangers send, so it keeps what a resolver needs, its open log, and no more.
-# What getaddrinfo(3) reads: its settings, and the modules that they name. Directories that services replace files in.
 _RESOLVER = (
     *("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf", "/etc/services"),
-    *("/etc/protocols", "/etc/networks", "/etc/ld.so.cache", "/etc/localtime"),
+    *("/etc/protocols", "/etc/networks"),
     *("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager", "/run/nscd", "/var/run/nscd"),
 )
-_LIBRARIES = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/nix/store", "/gnu/store")
-_DEVICES = ("/dev/null", "/dev/urandom")
+"""What getaddrinfo(3) reads: its settings, and what they name; directories where services replace the files in them."""
 
 _RESERVED = 64
 """Descriptors for everything that is no client's connection."""
@@ -101,7 +97,7 @@ def _serve(
     policy = EgressPolicy((rule for rule, _ in plan.domains), (rule for rule, _ in plan.domains_denied))
     gateway = Gateway(policy, Upstreams(os.environ), log, _bounded(Bounds()), witness)
     server = Server(gateway, secret, log, name_required=plan.server_name == "require")
-    confine(sys.path)
+    confine()
     gc.collect()
     gc.freeze()
     proxy, *others = handed
@@ -134,34 +130,14 @@ def _bounded(bounds: Bounds) -> Bounds:
     return bounds._replace(connections=min(bounds.connections, (soft - _RESERVED) // 2))
 
 
-def confine(modules: Iterable[str]) -> None:
-    """Gives up every privilege, and every file but those above. Cannot be undone.
-
-    Args:
-        modules: directories that Python may still import from.
-
-    Raises:
-        Refusal: the kernel refused. Without Landlock (a kernel of the bubblewrap backend) files stay within reach.
-    """
+def confine() -> None:
+    """Keeps of the user's files what a resolver needs, and the way to the network; see `cell.confine`."""
     try:
         # Loads what the first name would: a codec, and the resolver's modules.
         socket.getaddrinfo("localhost", 1, type=socket.SOCK_STREAM)
     except OSError:
         pass  # no hosts file: names are tried as they come
-    with open("/proc/self/comm", "w") as file:
-        file.write(NAME)
-    hygiene.no_new_privs()
-    hygiene.drop_all()
-    syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
-    abi = landlock.abi()
-    if abi < 1:
-        return
-    grants = [(path, "r", "resolver") for path in _RESOLVER]
-    grants += [(path, "rx", "libraries") for path in _LIBRARIES]
-    grants += [(path, "r", "modules") for path in modules if path.startswith("/")]
-    grants += [(path, "rw", "devices") for path in _DEVICES]
-    canonical = {(os.path.realpath(path), access, source) for path, access, source in grants}
-    landlock.restrict(tuple(sorted(canonical)), abi=abi, network=True, log=False)
+    cell.confine(NAME, readable=_RESOLVER, network=True)
 
 
 class Forward:

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.bridges import cell
-from launcher.jail import landlock, processes
+from launcher.jail import cell, landlock, processes
 from tests.support.acp_editor import PlainEditor as Editor
 from tests.support.paddock import Paddock
 
@@ -25,7 +24,7 @@ def confined(work: Callable[[], object], writable: list[str]) -> dict[str, objec
     child = os.fork()
     if child == 0:
         try:
-            cell.confine("confined", writable)
+            cell.confine("confined", writable=writable)
             os.write(writer, json.dumps(work()).encode())
         finally:
             os._exit(0)
@@ -108,7 +107,7 @@ def test_what_a_confined_process_started_dies_with_it() -> None:
                 signal.pause()
         os.close(writer)
         os.read(reader, 4)
-        cell.confine("confined", [])
+        cell.confine("confined")
         os._exit(0)
     os.close(writer)
     os.waitpid(middle, 0)

@@ -101,7 +101,7 @@ def test_a_confined_process_resolves_and_reads_nothing(who: Who, public_dir: Pat
     who.give(public_dir / "file")
 
     def act() -> dict[str, str]:
-        proxy.confine(())
+        proxy.confine()
         found = {}
         for name, attempt in {
             "resolve": lambda: socket.getaddrinfo("localhost", 80),

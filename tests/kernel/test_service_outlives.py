@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import sqlite3
@@ -13,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.service.shims import Shim
 from tests.kernel.test_service_attach import Client, output
-from tests.support import paddock, served
+from tests.support import forked, paddock, served
 from tests.support.identity import Who
 from tests.support.install import Installed
 from tests.support.served import PATIENCE, Served, alive
@@ -174,6 +176,33 @@ def test_what_ends_without_a_service_is_known_to_the_next_one(service: Served) -
     shown = service.paddock.who.run(["git", "log", "-2", "--format=%s", "one"], cwd=service.paddock.main)
     assert shown.stdout == "second\nfirst\n"
     assert os.listdir(service.runtime / "paddock/sessions") == []
+
+
+def test_the_next_service_is_told_of_every_move_in_order(service: Served) -> None:
+    """A move between its connection and its first word is not sent for all the others, which it would miss then."""
+    service.post("/v1/sessions", {
+        "command": ["sh", "-c", "exit 3"], "directory": str(service.paddock.worktree), "name": "fails",
+        "restart": {"policy": "on-failure", "most": 1_000_000},
+    })  # fmt: skip
+    until(lambda: service.get("/v1/sessions/fails").json["attempt"] > 1)
+    service.kill()
+
+    def act() -> tuple[bool, list[int]]:
+        shim = Shim.join(f"{service.runtime}/paddock/sessions/fails")
+        silent = not select.select([shim.channel], [], [], 3.0)[0]  # it is started again meanwhile
+        shim.send("hello", moves=0)
+        select.select([shim.channel], [], [], PATIENCE)
+        return silent, [move["number"] for move in shim.messages()[0][0]["moves"]]
+
+    silent, numbers = forked.run(act, service.paddock.who)
+    assert silent
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert len(numbers) > 5
+    service.start()
+    until(lambda: service.get("/v1/sessions/fails").json["attempt"] > 2)
+    attempts = [move["attempt"] for move in service.get("/v1/sessions/fails").json["transitions"]]
+    assert sorted(attempts) == attempts
+    assert attempts[0] == 1
 
 
 def test_a_session_whose_group_was_not_written_down_goes_on(service: Served) -> None:

@@ -155,6 +155,11 @@ def _signing() -> str:
     return f"{', '.join(lacking)}: not installed" if lacking else ""
 
 
+def _shells() -> str:
+    lacking = [name for name in ("zsh", "fish") if shutil.which(name) is None]
+    return f"{', '.join(lacking)}: not installed" if lacking else ""
+
+
 def _qemu() -> str:
     return "" if shutil.which("qemu-aarch64") else "qemu-aarch64 (qemu-user) is not installed"
 
@@ -173,6 +178,7 @@ FEATURES: dict[str, Callable[[], str]] = {
     "git-lfs": _git_lfs,
     "signing": _signing,
     "man": _man,
+    "shells": _shells,
     "qemu": _qemu,
     "audit": _audit,
     "systemd": booted.missing,

@@ -11,6 +11,7 @@ from launcher import cli
 from launcher.__main__ import main
 from launcher.verbs import completion, forms
 from policy.errors import EXIT_REFUSED
+from tests.support import features
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -25,8 +26,8 @@ ASK = {
 def shell(request: pytest.FixtureRequest) -> str:
     """A shell that is installed and can be asked."""
     name = str(request.param)
-    if shutil.which(name) is None:
-        pytest.skip(f"there is no {name}")
+    if name != "bash":
+        features.need("shells")
     return name
 
 
@@ -104,7 +105,6 @@ def test_scripts_are_read_by_their_shells(script: tuple[str, Path]) -> None:
         assert subprocess.run([name, "-n", str(path)], capture_output=True, text=True, check=False).stderr == ""
 
 
-@pytest.mark.skipif(not shutil.which("zsh"), reason="there is no zsh")
 @pytest.mark.parametrize(
     ("typed", "shown"),
     [
@@ -116,6 +116,7 @@ def test_scripts_are_read_by_their_shells(script: tuple[str, Path]) -> None:
 )
 def test_zsh_completes(typed: str, shown: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In a terminal of zsh's own, because completion functions run in its line editor alone (zshcompwid(1))."""
+    features.need("shells")
     script = written("zsh", tmp_path, capsys)
     program = f"""
         zmodload zsh/zpty

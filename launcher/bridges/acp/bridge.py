@@ -2,7 +2,7 @@
 
 Three processes. One child is the launcher of an ordinary session (`launcher.session.running`), with pipes for its
 standard input and output. This process, which the client knows, carries the lines and judges them. It is confined
-before the first line is read (`launcher.bridges.cell`), and asks the other child (`Outside`) for what a confined
+before the first line is read (`launcher.jail.cell`), and asks the other child (`Outside`) for what a confined
 process cannot do. The children die with this process, and the jail with its launcher, so that a SIGKILL here leaves
 nothing.
 
@@ -24,7 +24,6 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from launcher import wire
-from launcher.bridges import cell
 from launcher.bridges.acp import rpc, start_failed
 from launcher.bridges.acp.agent_requests import AgentRequests
 from launcher.bridges.acp.client_requests import ClientRequests, Place, SessionDirectories
@@ -32,7 +31,7 @@ from launcher.bridges.acp.lines import Carrier, Lines, Poll
 from launcher.bridges.acp.rpc import Outcome
 from launcher.bridges.acp.rulings import Choices, Decisions, Rules
 from launcher.bridges.acp.terminals import Inside
-from launcher.jail import hygiene, init, processes
+from launcher.jail import cell, hygiene, init, processes
 from launcher.ledger import ledgers
 from launcher.session import cache, exec_client, messages, running, state
 from launcher.session.places import Places
@@ -298,7 +297,8 @@ def serve(
     outside = Outside(places, session, child)
     with suppress(OSError):  # that there is no record will be said when one is to be written
         os.makedirs(os.path.dirname(ledger), mode=0o700, exist_ok=True)
-    cell.confine(NAME, [os.path.dirname(ledger)])
+    # The worktree may lie in another user's directory: requests' paths are looked at there.
+    cell.confine(NAME, writable=[os.path.dirname(ledger)], capability=cell.CAP_DAC_READ_SEARCH)
     # What requests are checked with takes a while to load: meanwhile the provider starts.
     threading.Thread(target=_load).start()
     rules = Rules(entry.plan, choices, decisions)

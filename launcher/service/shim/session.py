@@ -37,16 +37,17 @@ class Listener:
     """A service that listens.
 
     Attributes:
-        moves: number of the last move that it knows.
+        moves: number of the last move that it knows; None until it has said so. It is not told of any until then: it
+            would take a later one for all that it had missed.
         current: it knows all that there is to know of the session.
         waiting: other messages for it.
     """
 
-    def __init__(self, connection: socket.socket, moves: int) -> None:
+    def __init__(self, connection: socket.socket, moves: int | None) -> None:
         """Args: nonblocking; `moves`."""
         self.connection = connection
         self.moves = moves
-        self.current = False
+        self.current = moves is None
         self.waiting: list[dict[str, Any]] = []
 
 
@@ -287,8 +288,9 @@ class ShimSession:
 
     def _tell(self) -> None:
         for listener in list(self._listeners):
-            listener.current = False
-            self._flush(listener)
+            if listener.moves is not None:
+                listener.current = False
+                self._flush(listener)
 
     def _send(self, listener: Listener, content: dict[str, Any]) -> None:
         listener.waiting.append(content)
@@ -298,8 +300,9 @@ class ShimSession:
         """Sends a service what it does not know, then what else waits for it; as much as it takes now."""
         fd = listener.connection.fileno()
         try:
-            while not listener.current:
-                new = [move for move in self._moves if move["number"] > listener.moves][:_MOST_IN_MESSAGE]
+            while listener.moves is not None and not listener.current:
+                known = listener.moves
+                new = [move for move in self._moves if move["number"] > known][:_MOST_IN_MESSAGE]
                 about = {**self.about, "log_note": self.streams.log.lost}
                 packets.send(listener.connection, {"event": "state", "about": about, "moves": new})
                 listener.moves = new[-1]["number"] if new else self._numbered
@@ -351,8 +354,7 @@ class ShimSession:
             connection.close()
             return
         connection.setblocking(False)
-        listener = Listener(connection, self._numbered)
-        listener.current = True
+        listener = Listener(connection, None)
         self._listeners.append(listener)
         self._loop.add_reader(connection.fileno(), lambda: self._hear(listener))
 

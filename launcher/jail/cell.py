@@ -1,32 +1,36 @@
 """The confinement of Paddock's own processes that read what an agent says: `confine` gives up all they do not need.
 
-Such a process keeps the descriptors that it has, reads Paddock's modules, and writes the directories that it names. It
-opens no socket, starts no programme, signals nobody, and reads no file of the user's; what it needs beyond that
-it asks of a process outside, which believes nothing that it says.
+Such a process keeps the descriptors that it has, reads Paddock's modules, and has the paths that it names. It starts no
+programme, signals nobody, and reads no file of the user's; it opens sockets only where that is its work (the proxy).
+What it needs beyond that it asks of a process outside, which believes nothing that it says.
 """
 
 import errno
 import os
 import sys
 import time
-from collections.abc import Iterable
 
 from launcher.jail import hygiene, landlock, seccomp, syscall_tables, syscalls
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # sysconf and zone data are read late by libraries; the others are what Python loads modules from and with.
 _FILES = ("/etc/ld.so.cache", "/etc/localtime", "/usr/share/zoneinfo")
 _LIBRARIES = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/nix/store", "/gnu/store")
 _DEVICES = ("/dev/null", "/dev/urandom")
-_CAP_DAC_READ_SEARCH = 1 << 2
+CAP_DAC_READ_SEARCH = 1 << 2
+"""To look at paths in other users' directories (capabilities(7))."""
 
+_SOCKETS = ("socket", "connect", "bind")
 _FORBIDDEN = (
-    *("socket", "connect", "bind", "listen"),
-    *("kill", "prlimit64", "setpriority", "migrate_pages", "move_pages", "kcmp", "open_by_handle_at"),
+    *("listen", "kill", "prlimit64", "setpriority", "migrate_pages", "move_pages", "kcmp", "open_by_handle_at"),
     *("mount", "umount2", "move_mount", "open_tree", "fsopen", "fsmount", "pivot_root", "chroot", "unshare", "setns"),
     *("io_uring_setup", "bpf", "perf_event_open", "userfaultfd", "keyctl", "add_key", "request_key"),
     *("shmget", "msgget", "semget", "mq_open"),
 )
-"""What no such process does. Landlock does not see AF_UNIX sockets."""
+"""What no such process does; `_SOCKETS` neither, without a network: Landlock does not see AF_UNIX sockets."""
 
 _FORBIDDEN_TOO = {
     "execve": (59, 221),
@@ -50,7 +54,14 @@ _IOCTL_SIGNALS = (0x8901, 0x8902, 0x5412)
 """F_SETOWN, F_SETSIG and F_SETOWN_EX; FIOSETOWN, SIOCSPGRP and TIOCSTI: a file's readiness, or a key, as a signal."""
 
 
-def confine(name: str, writable: Iterable[str]) -> None:
+def confine(
+    name: str,
+    *,
+    readable: "Iterable[str]" = (),
+    writable: "Iterable[str]" = (),
+    network: bool = False,
+    capability: int = 0,
+) -> None:
     """Gives up every privilege and every file but Paddock's own code, for this process. Cannot be undone.
 
     To be called while there is only one thread. Without Landlock (a kernel of the bubblewrap backend) files stay within
@@ -58,7 +69,10 @@ def confine(name: str, writable: Iterable[str]) -> None:
 
     Args:
         name: of the process, as ps(1) shows it from now on.
-        writable: directories that may be read and written.
+        readable: files and directories that it reads besides.
+        writable: directories that it reads and writes.
+        network: it opens sockets and connects.
+        capability: the one to keep where it has it, as a bit.
 
     Raises:
         Refusal: the kernel refused.
@@ -67,24 +81,24 @@ def confine(name: str, writable: Iterable[str]) -> None:
     with open("/proc/self/comm", "w") as file:
         file.write(name)
     hygiene.no_new_privs()
-    _drop_capabilities()
+    _drop_capabilities(capability)
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
     abi = landlock.abi()
     if abi >= 1:
         grants = [(path, "r", "libraries") for path in (*_FILES, *_LIBRARIES)]
         grants += [(path, "r", "modules") for path in sys.path if path.startswith("/")]
         grants += [(path, "rw", "devices") for path in _DEVICES]
+        grants += [(path, "r", "own") for path in readable]
         grants += [(path, "rw", "own") for path in writable]
         canonical = {(os.path.realpath(path), access, source) for path, access, source in grants}
         # The signal scope would also hold back PR_SET_PDEATHSIG, which the kernel sends in this process's name when it
         # dies, and what it started would outlive it. The filter closes all ways to send a signal instead.
-        landlock.restrict(tuple(sorted(canonical)), abi=abi, network=False, log=False, scope_signals=False)
-    hygiene.install_filter(_filter())
+        landlock.restrict(tuple(sorted(canonical)), abi=abi, network=network, log=False, scope_signals=False)
+    hygiene.install_filter(_filter(_FORBIDDEN if network else (*_FORBIDDEN, *_SOCKETS)))
 
 
-def _drop_capabilities() -> None:
-    """Keeps of root's abilities the one to look at paths in other users' directories, where the worktree may lie."""
-    permitted = syscalls.capget()[1] & _CAP_DAC_READ_SEARCH
+def _drop_capabilities(but: int) -> None:
+    permitted = syscalls.capget()[1] & but
     if permitted:
         hygiene.drop_bounding()
         syscalls.prctl(syscalls.PR_SET_SECUREBITS, hygiene.SECUREBITS)
@@ -93,7 +107,7 @@ def _drop_capabilities() -> None:
         hygiene.drop_all()
 
 
-def _filter() -> bytes:
+def _filter(forbidden: tuple[str, ...]) -> bytes:
     """The system call filter; calls of another instruction set kill the process, because their numbers differ."""
     machine = syscalls.MACHINE
     program = seccomp.Program()
@@ -104,7 +118,7 @@ def _filter() -> bytes:
         program.any_bit(syscall_tables.X32_BIT, then="killed")
     at = syscall_tables.MACHINES.index(machine)
     for number in (
-        *(syscall_tables.number(call, machine) for call in _FORBIDDEN),
+        *(syscall_tables.number(call, machine) for call in forbidden),
         *(numbers[at] for numbers in _FORBIDDEN_TOO.values()),
     ):
         if number is not None:
