@@ -170,12 +170,20 @@ def put(
         os.fsync(directory)
 
 
-def replace(path: str, content: bytes, *, mode: int = 0o600, lasting: bool = True) -> None:
+def replace(
+    path: str,
+    content: bytes,
+    *,
+    temporary: str = "",
+    mode: int | None = 0o600,
+    time: int | None = None,
+    lasting: bool = True,
+) -> None:
     """`put` for a path. The directory is opened once: no agent may write what leads to it."""
     around, name = os.path.split(path)
     directory = os.open(around, _DIRECTORY)
     try:
-        put(directory, name, content, mode=mode, lasting=lasting)
+        put(directory, name, content, temporary=temporary, mode=mode, time=time, lasting=lasting)
     finally:
         os.close(directory)
 

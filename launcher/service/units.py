@@ -6,12 +6,12 @@ import shutil
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from launcher.safefs import walk
 from launcher.session import places
 from policy.errors import Refusal
 
@@ -216,17 +216,7 @@ def write(file: File) -> None:
     path = file.path
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with open(descriptor, "w", encoding="utf-8") as stream:
-                stream.write(file.rendered.content)
-                os.fchmod(stream.fileno(), 0o644)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        walk.replace(str(path), file.rendered.content.encode(), mode=0o644)
     except OSError as error:
         raise _unusable("write", path, error) from None
 

@@ -13,6 +13,7 @@ import sys
 
 from launcher.jail import syscalls
 from launcher.lean import os
+from launcher.safefs import walk
 from launcher.session import inputs, messages
 from launcher.session.places import Places, current_directory, made
 from policy.errors import Refusal, printable
@@ -235,17 +236,10 @@ def store(places: Places, key_bytes: bytes, recorded: tuple[inputs.Input, ...], 
     if len(content) >= _MOST_BYTES:
         return
     path = _path(places, key_bytes)
-    temporary = f"{path}.{os.getpid()}"
     try:
         made(places.cache)
         _prune(made(os.path.dirname(path)))
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-            os.replace(temporary, path)
-        except OSError:
-            os.unlink(temporary)
+        walk.replace(path, content, temporary=f"{os.path.basename(path)}.{os.getpid()}", lasting=False)
     except OSError:
         return
 

@@ -11,6 +11,7 @@ Launch path: `os`.
 """
 
 from launcher.lean import os
+from launcher.safefs import walk
 from policy.plan import beneath
 
 TYPE_CHECKING = False
@@ -218,15 +219,8 @@ def note(directory: str, unknown: "Iterable[str]", started: int) -> None:
     data = b"".join(os.fsencode(entry) + b"\0" for entry in entries)
     if data == before:
         return
-    temporary = f"{directory}/{NOTE}.new"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        descriptor = os.open(temporary, flags, 0o600)
-        try:
-            os.write(descriptor, data)
-        finally:
-            os.close(descriptor)
-        os.rename(temporary, f"{directory}/{NOTE}")
+        walk.replace(f"{directory}/{NOTE}", data, lasting=False)
     except OSError:
         return  # what was made has been told; the next session that looks notes it
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from launcher import loop
+from launcher.safefs import walk
 from launcher.service import log_files, packets
 from launcher.service.log_files import Redactor, secrets
 from launcher.service.packets import SHIM_END, SHIM_SOCKET
@@ -257,14 +258,7 @@ class ShimSession:
         """Leaves the end where the next service finds it; whether that was possible."""
         content = json.dumps({"about": self.about, "moves": self._moves}).encode()
         try:
-            fd = os.open(".end", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=self._directory)
-            try:
-                view = memoryview(content)
-                while view:
-                    view = view[os.write(fd, view) :]
-            finally:
-                os.close(fd)
-            os.rename(".end", SHIM_END, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+            walk.put(self._directory, SHIM_END, content, lasting=False)
         except FileNotFoundError:
             return True  # a service has taken it over, directory and all
         except OSError:

@@ -202,7 +202,7 @@ class Files:
             self._prepare()
         else:
             # Nobody can have changed the index since `check`, and git looks at the files again.
-            _write(self._copy, self._fresh, None)
+            walk.replace(self._copy, self._fresh, mode=None, lasting=False)
             self._fresh = None
         self._read_tree("-m", "-u", old, new)
         self._publish()
@@ -251,7 +251,7 @@ class Files:
         """Makes the copy of the index, with up-to-date file times."""
         try:
             with open(self._index, "rb") as source:
-                _write(self._copy, source.read(), os.fstat(source.fileno()))
+                _replace(self._copy, source.read(), os.fstat(source.fileno()), lasting=False)
         except FileNotFoundError:
             self._drop_copy()
         # 1: some files differ, which read-tree looks at itself
@@ -315,25 +315,19 @@ class Files:
         content = self._content()
         if content is None:
             raise Refusal("index-unusable", f"git in its jail has left no index for {self._root}")
-        # With its time: entries that are younger than the index are looked at again.
-        _write(self._published, content, os.lstat(self._copy))
-        os.rename(self._published, self._index)
+        self._drop(self._published)
+        temporary = os.path.basename(self._published)
+        _replace(self._index, content, os.lstat(self._copy), temporary=temporary)
 
     def _owner(self) -> str:
         run = self.locked_by()
         return f"; it belongs to the unfinished run {run}: paddock merge --resume" if run else ""
 
 
-def _write(path: str, content: bytes, like: os.stat_result | None) -> None:
-    """Writes an index, durably, with mode and time of another one."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags, 0o666), "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        if like is not None:
-            os.fchmod(stream.fileno(), stat.S_IMODE(like.st_mode))
-            os.utime(stream.fileno(), ns=(like.st_atime_ns, like.st_mtime_ns))
-        os.fsync(stream.fileno())
+def _replace(path: str, content: bytes, like: os.stat_result, *, temporary: str = "", lasting: bool = True) -> None:
+    """Replaces an index, with the time of another one: entries that are younger than it are looked at again."""
+    mode = stat.S_IMODE(like.st_mode)
+    walk.replace(path, content, temporary=temporary, mode=mode, time=like.st_mtime_ns, lasting=lasting)
 
 
 # The files of an agent's worktree, taken from one commit to another, and the agent's own git with them.
