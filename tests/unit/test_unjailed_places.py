@@ -36,6 +36,8 @@ def call(node: ast.Call) -> str | None:
     module = function.value.id
     if module == "os" and function.attr in _BY_NAME and _RELATIVE.isdisjoint(word.arg for word in node.keywords):
         return f"os.{function.attr}"
+    if (module, function.attr) == ("walk", "replace"):
+        return "walk.replace"
     if (module == "os" and function.attr in _STARTS) or module in ("shutil", "subprocess", "tempfile"):
         return f"{module}.{function.attr}"
     return "asyncio." + function.attr if function.attr.startswith("create_subprocess_") else None
@@ -89,6 +91,8 @@ class A:
     def f(self):
         os.rename(a, b)
         os.rename(a, b, src_dir_fd=1, dst_dir_fd=2)
+        walk.replace(a, b)
+        walk.put(1, a, b)
         subprocess.Popen(words)
 def g():
     Git(directory)
@@ -97,6 +101,7 @@ def g():
 """
     assert list(places(ast.parse(code))) == [
         ("A.f", "os.rename"),
+        ("A.f", "walk.replace"),
         ("A.f", "subprocess.Popen"),
         ("g", "Git"),
         ("g", "Path.write_text"),
