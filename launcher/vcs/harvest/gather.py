@@ -50,9 +50,8 @@ def merge_command(part: Part, git: Git, where: str, new: str, commits: int, envi
         steps += ["git commit -q --amend --no-edit"]
     if part.prefix:
         steps.insert(0, f"cd {quoted(part.prefix)}")
-    root = part.path.removesuffix(f"/{part.prefix}".rstrip("/"))
     removed = f"rm -rf {quoted(f'{place}/.git')}"
-    return f"{removed} && paddock run --worktree {quoted(root)} -- sh -c {quoted(' && '.join(steps))}"
+    return f"{removed} && paddock run --worktree {quoted(part.root)} -- sh -c {quoted(' && '.join(steps))}"
 
 
 def _sections(git: Git, where: str, commit: str, environment: Mapping[str, str]) -> list[str]:
