@@ -21,7 +21,7 @@ def test_a_sparse_object_is_refused_before_it_is_copied(tmp_path: Path, monkeypa
     sparse.parent.mkdir(parents=True)
     sparse.touch()
     os.truncate(sparse, 1 << 40)
-    part = Part("", str(tmp_path), "", "", "", "", None, "", 40, ())
+    part = Part(record.Repository("", str(tmp_path), "", "", "", None, None, "sha1", ()), str(tmp_path))
     with pytest.raises(Refusal) as caught:
         lfs.take(str(tmp_path), part, Git(tmp_path))
     assert (caught.value.reference, "hold more than" in caught.value.context) == ("harvest-lfs", True)

@@ -83,11 +83,11 @@ def decide(found: Found, worktree_id: str) -> tuple[Entry | None, tuple[PartResu
         part.name,
         part.path,
         part.git_dir,
-        part.common,
+        part.common_dir,
         found.quarantine.directory,
         tuple(updates),
         index=index,
-        private=part.inside,
+        private=part.private,
         base=base,
         tip=found.signed if base else "",
     )
@@ -177,8 +177,8 @@ def _created(part: Part, git: Git, name: str, oid: str) -> Update:
         raise Refusal(
             "harvest-branch-exists",
             f"there is a branch {name.removeprefix('refs/heads/')} in the main repository already",
-            context=f"{part.common}: {name} is at {now}, the agent's at {oid}; a branch that is not the session's own "
-            "is never moved",
+            context=f"{part.common_dir}: {name} is at {now}, the agent's at {oid}; a branch that is not the session's "
+            "own is never moved",
             hint="take it under another name: --branch NAME=OTHER",
         )
     return Update(name, now or "0" * part.digits, oid)

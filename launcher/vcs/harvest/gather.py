@@ -228,14 +228,15 @@ def gather(
         found.quarantine = crossing.take(part, found.git, reading, found.wanted, f"{work}/{number}", limits)
         step(f"check {part.name or 'worktree'}")
         own = crossing.check_sizes(part, found.git, found.quarantine, found.wanted, limits)
-        held = pinned(found.git, os.path.basename(directory), part.base)
+        base = part.base or ""
+        held = pinned(found.git, os.path.basename(directory), base)
         crossing.connected(part, found.git, found.quarantine, found.wanted, own, held)
         contents = crossing.contents(part, found.git, found.quarantine, found.wanted, limits)
         found.commits, found.parents, found.gitlinks = contents
         if found.new:
-            found.files = crossing.files(part, found.git, found.quarantine, part.base, found.new, limits)
+            found.files = crossing.files(part, found.git, found.quarantine, base, found.new, limits)
         if found.detached:
-            found.detached_files = crossing.files(part, found.git, found.quarantine, part.base, found.detached, limits)
+            found.detached_files = crossing.files(part, found.git, found.quarantine, base, found.detached, limits)
         for where, commits in contents.gitlinks.items():
             if len(commits) > MOST_LINKS:
                 why = f"they name {len(commits)} commits of the submodule {printable(where)}, and at most {MOST_LINKS}"
@@ -307,7 +308,7 @@ def _unknown(around: Found, where: str, oid: str) -> Refusal:
 
 def _reading(directory: str, work: str, part: Part) -> Reading:
     tree = f"{directory}/{GIT}"
-    below = f"{part.inside}/objects" if part.inside else "objects"
+    below = f"{part.private}/objects" if part.private else "objects"
     check_agent_objects(tree, below)
     empty = jailed_git.make(f"{work}/empty-{part.digits}", part.digits)
     return Reading(empty, f"{tree}/{below}", part.stores or (part.store,))

@@ -263,13 +263,13 @@ class _Run:
         others: list[str] = []
         asked = dict(branches)
         for tip in agent_refs.read(self._directory, record):
-            part = Part.of(tip.repository, record.worktree)
+            part = Part(tip.repository, record.worktree)
             found = self._found(part, tip)
             founds.append(found)
-            if tip.new is None and part.base and not part.inside:
+            if tip.new is None and part.base and not part.private:
                 notes += missing_branch_note(part)
                 self._gone = True
-            elif tip.on != part.branch and tip.on is not None and not part.inside:
+            elif tip.on != part.branch and tip.on is not None and not part.private:
                 notes.append(
                     f"the agent's HEAD is on {printable(_short(tip.on))}, not on {printable(_short(part.ref))}"
                 )
@@ -301,7 +301,7 @@ class _Run:
         given = (part.base,) if part.base else ()
         merged = found.new and reached(found.git, self._signatures.standing(found.new), tips=known)
         if merged and not reached(found.git, found.new, tips=given):
-            self._joined[part.inside] = found.new
+            self._joined[part.private] = found.new
             found.new = ""
         at = tip.detached
         new = at is not None and at not in (part.base, tip.new)
@@ -321,12 +321,12 @@ class _Run:
     def _others(self, part: Part, git: Git, notes: list[str]) -> dict[str, str]:
         """Branches of the private directory that the main repository has not, or has elsewhere; not the own one."""
         try:
-            with AgentRefs(f"{self._directory}/{records.GIT}", part.inside, part.digits) as refs:
+            with AgentRefs(f"{self._directory}/{records.GIT}", part.private, part.digits) as refs:
                 own = refs.branches()
         except Refusal as refusal:
             if refusal.reference == "harvest-refs-too-large":
                 notes.append(f"further branches of {part.label} are not looked at: {refusal.context}")
-            elif not part.inside:
+            elif not part.private:
                 raise
             return {}
         given = _given(self._directory, part)
@@ -427,7 +427,7 @@ class _Run:
 def _given(directory: str, part: Part) -> dict[str, str]:
     """The refs that the agent was shown: what he did not move is no work of his, though the user may have moved it."""
     found: dict[str, str] = {}
-    place = contents.given_place(directory, part.inside)
+    place = contents.given_place(directory, part.private)
     for name in ("packed", "loose"):
         try:
             with open(f"{place}/{name}", encoding="utf-8", errors="surrogateescape") as file:

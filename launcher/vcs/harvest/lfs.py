@@ -129,7 +129,7 @@ def take(directory: str, part: Part, git: Git) -> int:
         Refusal: harvest-lfs: an object's content is not what its name says, or there are too many.
         OSError: the main store cannot be written.
     """
-    below = f"{part.inside}/lfs/objects" if part.inside else "lfs/objects"
+    below = f"{part.private}/lfs/objects" if part.private else "lfs/objects"
     try:
         tree = os.open(f"{directory}/{GIT}", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -13,55 +13,26 @@ from launcher.vcs.refs import Update
 from policy.errors import Refusal
 
 
-@dataclass(frozen=True)
-class Part:
-    """One repository of a worktree, from its `record.Repository`: the worktree's own, or a submodule's.
+class Part(Repository):
+    """One repository of the worktree at `root`, as its record has it: the worktree's own, or a submodule's."""
 
-    Args:
-        name: "" for the worktree's own, else the submodule's name.
-        path: the checkout's root.
-        prefix: the checkout's place in the worktree, "" or ``lib/``.
-        inside: the private git directory below the private ``git`` directory: "" or ``modules/...``.
-        git_dir: the trusted git directory of the checkout (HEAD, index).
-        common: the trusted directory of objects and refs.
-        branch: full name of the branch that the checkout was on, None when HEAD was detached.
-        base: what that was when the private directory was made, or after the last harvest; "" before a first commit.
-        digits: length of an object id, 40 (SHA-1) or 64 (SHA-256).
-        stores: trusted object directories that the private one borrows from, its own store first.
-    """
+    __slots__ = ("root",)
 
-    name: str
-    path: str
-    prefix: str
-    inside: str
-    git_dir: str
-    common: str
-    branch: str | None
-    base: str
-    digits: int
-    stores: tuple[str, ...]
-
-    @classmethod
-    def of(cls, repository: Repository, root: str) -> "Part":
-        """The part for a repository of the worktree at `root`."""
-        below = repository.path[len(root) :].lstrip("/")
-        return cls(
-            repository.name,
-            repository.path,
-            f"{below}/" if below else "",
-            repository.private,
-            repository.git_dir,
-            repository.common_dir,
-            repository.branch,
-            repository.base or "",
-            64 if repository.object_format == "sha256" else 40,
-            repository.stores,
-        )
+    def __init__(self, one: Repository, root: str) -> None:
+        super().__init__(one.name, one.path, one.git_dir, one.common_dir, one.private, one.branch, one.base,
+                         one.object_format, one.stores)  # fmt: skip
+        self.root = root
 
     @property
-    def root(self) -> str:
-        """Root of the worktree that holds the checkout."""
-        return self.path[: -len(self.prefix)] if self.prefix else self.path
+    def prefix(self) -> str:
+        """The checkout's place in the worktree, "" or ``lib/``."""
+        below = self.path[len(self.root) :].lstrip("/")
+        return f"{below}/" if below else ""
+
+    @property
+    def digits(self) -> int:
+        """Length of an object id, 40 (SHA-1) or 64 (SHA-256)."""
+        return 64 if self.object_format == "sha256" else 40
 
     @property
     def label(self) -> str:
@@ -71,7 +42,7 @@ class Part:
     @property
     def store(self) -> str:
         """The trusted object directory."""
-        return f"{self.common}/objects"
+        return f"{self.common_dir}/objects"
 
     @property
     def ref(self) -> str:

@@ -314,11 +314,11 @@ class Signatures:
         """
         if not (self._wanted or self._known):
             return
-        have = {found.part.inside: self._present(found) for found in founds}
-        places = {found.part.path: found.part.inside for found in founds}
+        have = {found.part.private: self._present(found) for found in founds}
+        places = {found.part.path: found.part.private for found in founds}
         made: dict[str, str] = {}
         for found in reversed(tuple(gathered)):
-            known = have[found.part.inside]
+            known = have[found.part.private]
             if self._wanted:
                 new = self._made(found, known, have, places, worktree)
                 made |= new
@@ -341,14 +341,14 @@ class Signatures:
     ) -> dict[str, str]:
         part = found.part
         assert found.quarantine is not None
-        elsewhere = {old: new for inside, pairs in have.items() if inside != part.inside for old, new in pairs.items()}
+        elsewhere = {old: new for inside, pairs in have.items() if inside != part.private for old, new in pairs.items()}
         links: dict[str, Mapping[str, str]] = {}
         for where, oids in found.gitlinks.items():
             inside = places.get(os.path.normpath(f"{part.path}/{where}"))
             pairs = elsewhere if inside is None else have[inside]  # a submodule that was moved or added there
             if renamed := {oid: pairs[oid] for oid in oids if oid in pairs}:
                 links[where] = renamed
-        user = as_user.prepare(part.git_dir, part.common, worktree)
+        user = as_user.prepare(part.git_dir, part.common_dir, worktree)
         others = frozenset(elsewhere) - known.keys()
         return sign(found.git, found.quarantine, found.work, known, user, self._step, links=links, others=others)
 
