@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import TypeVar
 
+import psutil
+
 from launcher.service.schema import Conditions
 from launcher.session.places import unusable
 from policy.errors import Refusal, printable
@@ -365,9 +367,8 @@ def holder(path: str) -> str:
 
 def _name(pid: int) -> str:
     try:
-        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-            return printable(file.read().strip())
-    except OSError:
+        return printable(psutil.Process(pid).name())
+    except psutil.Error:
         return "?"
 
 

@@ -13,6 +13,7 @@ from launcher.jail import processes
 from tests.support.features import need
 from tests.support.identity import CTRL_C, CTRL_Z, Console
 from tests.support.paddock import Paddock
+from tests.support.served import alive
 
 THIEF = """
 import os, select
@@ -221,14 +222,6 @@ def test_all_output_is_shown(paddock: Paddock, console: Console) -> None:
     console.expect("20000\r\nlast\r\n<0>")
 
 
-def ended(pid: int) -> bool:
-    """Whether a process is gone, or has ended and nobody has asked how."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
 def started(paddock: Paddock, console: Console, program: str) -> int:
     """Starts a run in the background; returns its process id when it says that it is ready."""
     console.type(line(paddock, "bash", "-c", program) + " & echo front $!.\n")
@@ -253,7 +246,7 @@ def test_signals_of_others_reach_the_command_once(paddock: Paddock, console: Con
     os.close(console.master)
     console.master = os.open(os.devnull, os.O_RDONLY)  # for its end
     assert told.read_text() == "hup\n"
-    while not ended(front):
+    while alive(front):
         time.sleep(0.02)
 
 
@@ -267,7 +260,7 @@ def test_nothing_is_left_of_one_that_is_killed(paddock: Paddock, console: Consol
     for _ in range(generations):
         (victim,) = processes.children(victim)
     os.kill(victim, signal.SIGKILL)
-    while not all(map(ended, below)):
+    while any(map(alive, below)):
         time.sleep(0.02)
     assert paddock.run("--", "true").returncode == 0  # sees to what the dead launcher had
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.support import paddock, served
 from tests.support.identity import Who
 from tests.support.install import Installed
+from tests.support.paddock import below
 from tests.support.served import Served, alive
 
 KILLS = int(os.environ.get("PADDOCK_KILLS", "3"))
@@ -74,24 +75,6 @@ class Load:
                 return
 
 
-def below(pid: int) -> set[int]:
-    """Every process below one, as it is now."""
-    parents: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            parents.setdefault(int(fields[1]), []).append(int(name))
-    found: set[int] = set()
-    level = [pid]
-    while level:
-        level = [child for parent in level for child in parents.get(parent, ())]
-        found |= set(level)
-    return found
-
-
 def victims(family: set[int], generator: random.Random) -> list[int]:
     """Some of the service's processes and its sessions': shims, launchers, the first processes of jails, git."""
     kinds: dict[str, list[int]] = {}
@@ -131,26 +114,26 @@ def test_killed_again_and_again(who: Who, installed: Installed, place: Path) -> 
             load = Load(service, f"paddock-kill-{os.getpid()}-{kill}", kill)
             load.start()
             time.sleep(generator.uniform(0.05, 2.5))
-            family = below(service.pid)
+            family = set(below(service.pid))
             for pid in victims(family, generator):
                 try:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
                     continue
-            everything |= family | below(service.pid)
+            everything |= family | set(below(service.pid))
             if generator.random() < 0.7:
                 os.kill(service.pid, signal.SIGSTOP)  # so that what is below it is known when it dies
-                everything |= below(service.pid)
+                everything |= set(below(service.pid))
                 service.kill()
                 load.join()
             else:
                 load.stop()
-                everything |= below(service.pid)
+                everything |= set(below(service.pid))
                 assert service.end() == 0
             accepted += load.accepted
 
         service.start()
-        everything |= below(service.pid)
+        everything |= set(below(service.pid))
         assert service.end() == 0
         deadline = time.monotonic() + served.PATIENCE
         while (left := [pid for pid in everything if alive(pid)]) and time.monotonic() < deadline:
@@ -206,7 +189,7 @@ def test_what_runs_when_the_service_is_asked_to_end(who: Who, installed: Install
     deadline = time.monotonic() + served.PATIENCE
     while "ready" not in service.log("working") and time.monotonic() < deadline:
         time.sleep(0.05)
-    family = below(service.pid)
+    family = set(below(service.pid))
     assert service.end() == 0
     assert not [pid for pid in family if alive(pid)]
     shown = who.run(["git", "log", "-1", "--format=%s", "one"], cwd=made.main)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from launcher.service.shims import Shim
@@ -67,10 +68,6 @@ def restarted(service: Served) -> None:
     os.kill(service.pid, signal.SIGUSR1)
     assert service.end() == 0
     service.start()
-
-
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 class Reader(threading.Thread):
@@ -164,7 +161,7 @@ def test_what_ends_without_a_service_is_known_to_the_next_one(service: Served) -
     script = f"{COMMIT} first; echo ready; while [ ! -e enough ]; do sleep 0.02; done; {COMMIT} second; exit 7"
     service.create("sh", "-c", script, name="ends")
     until(lambda: "ready" in service.log("ends"))
-    shim = parent(service.get("/v1/sessions/ends").json["pid"])
+    shim = psutil.Process(service.get("/v1/sessions/ends").json["pid"]).ppid()
     service.kill()
     (service.paddock.worktree / "enough").touch()
     until(lambda: not alive(shim))
@@ -227,7 +224,7 @@ def test_commits_of_a_session_whose_processes_are_killed(service: Served, whom: 
     service.create("sh", "-c", f"{COMMIT} made; echo ready; setsid sleep 1000 & exec sleep 1000", name="dies")
     until(lambda: "ready" in service.log("dies"))
     found = service.get("/v1/sessions/dies").json
-    shim = parent(found["pid"])
+    shim = psutil.Process(found["pid"]).ppid()
     everything = {process["pid"] for process in found["processes"]} | {shim}
     if whom == "all":
         service.kill()
@@ -313,7 +310,7 @@ def test_a_session_that_nobody_could_find_any_more_ends(service: Served) -> None
     service.create("sh", "-c", f"{COMMIT} made; echo ready; exec sleep 1000", name="alone")
     until(lambda: "ready" in service.log("alone"))
     found = service.get("/v1/sessions/alone").json
-    family = {process["pid"] for process in found["processes"]} | {parent(found["pid"])}
+    family = {process["pid"] for process in found["processes"]} | {psutil.Process(found["pid"]).ppid()}
     service.kill()
     shutil.rmtree(service.runtime / "paddock/sessions/alone")
     service.start()

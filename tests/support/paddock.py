@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
+import psutil
+
 from policy import promises
 from tests.support import repository
 from tests.support.features import need
@@ -261,10 +263,10 @@ def content(pid: int, name: str) -> bytes:
 
 def below(pid: int) -> list[int]:
     """Every process below `pid`."""
-    found: list[int] = []
-    for child in map(int, content(pid, f"task/{pid}/children").split()):
-        found += [child, *below(child)]
-    return found
+    try:
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
 
 
 # A live session of the installed command, for tests that run further commands in it.

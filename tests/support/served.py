@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
+
 from tests.support.paddock import Paddock
 
 PATIENCE = 60.0
@@ -193,10 +195,9 @@ def serving(paddock: Paddock, **settings: object) -> Iterator[Served]:
 def alive(pid: int) -> bool:
     """Whether a process runs (one that only waits to be reaped does not)."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
         return False
-    return text.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 def descriptors(pid: int) -> int:
@@ -218,9 +219,7 @@ class Cost(NamedTuple):
 
 def cost(service: Served) -> Cost:
     """What it has now."""
-    text = Path(f"/proc/{service.pid}/status").read_text()
-    memory = next(int(line.split()[1]) for line in text.splitlines() if line.startswith("VmRSS"))
-    return Cost(descriptors(service.pid), memory)
+    return Cost(descriptors(service.pid), psutil.Process(service.pid).memory_info().rss // 1024)
 
 
 def settled(service: Served, helpers: int) -> Cost:

@@ -7,9 +7,9 @@ from enum import StrEnum
 from itertools import islice
 from typing import NamedTuple
 
+import psutil
 from pydantic import BaseModel, ConfigDict
 
-from launcher.jail.processes import parent
 from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs import checkout, jailed_git
@@ -24,7 +24,7 @@ from launcher.vcs.scratch import Scratch
 from launcher.vcs.worktrees import admin_files, at_stake
 from launcher.vcs.worktrees.at_stake import Kept
 from launcher.vcs.worktrees.models import Part, State, Unharvested, Worktree
-from policy.errors import Refusal
+from policy.errors import Refusal, printable
 from policy.pasted import joined
 
 # Changed files at which git was told not to look: `git status` says nothing of them, and they are work all the
@@ -168,9 +168,8 @@ def named_processes(ids: Iterable[int]) -> list[str]:
     found = []
     for pid in ids:
         try:
-            with open(f"/proc/{pid}/comm", encoding="utf-8", errors="backslashreplace") as file:
-                command = file.read().rstrip("\n")
-        except OSError:
+            command = printable(psutil.Process(pid).name())
+        except psutil.Error:
             command = "ended meanwhile"
         found.append(f"{'this command' if pid == os.getpid() else command} ({pid})")
     return found
@@ -178,12 +177,8 @@ def named_processes(ids: Iterable[int]) -> list[str]:
 
 def are_callers(ids: Iterable[int]) -> bool:
     """Whether all of these are this command or its ancestors, such as the user's shell."""
-    known = {os.getpid()}
-    above = os.getppid()
-    while above > 1 and above not in known:
-        known.add(above)
-        above = parent(above)
-    return known.issuperset(ids)
+    own = psutil.Process()
+    return {own.pid, *(above.pid for above in own.parents())}.issuperset(ids)
 
 
 _MOST_COPIED = 1 << 20
