@@ -116,10 +116,12 @@ class Stand:
     def __init__(self, scope: Scope, argv: list[str] | None = None) -> None:
         self.process = WorkerProcess(argv or WORKER, scope, "/")
         self.refusals: list[str] = []
+        self._root = scope.root
+        self._identity = workers.identity(scope.root)
 
     @property
     def usable(self) -> bool:
-        return not self.process.ended
+        return not self.process.ended and workers.identity(self._root) == self._identity
 
     def refused(self, call: Call) -> None:
         self.refusals.append(call.path)

@@ -3,10 +3,14 @@
 Started inside the session's jail, as ``python -I -m launcher.bridges.files.file_worker``.
 """
 
+import ctypes
+import encodings.unicode_escape  # noqa: F401
 import errno
 import os
 import sys
+import unicodedata  # noqa: F401
 
+import landlock
 from pydantic import ValidationError
 
 from launcher import wire
@@ -33,6 +37,9 @@ from launcher.jail import syscalls
 from launcher.safefs.walk import open_beneath
 from policy.violation import escaped
 
+# A worker that has narrowed itself loads no further module. These two Python would load on use: `printable` names the
+# one, a regular expression with `\N{...}` needs the other.
+#
 # The file tools themselves: one call in, one answer out, whatever happens (contracts section 5, FR-014, FR-019).
 #
 # Runs in the worker, inside the session's jail. Not for threads: searching starts a process.
@@ -52,6 +59,11 @@ _WORDS = {
     errno.EROFS: "the jail keeps it read-only",
     errno.EBUSY: "the jail keeps it as it is",
 }
+
+_FS = landlock.FSAccess
+# All that `writing` does is done by new files, link(2) and rename(2) within one directory: neither O_TRUNC nor a move
+# to another directory, and nothing is executed. ABI 1 knows each of these, so no kernel with Landlock lacks one.
+_RIGHTS = _FS.READ_FILE | _FS.READ_DIR | _FS.WRITE_FILE | _FS.MAKE_REG | _FS.MAKE_DIR | _FS.REMOVE_FILE
 
 
 class FileTools:
@@ -138,7 +150,15 @@ def serve(reading: int, writing: int) -> int:
     first = next(messages, None)
     if first is None:
         return 1
-    tools = FileTools(Scope.model_validate_json(first))
+    scope = Scope.model_validate_json(first)
+    tools = FileTools(scope)
+    if scope.context is not None and scope.narrow:
+        try:
+            _narrow(scope.root)
+        except (OSError, landlock.LandlockError) as failure:
+            why = failure.strerror if isinstance(failure, OSError) else failure
+            print(f"the kernel cannot be made to hold the file tools to {scope.root}: {why}", file=sys.stderr)
+            return 1
     wire.write(writing, tool_calls.packed(tool_calls.Hello(ready=True, pid=os.getpid())))
     for data in messages:
         request = tool_calls.Request.model_validate_json(data)
@@ -151,6 +171,24 @@ def serve(reading: int, writing: int) -> int:
         except BrokenPipeError:
             break
     return 0
+
+
+def _narrow(root: str) -> None:
+    """Has Landlock hold this process to the worktree, for good: a hole in the validator is none in the kernel.
+
+    The session's own domain goes on to hold, with the rights that the package does not know (those of ABI 6 and later)
+    and with what is excepted below the root, which no rule can take out again.
+    """
+    searching.memory_sizes()  # while it can be opened
+    # As `Gate.place` opens it: the package follows symbolic links, so it gets a descriptor's name.
+    top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        ctypes.set_errno(0)  # the package takes one left over from an earlier call for a failure of its own
+        ruleset = landlock.Ruleset()
+        ruleset.allow(f"/proc/self/fd/{top}", rules=_RIGHTS)
+        ruleset.apply()
+    finally:
+        os.close(top)
 
 
 def _answer(tools: FileTools, request: tool_calls.Request) -> Answer:

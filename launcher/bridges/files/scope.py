@@ -4,9 +4,10 @@ import os
 from types import TracebackType
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from launcher.bridges.files.tool_calls import PathDenied
+from launcher.jail import landlock
 from policy.handoff import PROTECT, Patterns
 from policy.plan import beneath
 from policy.sandbox import WorktreeSandbox
@@ -26,6 +27,8 @@ class Scope(BaseModel):
         context: the session's; None is the legacy behaviour of the mode `compatible`: no boundaries at all.
         handoff: hand-off patterns and how each is treated, as in a Plan.
         base: where relative paths start when there is no context.
+        narrow: whether the worker has Landlock hold it to the worktree, or else serves nobody. Whoever makes the scope
+            decides, outside of the jail: nothing in there can make the kernel look as if it had no Landlock.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -33,6 +36,7 @@ class Scope(BaseModel):
     context: WorktreeSandboxContext | None
     handoff: tuple[tuple[str, str], ...] = ()
     base: str = "/"
+    narrow: bool = Field(default_factory=lambda: landlock.abi() > 0)
 
     @property
     def root(self) -> str:

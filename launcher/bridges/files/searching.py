@@ -130,9 +130,17 @@ def _child(work: Callable[[], Iterable[str]], writing: int, parent: int, seconds
         os._exit(code)
 
 
+@cache
+def memory_sizes() -> int:
+    """A descriptor of statm in proc(5), opened once: a worker that is held to its worktree could not open it.
+
+    A child reads its parent's, which has the size that the child starts with.
+    """
+    return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+
+
 def _bound_memory() -> None:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        size = int(file.read().split()[0]) * resource.getpagesize()
+    size = int(os.pread(memory_sizes(), _BLOCK, 0).split()[0]) * resource.getpagesize()
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     wanted = size + SEARCH_MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))

@@ -577,7 +577,7 @@ class Outside:
     """
 
     def __init__(self, base: str) -> None:
-        self.process = WorkerProcess(list(WORKER), Scope(context=None, base=base), base)
+        self.process = WorkerProcess(list(WORKER), Scope(context=None, base=base, narrow=False), base)
 
     def command(self, line: str, directory: str) -> list[str]:
         """The words that run a line of sh(1) in `directory`."""
