@@ -255,7 +255,8 @@ class Shim:
         try:
             packets.send(self.channel, {"op": op, **content}, descriptors)
         except OSError as error:
-            log.info("shim %d: %s: %s", self.pid, op, error)
+            # One that has left its record where the service finds it does not wait to be told.
+            log.log(logging.DEBUG if op == "collected" else logging.INFO, "shim %d: %s: %s", self.pid, op, error)
             return False
         return True
 
