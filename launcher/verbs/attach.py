@@ -134,7 +134,9 @@ def _agent(client: Client, where: Places, options: cli.Parsed, command: list[str
         session = client.call("POST", "/v1/sessions", request, query={"wait": _READY_SECONDS})
     finally:
         os.close(lock)
-    if session["state"] not in ("starting", "running"):
+    outcome = session.get("outcome") or {}
+    # One whose command has ended by now is told of by its status, as if this had joined it before.
+    if session["state"] not in ("starting", "running") and (not outcome or outcome.get("refusal")):
         raise _ended(session)
     return str(session["name"])
 
