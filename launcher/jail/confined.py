@@ -54,7 +54,12 @@ def serve(descriptor: int, parent: int) -> int:
     (CLONE_PARENT), which waits for it. A request is a frame without payload and descriptors: where the process answers
     with its id, the spec, standard input, output and error, and what it holds open.
     """
-    from launcher.jail import seccomp  # noqa: F401  # before the first fork
+    # Before the first fork: what is loaded after it, each of them loads.
+    import gc
+
+    from launcher.jail import namespaces, probe, seccomp, syscall_tables  # noqa: F401
+
+    gc.disable()  # a collection would write to pages that are shared
 
     processes.tie_to_parent(parent)
     while True:
