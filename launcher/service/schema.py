@@ -610,6 +610,20 @@ class TicketRun(Frozen):
     result: dict[str, Any] | None
 
 
+class Prompt(Told):
+    """The contributed part of one prompt of a ticket run.
+
+    Attributes:
+        session_id: of the context that it was made from.
+        agent_type: whose prompt it is.
+        text: Markdown.
+    """
+
+    session_id: str
+    agent_type: str
+    text: str
+
+
 def of_ticket(name: str, refusal: Refusal) -> Refusal:
     """A Refusal that says which ticket it is about."""
     return Refusal(refusal.reference, f"ticket {name}: {refusal.message}", context=refusal.context, hint=refusal.hint,

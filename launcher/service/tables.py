@@ -316,6 +316,17 @@ class StoredRequestContexts:
             found = self._replace(found.artifact_key, lambda before: before, ContextState.CONSUMED)
         return found.worktree_context
 
+    def of_run(self, run: str) -> list[dict[str, Any]]:
+        """The contexts of a ticket run as JSON has them, by their keys; the state of those that are over says so."""
+        rows = self._rows(f"SELECT content, expired FROM context WHERE {_OF_RUN} ORDER BY key", run, run, run)
+        found = [(json.loads(row["content"]), row["expired"]) for row in rows]
+        return [content | ({"state": ContextState.EXPIRED.value} if expired else {}) for content, expired in found]
+
+    def expire_run(self, run: str) -> None:
+        """A ticket run is over: none of its contexts has boundaries any more."""
+        with self._transaction() as connection:
+            connection.execute(f"UPDATE context SET expired = 1 WHERE {_OF_RUN}", (run, run, run))
+
     def state(self, key: ArtifactKey | str) -> ContextState | None:
         """Where in its life the session's context is; None when it was never seen, or forgotten since."""
         name = ArtifactKey.of(key)
@@ -372,6 +383,10 @@ class StoredRequestContexts:
                 ).rowcount
             if changed:
                 return written
+
+
+_OF_RUN = "(key = ? OR substr(key, 1, length(?) + 1) = ? || '/')"
+"""The run's own key, and those below it."""
 
 
 def _decoded(content: str) -> RequestContext:

@@ -26,6 +26,7 @@ from launcher.service.schema import (
     OVER,
     EventKind,
     OnConflict,
+    Prompt,
     Reason,
     Session,
     SessionRequest,
@@ -40,7 +41,10 @@ from launcher.service.schema import (
     of_ticket,
 )
 from launcher.service.supervisor import Supervisor
+from launcher.service.tables import StoredRequestContexts
 from launcher.session import places
+from launcher.workflow.flow import default_prompts
+from launcher.workflow.request_context import PromptContext
 from policy.errors import Refusal
 
 log = logging.getLogger("paddock.service")
@@ -67,6 +71,7 @@ class TicketRuns:
         self._merging: Counter[str] = Counter()
         self._finishing = asyncio.Lock()
         self._unwritten: dict[str, TicketRun] = {}
+        self._contexts = StoredRequestContexts(database)
         self._environments = f"{places.places(os.environ).runtime}/ticket-runs"
 
     def recover(self) -> list[str]:
@@ -176,6 +181,22 @@ class TicketRuns:
 
     def _of(self, row: sqlite3.Row) -> TicketRun:
         return _run_of(row, self._tickets(row["name"]), self._seen.get(row["name"], 0))
+
+    def contexts(self, name: str) -> list[dict[str, Any]]:
+        """What is known of each session of a run: its requests, results and boundaries, also after its end."""
+        self._row(name)
+        return self._contexts.of_run(name)
+
+    def prompts(self, name: str) -> list[Prompt]:
+        """The contributed parts of the prompts of a run, in the order of the sessions that get them."""
+        texts = default_prompts()
+        found = []
+        for each in self.contexts(name):
+            if each["prompt_context"] is not None:
+                asked = PromptContext.model_validate(each["prompt_context"])
+                text = texts.assemble(asked)
+                found.append(Prompt(session_id=each["artifact_key"], agent_type=asked.agent_type, text=text))
+        return found
 
     def listed(self, limit: int) -> list[TicketRun]:
         """Runs, the newest first."""
@@ -302,6 +323,7 @@ class TicketRuns:
             finally:
                 if state is not None:
                     self._keep_environment(name, None)
+                    self._database.later(lambda: self._contexts.expire_run(name))
                 self._stopped.discard(name)
                 self._tasks.pop(name, None)
                 self._seen.pop(name, None)

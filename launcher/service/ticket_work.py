@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from launcher.bridges.files.tool_calls import CALLS
 from launcher.service.database import Database
 from launcher.service.schema import Outcome, Reason, Session, SessionState, of_ticket
 from launcher.service.tables import StoredRequestContexts
@@ -25,18 +26,21 @@ from launcher.vcs.worktrees.worktree_service import ChildWorktrees, WorktreeServ
 from launcher.workflow.chain import DecoratorFailed
 from launcher.workflow.flow import Workflow, build_workflow
 from launcher.workflow.graph import InMemoryGraphRepository, Node
-from launcher.workflow.request_context import ToolContext
+from launcher.workflow.request_context import OperationContext, PromptContext, ToolContext
 from launcher.workflow.requests import (
+    AgentRequest,
     AgentType,
     ArtifactKey,
+    MergerRequest,
     OrchestratorRequest,
+    OwnWorktreeRequest,
     TicketAgentRequest,
     TicketAgentRequests,
     TicketAgentResult,
     TicketAgentResults,
     TicketOrchestratorRequest,
 )
-from launcher.workflow.worktrees import run_options
+from launcher.workflow.worktrees import run_options, worktree_of_session
 from policy.config import layer
 from policy.errors import Refusal
 from policy.pasted import quoted
@@ -77,9 +81,31 @@ class _Work:
             self.graph.save(Node.model_validate(node))
         merges = harvesting.by_contexts(where, os.environ)
         self.contexts = StoredRequestContexts(Database(database))
-        self.flow: Workflow = build_workflow(
-            self.contexts, self.graph, self.children, merges, lambda request: ToolContext()
-        )
+        self.flow: Workflow = build_workflow(self.contexts, self.graph, self.children, merges, tools_for)
+
+    def collected(
+        self,
+        sent: TicketAgentRequests,
+        results: Sequence[TicketAgentResult],
+        merged: Sequence[AgentMergeStatus],
+        conflicted: Sequence[AgentMergeStatus],
+        pending: Sequence[AgentMergeStatus],
+    ) -> None:
+        """Writes down what a dispatch came to as a whole, and the prompt by which an orchestrator decides about it."""
+        found = aggregation(*([each.model_dump() for each in part] for part in (merged, conflicted, pending)))
+        asked = TicketAgentResults.model_validate(
+            {"context_id": sent.context_id, "worktree_context": sent.worktree_context, "results": tuple(results),
+             "goal": sent.goal, "merge_aggregation": found["aggregation"]}
+        )  # fmt: skip
+        self.contexts.update(sent.context_id, lambda before: before.evolve(current_request=asked))
+        told = {"agent_type": AgentType.TICKET_AGENT_DISPATCH, "current_request": asked}
+        self.flow.prompt(PromptContext.model_validate(told))
+
+
+def tools_for(request: AgentRequest) -> ToolContext:
+    """The file tools that the receiver of a request is offered: all where it works, those that read elsewhere."""
+    works = isinstance(request, OwnWorktreeRequest | MergerRequest)
+    return ToolContext(tools=tuple(name for name, kind in CALLS.items() if works or kind.reads_only))
 
 
 def common_dir_of(directory: str) -> str:
@@ -133,8 +159,9 @@ def prepare(
     top = ArtifactKey(run)
     work.graph.save(Node(node_id=run, agent_type=AgentType.ORCHESTRATOR, worktree_id=context.worktree_id, title=goal))
     try:
-        first = work.flow.request(OrchestratorRequest(context_id=top, goal=goal))
-        second = work.flow.request(TicketOrchestratorRequest(context_id=top.child("tickets"), goal=goal), first)
+        first = work.flow.request(OrchestratorRequest(context_id=top, goal=goal), operation=_step("begin"))
+        second = TicketOrchestratorRequest(context_id=top.child("tickets"), goal=goal)
+        second = work.flow.request(second, first, _step("orchestrate"))
         dispatch = work.flow.request(
             TicketAgentRequests(
                 context_id=top.child("tickets/dispatch"),
@@ -151,13 +178,18 @@ def prepare(
                 ),
             ),
             second,
+            _step("dispatch"),
         )
+        asked = {"agent_type": AgentType.TICKET_ORCHESTRATOR, "current_request": second, "previous_request": dispatch}
+        work.flow.prompt(PromptContext.model_validate(asked))
+        for child in dispatch.requests:
+            work.flow.request(child, dispatch, _step("work"))
     except DecoratorFailed as error:
         raise _reason(error) from None
-    assert isinstance(dispatch, TicketAgentRequests)
     agents = []
     for each, child in zip(tickets, dispatch.requests, strict=True):
-        worktree = child.worktree_context
+        # What the launch is held to is what the context says, and counts as use of it.
+        worktree = worktree_of_session(child.session_id, work.contexts, work.graph, work.children)
         assert worktree is not None
         agents.append(
             {
@@ -178,6 +210,11 @@ def prepare(
         "trunk": found.root,
         "common_dir": found.common_dir,
     }
+
+
+def _step(action: str) -> OperationContext:
+    """A step of a ticket run."""
+    return OperationContext(agent_name="ticket-run", action=action, method="launcher.service.ticket_work")
 
 
 def _worktrees(
@@ -370,7 +407,9 @@ def merge(
         with jailed_git.many():
             results = [
                 work.flow.result(
-                    TicketAgentResult(context_id=child.context_id, output=outputs[child.session_id]), child
+                    TicketAgentResult(context_id=child.context_id, output=outputs[child.session_id]),
+                    child,
+                    _step("bring"),
                 )
                 for child in sent.requests
                 if child.session_id in outputs
@@ -378,7 +417,8 @@ def merge(
             waiting = results
             while True:
                 wanted = {"context_id": sent.context_id, "results": tuple(waiting)}
-                found = work.flow.results(TicketAgentResults.model_validate(wanted), sent).merge_aggregation
+                asked = work.flow.results(TicketAgentResults.model_validate(wanted), sent, _step("collect"))
+                found = asked.merge_aggregation
                 if found is None:
                     break
                 say({"merged": [status.model_dump(mode="json") for status in found.merged]})
@@ -391,6 +431,8 @@ def merge(
                     break
                 left = {status.agent_result_id for status in pending}
                 waiting = [result for result in waiting if result.context_id.value in left]
+            if merged or conflicted:
+                work.collected(sent, results, merged, conflicted, pending)
     except DecoratorFailed as error:
         raise _reason(error) from None
     for status in merged:

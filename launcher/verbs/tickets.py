@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from launcher import cli
 from launcher.service.client import Client, run_path
 from launcher.service.schema import Reason, SessionState, Ticket, TicketRequest, TicketState
 from launcher.session import messages, places
@@ -385,8 +386,21 @@ def tickets_list(*, as_json: bool) -> int:
     return 0
 
 
-def tickets_show(name: str, *, as_json: bool) -> int:
+def tickets_show(name: str, *, prompt: bool, contexts: bool, as_json: bool) -> int:
     """Exit status 0."""
+    if prompt and contexts:
+        raise cli.usage("--prompt and --contexts exclude each other", "tickets show")
+    if prompt:
+        found = client().call("GET", run_path(name, "prompts"))["prompts"]
+        if as_json:
+            show_json(found)
+        else:
+            messages.show("\n\n".join(each["text"] for each in found))
+        return 0
+    if contexts:
+        found = client().call("GET", run_path(name, "contexts"))["contexts"]
+        show_json(found)
+        return 0
     return _shown(client().call("GET", run_path(name)), as_json=as_json)
 
 

@@ -1,7 +1,7 @@
 """Running decorators one after another."""
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from launcher.workflow.request_context import OperationContext
 from launcher.workflow.requests import AgentRequest, AgentResult, AnyRequest, Frozen, Message, ResultsRequest
@@ -65,6 +65,10 @@ class ResultsRequestDecorator(Ordered, Protocol):
         ...
 
 
+MaybeRequest = TypeVar("MaybeRequest", bound=AgentRequest | None)
+MaybeResult = TypeVar("MaybeResult", bound=AgentResult | None)
+MaybeResults = TypeVar("MaybeResults", bound=ResultsRequest | None)
+_Message = TypeVar("_Message", bound=Message | None)
 _Ordered = TypeVar("_Ordered", bound=Ordered)
 
 
@@ -88,35 +92,32 @@ def in_order(decorators: Sequence[_Ordered]) -> list[_Ordered]:
     return sorted(decorators, key=lambda decorator: decorator.order)
 
 
-def decorate_request(request: Request, decorators: Sequence[RequestDecorator], context: DecoratorContext) -> Request:
-    """`request` after all decorators. Messages are immutable: after an error the caller's is as it was."""
-    for decorator in in_order(decorators):
-        try:
-            request = _same_type(decorator.decorate(request, context), request)
-        except Exception as error:
-            raise DecoratorFailed(decorator.name, request, error) from error
-    return request
+def decorate_request(
+    request: MaybeRequest, decorators: Sequence[RequestDecorator], context: DecoratorContext
+) -> MaybeRequest:
+    """`request` after all decorators. Messages are immutable: after an error the caller's is as it was.
+
+    None stays None, here and below (contracts sections 9, 10 and 12).
+    """
+    return _through(request, decorators, context)
 
 
-def decorate_result(result: Result, decorators: Sequence[ResultDecorator], context: DecoratorContext) -> Result:
+def decorate_result(
+    result: MaybeResult, decorators: Sequence[ResultDecorator], context: DecoratorContext
+) -> MaybeResult:
     """`result` after all decorators; see `decorate_request`."""
-    for decorator in in_order(decorators):
-        try:
-            result = _same_type(decorator.decorate(result, context), result)
-        except Exception as error:
-            raise DecoratorFailed(decorator.name, result, error) from error
-    return result
+    return _through(result, decorators, context)
 
 
 def decorate_results_request(
-    results: Results,
+    results: MaybeResults,
     decorators: Sequence[ResultsRequestDecorator],
     *,
     last_request: AgentRequest | None = None,
     agent_name: str | None = None,
     action: str | None = None,
     method: str | None = None,
-) -> Results:
+) -> MaybeResults:
     """The results of a dispatch after all decorators: collected before, handed to the routing model afterwards.
 
     Args:
@@ -131,18 +132,17 @@ def decorate_results_request(
     """
     operation = OperationContext(agent_name=agent_name, action=action, method=method)
     context = DecoratorContext.model_validate({"last_request": last_request, "operation": operation})
-    for decorator in in_order(decorators):
+    return _through(results, decorators, context)
+
+
+def _through(message: _Message, decorators: Sequence[Any], context: DecoratorContext) -> _Message:
+    for decorator in in_order(decorators) if message is not None else ():
+        assert message is not None
         try:
-            results = _same_type(decorator.decorate(results, context), results)
+            after = decorator.decorate(message, context)
+            if type(after) is not type(message):
+                raise TypeError(f"it returned {type(after).__name__} for {type(message).__name__}")
         except Exception as error:
-            raise DecoratorFailed(decorator.name, results, error) from error
-    return results
-
-
-_Message = TypeVar("_Message", bound=Message)
-
-
-def _same_type(after: _Message, before: _Message) -> _Message:
-    if type(after) is not type(before):
-        raise TypeError(f"it returned {type(after).__name__} for {type(before).__name__}")
-    return after
+            raise DecoratorFailed(decorator.name, message, error) from error
+        message = after
+    return message

@@ -10,6 +10,7 @@ from launcher.workflow.graph import GraphRepository, Node, find_node, find_orche
 from launcher.workflow.request_context import ContextState, RequestContext, RequestContextRepository, ToolContext
 from launcher.workflow.requests import (
     AgentRequest,
+    AgentResult,
     ArtifactKey,
     DispatchRequest,
     OrchestratorRequest,
@@ -59,7 +60,7 @@ class RequestContextRepositoryDecorator:
 
 
 class RequestContextResultDecorator:
-    """Notes each result, and how its merge went, in the session's context."""
+    """Stores each result in the session's context; `flow.Workflow` puts the enriched one in its place afterwards."""
 
     name = "request-context"
     order = ORDER
@@ -70,12 +71,14 @@ class RequestContextResultDecorator:
 
     def decorate(self, result: Result, context: DecoratorContext) -> Result:
         """`result`, as it is. A result of a session that is over or was never seen is not written down."""
-        if self._contexts.state(result.context_id) not in (None, ContextState.EXPIRED):
-            self._contexts.update(
-                result.context_id,
-                lambda before: before.with_metadata(last_result=result.artifact_key.value),
-            )
+        note_result(self._contexts, result)
         return result
+
+
+def note_result(contexts: RequestContextRepository, result: AgentResult) -> None:
+    """Stores a result under its session, if that is live."""
+    if contexts.state(result.context_id) not in (None, ContextState.EXPIRED):
+        contexts.update(result.context_id, lambda before: before.evolve(result=result))
 
 
 class ToolContextDecorator:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from launcher.vcs.merge.descriptors import MergeService
 from launcher.workflow.chain import (
     DecoratorContext,
-    Request,
+    MaybeRequest,
+    MaybeResult,
+    MaybeResults,
     RequestDecorator,
-    Result,
     ResultDecorator,
-    Results,
     ResultsRequestDecorator,
     decorate_request,
     decorate_result,
@@ -23,6 +23,7 @@ from launcher.workflow.enrichment import (
     ToolContextDecorator,
     ToolsFor,
     WorktreeContextRequestDecorator,
+    note_result,
 )
 from launcher.workflow.graph import GraphRepository
 from launcher.workflow.merge_results import (
@@ -66,8 +67,8 @@ class Workflow:
     prompts: PromptContributorRegistry
 
     def request(
-        self, request: Request, last: AgentRequest | None = None, operation: OperationContext | None = None
-    ) -> Request:
+        self, request: MaybeRequest, last: AgentRequest | None = None, operation: OperationContext | None = None
+    ) -> MaybeRequest:
         """A request enters.
 
         Args:
@@ -78,28 +79,34 @@ class Workflow:
         Raises:
             DecoratorFailed: nothing is to be sent out.
         """
-        return decorate_request(request, self.request_decorators, _context(last, operation))
+        decorated = decorate_request(request, self.request_decorators, _context(last, operation))
+        if decorated is not None:
+            self._note(decorated)
+        return decorated
 
     def result(
-        self, result: Result, last: AgentRequest | None = None, operation: OperationContext | None = None
-    ) -> Result:
+        self, result: MaybeResult, last: AgentRequest | None = None, operation: OperationContext | None = None
+    ) -> MaybeResult:
         """An agent has answered `last`; its session has ended or is frozen.
 
         Raises:
             DecoratorFailed: see `request`.
         """
-        return decorate_result(result, self.result_decorators, _context(last, operation))
+        decorated = decorate_result(result, self.result_decorators, _context(last, operation))
+        if decorated is not None:
+            note_result(self.contexts, decorated)
+        return decorated
 
     def results(
-        self, results: Results, last: AgentRequest | None = None, operation: OperationContext | None = None
-    ) -> Results:
+        self, results: MaybeResults, last: AgentRequest | None = None, operation: OperationContext | None = None
+    ) -> MaybeResults:
         """All agents of the dispatch `last` have answered; the outcome goes to the routing model.
 
         Raises:
             DecoratorFailed: see `request`.
         """
         step = operation or OperationContext()
-        return decorate_results_request(
+        decorated = decorate_results_request(
             results,
             self.results_decorators,
             last_request=last,
@@ -107,6 +114,16 @@ class Workflow:
             action=step.action,
             method=step.method,
         )
+        if decorated is not None:
+            self._note(decorated, last)
+        return decorated
+
+    def _note(self, request: AgentRequest, last: AgentRequest | None = None) -> None:
+        """Writes down a request as the whole chain has left it."""
+        before = self.contexts.get(request.context_id)
+        if before is None or before.current_request != request:
+            known = {"current_request": request, **({} if last is None else {"previous_request": last})}
+            self.contexts.update(request.context_id, lambda context: context.evolve(**known))
 
     def prompt(self, context: PromptContext) -> str:
         """The contributed part of a prompt; what it was made from is written down under the request's session."""
@@ -142,10 +159,15 @@ def build_workflow(
             NodeStateResultDecorator(graph),
         ),
         results_decorators=(WorktreeMergeResultsDecorator(merges, places), NodeStateResultsDecorator(graph)),
-        prompts=PromptContributorRegistry(
-            contributors=(TicketOrchestratorWorktreePromptContributor(),),
-            factories=(MergeAggregationPromptContributorFactory(),),
-        ),
+        prompts=default_prompts(),
+    )
+
+
+def default_prompts() -> PromptContributorRegistry:
+    """The contributors that the specification names."""
+    return PromptContributorRegistry(
+        contributors=(TicketOrchestratorWorktreePromptContributor(),),
+        factories=(MergeAggregationPromptContributorFactory(),),
     )
 
 

@@ -123,23 +123,29 @@ class MergeAggregationPromptContributor:
     """The state of one aggregation.
 
     Args:
-        aggregation: what is told.
+        aggregation: what is told; None for nothing.
     """
 
     name = "MergeAggregationPromptContributor"
     priority = 500
 
-    def __init__(self, aggregation: MergeAggregation) -> None:
+    def __init__(self, aggregation: MergeAggregation | None) -> None:
         """See the class."""
         self.aggregation = aggregation
 
     def include(self, context: PromptContext) -> bool:
-        """Always: it is made only for an aggregation that has content."""
-        return True
+        """Whether there is an aggregation."""
+        return self.aggregation is not None
 
     def contribute(self, context: PromptContext) -> str:
+        """See `template`."""
+        return self.template()
+
+    def template(self) -> str:
         """Overall status, then who is merged, who conflicts and with which files, and who was not tried."""
         told = self.aggregation
+        if told is None:
+            return ""
         overall = "ALL MERGED SUCCESSFULLY" if told.all_successful else "MERGE CONFLICTS DETECTED"
         parts = [_INTRODUCTION, f"**Overall Status**: {overall}"]
         if told.merged:

@@ -8,7 +8,16 @@ from typing import Annotated, Protocol, Self
 from pydantic import AfterValidator, AwareDatetime, Field, PlainSerializer, model_validator
 
 from launcher.vcs.merge.descriptors import MergeAggregation
-from launcher.workflow.requests import NO_LABELS, AgentType, AnyRequest, ArtifactKey, Frozen, Metadata, ReadOnly
+from launcher.workflow.requests import (
+    NO_LABELS,
+    AgentType,
+    AnyRequest,
+    AnyResult,
+    ArtifactKey,
+    Frozen,
+    Metadata,
+    ReadOnly,
+)
 from policy.sandbox_context import Name, WorktreeSandboxContext
 
 
@@ -89,6 +98,7 @@ class RequestContext(Frozen):
         state: where in its life it is.
         current_request: the latest request.
         previous_request: the one before.
+        result: what its agent has answered, with the outcome of phase 1.
         worktree_context: the boundaries that file tools keep to; None until they are known.
         tool_context: the tools it is offered.
         prompt_context: what its prompt was made from.
@@ -104,6 +114,7 @@ class RequestContext(Frozen):
     state: ContextState = ContextState.INITIALIZED
     current_request: AnyRequest | None = None
     previous_request: AnyRequest | None = None
+    result: AnyResult | None = None
     worktree_context: WorktreeSandboxContext | None = None
     tool_context: ToolContext | None = None
     prompt_context: PromptContext | None = None

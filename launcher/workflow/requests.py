@@ -578,3 +578,9 @@ if TYPE_CHECKING:
 else:
     AnyRequest = Annotated[Union[REQUEST_TYPES], Field(discriminator="kind")]  # noqa: UP007  # made of a tuple
 """A request read from JSON becomes the type that its `kind` names."""
+
+if TYPE_CHECKING:
+    AnyResult = AgentResult
+else:
+    AnyResult = Annotated[Union[RESULT_TYPES], Field(discriminator="kind")]  # noqa: UP007  # made of a tuple
+"""A result read from JSON, in the same way."""

@@ -514,3 +514,56 @@ def test_runs_and_contexts_are_remembered_within_bounds(service: Served) -> None
     told = service.cli("status").stdout
     assert "ticket runs" in told
     assert "of 1" in told
+
+
+def test_every_request_of_a_run_is_written_down_and_expires_with_it(service: Served) -> None:
+    """Orchestrators, dispatch and agents: requests, tools, boundaries, results, the aggregation, the two prompts."""
+    done = run(
+        service,
+        ticket("J-1", f"echo one > same; {COMMIT} one"),
+        ticket("J-2", f"echo two > same; {COMMIT} two"),
+        ticket("J-3", "exit 3"),
+        name="noted",
+        goal="Numbers.",
+        merge_failed=True,
+        parallel=1,
+    )
+    shown = service.cli("tickets", "show", "noted", "--contexts")
+    contexts = {each["artifact_key"]: each for each in json.loads(shown.stdout)}
+    agents = [f"noted/tickets/dispatch/{number}" for number in (1, 2, 3)]
+    assert list(contexts) == ["noted", "noted/tickets", "noted/tickets/dispatch", *agents]
+    assert {each["state"] for each in contexts.values()} == {"expired"}
+    kinds = [contexts[name]["current_request"]["kind"] for name in contexts]
+    assert kinds[:3] == ["OrchestratorRequest", "TicketOrchestratorRequest", "TicketAgentResults"]
+    assert set(kinds[3:]) == {"TicketAgentRequest"}
+    reading = ["read", "list", "glob", "grep"]
+    assert [contexts[name]["tool_context"]["tools"] for name in ("noted", "noted/tickets")] == [reading, reading]
+    for name, agent in zip(agents, done["result"]["agents"], strict=True):
+        assert {"write", "edit", "shell"} < set(contexts[name]["tool_context"]["tools"])
+        assert contexts[name]["worktree_context"]["main_worktree"]["worktree_path"] == agent["worktree"]
+        assert contexts[name]["result"]["merge_descriptor"]["merge_direction"] == "TRUNK_TO_CHILD"
+        assert contexts[name]["operation_context"]["action"] == "work"
+    collected = contexts["noted/tickets/dispatch"]["current_request"]
+    assert collected["merge_aggregation"] == done["result"]["aggregation"]
+    assert collected["merge_aggregation"]["conflicted"]["agent_result_id"] == agents[1]
+    assert len(collected["results"]) == 3
+    told = service.cli("tickets", "show", "noted", "--prompt").stdout
+    assert told.index("## Worktrees for Tickets") < told.index("## Worktree Merge Status")
+    assert all(each["worktree"] in told for each in done["result"]["agents"])
+    assert "MERGE CONFLICTS DETECTED" in told
+    assert "`same`" in told
+    prompts = json.loads(service.cli("tickets", "show", "noted", "--prompt", "--json").stdout)
+    assert [each["agent_type"] for each in prompts] == ["ticket-orchestrator", "ticket-agent-dispatch"]
+    refused = service.paddock.refused("tickets", "show", "noted", "--prompt", "--contexts", env=service.env)
+    assert "usage" in refused.text
+    assert service.get("/v1/ticket-runs/nobody/contexts").status == 404
+    # A run that is stopped leaves no context that anybody could act by, either.
+    body = {"repository": str(service.paddock.main), "tickets": [ticket("K-1", "sleep 1000")], "name": "halt"}
+    assert service.post("/v1/ticket-runs", body).status == 201
+    moved(service, "halt", "running")
+    states = {each["state"] for each in service.get("/v1/ticket-runs/halt/contexts").json["contexts"]}
+    assert states == {"enriched", "consumed"}  # the agent's launch has acted on its own
+    assert service.post("/v1/ticket-runs/halt/stop", {}).status == 200
+    assert service.get("/v1/ticket-runs/halt?wait=60").json["state"] == "failed"
+    states = {each["state"] for each in service.get("/v1/ticket-runs/halt/contexts").json["contexts"]}
+    assert states == {"expired"}

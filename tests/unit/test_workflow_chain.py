@@ -153,3 +153,12 @@ def test_without_decorators_results_stay_what_they_are() -> None:
     """An empty chain returns the very object."""
     results = TicketAgentResults(context_id=KEY)
     assert decorate_results_request(results, []) is results
+
+
+def test_nothing_stays_nothing() -> None:
+    """What is not there is answered as it is, whatever the chain (contracts sections 9, 10 and 12)."""
+    assert decorate_request(None, [Mark("a", 0)], CONTEXT) is None
+    assert decorate_result(None, [MarkResult("a", 0)], CONTEXT) is None
+    assert decorate_results_request(None, [MarkResults("a", 0)]) is None
+    flow = World().flow
+    assert (flow.request(None), flow.result(None), flow.results(None)) == (None, None, None)

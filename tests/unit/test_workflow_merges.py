@@ -321,7 +321,7 @@ def test_decorators_decide_nothing_about_a_conflict(world: World) -> None:
     agent = aggregation.conflicted.agent_result_id
     stored = [world.contexts.get(session) for session in (*dispatch.places, DISPATCH.value)]
     requests = {type(context.current_request) for context in stored if context is not None}
-    assert requests == {TicketAgentRequest, TicketAgentRequests}  # nobody was sent out to merge anything
+    assert requests == {TicketAgentRequest, TicketAgentResults}  # nobody was sent out to merge anything
 
     def status() -> NodeStatus:
         node = world.graph.get(agent)

@@ -228,7 +228,8 @@ def test_a_result_is_noted_in_a_living_session_only(world: World) -> None:
     world.flow.result(result, last)
     context = world.contexts.get(key)
     assert context is not None
-    assert context.metadata["last_result"] == "run/t/result"
+    assert context.result is not None
+    assert context.result.artifact_key.value == "run/t/result"
     world.contexts.clear(key)
     world.flow.result(result, last)
     assert world.contexts.state(key) is ContextState.EXPIRED

@@ -11,6 +11,7 @@ from launcher.service.schema import (
     Directory,
     Error,
     Frozen,
+    Prompt,
     Session,
     SessionDetails,
     SessionName,
@@ -75,6 +76,26 @@ class Sessions(Frozen):
     """
 
     sessions: list[Session]
+
+
+class RunContexts(Frozen):
+    """The request contexts of a ticket run.
+
+    Attributes:
+        contexts: of `launcher.workflow.request_context.RequestContext`, in the order of their keys.
+    """
+
+    contexts: list[dict[str, Any]]
+
+
+class Prompts(Frozen):
+    """The prompts of a ticket run.
+
+    Attributes:
+        prompts: in the order of the sessions that get them.
+    """
+
+    prompts: list[Prompt]
 
 
 class SessionContext(Told):
@@ -432,6 +453,18 @@ async def show_ticket_run(
 ) -> TicketRun:
     """Shows a ticket run."""
     return await context_of(request).tickets.wait(name, wait, seen)
+
+
+@git.get("/ticket-runs/{name}/contexts", tags=["tickets"], responses=_KNOWN_WORK)
+async def show_ticket_run_contexts(name: SessionName, request: Request) -> RunContexts:
+    """Shows what is known of each session of a run: its latest request and result, boundaries, tools and prompt."""
+    return RunContexts(contexts=context_of(request).tickets.contexts(name))
+
+
+@git.get("/ticket-runs/{name}/prompts", tags=["tickets"], responses=_KNOWN_WORK)
+async def show_ticket_run_prompts(name: SessionName, request: Request) -> Prompts:
+    """Shows what an orchestrating agent is told: where the agents work, and how the merge went."""
+    return Prompts(prompts=context_of(request).tickets.prompts(name))
 
 
 @git.post("/ticket-runs/{name}/stop", tags=["tickets"], responses=_KNOWN_WORK)
