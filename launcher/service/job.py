@@ -182,6 +182,13 @@ def merge_tickets(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSO
     return ticket_work.merge(**arguments, say=_say)
 
 
+def resolve_ticket(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSON has them
+    """See `launcher.service.ticket_work.resolve`."""
+    from launcher.service import ticket_work
+
+    return ticket_work.resolve(**arguments)
+
+
 def end_tickets(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSON has them
     """See `launcher.service.ticket_work.end`."""
     from launcher.service import ticket_work
@@ -294,6 +301,7 @@ TABLE: dict[str, Callable[..., dict[str, Any]]] = {
     "tickets.prepare": prepare_tickets,
     "tickets.plan": plan_tickets,
     "tickets.merge": merge_tickets,
+    "tickets.resolve": resolve_ticket,
     "tickets.end": end_tickets,
     "repository": repository,
     "worktree.list": list_worktrees,

@@ -488,6 +488,8 @@ class TicketStep(StrEnum):
     """Its agent did not start, or did not end well."""
     MERGED = "merged"
     CONFLICTED = "conflicted"
+    RESOLVING = "resolving"
+    """The run's merger is at its conflict."""
 
 
 class OnConflict(StrEnum):
@@ -524,6 +526,20 @@ class Ticket(Frozen):
     timeout: Timeout | None = None
 
 
+class Merger(Frozen):
+    """What resolves a ticket's conflict with the trunk.
+
+    Attributes:
+        command: its words. It starts in the ticket's worktree, in which the trunk is being merged, and commits.
+        options: of `paddock run`, besides those that hold it to that worktree.
+        timeout: seconds after which its session is stopped; the run's own when there is none.
+    """
+
+    command: list[Word] = Field(min_length=1, max_length=1_024)
+    options: list[Word] = Field(default_factory=list, max_length=1_024)
+    timeout: Timeout | None = None
+
+
 class TicketRequest(Frozen):
     """A ticket run that somebody wants.
 
@@ -536,6 +552,7 @@ class TicketRequest(Frozen):
         merge: whether their work is merged.
         merge_failed: also that of agents whose command failed.
         on_conflict: "stop" leaves everybody behind the first conflict unmerged, "skip" leaves out who conflicts.
+        merger: resolves conflicts, each ticket's once; a person does when there is none.
         timeout: seconds that each ticket's session may take; no bound when there is none.
         remove: the worktrees of tickets whose work is merged, when nothing in them would be lost; branches stay.
         environment: of the agents' launchers; the service's own when there is none.
@@ -549,6 +566,7 @@ class TicketRequest(Frozen):
     merge: bool = True
     merge_failed: bool = False
     on_conflict: OnConflict = OnConflict.STOP
+    merger: Merger | None = None
     timeout: Timeout | None = None
     remove: bool = True
     environment: dict[Variable, Word] | None = Field(None, max_length=4_096)

@@ -25,6 +25,7 @@ from launcher.service.schema import (
     FINAL,
     OVER,
     EventKind,
+    Merger,
     OnConflict,
     Prompt,
     Reason,
@@ -105,6 +106,7 @@ class TicketRuns:
         if doubles := sorted({name for name in names if names.count(name) > 1}):
             raise Refusal("ticket-double", f"more than one ticket is called {doubles[0]}")
         self._parsed(request)
+        self._merger(request)
         name = request.name or f"run-{os.urandom(4).hex()}"
         now = time.time()
         try:
@@ -159,19 +161,27 @@ class TicketRuns:
 
     def _parsed(self, request: TicketRequest) -> list[dict[str, Any]]:
         """The options of each ticket, by name."""
-        found: list[dict[str, Any]] = []
-        for ticket in request.tickets:
-            wanted = {"command": ticket.command, "options": ticket.options, "directory": request.repository}
-            try:
-                options: dict[str, Any] = dict(self._supervisor.options_of(SessionRequest.model_validate(wanted)))
-                for name in ("--worktree", "--submodule"):
-                    if name in options:
-                        raise Refusal("usage", f"{name} is not the ticket's to say",
-                                      hint="a ticket works in the worktree that is made for it")  # fmt: skip
-            except Refusal as refusal:
-                raise of_ticket(ticket.ticket, refusal) from None
-            found.append(options)
-        return found
+        return [self._options(request, ticket.ticket, ticket) for ticket in request.tickets]
+
+    def _options(self, request: TicketRequest, name: str, of: Ticket | Merger) -> dict[str, Any]:
+        """The options of a ticket's agent or of the merger, by name."""
+        wanted = {"command": of.command, "options": of.options, "directory": request.repository}
+        try:
+            options: dict[str, Any] = dict(self._supervisor.options_of(SessionRequest.model_validate(wanted)))
+            for option in ("--worktree", "--submodule"):
+                if option in options:
+                    raise Refusal("usage", f"{option} is not the ticket's to say",
+                                  hint="a ticket works in the worktree that is made for it")  # fmt: skip
+        except Refusal as refusal:
+            raise of_ticket(name, refusal) from None
+        return options
+
+    def _merger(self, request: TicketRequest) -> dict[str, Any] | None:
+        """The merger, as a ticket is checked before anything is made; None without one."""
+        of = request.merger
+        if of is None:
+            return None
+        return {"ticket": "merger", "command": of.command, "options": self._options(request, "merger", of)}
 
     # Looking at runs
 
@@ -297,7 +307,7 @@ class TicketRuns:
             well = all(_well(agent) for agent in agents)
             if request.merge:
                 self._move(name, TicketState.MERGING)
-                result |= await self._merge(name, request, prepared, agents)
+                result |= await self._merge_all(name, request, prepared, agents, client_uid)
                 well = well and result["clean"]
             result |= await self._end(name, prepared, remove=request.merge and request.remove)
             state = TicketState.ENDED if well else TicketState.FAILED
@@ -365,7 +375,7 @@ class TicketRuns:
             "tickets.prepare",
             {"database": self._database.path, "run": name, "trunk": request.repository, "goal": request.goal,
              "tickets": tickets, "path": environment.get("PATH", ""), "since": self._row(name)["created"],
-             "claimed": [row["worktree_id"] for row in others]},
+             "merger": self._merger(request), "claimed": [row["worktree_id"] for row in others]},
             step=step,
         )  # fmt: skip
 
@@ -407,7 +417,7 @@ class TicketRuns:
         launches = []
         for number in plans:
             if (place := places_by_number.get(number)) is not None:
-                wanted = self._wanted(request, number, place)
+                wanted = self._wanted(request, request.tickets[number - 1], place)
                 launches.append({"number": number, "directory": place["worktree"], "command": wanted.command,
                                  "options": self._supervisor.options_of(wanted)})  # fmt: skip
         try:
@@ -423,13 +433,12 @@ class TicketRuns:
     @staticmethod
     def _wanted(
         request: TicketRequest,
-        number: int,
+        ticket: Ticket,
         place: dict[str, Any],
         name: str | None = None,
         labels: dict[str, str] | None = None,
     ) -> SessionRequest:
-        """The session of a ticket's agent."""
-        ticket = request.tickets[number - 1]
+        """The session of a ticket's agent, or of the merger."""
         return SessionRequest.model_validate(
             {
                 "name": name,
@@ -465,7 +474,7 @@ class TicketRuns:
             if request.environment is None and json.loads(self._row(run)["request"]).get("environment") is not None:
                 return self._without_session(ticket.ticket, name, place, request.repository, _without_environment(run))
             labels = {"ticket": ticket.ticket, "ticket-run": run, "session-id": place["session_id"][:1_024]}
-            wanted = self._wanted(request, row["number"], place, name, labels)
+            wanted = self._wanted(request, ticket, place, name, labels)
             self._ticket(run, row["number"], TicketStep.RUNNING, session=name, attempt=attempt, agent=None)
             try:
                 self._supervisor.create(wanted, client_uid)
@@ -588,11 +597,76 @@ class TicketRuns:
 
     # Merging
 
+    async def _merge_all(
+        self, run: str, request: TicketRequest, prepared: dict[str, Any], agents: list[dict[str, Any]], client_uid: int
+    ) -> dict[str, Any]:
+        """Merges; where the run has a merger, it resolves conflicts, one after the other, and all is merged again."""
+        mergers: list[dict[str, Any]] = []
+        tried: set[str] = set()
+        numbers = {place["session_id"]: place["number"] for place in prepared["agents"]}
+
+        async def sent(status: dict[str, Any], *, ask: bool) -> dict[str, Any]:
+            arguments = {"database": self._database.path, "run": run, "number": numbers[status["agent_result_id"]],
+                         "dispatch": prepared["dispatch"], "nodes": nodes, "status": status, "ask": ask}  # fmt: skip
+            return await self._jobs.run("tickets.resolve", arguments)
+
+        while True:
+            found = await self._merge(run, request, prepared, agents)
+            nodes = found.pop("nodes")
+            can = [each for each in found["conflicts"] if each["merge_descriptor"]["merge_commands"]]
+            status = next((each for each in can if each["agent_result_id"] not in tried), None)
+            if request.merger is None or status is None:
+                for each in found["conflicts"]:
+                    await sent(each, ask=True)
+                return found | ({"mergers": mergers} if mergers else {})
+            tried.add(status["agent_result_id"])
+            place = await sent(status, ask=False)
+            self._ticket(run, place["number"], TicketStep.RESOLVING)
+            self._move(run, TicketState.RUNNING)
+            mergers.append(await self._resolve(run, request, request.merger, place, client_uid))
+            self._move(run, TicketState.MERGING)
+
+    async def _resolve(
+        self, run: str, request: TicketRequest, merger: Merger, place: dict[str, Any], client_uid: int
+    ) -> dict[str, Any]:
+        """Follows a merger to its end, the live one or a new one, after a session that begins the merge for it.
+
+        Both work in the ticket's worktree, so nothing of the merge happens outside of a jail.
+        """
+        number, attempt = place["number"], 1
+        while (session := self._session(_merger_name(run, number, attempt))) is not None and session.state in FINAL:
+            attempt += 1
+        begin = ["sh", "-c", f"{place['commands']}; exit 0"]  # that git cannot is what the merger is there for
+        for name, command in (
+            (_merger_name(run, number, attempt, "b"), begin),
+            (_merger_name(run, number, attempt), merger.command),
+        ):
+            ticket = Ticket(ticket=place["ticket"], command=command, options=merger.options, timeout=merger.timeout)
+            found = await self._of_merger(run, name, ticket, place, request, client_uid)
+            if not _well(found):
+                break
+        return found
+
+    async def _of_merger(
+        self, run: str, name: str, ticket: Ticket, place: dict[str, Any], request: TicketRequest, client_uid: int
+    ) -> dict[str, Any]:
+        """Follows one session of a merger; starts it where it was not started yet."""
+        if self._session(name) is None:
+            if request.environment is None and json.loads(self._row(run)["request"]).get("environment") is not None:
+                return self._without_session(ticket.ticket, name, place, request.repository, _without_environment(run))
+            labels = {"ticket": ticket.ticket, "ticket-run": run, "session-id": place["session_id"][:1_024]}
+            try:
+                self._supervisor.create(self._wanted(request, ticket, place, name, labels), client_uid)
+            except Refusal as refusal:
+                return self._without_session(ticket.ticket, name, place, request.repository, refusal)
+        return await self._ended(run, name, ticket, place, request)
+
     async def _merge(
         self, run: str, request: TicketRequest, prepared: dict[str, Any], agents: list[dict[str, Any]]
     ) -> dict[str, Any]:
         """Both phases of the merge, of everybody whose work is not in the trunk yet."""
-        numbers = {place["session_id"]: place["number"] for place in prepared["agents"]}
+        merged = {row["number"] for row in self._tickets(run) if row["merged"] is not None}
+        numbers = {each["session_id"]: each["number"] for each in prepared["agents"] if each["number"] not in merged}
         outputs = {
             agent["session_id"]: f"{agent['reason']}, status {agent['status']}"
             for agent in agents
@@ -603,15 +677,16 @@ class TicketRuns:
             for status in found["merged"]:
                 self._ticket(run, numbers[status["agent_result_id"]], TicketStep.MERGED, merged=json.dumps(status))
 
-        found: dict[str, Any] = {"conflicted": [], "pending": [], "results": []}
+        found: dict[str, Any] = {"conflicted": [], "pending": [], "results": [], "nodes": prepared["nodes"]}
         if outputs:
             arguments = {"database": self._database.path, "dispatch": prepared["dispatch"], "nodes": prepared["nodes"],
                          "outputs": outputs, "skip": request.on_conflict is OnConflict.SKIP}  # fmt: skip
             found = await self.merging(prepared["common_dir"], "tickets.merge", arguments, step)
         for status in found["conflicted"]:
             self._ticket(run, numbers[status["agent_result_id"]], TicketStep.CONFLICTED)
-        merged = [json.loads(row["merged"]) for row in self._tickets(run) if row["merged"] is not None]
-        return {**ticket_work.aggregation(merged, found["conflicted"], found["pending"]), "results": found["results"]}
+        statuses = [json.loads(row["merged"]) for row in self._tickets(run) if row["merged"] is not None]
+        told = ticket_work.aggregation(statuses, found["conflicted"], found["pending"])
+        return {**told, "results": found["results"], "nodes": found["nodes"]}
 
     async def merging(
         self, common_dir: str, job: str, arguments: dict[str, Any],
@@ -735,6 +810,11 @@ def _waiting(run: str, names: list[str], now: float) -> list[tuple[str, int, str
 
 def _marks(values: tuple[TicketState, ...]) -> str:
     return ", ".join("?" * len(values))
+
+
+def _merger_name(run: str, number: int, attempt: int, what: str = "m") -> str:
+    """The name of a merger's session, or of the one that begins the merge for it ("b")."""
+    return f"{run[:50]}.{number}.{what}{attempt}"
 
 
 def _well(agent: dict[str, Any]) -> bool:

@@ -31,6 +31,7 @@ from launcher.workflow.requests import (
     AgentRequest,
     AgentType,
     ArtifactKey,
+    MergerInterruptRequest,
     MergerRequest,
     OrchestratorRequest,
     OwnWorktreeRequest,
@@ -124,6 +125,7 @@ def prepare(
     goal: str,
     tickets: list[dict[str, Any]],
     path: str,
+    merger: dict[str, Any] | None,
     claimed: list[str],
     since: float,
     say: Say,
@@ -138,6 +140,7 @@ def prepare(
         tickets: ``{"number", "ticket", "details", "command", "options", "worktree_id"}`` each; options by name; a
             worktree that was made for it before, or "".
         path: PATH of the agents' launchers.
+        merger: ``{"ticket", "command", "options"}`` of what resolves conflicts; None without one.
         claimed: ids of worktrees that belong to other tickets.
         since: when the run was asked for, in seconds since the epoch.
         say: told ``{"number", "worktree_id", "worktree"}`` of each worktree that is ready.
@@ -151,7 +154,7 @@ def prepare(
             was made by this call is left.
     """
     found = checkout.find(trunk, Present(), exact=False)
-    for each in tickets:
+    for each in [*tickets, *([merger] if merger else [])]:
         _check(found.root, each, path)
     work = _Work(database)
     context = work.children.open_trunk(found.root)
@@ -444,6 +447,69 @@ def merge(
         "pending": [status.model_dump(mode="json") for status in pending],
         "results": [result.model_dump(mode="json") for result in results],
         "nodes": [node.model_dump(mode="json") for each in ids if (node := work.graph.get(each)) is not None],
+    }
+
+
+def resolve(
+    database: str,
+    run: str,
+    number: int,
+    dispatch: dict[str, Any],
+    nodes: list[dict[str, Any]],
+    status: dict[str, Any],
+    ask: bool,
+) -> dict[str, Any]:
+    """Sends out the request to resolve a ticket's conflict: to a merger, or to a person (MF-022).
+
+    Args:
+        database: the service's.
+        run: name of the run.
+        number: of the ticket.
+        dispatch: from `prepare`.
+        nodes: from `merge`.
+        status: of the ticket, which conflicts.
+        ask: a person; nobody else will do it.
+
+    Returns:
+        Where a merger works: ``number``, ``ticket``, ``session_id``, ``worktree``, ``options`` as `prepare` has them;
+        ``commands`` merge the trunk there, up to the conflict.
+
+    Raises:
+        Refusal: the request could not be sent out.
+    """
+    work = _Work(database, nodes)
+    sent = TicketAgentRequests.model_validate(dispatch)
+    conflicted = AgentMergeStatus.model_validate(status)
+    agent = next(child for child in sent.requests if child.session_id == conflicted.agent_result_id)
+    descriptor = conflicted.merge_descriptor
+    why = "" if descriptor is None else descriptor.error_message or ""
+    common = {"goal": sent.goal, "ticket_agent": agent.context_id, "conflicted": conflicted}
+    stored = work.contexts.get(sent.context_id)
+    last = sent if stored is None else stored.current_request
+    key = ArtifactKey(run).child(f"tickets/{'ask' if ask else 'merger'}/{number}")
+    try:
+        if ask:
+            choices = ("resolve the conflict in the ticket's worktree", "leave its changes out", "take the run back")
+            question = MergerInterruptRequest.model_validate(
+                {"context_id": key, "reason": why, "choices": choices, **common}
+            )
+            work.flow.request(question, last, _step("ask"))
+            return {}
+        request = MergerRequest.model_validate({"context_id": key, "summary": why, **common})
+        request = work.flow.request(request, last, _step("resolve"))
+    except DecoratorFailed as error:
+        raise _reason(error) from None
+    worktree = worktree_of_session(request.session_id, work.contexts, work.graph, work.children)
+    if worktree is None:
+        raise Refusal("worktree-gone", f"the worktree of ticket {agent.ticket_id} no longer exists")
+    return {
+        "number": number,
+        "ticket": agent.ticket_id,
+        "session_id": request.session_id,
+        "worktree": str(worktree.worktree_path),
+        "worktree_id": worktree.worktree_id,
+        "options": run_options(worktree),
+        "commands": (descriptor.merge_commands if descriptor is not None else "") or "",
     }
 
 

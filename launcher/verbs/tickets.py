@@ -60,9 +60,12 @@ def described_progress(found: dict[str, Any]) -> str:
         (sum(states.count(each) for each in ("ended", "merged", "conflicted")), "ended"),
         (states.count("failed"), "failed"),
         (states.count("merged"), "merged"),
+        (states.count("resolving"), "being resolved"),
         (states.count("conflicted"), "in conflict"),
     ]
-    told = [f"{number} {what}" for number, what in counts if number or what not in ("failed", "in conflict")]
+    told = [
+        f"{number} {what}" for number, what in counts if number or what in ("prepared", "running", "ended", "merged")
+    ]
     return f"{found['state']}: of {counted(len(states), 'ticket', 'tickets')} " + ", ".join(told)
 
 

@@ -567,3 +567,61 @@ def test_every_request_of_a_run_is_written_down_and_expires_with_it(service: Ser
     assert service.get("/v1/ticket-runs/halt?wait=60").json["state"] == "failed"
     states = {each["state"] for each in service.get("/v1/ticket-runs/halt/contexts").json["contexts"]}
     assert states == {"expired"}
+
+
+def test_a_conflict_goes_to_the_merger_of_the_run(service: Served) -> None:
+    """It works in the conflicting ticket's jail, in which the trunk is being merged; then the run goes on."""
+    (service.paddock.place / "secret").write_text("hidden")
+    solve = f"grep -q '<<<<<<<' same || exit 7; cat ../secret && exit 8; echo both > same; {COMMIT} Both."
+    done = run(
+        service,
+        ticket("L-1", f"echo first > same; {COMMIT} first"),
+        ticket("L-2", f"echo second > same; {COMMIT} second"),
+        ticket("L-3", f"echo third > other; {COMMIT} third"),
+        name="solved",
+        merger={"command": ["sh", "-c", solve]},
+    )
+    main = service.paddock.main
+    assert (done["state"], done["result"]["clean"]) == ("ended", True), done
+    assert ((main / "same").read_text(), (main / "other").read_text()) == ("both\n", "third\n")
+    assert "Both." in git(service, "log", "--format=%s")
+    (merger,) = done["result"]["mergers"]
+    assert (merger["ticket"], merger["session"], merger["status"]) == ("L-2", "solved.2.m1", 0)
+    contexts = {each["artifact_key"]: each for each in service.get("/v1/ticket-runs/solved/contexts").json["contexts"]}
+    asked = contexts["solved/tickets/merger/2"]
+    assert asked["current_request"]["kind"] == "MergerRequest"
+    assert asked["current_request"]["conflicted"]["merge_descriptor"]["conflict_files"] == ["same"]
+    assert asked["worktree_context"] == contexts["solved/tickets/dispatch/2"]["worktree_context"]
+    assert asked["state"] == "expired"
+    collected = contexts["solved/tickets/dispatch"]["current_request"]["merge_aggregation"]
+    assert (len(collected["merged"]), collected["conflicted"]) == (2, None)
+    assert "3 of 3 merged" in service.cli("tickets", "show", "solved").stdout
+
+
+def test_a_merger_that_fails_leaves_the_conflict_to_a_person(service: Served) -> None:
+    """Nothing of it is merged, a person is asked, and the next attempt may do better."""
+    tickets = [ticket(f"M-{number}", f"echo {number} > same; {COMMIT} {number}") for number in (1, 2)]
+    merger = {"command": ["sh", "-c", f"test -e again && echo both > same && {COMMIT} Both."]}
+    failed = run(service, *tickets, name="unsolved", merger=merger)
+    assert (failed["state"], failed["result"]["mergers"][0]["status"]) == ("failed", 1)
+    assert (service.paddock.main / "same").read_text() == "1\n"
+    assert failed["result"]["aggregation"]["conflicted"]["agent_result_id"] == "unsolved/tickets/dispatch/2"
+    contexts = service.get("/v1/ticket-runs/unsolved/contexts").json["contexts"]
+    (question,) = [each["current_request"] for each in contexts if "/ask/" in each["artifact_key"]]
+    assert (question["kind"], len(question["choices"])) == ("MergerInterruptRequest", 3)
+    who = service.paddock.who
+    assert who.run(["touch", "again"], cwd=Path(failed["result"]["agents"][1]["worktree"])).returncode == 0
+    assert service.cli("tickets", "resume", "unsolved").returncode == 0
+    assert (service.paddock.main / "same").read_text() == "both\n"
+    assert service.get("/v1/ticket-runs/unsolved").json["result"]["mergers"][0]["session"] == "unsolved.2.m2"
+
+
+def test_a_merger_is_checked_before_anything_is_made(service: Served) -> None:
+    """Its options and its command, as those of tickets."""
+    body = {"repository": str(service.paddock.main), "tickets": [ticket("N-1", "true")]}
+    answer = service.post("/v1/ticket-runs", body | {"merger": {"command": ["true"], "options": ["--worktree", "/"]}})
+    assert (answer.status, answer.json["errorType"]) == (422, "usage")
+    assert "merger" in answer.json["message"]
+    missing = run(service, ticket("N-2", "true"), merger={"command": ["nosuchcmd"]})
+    assert missing["result"]["refusal"]["errorType"] == "command-not-found"
+    assert "merger" in missing["result"]["refusal"]["message"]

@@ -218,6 +218,8 @@ class MergeDescriptor(Frozen):
         main_worktree_merge_result: None when it was not tried.
         error_message: one sentence, on failure.
         hint: how to go on (for an agent: how to merge in its own jail), on failure.
+        merge_commands: for sh(1), in the child's worktree: they merge the trunk there, up to the conflict; None where
+            that would not help.
         run_id: the journal's name of the run, for `paddock merge --rollback`; None when nothing was moved.
     """
 
@@ -228,6 +230,7 @@ class MergeDescriptor(Frozen):
     main_worktree_merge_result: MergeResult | None = None
     error_message: Text | None = None
     hint: Text | None = None
+    merge_commands: Text | None = None
     run_id: Name | None = None
 
     @property

@@ -405,6 +405,7 @@ def descriptor(engine: Engine, each: Merged, target: Target, direction: MergeDir
             conflicts=outcome.conflicts,
             error_message=error,
         )
+    hint, commands = _hint(engine, each, target, direction) if failed else (None, None)
     return MergeDescriptor(
         merge_direction=direction,
         successful=not failed,
@@ -412,7 +413,8 @@ def descriptor(engine: Engine, each: Merged, target: Target, direction: MergeDir
         submodule_merge_results=_pointers(outcome.submodules, direction),
         main_worktree_merge_result=main,
         error_message=error,
-        hint=_hint(engine, each, target, direction) if failed else None,
+        hint=hint,
+        merge_commands=commands,
         run_id=None if failed or outcome.no_op else run_id,
     )
 
@@ -423,22 +425,23 @@ def _pointers(results: tuple[SubmoduleMergeResult, ...], direction: MergeDirecti
     return tuple(result.model_copy(update={"pointer_updated": False}) for result in results)
 
 
-def _hint(engine: Engine, each: Merged, target: Target, direction: MergeDirection) -> str:
+def _hint(engine: Engine, each: Merged, target: Target, direction: MergeDirection) -> tuple[str, str | None]:
+    """How to go on, in words; and the commands that begin to resolve a conflict where the child's work is."""
     outcome, source = each.outcome, each.source
     if outcome.hint:
-        return outcome.hint
+        return outcome.hint, None
     if not outcome.conflicts:
-        return f"mend that in {source.label}, and merge again"
+        return f"mend that in {source.label}, and merge again", None
     trunk = engine.place
     if direction is MergeDirection.TRUNK_TO_CHILD:
         merge = _merging(engine, trunk, each.before, source.place or trunk, source.commit)
-        return f"in the child's own worktree: {merge}, resolve, and commit"
+        return f"in the child's own worktree: {merge}, resolve, and commit", merge
     if target.git_dir != target.common_dir and (source.place is None or source.place.git_dir == trunk.common_dir):
         # The trunk goes into an agent's work. The other way round, that would be finished work by its own conflict.
         merge = _merging(engine, trunk, each.before, source.place or trunk, source.commit, name=source.label)
-        return f"in {target.worktree}: {merge}, resolve, and commit"
+        return f"in {target.worktree}: {merge}, resolve, and commit", None
     merge = _merging(engine, source.place or trunk, source.commit, trunk, each.before)
-    return f"in a worktree of {source.label}: {merge}, resolve, and commit; then merge again"
+    return f"in a worktree of {source.label}: {merge}, resolve, and commit; then merge again", merge
 
 
 def _merging(engine: Engine, here: Place, mine: str, there: Place, other: str, name: str = "") -> str:
