@@ -29,9 +29,7 @@ from launcher.service.schema import (
     OnConflict,
     Prompt,
     Reason,
-    Session,
     SessionRequest,
-    SessionState,
     Ticket,
     TicketRequest,
     TicketResume,
@@ -43,18 +41,13 @@ from launcher.service.schema import (
 )
 from launcher.service.supervisor import Supervisor
 from launcher.service.tables import StoredRequestContexts
+from launcher.service.ticket_sessions import TicketSessions, ended_well, interrupted, went_well, without_environment
 from launcher.session import places
 from launcher.workflow.flow import default_prompts
 from launcher.workflow.request_context import PromptContext
 from policy.errors import Refusal
 
 log = logging.getLogger("paddock.service")
-
-_WAIT = 3_600.0
-_BUSY_LOOKS, _BUSY_PAUSE = 20, 0.5
-"""How often, and after how many seconds, a harvest is tried again that somebody else is at."""
-_INTERRUPTED = (Reason.LOST, Reason.SERVICE_STOPPED)
-"""Why a session ended that its agent did not end: the service starts it again by itself."""
 
 
 class TicketRuns:
@@ -65,6 +58,7 @@ class TicketRuns:
         self._database = database
         self._supervisor = supervisor
         self._jobs = jobs
+        self._sessions = TicketSessions(supervisor, jobs)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopped: set[str] = set()
         self._moved: dict[str, asyncio.Event] = {}
@@ -304,7 +298,7 @@ class TicketRuns:
             self._move(name, TicketState.RUNNING)
             agents = await self._agents(name, request, prepared, client_uid, again=again)
             result = {"trunk": prepared["trunk"], "agents": agents}
-            well = all(_well(agent) for agent in agents)
+            well = all(went_well(agent) for agent in agents)
             if request.merge:
                 self._move(name, TicketState.MERGING)
                 result |= await self._merge_all(name, request, prepared, agents, client_uid)
@@ -388,7 +382,7 @@ class TicketRuns:
 
         async def one(row: sqlite3.Row, ticket: Ticket) -> dict[str, Any]:
             before: dict[str, Any] | None = None if row["agent"] is None else json.loads(row["agent"])
-            if row["state"] == TicketStep.MERGED or (before is not None and (_well(before) or not again)):
+            if row["state"] == TicketStep.MERGED or (before is not None and (went_well(before) or not again)):
                 assert before is not None
                 return before
             async with turns:
@@ -398,8 +392,9 @@ class TicketRuns:
                 try:
                     found = await self._agent(run, row, ticket, place, request, client_uid, again=again)
                 except Refusal as refusal:  # one that fails keeps no other from going on
-                    found = self._without_session(ticket.ticket, row["session"], place, request.repository, refusal)
-            step = TicketStep.ENDED if _well(found) else TicketStep.FAILED
+                    about = (ticket.ticket, row["session"], place, request.repository)
+                    found = self._sessions.without_session(*about, refusal)
+            step = TicketStep.ENDED if went_well(found) else TicketStep.FAILED
             self._ticket(run, row["number"], step, agent=json.dumps(found))
             return found
 
@@ -417,7 +412,7 @@ class TicketRuns:
         launches = []
         for number in plans:
             if (place := places_by_number.get(number)) is not None:
-                wanted = self._wanted(request, request.tickets[number - 1], place)
+                wanted = self._sessions.wanted(request, request.tickets[number - 1], place)
                 launches.append({"number": number, "directory": place["worktree"], "command": wanted.command,
                                  "options": self._supervisor.options_of(wanted)})  # fmt: skip
         try:
@@ -429,26 +424,6 @@ class TicketRuns:
         finally:
             for each in plans.values():
                 each.set()
-
-    @staticmethod
-    def _wanted(
-        request: TicketRequest,
-        ticket: Ticket,
-        place: dict[str, Any],
-        name: str | None = None,
-        labels: dict[str, str] | None = None,
-    ) -> SessionRequest:
-        """The session of a ticket's agent, or of the merger."""
-        return SessionRequest.model_validate(
-            {
-                "name": name,
-                "command": ticket.command,
-                "options": [*ticket.options, *place["options"]],
-                "directory": place["worktree"],
-                "environment": request.environment,
-                "labels": labels or {},
-            }
-        )
 
     async def _agent(
         self,
@@ -463,88 +438,31 @@ class TicketRuns:
     ) -> dict[str, Any]:
         """Follows one agent to its end: the live one, one that ended meanwhile, else a new one."""
         name = row["session"]
-        session = self._session(name) if name else None
-        failed = again and row["agent"] is not None and session is not None and not _ended_well(session)
-        lost = session is not None and _interrupted(session) and (again or row["attempt"] < _MOST_ATTEMPTS)
+        session = self._sessions.session(name) if name else None
+        failed = again and row["agent"] is not None and session is not None and not ended_well(session)
+        lost = session is not None and interrupted(session) and (again or row["attempt"] < _MOST_ATTEMPTS)
         if session is None or (session.state in FINAL and (failed or lost)):
             if session is not None:
-                await self._harvest(place["worktree"])
+                await self._sessions.harvest(place["worktree"])
             attempt = row["attempt"] + 1
             name = f"{run[:50]}.{row['number']}" + (f".{attempt}" if attempt > 1 else "")
-            if request.environment is None and json.loads(self._row(run)["request"]).get("environment") is not None:
-                return self._without_session(ticket.ticket, name, place, request.repository, _without_environment(run))
-            labels = {"ticket": ticket.ticket, "ticket-run": run, "session-id": place["session_id"][:1_024]}
-            wanted = self._wanted(request, ticket, place, name, labels)
             self._ticket(run, row["number"], TicketStep.RUNNING, session=name, attempt=attempt, agent=None)
-            try:
-                self._supervisor.create(wanted, client_uid)
-            except Refusal as refusal:
-                return self._without_session(ticket.ticket, name, place, request.repository, refusal)
-        return await self._ended(run, name, ticket, place, request)
+            if (refused := self._started(run, name, ticket, place, request, client_uid)) is not None:
+                return refused
+        return await self._sessions.ended(name, ticket, place, request, lambda: run in self._stopped)
 
-    async def _ended(
-        self, run: str, name: str, ticket: Ticket, place: dict[str, Any], request: TicketRequest
-    ) -> dict[str, Any]:
-        """What became of an agent, once its session is over; one that takes too long is stopped."""
-        timeout = ticket.timeout or request.timeout
-        late = False
+    def _started(
+        self, run: str, name: str, ticket: Ticket, place: dict[str, Any], request: TicketRequest, client_uid: int
+    ) -> dict[str, Any] | None:
+        """Asks for a session of a run; what became of it where it is refused, else None."""
         try:
-            while (session := self._supervisor.session(name)).state not in FINAL:
-                seconds = _WAIT if timeout is None else session.created + timeout - time.time()
-                if not late and seconds <= 0:
-                    late = True
-                    self._supervisor.stop(name)
-                await self._supervisor.wait(name, FINAL, _WAIT if late else max(0.0, min(seconds, _WAIT)))
-        except asyncio.CancelledError:
-            if run in self._stopped:  # else it goes on without this service, or the service ends it
-                self._supervisor.stop(name, why=Reason.STOPPED)
-            raise
+            if request.environment is None and json.loads(self._row(run)["request"]).get("environment") is not None:
+                raise without_environment(run)
+            labels = {"ticket": ticket.ticket, "ticket-run": run, "session-id": place["session_id"][:1_024]}
+            self._supervisor.create(self._sessions.wanted(request, ticket, place, name, labels), client_uid)
         except Refusal as refusal:
-            return self._without_session(ticket.ticket, name, place, request.repository, refusal)
-        outcome = session.outcome
-        harvest = None
-        busy = outcome is not None and (outcome.harvest or {}).get("state") == "busy"
-        if busy or session.state in (SessionState.LOST, SessionState.UNHARVESTED):  # its commits may wait
-            harvest = await self._harvest(place["worktree"])
-            if _ended_well(session) and "errorType" not in (harvest or {}):
-                session = session.model_copy(update={"state": SessionState.ENDED})
-        late = late and outcome is not None and outcome.reason is Reason.STOPPED
-        return self._entry(ticket.ticket, session, request.repository, harvest, timeout=timeout if late else None)
-
-    async def _harvest(self, worktree: str) -> dict[str, Any] | None:
-        """The harvest of a worktree; one that somebody else is at, the upkeep for example, is waited for a while."""
-        result: dict[str, Any] | None = None
-        for _ in range(_BUSY_LOOKS):
-            try:
-                result = await self._jobs.run("harvest", {"worktree": worktree, "strict": False}) or None
-            except Refusal as refusal:
-                return dict(refusal.as_dict())
-            if result is None or result.get("state") != "busy":
-                break
-            await asyncio.sleep(_BUSY_PAUSE)
-        return result
-
-    def _session(self, name: str) -> Session | None:
-        try:
-            return self._supervisor.session(name)
-        except Refusal:
-            return None
-
-    def _entry(self, ticket: str, session: Session, trunk: str, harvest: dict[str, Any] | None = None, *,
-              unfinished: Reason = Reason.LOST, timeout: float | None = None) -> dict[str, Any]:  # fmt: skip
-        return ticket_work.agent(
-            ticket, session, name=session.name, session_id=session.labels.get("session-id", ""),
-            worktree=session.directory, log=self._supervisor.log_of(session.name), trunk=trunk, harvest=harvest,
-            unfinished=unfinished, timeout=timeout,
-        )  # fmt: skip
-
-    def _without_session(
-        self, ticket: str, name: str, place: dict[str, Any], trunk: str, refusal: Refusal | None
-    ) -> dict[str, Any]:
-        return ticket_work.agent(
-            ticket, None, name=name, session_id=place["session_id"], worktree=place["worktree"], log="", trunk=trunk,
-            refusal=None if refusal is None else refusal.as_dict(),
-        )  # fmt: skip
+            return self._sessions.without_session(ticket.ticket, name, place, request.repository, refusal)
+        return None
 
     async def _what_became(self, run: str, request: TicketRequest, prepared: dict[str, Any] | None) -> dict[str, Any]:
         """What is known of a run that was stopped, once its agents have ended; a second stop does not wait for them."""
@@ -560,17 +478,17 @@ class TicketRuns:
         places_by_number = {place["number"]: place for place in prepared["agents"]}
         agents = []
         for row in rows:
-            session = self._session(row["session"]) if row["session"] else None
+            session = self._sessions.session(row["session"]) if row["session"] else None
             if row["agent"] is not None:
                 found = json.loads(row["agent"])
             elif session is not None:
-                found = self._entry(row["ticket"], session, request.repository, unfinished=Reason.STOPPED)
-                step = TicketStep.ENDED if _well(found) else TicketStep.FAILED
+                found = self._sessions.entry(row["ticket"], session, request.repository, unfinished=Reason.STOPPED)
+                step = TicketStep.ENDED if went_well(found) else TicketStep.FAILED
                 self._ticket(run, row["number"], step, agent=json.dumps(found))
             else:
                 name = f"{run[:50]}.{row['number']}"
                 place = places_by_number[row["number"]]
-                found = self._without_session(row["ticket"], name, place, request.repository, None)
+                found = self._sessions.without_session(row["ticket"], name, place, request.repository, None)
             agents.append(found)
         found = {"trunk": prepared["trunk"], "agents": agents}
         try:
@@ -634,7 +552,7 @@ class TicketRuns:
         Both work in the ticket's worktree, so nothing of the merge happens outside of a jail.
         """
         number, attempt = place["number"], 1
-        while (session := self._session(_merger_name(run, number, attempt))) is not None and session.state in FINAL:
+        while self._sessions.is_over(_merger_name(run, number, attempt)):
             attempt += 1
         begin = ["sh", "-c", f"{place['commands']}; exit 0"]  # that git cannot is what the merger is there for
         for name, command in (
@@ -643,7 +561,7 @@ class TicketRuns:
         ):
             ticket = Ticket(ticket=place["ticket"], command=command, options=merger.options, timeout=merger.timeout)
             found = await self._of_merger(run, name, ticket, place, request, client_uid)
-            if not _well(found):
+            if not went_well(found):
                 break
         return found
 
@@ -651,15 +569,11 @@ class TicketRuns:
         self, run: str, name: str, ticket: Ticket, place: dict[str, Any], request: TicketRequest, client_uid: int
     ) -> dict[str, Any]:
         """Follows one session of a merger; starts it where it was not started yet."""
-        if self._session(name) is None:
-            if request.environment is None and json.loads(self._row(run)["request"]).get("environment") is not None:
-                return self._without_session(ticket.ticket, name, place, request.repository, _without_environment(run))
-            labels = {"ticket": ticket.ticket, "ticket-run": run, "session-id": place["session_id"][:1_024]}
-            try:
-                self._supervisor.create(self._wanted(request, ticket, place, name, labels), client_uid)
-            except Refusal as refusal:
-                return self._without_session(ticket.ticket, name, place, request.repository, refusal)
-        return await self._ended(run, name, ticket, place, request)
+        if self._sessions.session(name) is None:
+            refused = self._started(run, name, ticket, place, request, client_uid)
+            if refused is not None:
+                return refused
+        return await self._sessions.ended(name, ticket, place, request, lambda: run in self._stopped)
 
     async def _merge(
         self, run: str, request: TicketRequest, prepared: dict[str, Any], agents: list[dict[str, Any]]
@@ -670,7 +584,7 @@ class TicketRuns:
         outputs = {
             agent["session_id"]: f"{agent['reason']}, status {agent['status']}"
             for agent in agents
-            if agent["session_id"] in numbers and (request.merge_failed or _well(agent))
+            if agent["session_id"] in numbers and (request.merge_failed or went_well(agent))
         }
 
         def step(found: dict[str, Any]) -> None:
@@ -815,30 +729,6 @@ def _marks(values: tuple[TicketState, ...]) -> str:
 def _merger_name(run: str, number: int, attempt: int, what: str = "m") -> str:
     """The name of a merger's session, or of the one that begins the merge for it ("b")."""
     return f"{run[:50]}.{number}.{what}{attempt}"
-
-
-def _well(agent: dict[str, Any]) -> bool:
-    """Whether an agent ended well."""
-    return (agent["state"], agent["reason"]) == (SessionState.ENDED, Reason.EXITED)
-
-
-def _ended_well(session: Session) -> bool:
-    """Whether its command did, whatever became of its commits."""
-    return session.outcome is not None and (session.outcome.reason, session.outcome.status) == (Reason.EXITED, 0)
-
-
-def _interrupted(session: Session) -> bool:
-    """Whether a session ended with the service, and not by itself or by anybody's word."""
-    return session.outcome is None or session.outcome.reason in _INTERRUPTED
-
-
-def _without_environment(run: str) -> Refusal:
-    return Refusal(
-        "ticket-run-environment",
-        "the environment that its launcher needs is not here any more",
-        context="values of variables are never written to a disk; they are forgotten when a run or the machine ends",
-        hint=f"paddock tickets resume {run} brings that of the shell it is called in",
-    )
 
 
 def _run_of(row: sqlite3.Row, tickets: list[sqlite3.Row], seen: int) -> TicketRun:

@@ -234,8 +234,8 @@ def _worktrees(
     # Made for this run by a job that was killed before it could say so.
     unclaimed = {
         row.ticket: row.worktree_id
-        for row in work.children.of_repository(common_dir)
-        if row.created >= since and row.worktree_id not in claimed
+        for row in work.children.made_since(common_dir, since)
+        if row.worktree_id not in claimed
     }
     made: list[WorktreeSandboxContext] = []
 

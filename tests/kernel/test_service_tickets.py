@@ -531,6 +531,7 @@ def test_every_request_of_a_run_is_written_down_and_expires_with_it(service: Ser
     shown = service.cli("tickets", "show", "noted", "--contexts")
     contexts = {each["artifact_key"]: each for each in json.loads(shown.stdout)}
     agents = [f"noted/tickets/dispatch/{number}" for number in (1, 2, 3)]
+    assert contexts.pop("noted/tickets/ask/2")["current_request"]["kind"] == "MergerInterruptRequest"
     assert list(contexts) == ["noted", "noted/tickets", "noted/tickets/dispatch", *agents]
     assert {each["state"] for each in contexts.values()} == {"expired"}
     kinds = [contexts[name]["current_request"]["kind"] for name in contexts]

@@ -1,9 +1,13 @@
 """The worktree service as the workflow sees it: ids and contexts in, contexts out."""
 
+import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from launcher.vcs.worktrees.models import State
 from launcher.vcs.worktrees.worktree_service import ChildWorktrees
 from launcher.workflow.worktrees import WorktreeService, granted_part
 from policy.errors import Refusal
@@ -68,3 +72,30 @@ def test_a_child_that_nobody_worked_in_is_discarded(place: Place) -> None:
             children.discard_child(child.worktree_id)
         assert raised.value.reference == "worktree-dirty"
         assert child.main_worktree_path.exists()
+
+
+def test_what_a_killed_process_has_begun_is_settled_before_it_is_counted(place: Place) -> None:
+    """Its git may hold the worktree a little longer than it lives: then it is undone or finished."""
+    children = ChildWorktrees(place.service)
+    trunk = children.open_trunk(place.app)
+    since = time.time()
+    child = children.create_child(trunk, "begun")
+    row = place.service.store.get(child.worktree_id)
+    assert row is not None
+    place.service.store.save(row.model_copy(update={"state": State.CREATING}))
+    held, let = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with place.service.store.worktree_lock(child.worktree_id) as own:
+            assert own is not None
+            held.set()
+            let.wait(30)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(30)
+    threading.Timer(0.5, let.set).start()
+    common = os.fspath(row.main.common_dir)
+    assert [each.worktree_id for each in children.made_since(common, since)] == [child.worktree_id]
+    holder.join()
+    assert children.made_since(common, time.time()) == []

@@ -301,6 +301,8 @@ def context_of_checkout(found: Checkout) -> WorktreeSandboxContext:
 
 
 _MOST_NAMES = 1000
+_BUSY_SECONDS, _BUSY_PAUSE = 5.0, 0.02
+"""How long worktrees are waited for that somebody is at, and between two looks."""
 
 
 class ChildWorktrees:
@@ -335,9 +337,19 @@ class ChildWorktrees:
             return None
         return context_of_checkout(found) if row is None else self._known(path)
 
-    def of_repository(self, common_dir: str) -> list[Worktree]:
-        """The worktrees of a repository that are ready."""
-        return [row for row in self._service.store.of(common_dir) if row.state is State.READY]
+    def made_since(self, common_dir: str, since: float) -> list[Worktree]:
+        """The worktrees of a repository that were made since a time (seconds since the epoch) and are ready.
+
+        Those that a killed process has begun are finished or undone before, once its last git has ended.
+        """
+        until = time.monotonic() + _BUSY_SECONDS
+        while True:
+            rows = [row for row in self._service.store.of(common_dir) if row.created >= since]
+            passing = any(row.state in (State.CREATING, State.REMOVING) for row in rows)
+            if not passing or time.monotonic() > until:
+                return [row for row in rows if row.state is State.READY]
+            self._service.settle(common_dir)
+            time.sleep(_BUSY_PAUSE)
 
     def create_child(self, parent: WorktreeSandboxContext, name: str) -> WorktreeSandboxContext:
         """Makes a worktree on a branch of its own beside the parent's (FR-006), with the submodules granted there."""
