@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from launcher.service import ticket_runs
-from launcher.service.ticket_runs import TicketRuns
+from launcher.service import ticket_sessions
+from launcher.service.ticket_sessions import TicketSessions
 
 
 class Jobs:
@@ -27,7 +27,7 @@ def test_a_harvest_that_somebody_else_is_at_is_waited_for(
     busy: int, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that took "busy" for an end merged without the agent's commits, and called them a conflict."""
-    monkeypatch.setattr(ticket_runs, "_BUSY_PAUSE", 0.0)
-    runs = TicketRuns.__new__(TicketRuns)
-    runs._jobs = Jobs(busy)  # type: ignore[assignment]  # all that is asked of it
-    assert asyncio.run(runs._harvest("/w")) == {"worktree": "/w", "state": state}
+    monkeypatch.setattr(ticket_sessions, "_BUSY_PAUSE", 0.0)
+    sessions = TicketSessions.__new__(TicketSessions)
+    sessions._jobs = Jobs(busy)  # type: ignore[assignment]  # all that is asked of it
+    assert asyncio.run(sessions.harvest("/w")) == {"worktree": "/w", "state": state}
