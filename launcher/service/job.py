@@ -189,6 +189,13 @@ def resolve_ticket(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JS
     return ticket_work.resolve(**arguments)
 
 
+def serve_files(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSON has them
+    """See `launcher.service.ticket_files.serve`."""
+    from launcher.service import ticket_files
+
+    return ticket_files.serve(**arguments, say=_say)
+
+
 def end_tickets(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSON has them
     """See `launcher.service.ticket_work.end`."""
     from launcher.service import ticket_work
@@ -302,6 +309,7 @@ TABLE: dict[str, Callable[..., dict[str, Any]]] = {
     "tickets.plan": plan_tickets,
     "tickets.merge": merge_tickets,
     "tickets.resolve": resolve_ticket,
+    "tickets.files": serve_files,
     "tickets.end": end_tickets,
     "repository": repository,
     "worktree.list": list_worktrees,

@@ -552,6 +552,8 @@ class TicketRequest(Frozen):
         merge: whether their work is merged.
         merge_failed: also that of agents whose command failed.
         on_conflict: "stop" leaves everybody behind the first conflict unmerged, "skip" leaves out who conflicts.
+        file_tools: agents may use Paddock's file tools over HTTP: PADDOCK_FILES_URL, PADDOCK_FILES_SESSION and
+            PADDOCK_FILES_TOKEN in their environment say how.
         merger: resolves conflicts, each ticket's once; a person does when there is none.
         timeout: seconds that each ticket's session may take; no bound when there is none.
         remove: the worktrees of tickets whose work is merged, when nothing in them would be lost; branches stay.
@@ -567,6 +569,7 @@ class TicketRequest(Frozen):
     merge_failed: bool = False
     on_conflict: OnConflict = OnConflict.STOP
     merger: Merger | None = None
+    file_tools: bool = False
     timeout: Timeout | None = None
     remove: bool = True
     environment: dict[Variable, Word] | None = Field(None, max_length=4_096)

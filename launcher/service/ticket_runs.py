@@ -41,10 +41,18 @@ from launcher.service.schema import (
 )
 from launcher.service.supervisor import Supervisor
 from launcher.service.tables import StoredRequestContexts
-from launcher.service.ticket_sessions import TicketSessions, ended_well, interrupted, went_well, without_environment
+from launcher.service.ticket_sessions import (
+    FileTools,
+    TicketSessions,
+    ended_well,
+    interrupted,
+    went_well,
+    without_environment,
+)
 from launcher.session import places
 from launcher.workflow.flow import default_prompts
 from launcher.workflow.request_context import PromptContext
+from launcher.workflow.requests import ArtifactKey
 from policy.errors import Refusal
 
 log = logging.getLogger("paddock.service")
@@ -58,7 +66,9 @@ class TicketRuns:
         self._database = database
         self._supervisor = supervisor
         self._jobs = jobs
-        self._sessions = TicketSessions(supervisor, jobs)
+        runtime = places.places(os.environ).runtime
+        self._files = FileTools(database.path, f"{runtime}/ticket-files")
+        self._sessions = TicketSessions(supervisor, jobs, self._files)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopped: set[str] = set()
         self._moved: dict[str, asyncio.Event] = {}
@@ -67,7 +77,7 @@ class TicketRuns:
         self._finishing = asyncio.Lock()
         self._unwritten: dict[str, TicketRun] = {}
         self._contexts = StoredRequestContexts(database)
-        self._environments = f"{places.places(os.environ).runtime}/ticket-runs"
+        self._environments = f"{runtime}/ticket-runs"
 
     def recover(self) -> list[str]:
         """Continues the runs of an earlier service; returns the git directories in which a merge was under way."""
@@ -254,6 +264,7 @@ class TicketRuns:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._files.close()
 
     def forget(self, keep: int, before: float, contexts: int) -> None:
         """Forgets runs that are over, and contexts of agents: the oldest, but for contexts of runs under way."""
@@ -295,6 +306,8 @@ class TicketRuns:
             await self._finish_merges()
             self._move(name, TicketState.PREPARING)
             prepared = await self._prepare(name, request)
+            if request.file_tools:
+                await self._files.start()
             self._move(name, TicketState.RUNNING)
             agents = await self._agents(name, request, prepared, client_uid, again=again)
             result = {"trunk": prepared["trunk"], "agents": agents}
@@ -458,6 +471,8 @@ class TicketRuns:
         try:
             if request.environment is None and json.loads(self._row(run)["request"]).get("environment") is not None:
                 raise without_environment(run)
+            key = ArtifactKey(place["session_id"])
+            self._contexts.update(key, lambda before: before.with_metadata(session=name))
             labels = {"ticket": ticket.ticket, "ticket-run": run, "session-id": place["session_id"][:1_024]}
             self._supervisor.create(self._sessions.wanted(request, ticket, place, name, labels), client_uid)
         except Refusal as refusal:

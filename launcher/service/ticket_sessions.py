@@ -1,10 +1,14 @@
 """The sessions of a ticket run: what each is started with, and what became of it."""
 
 import asyncio
+import json
+import os
 import time
 from collections.abc import Callable
 from typing import Any
 
+from launcher.bridges.files.router import SignedTokens
+from launcher.safefs import walk
 from launcher.service import ticket_work
 from launcher.service.jobs import Jobs
 from launcher.service.schema import FINAL, Reason, Session, SessionRequest, SessionState, Ticket, TicketRequest
@@ -21,13 +25,14 @@ _INTERRUPTED = (Reason.LOST, Reason.SERVICE_STOPPED)
 class TicketSessions:
     """Sessions in the worktrees of tickets."""
 
-    def __init__(self, supervisor: Supervisor, jobs: Jobs) -> None:
-        """Args: who runs sessions; who harvests."""
+    def __init__(self, supervisor: Supervisor, jobs: Jobs, files: "FileTools") -> None:
+        """Args: who runs sessions; who harvests; the file tools of agents that may use them."""
         self._supervisor = supervisor
         self._jobs = jobs
+        self._files = files
 
-    @staticmethod
     def wanted(
+        self,
         request: TicketRequest,
         ticket: Ticket,
         place: dict[str, Any],
@@ -35,13 +40,17 @@ class TicketSessions:
         labels: dict[str, str] | None = None,
     ) -> SessionRequest:
         """The session of a ticket's agent, or of the merger."""
+        options, environment = [*ticket.options, *place["options"]], request.environment
+        if request.file_tools:
+            words, variables = self._files.offer(place["session_id"])
+            options, environment = options + words, {**(environment or os.environ), **variables}
         return SessionRequest.model_validate(
             {
                 "name": name,
                 "command": ticket.command,
-                "options": [*ticket.options, *place["options"]],
+                "options": options,
                 "directory": place["worktree"],
-                "environment": request.environment,
+                "environment": environment,
                 "labels": labels or {},
             }
         )
@@ -122,6 +131,76 @@ class TicketSessions:
             ticket, None, name=name, session_id=place["session_id"], worktree=place["worktree"], log="", trunk=trunk,
             refusal=None if refusal is None else refusal.as_dict(),
         )  # fmt: skip
+
+
+class FileTools:
+    """The server of the file tools, started when a run first needs it; see `launcher.service.ticket_files`.
+
+    Args:
+        database: path of the service's.
+        place: a file of the runtime directory: port and secret, so that agents find the server of the service's next
+            life, too.
+    """
+
+    def __init__(self, database: str, place: str) -> None:
+        """See the class."""
+        self._database = database
+        self._place = place
+        self._jobs = Jobs()  # its own, whose turn is over when the service's is
+        self._secret, self._about = "", dict[str, Any]()
+        self._task: asyncio.Task[dict[str, Any]] | None = None
+
+    async def start(self) -> None:
+        """Starts it, unless it runs, and waits until it answers.
+
+        Raises:
+            Refusal: it does not start.
+        """
+        if self._task is not None and not self._task.done():
+            return
+        known = self._known()
+        self._secret = known.get("secret") or os.urandom(32).hex()
+        ready = asyncio.Event()
+
+        def step(about: dict[str, Any]) -> None:
+            self._about = about
+            ready.set()
+
+        arguments = {"database": self._database, "port": known.get("port", 0), "secret": self._secret}
+        task = asyncio.get_running_loop().create_task(self._jobs.run("tickets.files", arguments, step=step))
+        self._task = task
+        waiting = asyncio.get_running_loop().create_task(ready.wait())
+        await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if not ready.is_set():
+            waiting.cancel()
+            task.result()
+            raise Refusal("job-lost", "the server of the file tools has ended")
+        self._keep({"secret": self._secret, "port": self._about["port"]})
+
+    def offer(self, session_id: str) -> tuple[list[str], dict[str, str]]:
+        """What a launch needs so that its command can use the tools: options of `paddock run`, and variables."""
+        token = SignedTokens(bytes.fromhex(self._secret)).issue(session_id)
+        variables = {"PADDOCK_FILES_URL": self._about["url"], "PADDOCK_FILES_SESSION": session_id,
+                     "PADDOCK_FILES_TOKEN": token}  # fmt: skip
+        words = ["--reach", str(self._about["port"])]
+        words += [word for path in self._about["readable"] for word in ("--ro", path)]
+        return [*words, *(word for name in variables for word in ("--env", name))], variables
+
+    async def close(self) -> None:
+        """Ends it."""
+        await self._jobs.close()
+
+    def _known(self) -> dict[str, Any]:
+        try:
+            with open(self._place, encoding="ascii") as file:
+                found: dict[str, Any] = json.load(file)
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def _keep(self, about: dict[str, Any]) -> None:
+        os.makedirs(os.path.dirname(self._place), 0o700, exist_ok=True)
+        walk.replace(self._place, json.dumps(about).encode("ascii"))
 
 
 def went_well(agent: dict[str, Any]) -> bool:

@@ -263,30 +263,35 @@ def over_http(service: Service, address: str) -> int:
     listener, url = listen(address)
     try:
         with mcp_server.ending(service.router(tokens)) as router:
-            http = uvicorn.Server(
-                uvicorn.Config(
-                    mcp_server.application(router),
-                    log_config=None,
-                    access_log=False,
-                    server_header=False,
-                    lifespan="on",
-                    timeout_graceful_shutdown=GRACE,
-                )
-            )
-
-            # Under uvicorn's own handlers, which raise the signal again at the end: the workers are to be ended first.
-            def end(*_: object) -> None:
-                http.should_exit = True
-
-            for ending in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(ending, end)
             words = {"url": url + mcp_server.PATH, "sessionHeader": SESSION_HEADER, "tokenHeader": TOKEN_HEADER}
             place = {"socket": os.path.abspath(address[len(UNIX) :])} if _is_unix(address) else {}
             messages.show(json.dumps({**words, **place, "tokens": issued}))
-            http.run(sockets=[listener])
+            serve(router, listener)
     finally:
         remove_socket(address, listener)
     return 0
+
+
+def serve(router: Router, listener: socket.socket) -> None:
+    """Serves over HTTP until SIGTERM or SIGINT."""
+    http = uvicorn.Server(
+        uvicorn.Config(
+            mcp_server.application(router),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="on",
+            timeout_graceful_shutdown=GRACE,
+        )
+    )
+
+    # Under uvicorn's own handlers, which raise the signal again at the end: the workers are to be ended first.
+    def end(*_: object) -> None:
+        http.should_exit = True
+
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ending, end)
+    http.run(sockets=[listener])
 
 
 def _is_unix(address: str) -> bool:

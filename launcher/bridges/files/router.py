@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 
 from pydantic import ValidationError
@@ -214,12 +214,37 @@ class Tokens:
         return same and expected is not None
 
 
+class SignedTokens(Tokens):
+    """Tokens that follow from one secret: they outlive this process, and nothing is kept of them.
+
+    None can be taken back; a session that is over has no boundaries.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        """Args: 32 random bytes that no session sees."""
+        super().__init__()
+        self._secret = secret
+
+    def issue(self, session_id: str) -> str:
+        """The session's token."""
+        return hmac.new(self._secret, session_id.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+    def knows(self, session_id: str) -> bool:
+        """Every session has one."""
+        return True
+
+    def matches(self, session_id: str, token: str | None) -> bool:
+        """Whether `token` is the session's, in constant time."""
+        return hmac.compare_digest(_digest(self.issue(session_id)), _digest(token or ""))
+
+
 class Sessions:
     """Finds a session's boundaries.
 
     Args:
         find: boundaries by session id, None where there are none; a Refusal says why there can be none.
         ended: whether a session has been and is no more.
+        offered: the tools that a session is offered; None for all.
         mode: see `Mode`.
         tokens: checked against when given: for callers that anybody could be.
     """
@@ -229,10 +254,12 @@ class Sessions:
         find: Callable[[str], WorktreeSandboxContext | None],
         *,
         ended: Callable[[str], bool] = lambda session_id: False,
+        offered: Callable[[str], Collection[str] | None] = lambda session_id: None,
         mode: Mode = Mode.STRICT,
         tokens: Tokens | None = None,
     ) -> None:
         self.mode = mode
+        self._offered = offered
         self.tokens = tokens
         self._find = find
         self._ended = ended
@@ -247,10 +274,16 @@ class Sessions:
         mode: Mode = Mode.STRICT,
         tokens: Tokens | None = None,
     ) -> "Sessions":
-        """Those whose contexts the decorators have written down (FR-017)."""
+        """Those whose contexts the decorators have written down, with the tools that they were offered (FR-017)."""
+
+        def offered(session_id: str) -> Collection[str] | None:
+            found = contexts.get(session_id)
+            return None if found is None or found.tool_context is None else found.tool_context.tools
+
         return cls(
             lambda session_id: worktree_of_session(session_id, contexts, graph, worktrees),
             ended=lambda session_id: contexts.state(session_id) == "expired",
+            offered=offered,
             mode=mode,
             tokens=tokens,
         )
@@ -280,6 +313,13 @@ class Sessions:
         if self.mode is Mode.COMPATIBLE:
             return None
         raise _unresolved(name, "no worktree is known for it")
+
+    def check_offered(self, session_id: str | None, tool: str) -> None:
+        """Refuses (ToolFailed, ACCESS_DENIED) a tool that the session is not offered."""
+        offered = self._offered((session_id or "").strip())
+        if offered is not None and tool in CALLS and tool not in offered:
+            why = f"this session is not offered the tool {tool}; it has: {', '.join(sorted(offered)) or 'none'}"
+            raise ToolFailed(ErrorType.ACCESS_DENIED, why)
 
     def _proven(self, name: str, token: str | None) -> bool:
         if self.tokens is None:
@@ -350,6 +390,8 @@ class Router:
             # Who nobody knows is not told what is wrong with his arguments.
             context = self._sessions.boundaries(session_id, token)
             root = "" if context is None else str(context.worktree_path)
+            if context is not None:
+                self._sessions.check_offered(session_id, tool)
             call = _checked(tool, arguments)
             return self._serve(LEGACY if context is None else (session_id or "").strip(), context, call, stop)
         except ToolFailed as failed:

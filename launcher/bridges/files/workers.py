@@ -691,6 +691,11 @@ def _words(options: planning.Options) -> list[str]:
     return found
 
 
+def needed() -> list[str]:
+    """What a session's jail must show so that a worker can be started in it."""
+    return [os.path.realpath(sys.prefix), *_code()]
+
+
 def _code() -> list[str]:
     """Paddock's own packages, where they do not lie in the interpreter's environment, which the jail has anyway."""
     found = [os.path.dirname(os.path.realpath(module.__file__ or "")) for module in (launcher, policy)]
