@@ -37,8 +37,8 @@ class Ordered(Protocol):
 
     @property
     def order(self) -> int:
-        """Its place: lower numbers come first; among equals, the order in which they were given."""
-        ...
+        """Its place: lower numbers come first; among equals, the order in which they were given. 0 by default."""
+        return 0
 
 
 class RequestDecorator(Ordered, Protocol):
@@ -89,7 +89,7 @@ class DecoratorFailed(Refusal):
 
 def in_order(decorators: Sequence[_Ordered]) -> list[_Ordered]:
     """`decorators` by ascending order; among equals, as given."""
-    return sorted(decorators, key=lambda decorator: decorator.order)
+    return sorted(decorators, key=lambda decorator: getattr(decorator, "order", 0))
 
 
 def decorate_request(

@@ -36,6 +36,8 @@ from launcher.workflow.merge_results import (
 )
 from launcher.workflow.prompts import (
     MergeAggregationPromptContributorFactory,
+    PromptContributor,
+    PromptContributorFactory,
     PromptContributorRegistry,
     TicketOrchestratorWorktreePromptContributor,
 )
@@ -139,8 +141,18 @@ def build_workflow(
     worktrees: WorktreeService,
     merges: MergeService,
     tools: ToolsFor,
+    *,
+    request_decorators: Sequence[RequestDecorator] = (),
+    result_decorators: Sequence[ResultDecorator] = (),
+    results_decorators: Sequence[ResultsRequestDecorator] = (),
+    contributors: Sequence[PromptContributor] = (),
+    factories: Sequence[PromptContributorFactory] = (),
 ) -> Workflow:
-    """The workflow with everything that the specification asks for. Places in the chains are the decorators' own."""
+    """The workflow with everything that the specification asks for, and what the caller adds to it.
+
+    Places in the chains are the decorators' own: lower orders come first, and equals as they are given, the caller's
+    behind Paddock's. So it is with contributors and their priorities.
+    """
     places = ResultWorktrees(contexts, worktrees)
     return Workflow(
         contexts=contexts,
@@ -152,22 +164,30 @@ def build_workflow(
             AttachWorktreesDecorator(contexts, graph, worktrees),
             ToolContextDecorator(contexts, tools),
             NodeStateRequestDecorator(graph),
+            *request_decorators,
         ),
         result_decorators=(
             RequestContextResultDecorator(contexts),
             WorktreeMergeResultDecorator(merges, places),
             NodeStateResultDecorator(graph),
+            *result_decorators,
         ),
-        results_decorators=(WorktreeMergeResultsDecorator(merges, places), NodeStateResultsDecorator(graph)),
-        prompts=default_prompts(),
+        results_decorators=(
+            WorktreeMergeResultsDecorator(merges, places),
+            NodeStateResultsDecorator(graph),
+            *results_decorators,
+        ),
+        prompts=default_prompts(contributors, factories),
     )
 
 
-def default_prompts() -> PromptContributorRegistry:
-    """The contributors that the specification names."""
+def default_prompts(
+    contributors: Sequence[PromptContributor] = (), factories: Sequence[PromptContributorFactory] = ()
+) -> PromptContributorRegistry:
+    """The contributors that the specification names, and further ones."""
     return PromptContributorRegistry(
-        contributors=(TicketOrchestratorWorktreePromptContributor(),),
-        factories=(MergeAggregationPromptContributorFactory(),),
+        contributors=(TicketOrchestratorWorktreePromptContributor(), *contributors),
+        factories=(MergeAggregationPromptContributorFactory(), *factories),
     )
 
 

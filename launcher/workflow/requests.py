@@ -490,6 +490,11 @@ class TicketAgentResults(ResultsRequest):
     kind: Literal["TicketAgentResults"] = "TicketAgentResults"
     results: tuple[TicketAgentResult, ...] = ()
 
+    @property
+    def ticket_agent_results(self) -> tuple[TicketAgentResult, ...]:
+        """The results, by the name that the specification gives them (contracts section 11)."""
+        return self.results
+
 
 class TicketCollectorRequest(AgentRequest):
     """To the agent that sums up the work on all tickets."""
