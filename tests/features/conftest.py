@@ -104,6 +104,21 @@ def _calls(scene: Scene, session: str, datatable: list[list[str]]) -> None:
     scene.call(session, [(tool, scene.filled(path)) for tool, path in datatable[1:]])
 
 
+@when(parsers.parse('the result of "{name}" comes in'))
+def _result(scene: Scene, name: str) -> None:
+    scene.bring(name)
+
+
+@when(parsers.parse('"{name}" resolves it in its jail with "{content}"'))
+def _resolves(scene: Scene, name: str, content: str) -> None:
+    scene.resolve(name, content)
+
+
+@when("the results are collected")
+def _collected(scene: Scene) -> None:
+    scene.collect()
+
+
 @when("the results come in")
 def _results(scene: Scene) -> None:
     scene.answer()
@@ -208,14 +223,59 @@ def _named(scene: Scene) -> None:
     assert f"`{scene.root(ORCHESTRATOR)}`" in scene.prompt
 
 
-@then(parsers.parse('the result of "{name}" says "{phrase}"'))
-def _result(scene: Scene, name: str, phrase: str) -> None:
-    assert scene.how(scene.results[name].merge_descriptor) == phrase
+@then(parsers.re('the (?P<which>result|merge) of "(?P<name>[^"]+)" has arrived'))
+def _arrived(scene: Scene, which: str, name: str) -> None:
+    """The target is at the commit that the descriptor names, which holds both sides."""
+    found, place = scene.descriptor(which, name)
+    main = found.main_worktree_merge_result
+    assert found.successful
+    assert main is not None
+    assert main.commit_id
+    assert scene.holds(place, main.commit_id)
+    assert all(scene.holds(place, head) for head in (scene.heads[name], scene.heads[ORCHESTRATOR]))
 
 
-@then(parsers.parse('the merge of "{name}" says "{phrase}"'))
-def _merge(scene: Scene, name: str, phrase: str) -> None:
-    assert scene.how(scene.merged(name)) == phrase
+@then(
+    parsers.re(
+        'the (?P<which>result|merge) of "(?P<name>[^"]+)" has arrived, and "(?P<module>[^"]+)" came before the rest'
+    )
+)
+def _module_first(scene: Scene, which: str, name: str, module: str) -> None:
+    """The main commit names the submodule's merge, which must have been there then; the journal moved it first, too."""
+    found, place = scene.descriptor(which, name)
+    (part,) = found.submodule_merge_results
+    main = found.main_worktree_merge_result
+    assert (found.successful, part.submodule_name) == (True, module)
+    assert part.merge_result is not None
+    assert main is not None
+    assert scene.git(place, "rev-parse", f"{main.commit_id}:{module}") == part.merge_result.commit_id
+    assert found.run_id is not None
+    moved = scene.moved(found.run_id)
+    assert moved.index(f"{module}") < moved.index("")
+
+
+@then(parsers.re('the (?P<which>result|merge) of "(?P<name>[^"]+)" conflicts in "(?P<path>[^"]+)" and moves nothing'))
+def _conflicts(scene: Scene, which: str, name: str, path: str) -> None:
+    found, place = scene.descriptor(which, name)
+    assert (found.successful, found.conflict_files, found.run_id) == (False, (path,), None)
+    assert scene.git(place, "rev-parse", "HEAD") == scene.heads[place]
+    assert scene.git(place, "status", "--porcelain") == ""
+
+
+@then(parsers.re('the (?P<which>result|merge) of "(?P<name>[^"]+)" fails and moves nothing'))
+def _fails(scene: Scene, which: str, name: str) -> None:
+    found, place = scene.descriptor(which, name)
+    assert (found.successful, found.conflict_files) == (False, ())
+    assert found.error_message
+    assert scene.git(place, "rev-parse", "HEAD") == scene.heads[place]
+
+
+@then(parsers.re('the (?P<which>result|merge) of "(?P<name>[^"]+)" brings nothing new'))
+def _nothing_new(scene: Scene, which: str, name: str) -> None:
+    found, place = scene.descriptor(which, name)
+    assert (found.successful, found.no_op) == (True, True)
+    if which == "result":
+        assert scene.git(place, "rev-parse", "HEAD") == scene.heads[place]
 
 
 @then(

@@ -4,6 +4,7 @@
 """
 
 import os
+import statistics
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.bridges.files.router import Router, Sessions
+from launcher.bridges.files.router import Mode, Router, Sessions
 from launcher.bridges.files.tool_calls import Answer
-from launcher.bridges.files.workers import Pool
+from launcher.bridges.files.workers import Outside, Pool
 from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
 from tests.support import file_tools
 from tests.support.features import need
@@ -79,3 +80,30 @@ def test_jailed_sessions_side_by_side(installed: Installed, tmp_path: Path) -> N
         assert (root / "file").read_text() == name
     assert os.listdir(tmp_path / "home/.local/state/paddock/sessions") == []
     print(f"{SESSIONS} sessions, {THREADS} threads, {calls} calls: {time.monotonic() - begun:.1f} s")
+
+
+@pytest.mark.spec("SC-003")
+def test_a_call_costs_little_more_in_a_jail(installed: Installed, tmp_path: Path) -> None:
+    """Beside the same worker without one, call by call in turn: the jail is entered once, not for each."""
+    need("landlock")
+    import subprocess
+
+    subprocess.run(["sh", "-eu", "-c", _SCRIPT, "sh", "1"], cwd=tmp_path, check=True)
+    (tmp_path / "home").mkdir()
+    root = tmp_path / "wt-0"
+    context = WorktreeSandboxContext(main_worktree=MainWorktreeContext(worktree_id="s", worktree_path=root))
+    with file_tools.jails(installed, tmp_path / "home") as jails:
+        jailed = Router(Sessions({"s": context}.get), jails.enter)
+        free = Router(Sessions(lambda _: None, mode=Mode.COMPATIBLE), jails.enter, lambda: Outside(str(root)))
+        taken: dict[str, list[float]] = {"jailed": [], "free": []}
+        for number in range(200):
+            for name, router, session in (("jailed", jailed, "s"), ("free", free, None)):
+                begun = time.perf_counter()
+                assert not router.call("write", {"file_path": "file", "content": str(number)}, session, None).failed
+                assert router.call("read", {"file_path": "file"}, session, None).text == str(number)
+                taken[name].append(time.perf_counter() - begun)
+        jailed.close()
+        free.close()
+    ratio = statistics.median(taken["jailed"]) / statistics.median(taken["free"])
+    print(f"write and read in a jail: {ratio:.2f} times the time without one")
+    assert ratio < 3

@@ -37,7 +37,7 @@ def python(user: Who, installed: Installed, program: str, cwd: Path) -> "subproc
     return user.run([str(installed.python), "-I", "-c", program], cwd=cwd)
 
 
-@pytest.mark.spec("US1", "US7", "FR-005", "FR-007", "SM-MF-001")
+@pytest.mark.spec("US1.1", "US7.1", "FR-005", "FR-007", "SM-MF-001")
 def test_the_example_is_a_whole_flow(user: Who, installed: Installed, app: Path) -> None:
     """Three agents and a submodule: made, run, harvested, merged in two phases, told, taken back, removed."""
     before = user.run(["git", "log", "-1", "--format=%H"], cwd=app).stdout

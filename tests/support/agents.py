@@ -13,6 +13,7 @@ from launcher.bridges.files.router import Router, Sessions
 from launcher.service import ticket_work
 from launcher.session import harvesting
 from launcher.session.places import places
+from launcher.vcs.merge import work
 from launcher.vcs.merge.descriptors import AgentMergeStatus, MergeDescriptor
 from launcher.vcs.worktrees.worktree_service import ChildWorktrees
 from launcher.workflow.flow import Workflow, build_workflow
@@ -150,6 +151,7 @@ class Scene:
         self.family = FAMILIES["Ticket"]
         self.dispatch: DispatchRequest | None = None
         self.results: dict[str, AgentResult] = {}
+        self.heads: dict[str, str] = {}
         self.collected: ResultsRequest | None = None
         self.outcome: Outcome | None = None
         self.prompt = ""
@@ -255,10 +257,33 @@ class Scene:
 
     def answer(self) -> None:
         """All agents answer, their results are collected."""
-        assert self.dispatch is not None
-        for name, request in self.told.items():
+        for name in self.told:
             if name != ORCHESTRATOR:
-                self.results[name] = self.flow.result(self.family.result(context_id=request.context_id), request)
+                self.bring(name)
+        self.collect()
+
+    def bring(self, name: str) -> None:
+        """One agent answers."""
+        self.heads |= {each: self.git(each, "rev-parse", "HEAD") for each in self.told if each not in self.heads}
+        request = self.told[name]
+        self.results[name] = self.flow.result(self.family.result(context_id=request.context_id), request)
+
+    def resolve(self, name: str, content: str) -> None:
+        """The agent merges the trunk in its jail, as its descriptor tells it to, and solves the conflict."""
+        found = self.results[name].merge_descriptor
+        assert found is not None
+        assert found.merge_commands
+        (path,) = found.conflict_files
+        script = (
+            f'{found.merge_commands}; grep -q "<<<<" {path}; echo "$1" >{path}; git add {path}; git commit -qm Both.'
+        )
+        options = ["--quiet", "--git", "private", *run_options(self.worktree(name))]
+        words = [str(self.installed.paddock), "run", *options, "--", "sh", "-uc", script, "sh", content]
+        assert self.who.run(words, cwd=self.root(name)).returncode == 0
+
+    def collect(self) -> None:
+        """The results of all agents that have answered go to the dispatch."""
+        assert self.dispatch is not None
         whole = self.family.results.model_validate({"context_id": DISPATCH, "results": list(self.results.values())})
         self.collected = self.flow.results(whole, self.dispatch)
 
@@ -316,18 +341,26 @@ class Scene:
         conflicted = [told.conflicted] if told.conflicted is not None else []
         return _names(told.merged), _names(conflicted), _names(told.pending)
 
-    def how(self, descriptor: MergeDescriptor | None) -> str:
-        """A merge in one phrase."""
-        assert descriptor is not None
-        if descriptor.conflict_files:
-            return f"conflict in {', '.join(descriptor.conflict_files)}"
-        if not descriptor.successful:
-            assert descriptor.error_message
-            return "error"
-        if descriptor.no_op:
-            return "nothing new"
-        first = [part.submodule_name for part in descriptor.submodule_merge_results if part.status == "merged"]
-        return ", ".join(["merged", *(f"{name} first" for name in first)])
+    def descriptor(self, which: str, name: str) -> tuple[MergeDescriptor, str]:
+        """What phase one ("result") or two ("merge") came to for an agent, and whose worktree it merged into."""
+        found = self.results[name].merge_descriptor if which == "result" else self.merged(name)
+        assert found is not None
+        return found, name if which == "result" else ORCHESTRATOR
+
+    def git(self, name: str, *words: str) -> str:
+        """What git says in somebody's worktree; "" where that is gone."""
+        return self.who.run(["git", *words], cwd=self.root(name)).stdout.strip() if self.root(name).is_dir() else ""
+
+    def holds(self, name: str, commit: str) -> bool:
+        """Whether a commit is in somebody's history."""
+        ended = self.who.run(["git", "merge-base", "--is-ancestor", commit, "HEAD"], cwd=self.root(name))
+        return ended.returncode == 0
+
+    def moved(self, run_id: str) -> list[str]:
+        """What a merge has moved, in this order: names of submodules, "" for the repository itself."""
+        state = places(self.who.environment()).state
+        run = work.journal_of(state, ticket_work.common_dir_of(str(self.main))).read(run_id)
+        return [move.name for move in run.moves]
 
     def _contents(self) -> dict[str, str]:
         """A digest of all files of each worktree, git's own excepted."""

@@ -278,7 +278,8 @@ class Sessions:
 
         def offered(session_id: str) -> Collection[str] | None:
             found = contexts.get(session_id)
-            return None if found is None or found.tool_context is None else found.tool_context.tools
+            listed = () if found is None or found.tool_context is None else found.tool_context.tools
+            return listed or None  # a context that lists none says nothing of them
 
         return cls(
             lambda session_id: worktree_of_session(session_id, contexts, graph, worktrees),

@@ -10,7 +10,7 @@ Feature: The trunk's work comes to the agents
     And "the orchestrator" commits "trunk" to "new"
     And "one" commits "mine" to "own"
     When the results come in
-    Then the result of "one" says "merged"
+    Then the result of "one" has arrived
     And "new" of "one" holds "trunk"
 
     Examples:
@@ -24,7 +24,7 @@ Feature: The trunk's work comes to the agents
     And "the orchestrator" commits "trunk" to "lib/new"
     And "one" commits "mine" to "lib/own"
     When the results come in
-    Then the result of "one" says "merged, lib first"
+    Then the result of "one" has arrived, and "lib" came before the rest
     And "lib/new" of "one" holds "trunk"
 
   Scenario: A conflict leaves the agent's worktree as it was
@@ -32,18 +32,18 @@ Feature: The trunk's work comes to the agents
     And "the orchestrator" commits "trunk" to "file"
     And "one" commits "mine" to "file"
     When the results come in
-    Then the result of "one" says "conflict in file"
+    Then the result of "one" conflicts in "file" and moves nothing
     And "file" of "one" holds "mine"
 
   @EC-MF-003
   Scenario: Nothing new
     Given the "Ticket" agents "one" in worktrees of their own
     When the results come in
-    Then the result of "one" says "nothing new"
+    Then the result of "one" brings nothing new
 
   @EC-MF-004
   Scenario: The trunk is gone
     Given the "Ticket" agents "one" in worktrees of their own
     And the worktree of "the orchestrator" is deleted
     When the results come in
-    Then the result of "one" says "error"
+    Then the result of "one" fails and moves nothing

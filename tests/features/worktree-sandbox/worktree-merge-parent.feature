@@ -39,7 +39,7 @@ Feature: The agents' work comes to the trunk
     And "two" commits "2" to "lib/new-2"
     When the results come in
     Then the dispatch says "merged: one, two; conflicted: ; pending: "
-    And the merge of "two" says "merged, lib first"
+    And the merge of "two" has arrived, and "lib" came before the rest
     And "lib/new-1" of "the orchestrator" holds "1"
     And "lib/new-2" of "the orchestrator" holds "2"
 
@@ -58,9 +58,12 @@ Feature: The agents' work comes to the trunk
     Given the "Ticket" agents "one" in worktrees of their own
     And "the orchestrator" commits "trunk" to "file"
     And "one" commits "mine" to "file"
-    When the results come in
-    Then the dispatch says "merged: ; conflicted: one; pending: "
-    And the result of "one" says "conflict in file"
+    When the result of "one" comes in
+    Then the result of "one" conflicts in "file" and moves nothing
+    When "one" resolves it in its jail with "both"
+    And the results are collected
+    Then the dispatch says "merged: one; conflicted: ; pending: "
+    And "file" of "the orchestrator" holds "both"
 
   @EDGE-3
   Scenario: Two agents share a worktree
@@ -71,7 +74,7 @@ Feature: The agents' work comes to the trunk
     And "three" commits "3" to "new-3"
     When the results come in
     Then the dispatch says "merged: one, two, three; conflicted: ; pending: "
-    And the merge of "three" says "nothing new"
+    And the merge of "three" brings nothing new
     And "new-1" of "the orchestrator" holds "1"
     And "new-2" of "the orchestrator" holds "2"
     And "new-3" of "the orchestrator" holds "3"
