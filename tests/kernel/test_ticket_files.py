@@ -53,6 +53,12 @@ print(error(call("read", session="filed", token="0" * 64, file_path="made")))
 print(call("shell", command={f"{COMMIT} made"!r}))
 print(call("shell", command="cat {place}/secret; id -u; cat /proc/1/comm"))
 """
+    first += f"""
+try:
+    print(open("{service.runtime}/paddock/ticket-files").read())
+except OSError:
+    print("no secret")
+"""
     second = 'print(call("read", file_path="made")); print(call("list"))'
     done = run(service, agent("P-1", first), agent("P-2", second), name="filed", file_tools=True, parallel=1)
     assert done["state"] == "ended", (done, service.log("filed.1"), service.log("filed.2"))
@@ -62,6 +68,8 @@ print(call("shell", command="cat {place}/secret; id -u; cat /proc/1/comm"))
     assert lines[4:7] == ["WORKTREE_UNRESOLVED"] * 3
     assert lines[7] == "exit status 0", lines
     assert not any("hidden" in line for line in lines)
+    assert "no secret" in lines
+    assert (service.runtime / "paddock/ticket-files").stat().st_mode & 0o777 == 0o600
     assert (main / "made").read_text() == "by tools"
     assert not (main / "stolen").exists()
     assert any("NOT_FOUND" in line for line in service.log("filed.2"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.bridges.files import router as shell
-from launcher.bridges.files.router import Mode, Router, Sessions
+from launcher.bridges.files.router import MOST_CALLS, Mode, Router, Sessions
 from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.workers import Room
 from policy.errors import Refusal
@@ -196,3 +196,24 @@ def test_compatible_calls_use_files_as_before(root: Path, tmp_path: Path) -> Non
         assert error_of(router.call("read", {"file_path": "../other"}, "one", None)) == "SANDBOX_VIOLATION"
     finally:
         router.close()
+
+
+def test_one_session_does_not_keep_the_others_waiting(root: Path, tmp_path: Path) -> None:
+    """Its calls beyond a bound are answered at once, and may come again when one has ended."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "file").write_text("other")
+    contexts = {"one": boundaries(root), "two": boundaries(other)}
+    router = Router(Sessions(contexts.get), lambda _, found: Stand(Scope(context=found)))
+    begun = root / "begun"
+    with ThreadPoolExecutor(MOST_CALLS) as pool:
+        line = f"echo >> {begun}; while ! test -e {tmp_path}/go; do sleep 0.05; done"
+        held = [pool.submit(router.call, "shell", {"command": line}, "one", None) for _ in range(MOST_CALLS)]
+        while not begun.exists() or len(begun.read_text()) < MOST_CALLS:
+            time.sleep(0.02)
+        assert error_of(router.call("read", {"file_path": "file"}, "one", None)) == "BUSY"
+        assert router.call("read", {"file_path": "file"}, "two", None).text == "other"
+        (tmp_path / "go").touch()
+        assert not any(each.result().failed for each in held)
+    assert router.call("read", {"file_path": "file"}, "one", None).text == "content\n"
+    router.close()

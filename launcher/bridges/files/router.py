@@ -14,7 +14,9 @@ import subprocess
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 
 from pydantic import ValidationError
@@ -343,6 +345,10 @@ def _unresolved(name: str, why: str) -> ToolFailed:
     return ToolFailed(ErrorType.WORKTREE_UNRESOLVED, f"the worktree of session {shown} could not be resolved: {why}")
 
 
+MOST_CALLS = 16
+"""Calls of one session at the same time."""
+
+
 class Router:
     """Answers calls for all sessions. Safe to share between threads.
 
@@ -360,6 +366,8 @@ class Router:
         self._enter = enter
         self._outside = outside
         self._pool = pool if pool is not None else Pool()
+        self._counting = threading.Lock()
+        self._under_way: Counter[str] = Counter()
 
     def call(
         self,
@@ -394,7 +402,9 @@ class Router:
             if context is not None:
                 self._sessions.check_offered(session_id, tool)
             call = _checked(tool, arguments)
-            return self._serve(LEGACY if context is None else (session_id or "").strip(), context, call, stop)
+            name = LEGACY if context is None else (session_id or "").strip()
+            with self._turn(name):
+                return self._serve(name, context, call, stop)
         except ToolFailed as failed:
             return failure(failed.kind, failed.message, failed.note)
         except WorkerFailed as failed:
@@ -406,6 +416,20 @@ class Router:
         except Exception:
             log.exception("session %r: %s failed", session_id, tool)
             return failure(ErrorType.WORKER_FAILED, "this is a fault of Paddock; its log says more")
+
+    @contextmanager
+    def _turn(self, session_id: str) -> Iterator[None]:
+        """Counts a session's calls under way: those of one must not keep all others waiting for a thread."""
+        with self._counting:
+            if self._under_way[session_id] >= MOST_CALLS:
+                why = f"{MOST_CALLS} calls of this session are under way; try again when one has ended"
+                raise ToolFailed(ErrorType.BUSY, why)
+            self._under_way[session_id] += 1
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._under_way -= Counter([session_id])
 
     def close(self) -> None:
         """Ends all workers and their jails."""
