@@ -3,13 +3,14 @@
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
 from launcher.session import harvesting, messages, places
 from launcher.vcs.merge import into_children, preview, sessions, target, work
-from launcher.vcs.merge.descriptors import Source
+from launcher.vcs.merge.descriptors import MergeAggregation, Source
 from launcher.vcs.merge.into_children import Order
 from launcher.vcs.merge.preview import Check
 from launcher.vcs.merge.runs import Run, State
@@ -19,6 +20,9 @@ from launcher.verbs import table
 from launcher.verbs.worktree import root_of
 from policy.errors import Refusal, printable
 from policy.pasted import quoted
+
+if TYPE_CHECKING:
+    from launcher.vcs.history import History
 
 # What `paddock merge` says beside its result: for people on standard error, for programmes in `--json`.
 
@@ -49,12 +53,12 @@ class Notes:
         self.warnings.append(line)
         messages.say(f"paddock: {mark}{printable(line)}")
 
-    def document(self, result: BaseModel | None) -> str:
+    def document(self, result: BaseModel | None, more: Mapping[str, Any] | None = None) -> str:
         """The JSON of a result with what was said; ``null`` where there is neither."""
         if result is None and not self.warnings:
             return "null"
         found = {} if result is None else result.model_dump(mode="json")
-        return json.dumps({**found, "warnings": self.warnings, "advice": self.advice}, indent=2)
+        return json.dumps({**found, **(more or {}), "warnings": self.warnings, "advice": self.advice}, indent=2)
 
 
 CONFLICT = 1
@@ -195,9 +199,13 @@ def _tell(run: Run, found: target.Target, notes: Notes, *, as_json: bool, files:
         main, root = run.moves[-1], quoted(found.worktree)
         notes.advice.append(f"the files stay: git -C {root} read-tree -m -u {main.old} {main.new}")
     if as_json:
-        print(notes.document(run))
+        history = {name: each.document() for name, each in _brought(outcome).items()}
+        print(notes.document(run, {"history": history} if history else {}))
         return CONFLICT if outcome.has_conflict else 0
     print(f"into {printable(found.label)}: {outcome.pretty_print()}")
+    for name, brought in _brought(outcome).items():
+        print("\n".join(f"  {'brings' if not number else '':<12}{line}" for number, line in
+                        enumerate([f"{printable(name)}: {brought.summary()}", *brought.lines(3)[1:]])))  # fmt: skip
     if outcome.conflicted is not None and outcome.conflicted.merge_descriptor is not None:
         print(f"  next        {printable(outcome.conflicted.merge_descriptor.hint or '')}")
     if done:
@@ -205,6 +213,16 @@ def _tell(run: Run, found: target.Target, notes: Notes, *, as_json: bool, files:
             print(f"  note        {printable(note)}")
         print(f"  undo        paddock merge --rollback {run.run_id}")
     return CONFLICT if outcome.has_conflict else 0
+
+
+def _brought(outcome: MergeAggregation) -> "dict[str, History]":
+    """What was merged, by child: commits, authors, dates and files."""
+    merged = {each.agent_result_id: each.merge_descriptor for each in outcome.merged if each.merge_descriptor}
+    if not merged:
+        return {}
+    from launcher.vcs import history
+
+    return history.of_merges({name: each.model_dump(mode="json") for name, each in merged.items()})
 
 
 def _tell_end(run: Run | None, notes: Notes, *, as_json: bool) -> int:

@@ -7,7 +7,7 @@ import time
 import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -19,6 +19,13 @@ from launcher.verbs import session_request, table
 from launcher.verbs.table import ago, client, counted, show_json
 from policy.errors import Refusal, printable
 from policy.pasted import joined, quoted
+
+if TYPE_CHECKING:
+    from launcher.vcs.history import History
+
+_MOST_SHOWN = 3
+"""Commits, and files, of a ticket that are named."""
+
 
 # A ticket run for people: what became of each ticket, where its worktree is, what to do next, how to undo it.
 
@@ -35,8 +42,11 @@ def described(found: dict[str, Any]) -> list[str]:
         count = len([agent for agent in agents if agent["session_id"] in merged])
         lines[0] += f": {count} of {len(found['tickets'])} merged into {result['trunk']}"
     width = max((len(agent["ticket"]) for agent in agents), default=0)
+    brought = _brought(merged)
     for agent in agents:
         lines.append(f"  {agent['ticket']:<{width}}  {_fate(agent, merged, result)}")
+        if agent["session_id"] in brought:
+            lines += [f"  {'':<{width}}    {line}" for line in brought[agent["session_id"]].lines(_MOST_SHOWN)]
         lines += [f"  {'':<{width}}    {line}" for line in _details(agent, result)]
     if refusal := result.get("refusal"):
         lines.append(f"  {refusal['message']} [{refusal['errorType']}]")
@@ -49,6 +59,15 @@ def described(found: dict[str, Any]) -> list[str]:
     if state in (TicketState.FAILED, TicketState.LOST):
         lines.append(f"next: paddock tickets resume {found['name']}   # restarts agents that failed, then merges")
     return lines
+
+
+def _brought(merged: Mapping[str, Mapping[str, Any]]) -> "dict[str, History]":
+    """What the merged tickets have brought, by session id; read only where there are some."""
+    if not merged:
+        return {}
+    from launcher.vcs import history
+
+    return history.of_merges({name: each["merge_descriptor"] for name, each in merged.items()})
 
 
 def described_progress(found: dict[str, Any]) -> str:
@@ -300,7 +319,7 @@ def _to_its_end(service: Client, found: dict[str, Any], *, detach: bool, as_json
         finally:
             progress.end()
     if as_json and not detach:
-        messages.show(json.dumps({"event": "end", **found}))
+        messages.show(json.dumps({"event": "end", **_with_history(found)}))
     else:
         _shown(found, as_json=as_json)
     return status or (0 if found["state"] == "ended" or detach else 1)
@@ -409,10 +428,17 @@ def tickets_show(name: str, *, prompt: bool, contexts: bool, as_json: bool) -> i
 
 def _shown(found: dict[str, Any], *, as_json: bool) -> int:
     if as_json:
-        show_json(found)
+        show_json(_with_history(found))
     else:
         messages.show("\n".join(printable(line) for line in described(found)))
     return 0
+
+
+def _with_history(found: dict[str, Any]) -> dict[str, Any]:
+    """A run with what its merged tickets have brought: commits, authors, dates, files, by session id."""
+    merged = ((found["result"] or {}).get("aggregation") or {}).get("merged", ())
+    brought = _brought({each["agent_result_id"]: each for each in merged})
+    return {**found, "history": {name: each.document() for name, each in brought.items()}} if brought else found
 
 
 def tickets_stop(name: str, *, as_json: bool) -> int:

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher import cli
 from launcher.session import configuration, harvesting, messages, places
@@ -24,6 +24,9 @@ from launcher.vcs.worktrees.store import WorktreeRepository
 from launcher.vcs.worktrees.worktree_service import WorktreeService
 from launcher.verbs import table
 from policy.errors import Refusal, printable
+
+if TYPE_CHECKING:
+    from launcher.vcs.history import History
 
 
 def service(*, quiet: bool = False) -> WorktreeService:
@@ -171,18 +174,32 @@ def worktree_status(name: str | None, *, repo: str | None, as_json: bool) -> int
     rows = known.of_repository(here) if name is None else [known.find(here, name)]
     found = [(row, _without_this(now)) for row, now in zip(rows, known.statuses(rows), strict=True)]
     far = condition.progress_of(rows)
+    brings = None if name is None else _brings(*found[0])
     if as_json:
+        more = {} if brings is None else {"history": brings.document()}
         documents = [
-            {**now.model_dump(mode="json"), "work": far[row.worktree_id]._asdict(), "at_stake": now.at_stake()}
+            {**now.model_dump(mode="json"), "work": far[row.worktree_id]._asdict(), "at_stake": now.at_stake(), **more}
             for row, now in found
         ]
         print(json.dumps(documents, indent=2))
     else:
         for row, now in found:
             _print(row, now, far[row.worktree_id])
+        if brings is not None:
+            print("\n".join(f"  {line}" for line in brings.lines(10)))
         if not rows:
             print(NONE)
     return int(any(now.at_stake() for _, now in found))
+
+
+def _brings(row: Worktree, now: Condition) -> "History | None":
+    """What was committed in one worktree since it was made; of all of them it would cost too much."""
+    part = next((each for each in now.parts if not each.name), None)
+    if part is None or not part.ahead or not part.head:
+        return None
+    from launcher.vcs import history
+
+    return history.read(str(row.main.git_dir), row.main.base, part.head)
 
 
 def _without_this(now: Condition) -> Condition:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import git
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -118,6 +119,40 @@ def test_random_histories_merge_as_git_merges_them(
     assert stages == unmerged
     named = {path for conflict in report.conflicts(merged) for path in (conflict.path, *conflict.other_paths)}
     assert {entry.partition("\t")[2] for entry in unmerged} <= named
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@given(history=histories)
+def test_random_histories_merge_as_gitpythons_index_merges_them(
+    ground: Ground, history: tuple[list[Step], list[list[Step]], list[list[Step]], int]
+) -> None:
+    """What its three-way merge of trees decides is decided so here; what conflicts here it leaves open.
+
+    It knows neither renames nor the content of files, so histories have none of the first, and it leaves more open.
+    """
+    before, left, right, _ = history
+    plain = [
+        [[step for step in steps if step[0] in (0, 1, 2, 4, 7)] for steps in side] for side in ([before], left, right)
+    ]
+    *_, ours, theirs = ground.history(commits((plain[0][0], plain[1], plain[2], 0)))
+    base = ground.git("merge-base", ours, theirs)
+    with git.Repo(ground.root) as repo, Store(str(ground.root / ".git"), {}) as store:
+        index = git.IndexFile.from_tree(repo, base, ours, theirs)
+        merged = store.merge_trees(ours, theirs, attributes=ours)
+    assert merged is not None
+    entries = {(str(path), stage): (entry.mode, entry.hexsha) for (path, stage), entry in index.entries.items()}
+    opened = {path for path, stage in entries if stage}
+    conflicting = {stage.path.decode() for stage in merged.stages}
+    assert conflicting <= opened
+    if not merged.clean:
+        return
+    assert ground.git_merge(ours, theirs)[0] == merged.tree  # which writes it into the repository
+    listed = ground.git("ls-tree", "-r", "-z", merged.tree).split("\0")[:-1]
+    lines = [(*info.split(), path) for info, _, path in (line.partition("\t") for line in listed)]
+    tree = {path: (int(mode, 8), oid) for mode, _, oid, path in lines}
+    assert {path: told for (path, stage), told in entries.items() if not stage} == {
+        path: told for path, told in tree.items() if path not in opened
+    }
 
 
 def test_the_histories_are_worth_their_time() -> None:

@@ -210,3 +210,40 @@ def test_what_cannot_be_done_is_refused(ground: Paddock) -> None:
     for words, reference in cases:
         assert (words, ground.refused("merge", *words, cwd=ground.main).reference) == (words, reference)
         assert git(ground, "for-each-ref") == before
+
+
+def test_what_was_brought_is_told_with_authors_and_files(ground: Paddock) -> None:
+    """In words and as JSON, as git itself counts; a merge without anything new brings nothing."""
+    said = merge(ground, "x", "y")
+    lines = [line for line in said.splitlines() if line.startswith("  brings ")]
+    assert len(lines) == 2, said
+    assert " commit" in lines[0]
+    assert " by " in lines[0]
+    branches = git(ground, "log", "-1", "--format=%an%x09%s", "x").split("\t")
+    assert branches[0] in lines[0]
+    assert branches[1] in said
+    run = next(line.split()[-1] for line in said.splitlines() if line.startswith("  undo"))
+    merge(ground, "--rollback", run)
+    document = json.loads(merge(ground, "x", "--json"))
+    (history,) = document["history"].values()
+    assert history["commits"][0]["author"] == branches[0]
+    assert [each["path"] for each in history["files"]] == git(ground, "diff", "--name-only", "main~1", "main").split(
+        "\n"
+    )
+    assert "history" not in json.loads(merge(ground, "x", "--json"))
+
+
+def test_a_worktree_tells_what_was_committed_there(ground: Paddock) -> None:
+    """When it is named; of all of them it is not read."""
+    assert ground.call("worktree", "add", "T-1", cwd=ground.main).returncode == 0
+    there = next(path for path in ground.main.parent.iterdir() if path.name.endswith("-T-1"))
+    assert "commit by" not in ground.call("worktree", "status", "T-1", cwd=ground.main).stdout
+    commit = "echo new > new && git add new && git -c user.name=Ann -c user.email=a@b.c commit -qm 'New: \x1b[31mfile.'"
+    ground.who.run(["sh", "-c", commit], cwd=there).check_returncode()
+    said = ground.call("worktree", "status", "T-1", cwd=ground.main).stdout
+    assert "1 commit by Ann, " in said
+    assert "  A new +1 -0" in said
+    assert "\x1b" not in said
+    (document,) = json.loads(ground.call("worktree", "status", "T-1", "--json", cwd=ground.main).stdout)
+    assert document["history"]["authors"] == ["Ann"]
+    assert "commit by" not in ground.call("worktree", "status", cwd=ground.main).stdout

@@ -76,6 +76,11 @@ def test_tickets_are_worked_on_side_by_side_and_merged(service: Served) -> None:
     assert service.cli("worktree", "remove", "--force", left).returncode == 0
     shown = service.cli("tickets", "show", done["name"]).stdout
     assert (f"worktree removed: {left}" in shown, f"cd {left}" in shown) == (True, False), shown
+    assert "1 commit by A, " in shown
+    assert "  A one +1 -0\n" in shown
+    told = json.loads(service.cli("tickets", "show", done["name"], "--json").stdout)
+    (brought,) = told["history"].values()
+    assert (brought["commits"][0]["subject"], brought["files"][0]["path"]) == ("one: Done.", "one")
     everything = run(service, ticket("B-1", f"touch b1; {COMMIT} b1"), ticket("B-2", "touch left"), parallel=2)
     kept = {agent["ticket"]: os.path.exists(agent["worktree"]) for agent in everything["result"]["agents"]}
     assert kept == {"B-1": False, "B-2": True}, "what is not committed keeps its worktree"
