@@ -161,32 +161,16 @@ def collect(roots: dict[str, str], bounds: dict[str, Any] | None = None) -> dict
             "kept": done.kept}  # fmt: skip
 
 
-def prepare_tickets(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSON has them
-    """See `launcher.service.ticket_work.prepare`."""
-    from launcher.service import ticket_work
+def _of_tickets(name: str, *, steps: bool = False) -> Callable[..., dict[str, Any]]:
+    """The function of `launcher.service.ticket_work` that is called so, with `say` where it tells steps."""
 
-    return ticket_work.prepare(**arguments, say=_say)
+    def job(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSON has them
+        from launcher.service import ticket_work
 
+        found: dict[str, Any] = getattr(ticket_work, name)(**arguments, **({"say": _say} if steps else {}))
+        return found
 
-def plan_tickets(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSON has them
-    """See `launcher.service.ticket_work.plan`."""
-    from launcher.service import ticket_work
-
-    return ticket_work.plan(**arguments, say=_say)
-
-
-def merge_tickets(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSON has them
-    """See `launcher.service.ticket_work.merge`."""
-    from launcher.service import ticket_work
-
-    return ticket_work.merge(**arguments, say=_say)
-
-
-def resolve_ticket(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSON has them
-    """See `launcher.service.ticket_work.resolve`."""
-    from launcher.service import ticket_work
-
-    return ticket_work.resolve(**arguments)
+    return job
 
 
 def serve_files(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSON has them
@@ -194,13 +178,6 @@ def serve_files(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSON 
     from launcher.service import ticket_files
 
     return ticket_files.serve(**arguments, say=_say)
-
-
-def end_tickets(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSON has them
-    """See `launcher.service.ticket_work.end`."""
-    from launcher.service import ticket_work
-
-    return ticket_work.end(**arguments)
 
 
 def repository(directory: str) -> dict[str, Any]:
@@ -305,12 +282,14 @@ TABLE: dict[str, Callable[..., dict[str, Any]]] = {
     "harvest": harvest,
     "harvest.waiting": harvest_waiting,
     "collect": collect,
-    "tickets.prepare": prepare_tickets,
-    "tickets.plan": plan_tickets,
-    "tickets.merge": merge_tickets,
-    "tickets.resolve": resolve_ticket,
+    "tickets.orchestrate": _of_tickets("orchestrate", steps=True),
+    "tickets.prepare": _of_tickets("prepare", steps=True),
+    "tickets.plan": _of_tickets("plan", steps=True),
+    "tickets.merge": _of_tickets("merge", steps=True),
+    "tickets.resolve": _of_tickets("resolve"),
+    "tickets.land": _of_tickets("land"),
+    "tickets.end": _of_tickets("end"),
     "tickets.files": serve_files,
-    "tickets.end": end_tickets,
     "repository": repository,
     "worktree.list": list_worktrees,
     "worktree.add": add_worktree,

@@ -6,9 +6,9 @@ import re
 import time
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from launcher.session import state
 from policy.errors import Refusal
@@ -540,6 +540,48 @@ class Merger(Frozen):
     timeout: Timeout | None = None
 
 
+class Agent(Frozen):
+    """What works on a ticket that says nothing of that itself.
+
+    Attributes:
+        command: its words, in which ``{ticket}`` and ``{details}`` are the ticket's.
+        options: of `paddock run`, besides those that hold it to its worktree.
+        timeout: seconds after which its session is stopped; the run's own when there is none.
+    """
+
+    command: list[Word] = Field(min_length=1, max_length=1_024)
+    options: list[Word] = Field(default_factory=list, max_length=1_024)
+    timeout: Timeout | None = None
+
+    def ticket(self, name: str, details: str) -> dict[str, Any]:
+        """A ticket that it works on, as `Ticket` reads it."""
+        words = []
+        for word in self.command:
+            said = _PLACE.sub(lambda found: name if found[1] == "ticket" else details, word)
+            # What a model has written is never an option of the command.
+            words.append(f" {said}" if said.startswith("-") and not word.startswith("-") else said)
+        return {"ticket": name, "details": details, "command": words, "options": self.options, "timeout": self.timeout}
+
+
+class Orchestrator(Frozen):
+    """An agent that makes the tickets of a run.
+
+    It has a worktree of its own. The tickets begin with what it has committed there, and are merged into it; what they
+    come to is merged into the trunk at the end.
+
+    Attributes:
+        command: its words, in which ``{prompt}`` is what it is asked to do.
+        options: of `paddock run`, besides those that hold it to its worktree.
+        timeout: seconds after which its session is stopped; the run's own when there is none.
+        most_tickets: that it may make.
+    """
+
+    command: list[Word] = Field(min_length=1, max_length=1_024)
+    options: list[Word] = Field(default_factory=list, max_length=1_024)
+    timeout: Timeout | None = None
+    most_tickets: int = Field(32, ge=1, le=10_000)
+
+
 class TicketRequest(Frozen):
     """A ticket run that somebody wants.
 
@@ -548,6 +590,8 @@ class TicketRequest(Frozen):
         repository: a worktree: what the tickets begin with, and where their work is merged into.
         goal: what for.
         tickets: in the order in which their work is merged.
+        agent: works on tickets that name no command of their own.
+        orchestrator: makes tickets, before any is worked on; they come after those that are there already.
         parallel: agents at the same time.
         merge: whether their work is merged.
         merge_failed: also that of agents whose command failed.
@@ -563,7 +607,9 @@ class TicketRequest(Frozen):
     name: SessionName | None = None
     repository: Directory
     goal: Annotated[str, Field(max_length=4_096)] = ""
-    tickets: list[Ticket] = Field(min_length=1, max_length=10_000)
+    tickets: list[Ticket] = Field(default_factory=list, max_length=10_000)
+    agent: Agent | None = None
+    orchestrator: Orchestrator | None = None
     parallel: int = Field(4, ge=1, le=256)
     merge: bool = True
     merge_failed: bool = False
@@ -573,6 +619,36 @@ class TicketRequest(Frozen):
     timeout: Timeout | None = None
     remove: bool = True
     environment: dict[Variable, Word] | None = Field(None, max_length=4_096)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_commands(cls, given: object) -> object:
+        """Tickets that name no command are the agent's."""
+        if not isinstance(given, dict) or not isinstance(tickets := given.get("tickets"), list):
+            return given
+        try:
+            agent = Agent.model_validate(given.get("agent"))
+        except ValidationError:
+            return given  # which says what is wrong with it
+        return given | {"tickets": [_with_command(each, agent) for each in tickets]}
+
+    @model_validator(mode="after")
+    def _with_tickets(self) -> Self:
+        if not self.tickets and self.orchestrator is None:
+            raise ValueError("tickets is missing, and there is no orchestrator that makes some")
+        if self.orchestrator is not None and self.agent is None:
+            raise ValueError("agent is missing: it says what works on the tickets that the orchestrator makes")
+        return self
+
+
+_PLACE = re.compile(r"\{(ticket|details)\}")
+
+
+def _with_command(ticket: object, agent: Agent) -> object:
+    if not isinstance(ticket, dict) or "command" in ticket or not isinstance(ticket.get("ticket"), str):
+        return ticket
+    details = ticket.get("details", "")
+    return ticket if not isinstance(details, str) else agent.ticket(ticket["ticket"], details) | ticket
 
 
 class TicketResume(Frozen):
@@ -615,6 +691,7 @@ class TicketRun(Frozen):
         state: where it is.
         created: seconds since the epoch.
         ended: when it was over.
+        orchestrator: where that is, as one of its tickets; None without one.
         tickets: what each is called.
         steps: where each is, in the same order.
         seen: changes with each step; for waiting until the next one.
@@ -625,6 +702,7 @@ class TicketRun(Frozen):
     state: TicketState
     created: float
     ended: float | None
+    orchestrator: TicketStatus | None
     tickets: list[str]
     steps: list[TicketStatus]
     seen: int

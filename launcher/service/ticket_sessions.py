@@ -140,12 +140,14 @@ class FileTools:
         database: path of the service's.
         place: a file of the runtime directory: port and secret, so that agents find the server of the service's next
             life, too.
+        moved: told the run to which an orchestrator has added tickets.
     """
 
-    def __init__(self, database: str, place: str) -> None:
+    def __init__(self, database: str, place: str, moved: Callable[[str], None]) -> None:
         """See the class."""
         self._database = database
         self._place = place
+        self._moved = moved
         self._jobs = Jobs()  # its own, whose turn is over when the service's is
         self._secret, self._about = "", dict[str, Any]()
         self._task: asyncio.Task[dict[str, Any]] | None = None
@@ -163,6 +165,9 @@ class FileTools:
         ready = asyncio.Event()
 
         def step(about: dict[str, Any]) -> None:
+            if "run" in about:
+                self._moved(about["run"])
+                return
             self._about = about
             ready.set()
 

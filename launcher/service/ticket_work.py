@@ -24,7 +24,7 @@ from launcher.vcs.private import record, swap
 from launcher.vcs.worktrees.models import Worktree, slug, worktree_id
 from launcher.vcs.worktrees.worktree_service import ChildWorktrees, WorktreeService
 from launcher.workflow.chain import DecoratorFailed
-from launcher.workflow.flow import Workflow, build_workflow
+from launcher.workflow.flow import Workflow, build_workflow, default_prompts
 from launcher.workflow.graph import InMemoryGraphRepository, Node
 from launcher.workflow.request_context import OperationContext, PromptContext, ToolContext
 from launcher.workflow.requests import (
@@ -82,7 +82,18 @@ class _Work:
             self.graph.save(Node.model_validate(node))
         merges = harvesting.by_contexts(where, os.environ)
         self.contexts = StoredRequestContexts(Database(database))
+        self.merges = merges
         self.flow: Workflow = build_workflow(self.contexts, self.graph, self.children, merges, tools_for)
+
+    def begin(
+        self, run: str, goal: str, trunk: WorktreeSandboxContext
+    ) -> tuple[OrchestratorRequest, TicketOrchestratorRequest]:
+        """The first requests of a run, whose tickets are handed out in `trunk`."""
+        top = ArtifactKey(run)
+        self.graph.save(Node(node_id=run, agent_type=AgentType.ORCHESTRATOR, worktree_id=trunk.worktree_id, title=goal))
+        first = self.flow.request(OrchestratorRequest(context_id=top, goal=goal), operation=_step("begin"))
+        second = TicketOrchestratorRequest(context_id=ArtifactKey(orchestrator_of(run)), goal=goal)
+        return first, self.flow.request(second, first, _step("orchestrate"))
 
     def collected(
         self,
@@ -92,15 +103,28 @@ class _Work:
         conflicted: Sequence[AgentMergeStatus],
         pending: Sequence[AgentMergeStatus],
     ) -> None:
-        """Writes down what a dispatch came to as a whole, and the prompt by which an orchestrator decides about it."""
+        """Writes down what a dispatch came to as a whole, and the prompt by which an orchestrator decides about it.
+
+        Those who were merged in an earlier attempt are among the merged; their results are taken from their contexts.
+        """
+        new = {result.session_id for result in results}
+        stored = self.contexts.of_run(sent.session_id.partition("/")[0])
+        kept = {each["artifact_key"]: each["result"] for each in stored if each.get("result")}
+        ids = [status.agent_result_id for status in merged]
+        before = [TicketAgentResult.model_validate(kept[each]) for each in ids if each in kept and each not in new]
         found = aggregation(*([each.model_dump() for each in part] for part in (merged, conflicted, pending)))
         asked = TicketAgentResults.model_validate(
-            {"context_id": sent.context_id, "worktree_context": sent.worktree_context, "results": tuple(results),
+            {"context_id": sent.context_id, "worktree_context": sent.worktree_context, "results": (*before, *results),
              "goal": sent.goal, "merge_aggregation": found["aggregation"]}
         )  # fmt: skip
         self.contexts.update(sent.context_id, lambda before: before.evolve(current_request=asked))
         told = {"agent_type": AgentType.TICKET_AGENT_DISPATCH, "current_request": asked}
         self.flow.prompt(PromptContext.model_validate(told))
+
+
+def orchestrator_of(run: str) -> str:
+    """The session id of who hands out the tickets of a run."""
+    return f"{run}/tickets"
 
 
 def tools_for(request: AgentRequest) -> ToolContext:
@@ -125,7 +149,7 @@ def prepare(
     goal: str,
     tickets: list[dict[str, Any]],
     path: str,
-    merger: dict[str, Any] | None,
+    others: list[dict[str, Any]],
     claimed: list[str],
     since: float,
     say: Say,
@@ -140,7 +164,7 @@ def prepare(
         tickets: ``{"number", "ticket", "details", "command", "options", "worktree_id"}`` each; options by name; a
             worktree that was made for it before, or "".
         path: PATH of the agents' launchers.
-        merger: ``{"ticket", "command", "options"}`` of what resolves conflicts; None without one.
+        others: ``{"ticket", "command", "options"}`` of whatever is started besides.
         claimed: ids of worktrees that belong to other tickets.
         since: when the run was asked for, in seconds since the epoch.
         say: told ``{"number", "worktree_id", "worktree"}`` of each worktree that is ready.
@@ -154,17 +178,14 @@ def prepare(
             was made by this call is left.
     """
     found = checkout.find(trunk, Present(), exact=False)
-    for each in [*tickets, *([merger] if merger else [])]:
+    for each in [*tickets, *others]:
         _check(found.root, each, path)
     work = _Work(database)
     context = work.children.open_trunk(found.root)
     worktrees = _worktrees(work, context, found.common_dir, tickets, set(claimed), since, say)
     top = ArtifactKey(run)
-    work.graph.save(Node(node_id=run, agent_type=AgentType.ORCHESTRATOR, worktree_id=context.worktree_id, title=goal))
     try:
-        first = work.flow.request(OrchestratorRequest(context_id=top, goal=goal), operation=_step("begin"))
-        second = TicketOrchestratorRequest(context_id=top.child("tickets"), goal=goal)
-        second = work.flow.request(second, first, _step("orchestrate"))
+        _, second = work.begin(run, goal, context)
         dispatch = work.flow.request(
             TicketAgentRequests(
                 context_id=top.child("tickets/dispatch"),
@@ -204,7 +225,7 @@ def prepare(
                 "options": run_options(worktree),
             }
         )
-    ids = [run, f"{run}/tickets", f"{run}/tickets/dispatch", *(child.session_id for child in dispatch.requests)]
+    ids = [run, orchestrator_of(run), f"{run}/tickets/dispatch", *(child.session_id for child in dispatch.requests)]
     nodes = [node.model_dump(mode="json") for each in ids if (node := work.graph.get(each)) is not None]
     return {
         "dispatch": dispatch.model_dump(mode="json"),
@@ -213,6 +234,120 @@ def prepare(
         "trunk": found.root,
         "common_dir": found.common_dir,
     }
+
+
+def orchestrate(
+    database: str,
+    run: str,
+    trunk: str,
+    goal: str,
+    commands: list[dict[str, Any]],
+    worktree_id: str,
+    path: str,
+    claimed: list[str],
+    since: float,
+    say: Say,
+) -> dict[str, Any]:
+    """Makes the worktree of a run's orchestrator beside the trunk, and registers its session.
+
+    Args:
+        database: the service's.
+        run: name of the run.
+        trunk: a worktree; what the orchestrator begins with.
+        goal: of the run.
+        commands: ``{"ticket", "command", "options"}`` of the orchestrator, and of whatever is started later.
+        worktree_id: a worktree that was made for it before, or "".
+        path: PATH of the agents' launchers.
+        claimed: ids of worktrees that belong to others.
+        since: when the run was asked for, in seconds since the epoch.
+        say: told as `prepare` tells.
+
+    Returns:
+        As `prepare` has an agent, with ``prompt``, and ``trunk`` and ``common_dir`` as they are there.
+
+    Raises:
+        Refusal: as `prepare`.
+    """
+    found = checkout.find(trunk, Present(), exact=False)
+    for each in commands:
+        _check(found.root, each, path)
+    work = _Work(database)
+    context = work.children.open_trunk(found.root)
+    ticket = {"number": 0, "ticket": "orchestrator", "worktree_id": worktree_id}
+    (own,) = _worktrees(work, context, found.common_dir, [ticket], set(claimed), since, say)
+    try:
+        first, second = work.begin(run, goal, own)
+        asked = {"agent_type": AgentType.TICKET_ORCHESTRATOR, "current_request": second, "previous_request": first}
+        work.flow.prompt(PromptContext.model_validate(asked))
+    except DecoratorFailed as error:
+        raise _reason(error) from None
+    worktree = worktree_of_session(second.session_id, work.contexts, work.graph, work.children)
+    assert worktree is not None
+    return {
+        "number": 0,
+        "ticket": "orchestrator",
+        "session_id": second.session_id,
+        "worktree": str(worktree.worktree_path),
+        "worktree_id": worktree.worktree_id,
+        "options": run_options(worktree),
+        "prompt": orchestrator_prompt(work.contexts, second.session_id),
+        "trunk": found.root,
+        "common_dir": found.common_dir,
+    }
+
+
+def orchestrator_prompt(contexts: StoredRequestContexts, session_id: str) -> str | None:
+    """What an orchestrator is asked to do: the goal, the contributed part, and how it hands out tickets.
+
+    None for a session that hands out none.
+    """
+    found = contexts.get(session_id)
+    if found is None or not isinstance(found.current_request, TicketOrchestratorRequest):
+        return None
+    if (asked := found.prompt_context) is None:
+        return None
+    goal = found.current_request.goal
+    parts = [f"## Goal\n\n{goal}"] if goal else []
+    return "\n\n".join([*parts, default_prompts().assemble(asked), _HAND_OUT])
+
+
+_HAND_OUT = """\
+## Handing Out Tickets
+
+Read what you need, decide which tickets there are, and hand them out with the tool `make_tickets`, in the order in
+which their work is to be merged. Each has an id of letters, digits, dots, dashes and underscores, and details that
+tell its agent everything it needs: it has not read this. What you commit here, all of them begin with. Their agents
+start when you end."""
+
+
+def land(database: str, run: str, trunk: str, worktree_id: str) -> dict[str, Any]:
+    """Merges what the tickets have come to, in their orchestrator's worktree, into the trunk, in two phases.
+
+    Args:
+        database: the service's.
+        run: name of the run.
+        trunk: where to.
+        worktree_id: of the orchestrator.
+
+    Returns:
+        ``status`` (`launcher.vcs.merge.descriptors.AgentMergeStatus`), with a descriptor.
+
+    Raises:
+        Refusal: merging could not begin.
+    """
+    work = _Work(database)
+    own = work.children.worktree_context(worktree_id)
+    if own is None:
+        raise Refusal("worktree-gone", "the worktree of the orchestrator no longer exists")
+    into = work.children.open_trunk(checkout.find(trunk, Present(), exact=False).root)
+    with jailed_git.many():
+        brought = work.merges.merge_trunk_to_child(into, own)
+        status = AgentMergeStatus(
+            agent_result_id=orchestrator_of(run), worktree_context=own, child_merge_descriptor=brought
+        )
+        found = work.merges.merge_children_to_trunk([status], into)
+    (status,) = found.merged if found.conflicted is None else (found.conflicted,)
+    return {"status": status.model_dump(mode="json")}
 
 
 def _step(action: str) -> OperationContext:
@@ -382,7 +517,13 @@ def _in_words(refusal: Refusal) -> str:
 
 
 def merge(
-    database: str, dispatch: dict[str, Any], nodes: list[dict[str, Any]], outputs: dict[str, str], skip: bool, say: Say
+    database: str,
+    dispatch: dict[str, Any],
+    nodes: list[dict[str, Any]],
+    outputs: dict[str, str],
+    earlier: list[dict[str, Any]],
+    skip: bool,
+    say: Say,
 ) -> dict[str, Any]:
     """Merges in two phases: the trunk into each agent's worktree, then the agents' work into the trunk, in order.
 
@@ -391,6 +532,7 @@ def merge(
         dispatch: from `prepare`.
         nodes: from `prepare`.
         outputs: what each agent brings, by session id; who is missing is not merged.
+        earlier: statuses of those whose work has arrived in an earlier attempt.
         skip: leave out who conflicts, and go on with the others; else everybody behind the first conflict waits.
         say: told ``{"merged"}``: the statuses of those whose work has arrived, as soon as it has.
 
@@ -435,7 +577,8 @@ def merge(
                 left = {status.agent_result_id for status in pending}
                 waiting = [result for result in waiting if result.context_id.value in left]
             if merged or conflicted:
-                work.collected(sent, results, merged, conflicted, pending)
+                arrived = [AgentMergeStatus.model_validate(status) for status in earlier]
+                work.collected(sent, results, [*arrived, *merged], conflicted, pending)
     except DecoratorFailed as error:
         raise _reason(error) from None
     for status in merged:
@@ -464,7 +607,7 @@ def resolve(
     Args:
         database: the service's.
         run: name of the run.
-        number: of the ticket.
+        number: of the ticket; 0 for the orchestrator, whose worktree all others were merged into.
         dispatch: from `prepare`.
         nodes: from `merge`.
         status: of the ticket, which conflicts.
@@ -480,10 +623,11 @@ def resolve(
     work = _Work(database, nodes)
     sent = TicketAgentRequests.model_validate(dispatch)
     conflicted = AgentMergeStatus.model_validate(status)
-    agent = next(child for child in sent.requests if child.session_id == conflicted.agent_result_id)
+    who = conflicted.agent_result_id
+    ticket = next((child.ticket_id for child in sent.requests if child.session_id == who), "orchestrator")
     descriptor = conflicted.merge_descriptor
     why = "" if descriptor is None else descriptor.error_message or ""
-    common = {"goal": sent.goal, "ticket_agent": agent.context_id, "conflicted": conflicted}
+    common = {"goal": sent.goal, "ticket_agent": who, "conflicted": conflicted}
     stored = work.contexts.get(sent.context_id)
     last = sent if stored is None else stored.current_request
     key = ArtifactKey(run).child(f"tickets/{'ask' if ask else 'merger'}/{number}")
@@ -501,10 +645,10 @@ def resolve(
         raise _reason(error) from None
     worktree = worktree_of_session(request.session_id, work.contexts, work.graph, work.children)
     if worktree is None:
-        raise Refusal("worktree-gone", f"the worktree of ticket {agent.ticket_id} no longer exists")
+        raise Refusal("worktree-gone", f"the worktree of ticket {ticket} no longer exists")
     return {
         "number": number,
-        "ticket": agent.ticket_id,
+        "ticket": ticket,
         "session_id": request.session_id,
         "worktree": str(worktree.worktree_path),
         "worktree_id": worktree.worktree_id,

@@ -406,7 +406,7 @@ class Collector:
             unknown = name not in known and name not in supervisor.live
             if unknown and _changed(supervisor.log_of(name)) < now - settings.keep_seconds:
                 log_files.forget(supervisor.log_of(name))
-        self._tickets.forget(settings.most_ticket_records, now - settings.keep_seconds, settings.most_contexts)
+        self._tickets.records.forget(settings.most_ticket_records, now - settings.keep_seconds, settings.most_contexts)
 
     def _bounds(self) -> dict[str, float]:
         settings = self._supervisor.settings

@@ -13,7 +13,16 @@ from pydantic import ValidationError
 
 from launcher import cli
 from launcher.service.client import Client, run_path
-from launcher.service.schema import Reason, SessionState, Ticket, TicketRequest, TicketState
+from launcher.service.schema import (
+    Agent,
+    Merger,
+    Orchestrator,
+    Reason,
+    SessionState,
+    Ticket,
+    TicketRequest,
+    TicketState,
+)
 from launcher.session import messages, places
 from launcher.verbs import session_request, table
 from launcher.verbs.table import ago, client, counted, show_json
@@ -40,9 +49,13 @@ def described(found: dict[str, Any]) -> list[str]:
     lines = [f"{found['name']}  {state}"]
     if "aggregation" in result:
         count = len([agent for agent in agents if agent["session_id"] in merged])
-        lines[0] += f": {count} of {len(found['tickets'])} merged into {result['trunk']}"
+        lines[0] += f": {count} of {len(found['tickets'])} merged into {_landed(result) or result['trunk']}"
+    own = result.get("orchestrator")
+    if own is not None:
+        merged |= {own["session_id"]: result["landed"]["status"]} if _landed(result) else {}
+        agents = [own, *agents]
     width = max((len(agent["ticket"]) for agent in agents), default=0)
-    brought = _brought(merged)
+    brought = _brought({name: each for name, each in merged.items() if own is None or name != own["session_id"]})
     for agent in agents:
         lines.append(f"  {agent['ticket']:<{width}}  {_fate(agent, merged, result)}")
         if agent["session_id"] in brought:
@@ -59,6 +72,12 @@ def described(found: dict[str, Any]) -> list[str]:
     if state in (TicketState.FAILED, TicketState.LOST):
         lines.append(f"next: paddock tickets resume {found['name']}   # restarts agents that failed, then merges")
     return lines
+
+
+def _landed(result: dict[str, Any]) -> str:
+    """Where the work of all tickets is, when their orchestrator's worktree was merged; else ""."""
+    landed = result.get("landed")
+    return landed["trunk"] if landed and landed["status"]["merge_descriptor"]["successful"] else ""
 
 
 def _brought(merged: Mapping[str, Mapping[str, Any]]) -> "dict[str, History]":
@@ -85,7 +104,9 @@ def described_progress(found: dict[str, Any]) -> str:
     told = [
         f"{number} {what}" for number, what in counts if number or what in ("prepared", "running", "ended", "merged")
     ]
-    return f"{found['state']}: of {counted(len(states), 'ticket', 'tickets')} " + ", ".join(told)
+    own = found["orchestrator"]
+    orchestrator = "" if own is None else f"orchestrator {own['state']}; "
+    return f"{found['state']}: {orchestrator}of {counted(len(states), 'ticket', 'tickets')} " + ", ".join(told)
 
 
 def _fate(agent: dict[str, Any], merged: dict[str, Any], result: dict[str, Any]) -> str:
@@ -149,7 +170,9 @@ def _details(agent: dict[str, Any], result: dict[str, Any]) -> list[str]:
 
 def _conflict(agent: dict[str, Any], result: dict[str, Any]) -> dict[str, Any] | None:
     """Why a ticket could not be merged; None where it was, or was not tried."""
-    found = result.get("conflicts") or [(result.get("aggregation") or {}).get("conflicted")]
+    found = [*(result.get("conflicts") or [(result.get("aggregation") or {}).get("conflicted")])]
+    if "landed" in result and not _landed(result):
+        found.append(result["landed"]["status"])
     return next((each for each in found if each and each["agent_result_id"] == agent["session_id"]), None)
 
 
@@ -175,6 +198,11 @@ def _after(
         how = hint.partition(": ")[2].partition("; then merge again")[0] or "mend that"
         lines.append(f"next: in {where}: {how}")
         lines.append(f"next: cd {trunk} && paddock merge {joined(waiting)}   # after that")
+    elif "landed" in result and not _landed(result):
+        where = quoted(result["orchestrator"]["worktree"])
+        hint = result["landed"]["status"]["merge_descriptor"]["hint"] or ""
+        how = hint.partition(": ")[2].partition("; then merge again")[0] or "mend that"
+        lines.append(f"next: in {where}: {how}")
     elif "trunk" in result and "aggregation" not in result:
         done = [
             agent["worktree"]
@@ -183,7 +211,10 @@ def _after(
         ]
         if done:
             lines.append(f"next: in {trunk}: paddock merge {joined(done)}")
-    runs = [(each["merge_descriptor"] or {}).get("run_id") for each in merged.values()]
+    landed = _landed(result)
+    trunk = quoted(landed) if landed else trunk
+    statuses = [result["landed"]["status"]] if landed else merged.values()
+    runs = [(each["merge_descriptor"] or {}).get("run_id") for each in statuses]
     for run in dict.fromkeys(each for each in reversed(runs) if each):
         lines.append(f"undo: in {trunk}: paddock merge --rollback {run}")
     return lines
@@ -237,6 +268,11 @@ def check_tickets(path: str, body: Mapping[str, Any]) -> None:
                       hint=_HINT) from None  # fmt: skip
 
 
+_TABLES: dict[str | int, type[Agent | Orchestrator | Merger]] = {
+    "agent": Agent, "orchestrator": Orchestrator, "merger": Merger
+}  # fmt: skip
+
+
 def _line(where: tuple[int | str, ...], kind: str, message: str, body: Mapping[str, Any]) -> str:
     """One mistake in the words of the file."""
     words = [str(word) for word in where]
@@ -248,6 +284,8 @@ def _line(where: tuple[int | str, ...], kind: str, message: str, body: Mapping[s
         name = table.get("ticket") if isinstance(table, dict) else None
         place = f"ticket {where[1] + 1}" + (f" ({name})" if isinstance(name, str) else "")
         words = words[2:]
+    elif len(where) > 1 and where[0] in _TABLES:
+        known, place, words = _TABLES[words[0]].model_fields, f"[{words[0]}]", words[1:]
     key = words[0] if words else ""
     if kind == "extra_forbidden":
         near = get_close_matches(key, known, n=1)
@@ -341,7 +379,8 @@ class Progress:
 
     def show(self, found: dict[str, Any]) -> None:
         """Tells of what has changed since the last call."""
-        states = {"": found["state"]} | {each["ticket"]: each["state"] for each in found["steps"]}
+        own = [] if found["orchestrator"] is None else [found["orchestrator"]]
+        states = {"": found["state"]} | {each["ticket"]: each["state"] for each in (*own, *found["steps"])}
         moved = {name: state for name, state in states.items() if self._shown.get(name) != state}
         self._shown = states
         if self._json:

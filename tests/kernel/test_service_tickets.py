@@ -600,7 +600,7 @@ def test_a_conflict_goes_to_the_merger_of_the_run(service: Served) -> None:
     assert asked["worktree_context"] == contexts["solved/tickets/dispatch/2"]["worktree_context"]
     assert asked["state"] == "expired"
     collected = contexts["solved/tickets/dispatch"]["current_request"]["merge_aggregation"]
-    assert (len(collected["merged"]), collected["conflicted"]) == (2, None)
+    assert (len(collected["merged"]), collected["conflicted"]) == (3, None)
     assert "3 of 3 merged" in service.cli("tickets", "show", "solved").stdout
 
 

@@ -272,11 +272,17 @@ def over_http(service: Service, address: str) -> int:
     return 0
 
 
-def serve(router: Router, listener: socket.socket) -> None:
-    """Serves over HTTP until SIGTERM or SIGINT."""
+def serve(router: Router, listener: socket.socket, dispatch: mcp_server.Dispatch | None = None) -> None:
+    """Serves over HTTP until SIGTERM or SIGINT.
+
+    Args:
+        router: answers.
+        listener: where.
+        dispatch: for sessions that hand out tickets.
+    """
     http = uvicorn.Server(
         uvicorn.Config(
-            mcp_server.application(router),
+            mcp_server.application(router, dispatch),
             log_config=None,
             access_log=False,
             server_header=False,

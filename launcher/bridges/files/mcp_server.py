@@ -1,11 +1,12 @@
 """The MCP server: the official SDK on one side, the router on the other."""
 
 import functools
+import inspect
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from importlib import metadata
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -15,8 +16,9 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
+from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -117,6 +119,8 @@ TOKEN_HEADER = "X-Paddock-Token"
 """What was handed out for that session, and to nobody else."""
 
 
+_Found = TypeVar("_Found")
+
 PATH = "/mcp"
 THREADS = 64
 """Calls at the same time; each waits in a thread of its own for its session's worker."""
@@ -129,31 +133,108 @@ _HOSTS = ["127.0.0.1", "localhost", "[::1]"]
 
 Context = ServerRequestContext[dict[str, Any], Any]
 
+PROMPT = "orchestrator"
+"""The MCP prompt of a session that hands out tickets; a resource, too, for clients that show no prompts."""
+PROMPT_URI = "paddock://orchestrator"
+MAKE_TICKETS = "make_tickets"
 
-def build(router: Router, session_id: str | None = None) -> "Server[dict[str, Any]]":
+
+class Dispatch(Protocol):
+    """What the server offers to sessions that hand out tickets, besides the file tools."""
+
+    def prompt(self, session_id: str | None, token: str | None) -> str | None:
+        """What such a session is asked to do; None for every other one."""
+        ...
+
+    def make_tickets(self, session_id: str | None, token: str | None, arguments: Mapping[str, object]) -> Answer:
+        """Hands out tickets."""
+        ...
+
+
+class MadeTicket(BaseModel):
+    """A ticket that an agent hands out."""
+
+    model_config = ConfigDict(extra="forbid")
+    ticket: str = Field(description="Its id: letters, digits, dots, dashes and underscores.", max_length=64)
+    details: str = Field(description="All that its agent has to know, in words.", max_length=64 << 10, min_length=1)
+
+
+class MakeTickets(BaseModel):
+    """Hands out tickets, all of them or none. Each is worked on by an agent of its own, once this session ends."""
+
+    model_config = ConfigDict(extra="forbid")
+    tickets: list[MadeTicket] = Field(description="In the order in which their work is merged.", min_length=1,
+                                      max_length=1_000)  # fmt: skip
+
+
+def build(router: Router, session_id: str | None = None, dispatch: Dispatch | None = None) -> "Server[dict[str, Any]]":
     """A server over `router`.
 
     Args:
         router: answers.
         session_id: the one session of a server on standard streams. Over HTTP each request names its own.
+        dispatch: for sessions that hand out tickets.
     """
     limiter: list[anyio.CapacityLimiter] = []  # belongs to the event loop, which does not run yet
 
-    async def list_tools(context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        del context, params
-        return types.ListToolsResult(tools=[_described(kind) for kind in CALLS.values()])
+    def who(context: Context) -> tuple[str | None, str | None]:
+        return _named(context.request) if isinstance(context.request, Request) else (session_id, None)
 
-    async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def in_thread(work: Callable[[], _Found]) -> _Found:
         if not limiter:
             limiter.append(anyio.CapacityLimiter(THREADS))
-        named, token = _named(context.request) if isinstance(context.request, Request) else (session_id, None)
+        return await anyio.to_thread.run_sync(work, limiter=limiter[0], abandon_on_cancel=True)
+
+    async def prompt(context: Context) -> str | None:
+        return None if dispatch is None else await in_thread(functools.partial(dispatch.prompt, *who(context)))
+
+    async def list_tools(context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        del params
+        offered = await in_thread(functools.partial(router.offered, *who(context)))
+        tools = [_described(kind) for name, kind in CALLS.items() if name in offered]
+        if await prompt(context) is not None:
+            tools.append(_MAKE_TICKETS)
+        return types.ListToolsResult(tools=tools)
+
+    async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        named, token = who(context)
+        arguments = params.arguments or {}
+        if dispatch is not None and params.name == MAKE_TICKETS:
+            return _result(await in_thread(functools.partial(dispatch.make_tickets, named, token, arguments)))
         stop = Stop()
-        work = functools.partial(router.call, params.name, params.arguments or {}, named, token, stop)
         try:
-            return _result(await anyio.to_thread.run_sync(work, limiter=limiter[0], abandon_on_cancel=True))
+            return _result(await in_thread(functools.partial(router.call, params.name, arguments, named, token, stop)))
         except anyio.get_cancelled_exc_class():
             stop.set()
             raise
+
+    async def list_prompts(context: Context, params: types.PaginatedRequestParams | None) -> types.ListPromptsResult:
+        del params
+        found = [] if await prompt(context) is None else [types.Prompt(name=PROMPT, description=_PROMPT)]
+        return types.ListPromptsResult(prompts=found)
+
+    async def get_prompt(context: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+        text = await prompt(context)
+        if text is None or params.name != PROMPT:
+            raise MCPError(types.INVALID_PARAMS, f"this session has no prompt {params.name[:100]}")
+        said = types.PromptMessage(role="user", content=types.TextContent(text=text))
+        return types.GetPromptResult(description=_PROMPT, messages=[said])
+
+    async def list_resources(
+        context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        del params
+        if await prompt(context) is None:
+            return types.ListResourcesResult(resources=[])
+        about = types.Resource(name=PROMPT, uri=PROMPT_URI, description=_PROMPT, mime_type=_MARKDOWN)
+        return types.ListResourcesResult(resources=[about])
+
+    async def read_resource(context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        text = await prompt(context)
+        if text is None or params.uri != PROMPT_URI:
+            raise MCPError(types.INVALID_PARAMS, f"this session has no resource {params.uri[:100]}")
+        held = types.TextResourceContents(uri=PROMPT_URI, mime_type=_MARKDOWN, text=text)
+        return types.ReadResourceResult(contents=[held])
 
     return Server(
         "paddock-files",
@@ -161,6 +242,10 @@ def build(router: Router, session_id: str | None = None) -> "Server[dict[str, An
         instructions=_INSTRUCTIONS,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
+        on_list_prompts=None if dispatch is None else list_prompts,
+        on_get_prompt=None if dispatch is None else get_prompt,
+        on_list_resources=None if dispatch is None else list_resources,
+        on_read_resource=None if dispatch is None else read_resource,
     )
 
 
@@ -171,9 +256,9 @@ async def serve_stdio(router: Router, session_id: str | None) -> None:
         await server.run(reading, writing, server.create_initialization_options())
 
 
-def application(router: Router) -> Starlette:
+def application(router: Router, dispatch: Dispatch | None = None) -> Starlette:
     """The streamable HTTP application. Each request stands alone: what it may do is in its own two headers."""
-    found = build(router).streamable_http_app(
+    found = build(router, dispatch=dispatch).streamable_http_app(
         streamable_http_path=PATH,
         json_response=True,
         stateless_http=True,
@@ -232,6 +317,16 @@ def _described(kind: type[Call]) -> types.Tool:
             read_only_hint=kind.reads_only, destructive_hint=not kind.reads_only, open_world_hint=kind is Shell
         ),
     )
+
+
+_PROMPT = "What this session is asked to do: the goal, the worktrees, and how tickets are handed out."
+_MARKDOWN = "text/markdown"
+_MAKE_TICKETS = types.Tool(
+    name=MAKE_TICKETS,
+    description=inspect.getdoc(MakeTickets),
+    input_schema=MakeTickets.model_json_schema(),
+    annotations=types.ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False),
+)
 
 
 def _result(answer: Answer) -> types.CallToolResult:

@@ -317,10 +317,15 @@ class Sessions:
             return None
         raise _unresolved(name, "no worktree is known for it")
 
+    def offered(self, session_id: str | None) -> Collection[str]:
+        """The tools that a session is offered."""
+        found = self._offered((session_id or "").strip())
+        return CALLS if found is None else [tool for tool in CALLS if tool in found]
+
     def check_offered(self, session_id: str | None, tool: str) -> None:
         """Refuses (ToolFailed, ACCESS_DENIED) a tool that the session is not offered."""
-        offered = self._offered((session_id or "").strip())
-        if offered is not None and tool in CALLS and tool not in offered:
+        offered = self.offered(session_id)
+        if tool in CALLS and tool not in offered:
             why = f"this session is not offered the tool {tool}; it has: {', '.join(sorted(offered)) or 'none'}"
             raise ToolFailed(ErrorType.ACCESS_DENIED, why)
 
@@ -368,6 +373,14 @@ class Router:
         self._pool = pool if pool is not None else Pool()
         self._counting = threading.Lock()
         self._under_way: Counter[str] = Counter()
+
+    def offered(self, session_id: str | None, token: str | None) -> Collection[str]:
+        """The tools that a session is offered; all to who is not known, whose calls are answered with the reason."""
+        try:
+            self._sessions.boundaries(session_id, token)
+        except ToolFailed:
+            return CALLS
+        return self._sessions.offered(session_id)
 
     def call(
         self,

@@ -162,7 +162,7 @@ async def read_health(request: Request) -> Health:
     supervisor = context.supervisor
     try:
         counts = {str(state): number for state, number in supervisor.store.counts().items()}
-        remembered = context.tickets.counts() | {"kept_refs": context.collector.kept_refs}
+        remembered = context.tickets.records.counts() | {"kept_refs": context.collector.kept_refs}
     except Refusal:
         counts, remembered = {}, {}  # which is among the reasons by now
     reasons = supervisor.store.database.conditions.listed()
@@ -203,8 +203,8 @@ async def read_metrics(request: Request) -> PlainTextResponse:
         descriptors=await context.sampler.descriptors(),
         disk=context.sampler.free,
         logs=context.sampler.logs,
-        ticket_runs=context.tickets.states("ticket_run"),
-        tickets=context.tickets.states("ticket"),
+        ticket_runs=context.tickets.records.states("ticket_run"),
+        tickets=context.tickets.records.states("ticket"),
     )
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 

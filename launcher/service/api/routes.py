@@ -435,13 +435,13 @@ async def create_ticket_run(
     made, new = await context.supervisor.store.database.patiently(lambda: runs.create(body, client, idempotency_key))
     if not new:
         response.status_code = 200
-    return await runs.wait(made.name, wait) if wait else made
+    return await runs.records.wait(made.name, wait) if wait else made
 
 
 @git.get("/ticket-runs", tags=["tickets"])
 async def list_ticket_runs(request: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = 100) -> TicketRunList:
     """Lists ticket runs, the newest first."""
-    return TicketRunList(ticket_runs=context_of(request).tickets.listed(limit))
+    return TicketRunList(ticket_runs=context_of(request).tickets.records.listed(limit))
 
 
 @git.get("/ticket-runs/{name}", tags=["tickets"], responses=_KNOWN_WORK)
@@ -452,19 +452,19 @@ async def show_ticket_run(
     seen: Annotated[int | None, Query(description="wait only until a ticket has moved since: `seen` of it")] = None,
 ) -> TicketRun:
     """Shows a ticket run."""
-    return await context_of(request).tickets.wait(name, wait, seen)
+    return await context_of(request).tickets.records.wait(name, wait, seen)
 
 
 @git.get("/ticket-runs/{name}/contexts", tags=["tickets"], responses=_KNOWN_WORK)
 async def show_ticket_run_contexts(name: SessionName, request: Request) -> RunContexts:
     """Shows what is known of each session of a run: its latest request and result, boundaries, tools and prompt."""
-    return RunContexts(contexts=context_of(request).tickets.contexts(name))
+    return RunContexts(contexts=context_of(request).tickets.records.contexts(name))
 
 
 @git.get("/ticket-runs/{name}/prompts", tags=["tickets"], responses=_KNOWN_WORK)
 async def show_ticket_run_prompts(name: SessionName, request: Request) -> Prompts:
     """Shows what an orchestrating agent is told: where the agents work, and how the merge went."""
-    return Prompts(prompts=context_of(request).tickets.prompts(name))
+    return Prompts(prompts=context_of(request).tickets.records.prompts(name))
 
 
 @git.post("/ticket-runs/{name}/stop", tags=["tickets"], responses=_KNOWN_WORK)

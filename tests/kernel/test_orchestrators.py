@@ -1,0 +1,277 @@
+"""A dispatching agent: it reads its prompt over MCP, makes the tickets of its run, and all they come to is merged."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kernel.test_service_tickets import COMMIT, git, run, service, ticket
+from tests.kernel.test_ticket_files import CALL
+from tests.support.served import Served
+
+__all__ = ["service"]
+
+TOOLS = (
+    CALL
+    + r"""
+def ask(method, **parameters):
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": parameters}
+    headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+               "X-Paddock-Session": os.environ["PADDOCK_FILES_SESSION"],
+               "X-Paddock-Token": os.environ["PADDOCK_FILES_TOKEN"]}
+    request = urllib.request.Request(os.environ["PADDOCK_FILES_URL"], json.dumps(body).encode(), headers)
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
+        return json.loads(answer.read())
+
+def made(*tickets):
+    return call("make_tickets", tickets=[{"ticket": name, "details": details} for name, details in tickets])
+"""
+)
+
+
+def orchestrator(script: str, **fields: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
+    """An orchestrator that calls the tools."""
+    return {"command": ["python3", "-c", TOOLS + script], **fields}
+
+
+CHILD = {"command": ["python3", "-c", CALL + "import sys\nexec(sys.argv[2])", "{ticket}", "{details}"]}
+"""An agent that does with the file tools what its ticket says."""
+
+
+def commit(name: str, *written: tuple[str, str]) -> str:
+    lines = [f"call('write', file_path={path!r}, content={content!r})" for path, content in written]
+    return "\n".join([*lines, f"print(call('shell', command={f'{COMMIT} {name}'!r}))"])
+
+
+def contexts_of(service: Served, name: str) -> dict[str, Any]:
+    return {each["artifact_key"]: each for each in service.get(f"/v1/ticket-runs/{name}/contexts").json["contexts"]}
+
+
+@pytest.mark.spec("FR-005", "FR-007", "FR-008", "FR-009", "US7.1", "US7.2", "US7.3", "SC-007", "MF-022", "CONTRACT-3")
+def test_a_dispatching_agent_makes_the_tickets_of_its_run(service: Served) -> None:
+    """From one tickets file: prompt over MCP, tickets, file tools over HTTP, results, both phases, a merger."""
+    tickets = (
+        ("A-1", commit("one", ("same", "one\n"), ("first", "1\n"))),
+        ("A-2", commit("two", ("same", "two\n"))),
+        ("A-3", commit("three", ("third", "3\n"))),
+    )
+    script = f"""
+prompt = ask("prompts/get", name="orchestrator")["result"]["messages"][0]["content"]["text"]
+held = ask("resources/read", uri="paddock://orchestrator")["result"]["contents"][0]["text"]
+print(json.dumps({{"prompt": prompt, "same": held == prompt == sys.argv[1],
+                  "tools": [each["name"] for each in ask("tools/list")["result"]["tools"]]}}))
+print(error(call("write", file_path="by-tools", content="x")))
+open("plan", "w").write("the plan")
+os.system({f"{COMMIT} plan"!r})
+print(made(*{tickets!r}))
+"""
+    asked: dict[str, Any] = {
+        "goal": "Number the files.",
+        "file_tools": True,
+        "parallel": 3,
+        "orchestrator": {**orchestrator(script), "most_tickets": 3},
+        "agent": CHILD,
+        "merger": {"command": ["sh", "-c", f"printf 'one\\ntwo\\n' > same; {COMMIT} both"]},
+    }
+    asked["orchestrator"]["command"].append("{prompt}")
+    main = service.paddock.main
+    path = service.paddock.place / "tickets.json"
+    path.write_text(json.dumps(asked))
+    service.paddock.who.give(path)
+    before = git(service, "rev-parse", "HEAD")
+    trees = git(service, "worktree", "list", "--porcelain")
+    said = service.cli("tickets", "run", str(path), "--repo", str(main), "--name", "handed")
+    assert said.returncode == 0, (said, service.log("handed.0"), service.log("handed.1"))
+    told = service.log("handed.0")
+    first = json.loads(told[0])
+    assert first["same"] is True
+    assert first["prompt"].startswith("## Goal\n\nNumber the files.\n\n## Worktrees for Tickets\n")
+    assert "main-orchestrator`" in first["prompt"]
+    assert "make_tickets" in first["prompt"]
+    assert first["tools"] == ["read", "list", "glob", "grep", "make_tickets"]
+    assert told[1] == "ACCESS_DENIED"
+    answer = json.loads(next(line for line in told[2:] if line.startswith("{")))
+    assert answer == {"made": ["A-1", "A-2", "A-3"], "already": []}
+    # What all have brought is in the trunk, which has moved once.
+    assert (main / "same").read_text() == "one\ntwo\n"
+    assert [(main / name).read_text() for name in ("plan", "first", "third")] == ["the plan", "1\n", "3\n"]
+    assert git(service, "rev-parse", "HEAD@{1}") == before
+    assert not git(service, "status", "--porcelain")
+    after = git(service, "rev-parse", "HEAD")
+    # Every part of it is in the stored contexts, the aggregation too, and none has boundaries any more.
+    contexts = contexts_of(service, "handed")
+    results = contexts["handed/tickets/dispatch"]["current_request"]
+    assert [each["agent_result_id"] for each in results["merge_aggregation"]["merged"]] == [
+        "handed/tickets/dispatch/1", "handed/tickets/dispatch/2", "handed/tickets/dispatch/3"
+    ]  # fmt: skip
+    assert len(results["results"]) == 3
+    assert results["goal"] == "Number the files."
+    assert {each["state"] for each in contexts.values()} == {"expired"}
+    parents = {
+        each["worktree_context"]["main_worktree"]["parent_worktree_id"]
+        for name, each in contexts.items() if name.startswith("handed/tickets/dispatch/")
+    }  # fmt: skip
+    own = contexts["handed/tickets"]["worktree_context"]["main_worktree"]
+    assert parents == {own["worktree_id"]}
+    assert contexts["handed/tickets/merger/2"]["current_request"]["kind"] == "MergerRequest"
+    # Nothing is left but branches.
+    assert not os.path.exists(own["worktree_path"])
+    assert git(service, "worktree", "list", "--porcelain").replace(after, before) == trees
+    shown = service.cli("tickets", "show", "handed").stdout
+    assert f"handed  ended: 3 of 3 merged into {main}\n" in shown
+    assert "  orchestrator  merged as " in shown
+    undo = next(line for line in shown.splitlines() if line.startswith("undo: "))
+    assert (
+        service.paddock.shell(f"cd {main} && {undo.partition(': ')[2].partition(': ')[2]}", env=service.env).returncode
+        == 0
+    )
+    assert git(service, "rev-parse", "HEAD") == before
+
+
+def test_only_the_orchestrator_hands_out_tickets_and_only_so_many(service: Served) -> None:
+    """Not its children, not with another's token, not more than were granted, not twice with other words."""
+    script = """
+print(made(("B-1", "print(call('make_tickets', tickets=[{'ticket': 'X', 'details': 'y'}]))")))
+print(made(("B-1", "print(call('make_tickets', tickets=[{'ticket': 'X', 'details': 'y'}]))")))
+for wrong in ([("B-1", "other")], [("B-2", "x"), ("B-3", "y")], [("../up", "x")], [("B-2", "")], []):
+    print(made(*wrong))
+print(call("make_tickets", session="guarded", tickets=[]))
+print(call("make_tickets", token="0" * 64, tickets=[]))
+"""
+    child = {"command": ["python3", "-c", TOOLS + "import sys\nexec(sys.argv[1])\nprint(ask('prompts/list')['result']"
+                         "['prompts'], 'make_tickets' in str(ask('tools/list')))", "{details}"]}  # fmt: skip
+    done = run(service, name="guarded", agent=child, file_tools=True, orchestrator=orchestrator(script, most_tickets=2))
+    assert (done["state"], done["tickets"]) == ("ended", ["B-1"]), (done, service.log("guarded.0"))
+    lines = [json.loads(line) for line in service.log("guarded.0")]
+    assert lines[:2] == [{"made": ["B-1"], "already": []}, {"made": [], "already": ["B-1"]}]
+    assert [each["errorType"] for each in lines[2:]] == ["INVALID_ARGUMENT"] * 5 + ["WORKTREE_UNRESOLVED"] * 2
+    words = [each["message"] for each in lines[2:]]
+    assert "other details" in words[0]
+    assert "may make 2 tickets here, not 3" in words[1]
+    lines = service.log("guarded.1")
+    assert json.loads(lines[0])["errorType"] == "ACCESS_DENIED"
+    assert lines[1] == "[] False"
+
+
+def test_nothing_of_an_orchestrator_that_fails_is_lost(service: Served) -> None:
+    """Its tickets wait, the trunk stays as it is; it is started again, and tickets and commits count once."""
+    script = f"""
+print(made(("C-1", "open('one', 'w'); import os; os.system({f"{COMMIT} one"!r})")))
+if not os.path.exists("plan"):
+    open("plan", "w")
+    os.system({f"{COMMIT} plan"!r})
+    sys.exit(3)
+"""
+    child = {"command": ["python3", "-c", "{details}"]}
+    main = service.paddock.main
+    before = git(service, "rev-parse", "HEAD")
+    done = run(service, name="again", agent=child, orchestrator=orchestrator(script))
+    assert (done["state"], done["tickets"], done["result"]["agents"]) == ("failed", ["C-1"], []), done
+    assert done["orchestrator"]["state"] == "failed"
+    assert done["result"]["orchestrator"]["status"] == 3
+    assert git(service, "rev-parse", "HEAD") == before
+    shown = service.cli("tickets", "show", "again").stdout
+    assert "  orchestrator  failed (3)\n" in shown
+    assert "next: paddock tickets resume again" in shown
+    said = service.cli("tickets", "resume", "again")
+    assert said.returncode == 0, (said, service.log("again.0.2"))
+    assert (main / "one").exists()
+    assert git(service, "log", "--format=%s").split() == ["one", "plan", "main:", "First."]
+
+
+def moved(service: Served, **fields: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
+    """A run during which the trunk moves, so that what its tickets come to conflicts with it."""
+    script = f"""
+print(made(("D-1", {f"echo ours > same; touch one; {COMMIT} ours"!r}),
+           ("D-2", "while [ ! -e go ]; do sleep 0.05; done")))
+"""
+    main = service.paddock.main
+    body = {"repository": str(main), "name": "moved", "orchestrator": orchestrator(script), **fields,
+            "agent": {"command": ["sh", "-c", 'eval "$1"', "sh", "{details}"]},
+            "environment": service.paddock.who.environment(service.env)}  # fmt: skip
+    assert service.post("/v1/ticket-runs", body).status == 201
+    found = service.get("/v1/ticket-runs/moved").json
+    while not (len(found["steps"]) == 2 and found["steps"][1]["worktree"]):
+        assert found["ended"] is None, (found, service.log("moved.0"))
+        found = service.get(f"/v1/ticket-runs/moved?wait=10&seen={found['seen']}").json
+    assert service.paddock.shell(f"cd {main} && echo theirs > same && {COMMIT} theirs").returncode == 0
+    go = Path(found["steps"][1]["worktree"], "go")
+    go.touch()
+    service.paddock.who.give(go)
+    done: dict[str, Any] = service.get("/v1/ticket-runs/moved?wait=60").json
+    return done
+
+
+def test_what_conflicts_with_the_trunk_at_the_end_waits(service: Served) -> None:
+    """The trunk has moved meanwhile: tickets stay merged in the orchestrator's worktree, and a person resolves it."""
+    main = service.paddock.main
+    done = moved(service)
+    assert done["state"] == "failed", done
+    assert done["result"]["landed"]["status"]["merge_descriptor"]["conflict_files"] == ["same"]
+    assert done["orchestrator"]["state"] == "conflicted"
+    assert (main / "same").read_text() == "theirs\n"
+    assert not (main / "one").exists()
+    shown = service.cli("tickets", "show", "moved").stdout
+    there = Path(done["orchestrator"]["worktree"])
+    assert "  orchestrator  conflicts\n" in shown
+    joined = shown.partition(f"next: in {there}: ")[2].partition(", resolve")[0]
+    assert "CONFLICT" in service.paddock.who.run(["sh", "-c", joined], cwd=there).stdout
+    assert service.paddock.who.run(["sh", "-c", f"echo both > same && {COMMIT} solved"], cwd=there).returncode == 0
+    assert service.cli("tickets", "resume", "moved").returncode == 0
+    assert (main / "same").read_text() == "both\n"
+    assert (main / "one").exists()
+
+
+def test_a_merger_resolves_what_conflicts_at_the_end(service: Served) -> None:
+    """In the orchestrator's worktree, as it does in a ticket's, by a request that is written down."""
+    done = moved(service, merger={"command": ["sh", "-c", f"echo both > same; {COMMIT} both"]})
+    assert done["state"] == "ended", done
+    assert (service.paddock.main / "same").read_text() == "both\n"
+    asked = contexts_of(service, "moved")["moved/tickets/merger/0"]["current_request"]
+    assert (asked["kind"], asked["conflicted"]["agent_result_id"]) == ("MergerRequest", "moved/tickets")
+
+
+def test_a_run_is_stopped_while_its_orchestrator_works(service: Served) -> None:
+    """It ends with it; the trunk is as it was, and what was committed is on its branch."""
+    script = f"""
+import time
+os.system({f"touch plan; {COMMIT} plan"!r})
+print(made(("F-1", "true")), flush=True)
+time.sleep(600)
+"""
+    body = {"repository": str(service.paddock.main), "name": "stopped", "orchestrator": orchestrator(script),
+            "agent": {"command": ["true"]}, "environment": service.paddock.who.environment(service.env)}  # fmt: skip
+    assert service.post("/v1/ticket-runs", body).status == 201
+    found = service.get("/v1/ticket-runs/stopped").json
+    while not found["tickets"]:
+        assert found["ended"] is None, found
+        found = service.get(f"/v1/ticket-runs/stopped?wait=10&seen={found['seen']}").json
+    service.post("/v1/ticket-runs/stopped/stop", {})
+    done = service.get("/v1/ticket-runs/stopped?wait=60").json
+    assert (done["state"], done["result"]["orchestrator"]["reason"]) == ("failed", "stopped"), done
+    assert "  orchestrator  stopped (143): it was asked to end\n" in service.cli("tickets", "show", "stopped").stdout
+    assert git(service, "log", "-1", "--format=%s", "agent/orchestrator") == "plan\n"
+    assert not (service.paddock.main / "plan").exists()
+
+
+def test_a_run_needs_tickets_or_who_makes_them(service: Served) -> None:
+    """And an orchestrator needs an agent for its tickets; mistakes in either are told by their place."""
+    body = {"repository": str(service.paddock.main)}
+    trees = git(service, "worktree", "list")
+    for fields, words in (
+        ({}, "tickets is missing"),
+        ({"orchestrator": {"command": ["true"]}}, "agent is missing"),
+        ({"tickets": [{"ticket": "E-1"}], "agent": {"comand": ["x"]}}, "command"),
+    ):
+        answer = service.post("/v1/ticket-runs", {**body, **fields})
+        assert answer.status == 422, answer.raw
+        assert words in answer.raw.decode(), answer.raw
+    answer = service.post("/v1/ticket-runs", {**body, "orchestrator": {"command": ["no-such-command"]},
+                                              "agent": {"command": ["true"]}, "name": "lost"})  # fmt: skip
+    found = service.get("/v1/ticket-runs/lost?wait=30").json
+    assert found["result"]["refusal"]["errorType"] == "command-not-found", found
+    assert git(service, "worktree", "list") == trees
+    done = run(service, {"ticket": "E-2"}, ticket("E-3", "true"), agent={"command": ["sh", "-c", "touch {ticket}"]})
+    assert done["state"] == "ended", done
