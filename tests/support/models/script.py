@@ -30,7 +30,15 @@ class Run:
     line: str
 
 
-Step = Write | Read | Run
+@dataclass(frozen=True)
+class Use:
+    """A tool of an MCP server is to be called; agents put the server's name in front of the tool's."""
+
+    name: str
+    arguments: Json
+
+
+Step = Write | Read | Run | Use
 
 
 @dataclass(frozen=True)
@@ -92,6 +100,11 @@ def call_for(step: Step, tools: Sequence[Tool]) -> Call:
         NoTool: none of `tools` can do it.
     """
     by_name = {tool.name: tool for tool in tools}
+    if isinstance(step, Use):
+        found = next((tool for tool in tools if tool.name.endswith(f"__{step.name}")), None)
+        if found is None:
+            raise NoTool(f"no {step.name} among {sorted(by_name)}")
+        return Call(found, step.arguments)
     for name in NAMES[type(step)]:
         if name in by_name:
             return Call(by_name[name], _arguments(step, by_name[name]))
@@ -100,7 +113,7 @@ def call_for(step: Step, tools: Sequence[Tool]) -> Call:
     raise NoTool(f"no tool for {step} among {sorted(by_name)}")
 
 
-def _arguments(step: Step, tool: Tool) -> Json | str:
+def _arguments(step: Write | Read | Run, tool: Tool) -> Json | str:
     if tool.free or tool.name == "apply_patch":
         return _free(step, tool)
     properties: Json = tool.schema.get("properties", {})
@@ -118,7 +131,7 @@ def _arguments(step: Step, tool: Tool) -> Json | str:
     return values
 
 
-def _free(step: Step, tool: Tool) -> Json | str:
+def _free(step: Write | Read | Run, tool: Tool) -> Json | str:
     """Codex's own shapes: a patch, or JavaScript that calls the tools that `exec` brings."""
     if isinstance(step, Run):
         return f"text(await tools.exec_command({json.dumps({'cmd': step.line})}));"

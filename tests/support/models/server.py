@@ -7,7 +7,7 @@ next follows from the number of tool results in the request alone, so a request 
 import json
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -45,6 +45,7 @@ class ModelServer:
     Attributes:
         port: on 127.0.0.1.
         script: what the model does, step by step; may be replaced between two conversations.
+        scripts: others, for conversations in which a word occurs; the first that fits is taken.
         requests: all so far, in order of arrival.
         unknown: method and path of those that no API here knows; they were answered with 404.
         connections: how many there were, with requests or without.
@@ -52,6 +53,7 @@ class ModelServer:
 
     port: int
     script: Sequence[Step] = ()
+    scripts: Mapping[str, Sequence[Step]] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     connections: int = 0
@@ -89,15 +91,18 @@ class ModelServer:
             return 404, "application/json", b'{"error": {"message": "no such method"}}'
         tools, results = tuple(api.tools(body)), tuple(api.results(body))
         self.requests.append(Request(path, headers, body, tools, results))
-        turn = self._turn(tools, results)
+        said = json.dumps(body)
+        script = next((script for word, script in self.scripts.items() if word in said), self.script)
+        turn = _turn(script, tools, results)
         if api is gemini:
             return 200, *gemini.answer(body, turn, stream=":stream" in plain)
         return 200, *api.answer(body, turn)
 
-    def _turn(self, tools: Sequence[Tool], results: Sequence[str]) -> Call | str:
-        if main_request(tools) and len(results) < len(self.script):
-            return call_for(self.script[len(results)], tools)
-        return FAREWELL
+
+def _turn(script: Sequence[Step], tools: Sequence[Tool], results: Sequence[str]) -> Call | str:
+    if main_request(tools) and len(results) < len(script):
+        return call_for(script[len(results)], tools)
+    return FAREWELL
 
 
 _APIS = {

@@ -1,0 +1,63 @@
+"""Real agents carry out a ticket run: one makes the tickets over MCP, others work on them with the file tools."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support import served
+from tests.support.agent_scene import Scene
+from tests.support.models.script import Run, Use
+
+MCP = {
+    "mcpServers": {
+        "paddock": {
+            "type": "http",
+            "url": "${PADDOCK_FILES_URL}",
+            "headers": {
+                "X-Paddock-Session": "${PADDOCK_FILES_SESSION}",
+                "X-Paddock-Token": "${PADDOCK_FILES_TOKEN}",
+            },
+        }
+    }
+}
+"""As docs/service.md has it."""
+
+
+@pytest.mark.spec("FR-005", "FR-007", "FR-008", "FR-009", "US7", "SC-007")
+def test_claude_code_makes_tickets_and_works_on_them(scene: Scene) -> None:
+    """Its prompt is the orchestrator's; its tickets are made over MCP; a Claude Code of its own works on each."""
+    main = scene.paddock.main
+    commit = "git add -A && git -c user.name=A -c user.email=a@b.c commit -qm"
+    scene.model.scripts = {
+        "Handing Out Tickets": [
+            Use("read", {"file_path": "tool"}),
+            Use("make_tickets", {"tickets": [{"ticket": "ONE", "details": "Do the first thing."},
+                                             {"ticket": "TWO", "details": "Do the second thing."}]}),
+        ],
+        "Do the first thing.": [Use("write", {"file_path": "first", "content": "by one\n"}), Run(f"{commit} first")],
+        "Do the second thing.": [Use("write", {"file_path": "second", "content": "by two\n"}),
+                                 Use("read", {"file_path": f"{scene.outside}/secret"}), Run(f"{commit} second")],
+    }  # fmt: skip
+    claude = ["claude", "--mcp-config", json.dumps(MCP), "-p"]
+    # A scripted model does not search for tools before it uses them.
+    options = ["--reach", str(scene.model.port), "--env", "ENABLE_TOOL_SEARCH=false"]
+    tickets = {
+        "goal": "Two things.",
+        "file_tools": True,
+        "orchestrator": {"command": [*claude, "{prompt}"], "options": options},
+        "agent": {"command": [*claude, "{details}"], "options": options},
+    }
+    path = Path(scene.outside.parent, "tickets.json")
+    path.write_text(json.dumps(tickets))
+    scene.who.give(path)
+    with served.serving(scene.paddock) as service:
+        words = scene.paddock.words("tickets", "run", str(path), "--repo", str(main), "--name", "two")
+        said = scene.who.run(words, cwd=main, env=scene.environment | service.env, timeout=300)
+        log = [line for session in ("two.0", "two.1", "two.2") for line in [session, *service.log(session)]]
+        assert said.returncode == 0, (said.stdout, said.stderr, log, scene.model.unknown)
+        assert [(main / name).read_text() for name in ("first", "second")] == ["by one\n", "by two\n"]
+        told = [result for request in scene.model.requests for result in request.results]
+        assert any('"made": ["ONE", "TWO"]' in text for text in told), told
+        assert any("SANDBOX_VIOLATION" in text for text in told), told
+        assert not any("the-secret" in text for text in told)
