@@ -24,7 +24,7 @@ MCP = {
 """As docs/service.md has it."""
 
 
-@pytest.mark.spec("FR-005", "FR-007", "FR-008", "FR-009", "US7", "SC-007")
+@pytest.mark.spec("FR-005", "FR-007", "FR-008", "FR-009", "SC-007")
 def test_claude_code_makes_tickets_and_works_on_them(scene: Scene) -> None:
     """Its prompt is the orchestrator's; its tickets are made over MCP; a Claude Code of its own works on each."""
     main = scene.paddock.main

@@ -1,4 +1,4 @@
-"""Which test shows what of the specification, read from the sources.
+"""Which test shows what of the specification, read from the sources, and what reaches it in the product.
 
 `python -m tests.support.traceability` prints the table.
 """
@@ -168,11 +168,29 @@ def shown(root: Path = TESTS) -> dict[str, list[str]]:
     return found
 
 
+WAYS = {
+    "tickets": "paddock tickets, over the service",
+    "run": "paddock run",
+    "files": "paddock files",
+    "library": "launcher.api",
+}
+
+
+def reached() -> dict[str, tuple[str, str]]:
+    """From where each id is reached, one of `WAYS`, and the function that does it, as ``module:name``."""
+    lines = (TESTS / "support/reached.txt").read_text().splitlines()
+    rows = [line.split() for line in lines if not line.startswith("#")]
+    return {name: (way, function) for name, way, function in rows}
+
+
 def table(found: dict[str, list[str]]) -> str:
-    """All ids with their tests, or with what they wait for."""
+    """All ids with what reaches them and with their tests, or with what they wait for."""
     lines = []
+    ways = reached()
     for name, wording in IDS.items():
         lines.append(f"{name:20} {wording}")
+        way, function = ways[name]
+        lines.append(f"    reached from {WAYS[way]}: {function}")
         lines += [f"    {test}" for test in found.get(name, [])]
         if name in OPEN:
             lines.append(f"    OPEN: waits for {OPEN[name]}")
