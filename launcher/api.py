@@ -72,7 +72,6 @@ if TYPE_CHECKING:
     from launcher.workflow.requests import TicketAgentResult as TicketAgentResult
     from launcher.workflow.requests import TicketAgentResults as TicketAgentResults
     from launcher.workflow.requests import TicketOrchestratorRequest as TicketOrchestratorRequest
-    from launcher.workflow.worktrees import provider_options as provider_options
     from launcher.workflow.worktrees import run_options as run_options
     from policy.plan import Plan
 
@@ -166,10 +165,7 @@ _HOMES = {
         "TicketAgentResults",
         "TicketOrchestratorRequest",
     ),
-    "launcher.workflow.worktrees": (
-        "provider_options",
-        "run_options",
-    ),
+    "launcher.workflow.worktrees": ("run_options",),
 }
 """Module -> the names that it gives, loaded when they are first asked for."""
 

@@ -8,7 +8,6 @@ from launcher.workflow.graph import GraphRepository, Node, find_node_with_worktr
 from launcher.workflow.request_context import RequestContextRepository
 from launcher.workflow.requests import ArtifactKey
 from policy.errors import Refusal
-from policy.providers.registry import SandboxTranslationRegistry, Translation, translate
 from policy.sandbox_context import WorktreeSandboxContext
 
 
@@ -147,7 +146,7 @@ def worktree_of_session(
     return None if node is None else worktree_of_key(graph, worktrees, ArtifactKey(node.node_id))
 
 
-# From a worktree context to the words that hold a command to it: options of `paddock run`, and the provider's own.
+# From a worktree context to the words that hold a command to it. The launch tells its provider in the provider's own.
 
 
 def run_options(context: WorktreeSandboxContext) -> list[str]:
@@ -160,18 +159,3 @@ def run_options(context: WorktreeSandboxContext) -> list[str]:
     for path in (*(module.worktree_path for module in context.ungranted_submodules), *context.denied_paths):
         words += ["--deny", str(path)]
     return [*words, "--freeze-root"] if context.freeze_root else words
-
-
-def provider_options(
-    session_id: str, provider: str, contexts: RequestContextRepository, registry: SandboxTranslationRegistry
-) -> Translation:
-    """The options that tell a provider's command about the sandbox of a session (contracts section 2a, FR-004h).
-
-    Nothing where the session has no worktree, the provider is unknown, or it understands nothing of a sandbox: the
-    kernel holds it either way. The session's context is consumed by this.
-    """
-    worktree = contexts.get_worktree_context(session_id)
-    strategy = registry.get_strategy(provider)
-    if worktree is None or strategy is None:
-        return Translation({}, [])
-    return translate(strategy, worktree)

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from launcher.workflow.requests import ArtifactKey
-from launcher.workflow.worktrees import provider_options, run_options
+from launcher.workflow.worktrees import run_options
 from policy.providers.model import DialectName
-from policy.providers.registry import load_registry
+from policy.providers.registry import load_registry, translate
 from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
 from tests.support.paddock import Paddock
 from tests.support.workflow import Contexts
@@ -27,14 +27,14 @@ def test_a_sessions_boundaries_reach_its_provider(user_paddock: Paddock, provide
     contexts = Contexts()
     main = MainWorktreeContext(worktree_id="one", worktree_path=paddock.worktree)
     contexts.update(SESSION, lambda before: before.evolve(worktree_context=WorktreeSandboxContext(main_worktree=main)))
-    words = provider_options(SESSION.value, provider, contexts, load_registry(DialectName.CONTRACT))
-    assert words.arguments
-    assert words.environment
     (paddock.worktree / command).write_text(PROGRAM)
     (paddock.worktree / command).chmod(0o755)
     paddock.who.give(paddock.worktree)
     context = contexts.get_worktree_context(SESSION)
     assert context is not None
+    words = translate(load_registry(DialectName.CONTRACT).require(provider), context)
+    assert words.arguments
+    assert words.environment
     options = ("--provider", provider, "--dialect", "contract", "--net", "none")
     ended = paddock.run(*run_options(context), *options, "--", f"./{command}", "own", cwd=paddock.main.parent / "one")
     assert ended.returncode == 0, ended.stderr

@@ -6,9 +6,9 @@ import pytest
 
 from launcher.workflow.request_context import ContextState
 from launcher.workflow.requests import ArtifactKey
-from launcher.workflow.worktrees import provider_options, run_options
+from launcher.workflow.worktrees import run_options
 from policy.providers.model import DialectName
-from policy.providers.registry import Translation, load_registry
+from policy.providers.registry import Translation, load_registry, translate
 from tests.support.workflow import Contexts, worktree
 
 KEY = ArtifactKey("run/one")
@@ -26,18 +26,19 @@ def test_what_is_not_granted_is_denied_by_path() -> None:
 
 @pytest.mark.spec("FR-004f", "FR-004g", "CONTRACT-2a")
 def test_a_sessions_worktree_becomes_the_providers_words() -> None:
-    """Each provider's own; nothing for a session without a worktree, nor for an unknown provider."""
+    """Each provider's own, of the boundaries that the repository has, and none of a session that is over."""
     contexts = Contexts()
     registry = load_registry(DialectName.CONTRACT)
-    nothing = Translation({}, [])
-    assert provider_options("run/one", "codex", contexts, registry) == nothing
+    assert contexts.get_worktree_context(KEY) is None
     contexts.update(KEY, lambda context: context.evolve(worktree_context=worktree("w")))
     assert contexts.state(KEY) is ContextState.ENRICHED
-    codex = provider_options("run/one", "codex", contexts, registry)
-    assert codex == Translation({"CODEX_WORKSPACE": "/trees/w"}, ["--workspace", "/trees/w"])
+    found = contexts.get_worktree_context(KEY)
+    assert found is not None
     assert contexts.state(KEY) is ContextState.CONSUMED
-    goose = provider_options("run/one", "goose", contexts, registry)
+    codex = translate(registry.require("codex"), found)
+    assert codex == Translation({"CODEX_WORKSPACE": "/trees/w"}, ["--workspace", "/trees/w"])
+    goose = translate(registry.require("goose"), found)
     assert goose == Translation({"GOOSE_ROOT_DIR": "/trees/w"}, ["--root-dir", "/trees/w"])
-    assert provider_options("run/one", "nobody", contexts, registry) == nothing
+    assert registry.get_strategy("nobody") is None
     contexts.clear(KEY)
-    assert provider_options("run/one", "codex", contexts, registry) == nothing
+    assert contexts.get_worktree_context(KEY) is None
