@@ -488,6 +488,8 @@ class TicketStep(StrEnum):
     """Its agent did not start, or did not end well."""
     MERGED = "merged"
     CONFLICTED = "conflicted"
+    REVIEWING = "reviewing"
+    """Its agent ended well, and the run's review is at its work."""
     RESOLVING = "resolving"
     """The run's merger is at its conflict."""
 
@@ -541,7 +543,7 @@ class Merger(Frozen):
 
 
 class Agent(Frozen):
-    """What works on a ticket that says nothing of that itself.
+    """What works on a ticket that says nothing of that itself, or reviews the work on one.
 
     Attributes:
         command: its words, in which ``{ticket}`` and ``{details}`` are the ticket's.
@@ -598,6 +600,8 @@ class TicketRequest(Frozen):
         on_conflict: "stop" leaves everybody behind the first conflict unmerged, "skip" leaves out who conflicts.
         file_tools: agents may use Paddock's file tools over HTTP: PADDOCK_FILES_URL, PADDOCK_FILES_SESSION and
             PADDOCK_FILES_TOKEN in their environment say how.
+        review: looks at a ticket's work in its worktree, once its agent has ended well. That work is merged only where
+            it ends with status 0.
         merger: resolves conflicts, each ticket's once; a person does when there is none.
         timeout: seconds that each ticket's session may take; no bound when there is none.
         remove: the worktrees of tickets whose work is merged, when nothing in them would be lost; branches stay.
@@ -614,6 +618,7 @@ class TicketRequest(Frozen):
     merge: bool = True
     merge_failed: bool = False
     on_conflict: OnConflict = OnConflict.STOP
+    review: Agent | None = None
     merger: Merger | None = None
     file_tools: bool = False
     timeout: Timeout | None = None

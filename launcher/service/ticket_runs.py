@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from launcher.service import ticket_work
+from launcher.service import ticket_results, ticket_work
 from launcher.service.database import Database
 from launcher.service.jobs import Jobs
 from launcher.service.schema import (
@@ -143,7 +143,8 @@ class TicketRuns:
 
     def _others(self, request: TicketRequest) -> list[dict[str, Any]]:
         """What is started besides the tickets' own agents, which is checked as they are before anything is made."""
-        named = (("orchestrator", request.orchestrator), ("agent", request.agent), ("merger", request.merger))
+        named = (("orchestrator", request.orchestrator), ("agent", request.agent), ("review", request.review),
+                 ("merger", request.merger))  # fmt: skip
         return [
             {"ticket": name, "command": of.command, "options": self._options(request, name, of)}
             for name, of in named
@@ -321,6 +322,8 @@ class TicketRuns:
                     await planned.wait()
                 try:
                     found = await self._agent(run, row, ticket, place, request, client_uid, again=again)
+                    if request.review is not None and went_well(found):
+                        found["review"] = await self._review(run, request, request.review, prepared, place, client_uid)
                 except Refusal as refusal:  # one that fails keeps no other from going on
                     about = (ticket.ticket, row["session"], place, request.repository)
                     found = self._sessions.without_session(*about, refusal)
@@ -334,6 +337,21 @@ class TicketRuns:
             tasks = [group.create_task(one(row, ticket)) for row, ticket in zip(rows, request.tickets, strict=True)]
             group.create_task(self._plans(request, places_by_number, plans))
         return [task.result() for task in tasks]
+
+    async def _review(
+        self, run: str, request: TicketRequest, review: Agent, prepared: dict[str, Any], place: dict[str, Any],
+        client_uid: int,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Follows the review of one ticket's work to its end, in the ticket's worktree: what became of it."""
+        number = place["number"]
+        self.records.step(run, number, TicketStep.REVIEWING)
+        arguments = {"database": self._database.path, "run": run, "number": number, "dispatch": prepared["dispatch"],
+                     "nodes": prepared["nodes"], "session_id": place["session_id"]}  # fmt: skip
+        there = await self._jobs.run("tickets.review", arguments)
+        name = self._next_name(run, number, "v")
+        details = request.tickets[number - 1].details
+        ticket = Ticket.model_validate(review.ticket(there["ticket"], details))
+        return await self._other(run, name, ticket, there, request, client_uid)
 
     async def _plans(
         self, request: TicketRequest, places_by_number: dict[int, dict[str, Any]], plans: dict[int, asyncio.Event]
@@ -537,24 +555,30 @@ class TicketRuns:
 
         Both work in the ticket's worktree, so nothing of the merge happens outside of a jail.
         """
-        number, attempt = place["number"], 1
-        while self._sessions.is_over(_merger_name(run, number, attempt)):
-            attempt += 1
+        name = self._next_name(run, place["number"], "m")
         begin = ["sh", "-c", f"{place['commands']}; exit 0"]  # that git cannot is what the merger is there for
-        for name, command in (
-            (_merger_name(run, number, attempt, "b"), begin),
-            (_merger_name(run, number, attempt), merger.command),
-        ):
+        for each, command in ((name + "b", begin), (name, merger.command)):
             ticket = Ticket(ticket=place["ticket"], command=command, options=merger.options, timeout=merger.timeout)
-            found = await self._of_merger(run, name, ticket, place, request, client_uid)
+            found = await self._other(run, each, ticket, place, request, client_uid)
             if not went_well(found):
                 break
         return found
 
-    async def _of_merger(
+    def _next_name(self, run: str, number: int, what: str) -> str:
+        """The name of the live session of a ticket's merger ("m") or review ("v"), or of the next one."""
+        attempt = 1
+        while True:
+            name = f"{run[:50]}.{number}.{what}{attempt}"
+            # A merge that could not be begun for a merger leaves only that session.
+            begun = self._sessions.session(name) is None and self._sessions.is_over(f"{name}b")
+            if not (begun or self._sessions.is_over(name)):
+                return name
+            attempt += 1
+
+    async def _other(
         self, run: str, name: str, ticket: Ticket, place: dict[str, Any], request: TicketRequest, client_uid: int
     ) -> dict[str, Any]:
-        """Follows one session of a merger; starts it where it was not started yet."""
+        """Follows a session of a merger or a review; starts it where it was not started yet."""
         if self._sessions.session(name) is None:
             refused = self._started(run, name, ticket, place, request, client_uid)
             if refused is not None:
@@ -587,7 +611,7 @@ class TicketRuns:
         for status in found["conflicted"]:
             self.records.step(run, numbers[status["agent_result_id"]], TicketStep.CONFLICTED)
         statuses = [json.loads(row["merged"]) for row in self.records.tickets(run) if row["merged"] is not None]
-        told = ticket_work.aggregation(statuses, found["conflicted"], found["pending"])
+        told = ticket_results.aggregation(statuses, found["conflicted"], found["pending"])
         return {**told, "results": found["results"], "nodes": found["nodes"]}
 
     async def merging(
@@ -640,8 +664,3 @@ _MOST_PLANS = 100
 def _path(request: TicketRequest) -> str:
     """Where the launchers of a run look for commands."""
     return (request.environment or os.environ).get("PATH", "")
-
-
-def _merger_name(run: str, number: int, attempt: int, what: str = "m") -> str:
-    """The name of a merger's session, or of the one that begins the merge for it ("b")."""
-    return f"{run[:50]}.{number}.{what}{attempt}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from launcher.bridges.files.router import SignedTokens
 from launcher.safefs import walk
-from launcher.service import ticket_work
+from launcher.service import ticket_results
 from launcher.service.jobs import Jobs
 from launcher.service.schema import FINAL, Reason, Session, SessionRequest, SessionState, Ticket, TicketRequest
 from launcher.service.supervisor import Supervisor
@@ -117,7 +117,7 @@ class TicketSessions:
     def entry(self, ticket: str, session: Session, trunk: str, harvest: dict[str, Any] | None = None, *,
               unfinished: Reason = Reason.LOST, timeout: float | None = None) -> dict[str, Any]:  # fmt: skip
         """What became of a ticket, from its session."""
-        return ticket_work.agent(
+        return ticket_results.agent(
             ticket, session, name=session.name, session_id=session.labels.get("session-id", ""),
             worktree=session.directory, log=self._supervisor.log_of(session.name), trunk=trunk, harvest=harvest,
             unfinished=unfinished, timeout=timeout,
@@ -127,7 +127,7 @@ class TicketSessions:
         self, ticket: str, name: str, place: dict[str, Any], trunk: str, refusal: Refusal | None
     ) -> dict[str, Any]:
         """What became of a ticket whose session was not started."""
-        return ticket_work.agent(
+        return ticket_results.agent(
             ticket, None, name=name, session_id=place["session_id"], worktree=place["worktree"], log="", trunk=trunk,
             refusal=None if refusal is None else refusal.as_dict(),
         )  # fmt: skip
@@ -209,8 +209,9 @@ class FileTools:
 
 
 def went_well(agent: dict[str, Any]) -> bool:
-    """Whether an agent ended well."""
-    return (agent["state"], agent["reason"]) == (SessionState.ENDED, Reason.EXITED)
+    """Whether an agent ended well, and what reviewed its work did not reject it."""
+    well = (agent["state"], agent["reason"]) == (SessionState.ENDED, Reason.EXITED)
+    return well and ("review" not in agent or went_well(agent["review"]))
 
 
 def ended_well(session: Session) -> bool:

@@ -1,4 +1,4 @@
-"""The two ends of a ticket run, as functions from plain data to plain data: worktrees are made; work is merged.
+"""The work of a ticket run beside its sessions, as functions from plain data to plain data: worktrees are made; work is merged.
 
 Between them lie the agents' sessions, which are the service's (`launcher.service.ticket_runs`). Nothing here knows of
 them: another way to run a command in a worktree, on another machine say, fits between the same two ends.
@@ -11,15 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from launcher.bridges.files.tool_calls import CALLS
+from launcher.service import ticket_results
 from launcher.service.database import Database
-from launcher.service.schema import Outcome, Reason, Session, SessionState, of_ticket
+from launcher.service.schema import of_ticket
 from launcher.service.tables import StoredRequestContexts
 from launcher.session import cache, configuration, harvesting, places, planning, recognition
 from launcher.session.machine import Machine
 from launcher.vcs import checkout, git_config, jailed_git
 from launcher.vcs.disk import Present
 from launcher.vcs.harvest.outstanding import outstanding
-from launcher.vcs.merge.descriptors import AgentMergeStatus, MergeAggregation
+from launcher.vcs.merge.descriptors import AgentMergeStatus
 from launcher.vcs.private import record, swap
 from launcher.vcs.worktrees.models import Worktree, slug, worktree_id
 from launcher.vcs.worktrees.worktree_service import ChildWorktrees, WorktreeService
@@ -35,6 +36,7 @@ from launcher.workflow.requests import (
     MergerRequest,
     OrchestratorRequest,
     OwnWorktreeRequest,
+    ReviewRequest,
     TicketAgentRequest,
     TicketAgentRequests,
     TicketAgentResult,
@@ -44,7 +46,6 @@ from launcher.workflow.requests import (
 from launcher.workflow.worktrees import run_options, worktree_of_session
 from policy.config import layer
 from policy.errors import Refusal
-from policy.pasted import quoted
 from policy.sandbox_context import WorktreeSandboxContext
 
 Say = Callable[[dict[str, Any]], None]
@@ -112,7 +113,9 @@ class _Work:
         kept = {each["artifact_key"]: each["result"] for each in stored if each.get("result")}
         ids = [status.agent_result_id for status in merged]
         before = [TicketAgentResult.model_validate(kept[each]) for each in ids if each in kept and each not in new]
-        found = aggregation(*([each.model_dump() for each in part] for part in (merged, conflicted, pending)))
+        found = ticket_results.aggregation(
+            *([each.model_dump() for each in part] for part in (merged, conflicted, pending))
+        )
         asked = TicketAgentResults.model_validate(
             {"context_id": sent.context_id, "worktree_context": sent.worktree_context, "results": (*before, *results),
              "goal": sent.goal, "merge_aggregation": found["aggregation"]}
@@ -120,6 +123,20 @@ class _Work:
         self.contexts.update(sent.context_id, lambda before: before.evolve(current_request=asked))
         told = {"agent_type": AgentType.TICKET_AGENT_DISPATCH, "current_request": asked}
         self.flow.prompt(PromptContext.model_validate(told))
+
+    def place(self, number: int, ticket: str, session_id: str) -> dict[str, Any]:
+        """Where a session works, and the options of `paddock run` that hold it there; counts as use of its context."""
+        worktree = worktree_of_session(session_id, self.contexts, self.graph, self.children)
+        if worktree is None:
+            raise Refusal("worktree-gone", f"the worktree of ticket {ticket} no longer exists")
+        return {
+            "number": number,
+            "ticket": ticket,
+            "session_id": session_id,
+            "worktree": str(worktree.worktree_path),
+            "worktree_id": worktree.worktree_id,
+            "options": run_options(worktree),
+        }
 
 
 def orchestrator_of(run: str) -> str:
@@ -210,21 +227,11 @@ def prepare(
             work.flow.request(child, dispatch, _step("work"))
     except DecoratorFailed as error:
         raise _reason(error) from None
-    agents = []
-    for each, child in zip(tickets, dispatch.requests, strict=True):
-        # What the launch is held to is what the context says, and counts as use of it.
-        worktree = worktree_of_session(child.session_id, work.contexts, work.graph, work.children)
-        assert worktree is not None
-        agents.append(
-            {
-                "number": each["number"],
-                "ticket": child.ticket_id,
-                "session_id": child.session_id,
-                "worktree": str(worktree.worktree_path),
-                "worktree_id": worktree.worktree_id,
-                "options": run_options(worktree),
-            }
-        )
+    # What the launch is held to is what the context says, and counts as use of it.
+    agents = [
+        work.place(each["number"], child.ticket_id, child.session_id)
+        for each, child in zip(tickets, dispatch.requests, strict=True)
+    ]
     ids = [run, orchestrator_of(run), f"{run}/tickets/dispatch", *(child.session_id for child in dispatch.requests)]
     nodes = [node.model_dump(mode="json") for each in ids if (node := work.graph.get(each)) is not None]
     return {
@@ -281,15 +288,8 @@ def orchestrate(
         work.flow.prompt(PromptContext.model_validate(asked))
     except DecoratorFailed as error:
         raise _reason(error) from None
-    worktree = worktree_of_session(second.session_id, work.contexts, work.graph, work.children)
-    assert worktree is not None
     return {
-        "number": 0,
-        "ticket": "orchestrator",
-        "session_id": second.session_id,
-        "worktree": str(worktree.worktree_path),
-        "worktree_id": worktree.worktree_id,
-        "options": run_options(worktree),
+        **work.place(0, "orchestrator", second.session_id),
         "prompt": orchestrator_prompt(work.contexts, second.session_id),
         "trunk": found.root,
         "common_dir": found.common_dir,
@@ -643,18 +643,44 @@ def resolve(
         request = work.flow.request(request, last, _step("resolve"))
     except DecoratorFailed as error:
         raise _reason(error) from None
-    worktree = worktree_of_session(request.session_id, work.contexts, work.graph, work.children)
-    if worktree is None:
-        raise Refusal("worktree-gone", f"the worktree of ticket {ticket} no longer exists")
-    return {
-        "number": number,
-        "ticket": ticket,
-        "session_id": request.session_id,
-        "worktree": str(worktree.worktree_path),
-        "worktree_id": worktree.worktree_id,
-        "options": run_options(worktree),
-        "commands": (descriptor.merge_commands if descriptor is not None else "") or "",
-    }
+    commands = (descriptor.merge_commands if descriptor is not None else "") or ""
+    return work.place(number, ticket, request.session_id) | {"commands": commands}
+
+
+def review(
+    database: str, run: str, number: int, dispatch: dict[str, Any], nodes: list[dict[str, Any]], session_id: str
+) -> dict[str, Any]:
+    """Sends out the request to review the work on a ticket, in whose worktree that is done.
+
+    Args:
+        database: the service's.
+        run: name of the run.
+        number: of the ticket.
+        dispatch: from `prepare`.
+        nodes: from `prepare`.
+        session_id: of its agent.
+
+    Returns:
+        As `prepare` has an agent.
+
+    Raises:
+        Refusal: the request could not be sent out.
+    """
+    work = _Work(database, nodes)
+    sent = TicketAgentRequests.model_validate(dispatch)
+    child = next(child for child in sent.requests if child.session_id == session_id)
+    asked = ReviewRequest(
+        context_id=ArtifactKey(run).child(f"tickets/review/{number}"),
+        goal=sent.goal,
+        ticket_agent=child.context_id,
+        content=child.details,
+        return_to=AgentType.TICKET_AGENT_DISPATCH,
+    )
+    try:
+        request = work.flow.request(asked, child, _step("review"))
+    except DecoratorFailed as error:
+        raise _reason(error) from None
+    return work.place(number, child.ticket_id, request.session_id)
 
 
 def _is_of_the_trunk(conflicted: Sequence[AgentMergeStatus]) -> bool:
@@ -672,114 +698,3 @@ def _reason(error: DecoratorFailed) -> Refusal:
     if isinstance(cause, Refusal):
         return cause
     return Refusal("workflow-failed", "the request could not be sent out", context=str(error))
-
-
-# What became of one ticket of a run: why its command ended, where worktree and log are, what may come next.
-
-TIMEOUT = "timeout"
-"""The reason of a ticket whose session took too long."""
-STOPPED_BEFORE = "the run was stopped before its turn had come"
-
-
-def agent(
-    ticket: str,
-    session: Session | None,
-    *,
-    name: str,
-    session_id: str,
-    worktree: str,
-    log: str,
-    trunk: str,
-    harvest: Mapping[str, Any] | None = None,
-    refusal: Mapping[str, Any] | None = None,
-    unfinished: Reason = Reason.LOST,
-    timeout: float | None = None,
-) -> dict[str, Any]:
-    """One entry of a run's result.
-
-    Args:
-        ticket: what it is called.
-        session: of its command; None when there was none.
-        name: what that session is, or would have been called.
-        session_id: of its context.
-        worktree: made for it; "" when none was.
-        log: directory of the session's log.
-        trunk: the worktree that the run began with.
-        harvest: what became of its commits, where that is not the session's to say.
-        refusal: why there was no session, or none that started.
-        unfinished: the reason for a session that has no outcome yet.
-        timeout: seconds after which it was stopped, because it took longer.
-    """
-    outcome = session.outcome if session is not None else None
-    refusal = refusal if outcome is None else outcome.refusal
-    if session is None:
-        state, reason = (SessionState.FAILED, Reason.REFUSED) if refusal else (SessionState.CREATED, Reason.STOPPED)
-    else:
-        state, reason = session.state, unfinished if outcome is None else outcome.reason
-    found: dict[str, Any] = {
-        "ticket": ticket, "session": name, "session_id": session_id, "worktree": worktree, "state": state,
-        "reason": reason, "status": outcome.status if outcome is not None else None,
-        "harvest": harvest if harvest is not None or outcome is None else outcome.harvest,
-        "refusal": refusal, "why": "", "log": "" if session is None else log, "next": [],
-    }  # fmt: skip
-    well = state == SessionState.ENDED and reason is Reason.EXITED
-    if timeout is not None:
-        found |= {"state": SessionState.FAILED, "reason": TIMEOUT}
-    if not well:
-        found["why"] = _why(reason, outcome, begun=session is not None)
-        if timeout is not None:
-            found["why"] = f"it took longer than {timeout:g} s"
-        found["next"] = [{"command": command, "about": about} for command, about in _next(found, trunk)]
-    return found
-
-
-def aggregation(
-    merged: Sequence[dict[str, Any]], conflicted: Sequence[dict[str, Any]], pending: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
-    """The aggregation of several merges (`launcher.vcs.merge.descriptors.MergeAggregation`), with a summary.
-
-    ``aggregation`` names the first who conflicts; ``conflicts`` all of them.
-    """
-    first = conflicted[0] if conflicted else None
-    waiting = [each | {"merge_descriptor": None} for each in conflicted[1:]]
-    found = MergeAggregation.model_validate({"merged": merged, "pending": [*waiting, *pending], "conflicted": first})
-    return {
-        "aggregation": found.model_dump(mode="json"),
-        "conflicts": list(conflicted),
-        "summary": found.pretty_print(),
-        "clean": found.all_successful,
-    }
-
-
-def _why(reason: Reason, outcome: Outcome | None, *, begun: bool) -> str:
-    """Why a command failed; "" where its status or the refusal says so."""
-    if reason is Reason.STOPPED:
-        return "it was asked to end" if begun else STOPPED_BEFORE
-    if reason is Reason.SERVICE_STOPPED:
-        return "the service was stopped"
-    if reason is Reason.LOST:
-        return "its launcher was killed"
-    if reason is Reason.LIMIT:
-        limit = outcome.limit if outcome is not None else None
-        return f"it passed its limit of {limit}; its options may set another one: --limit {limit}=..."
-    if reason is Reason.SIGNALLED and outcome is not None:
-        return f"{outcome.signal} ended its command"
-    return ""
-
-
-def _next(found: Mapping[str, Any], trunk: str) -> list[tuple[str, str]]:
-    """Commands that may come next, each with what it is good for."""
-    steps = []
-    harvest = found["harvest"] or {}
-    worktree = quoted(found["worktree"])  # not the ticket: an earlier run's worktree may go by that name
-    there = f"cd {quoted(trunk)} && paddock"
-    if found["log"]:
-        steps.append((f"paddock logs {found['session']}", "what it has written"))
-    if harvest.get("errorType"):
-        steps.append((f"paddock worktree harvest {worktree}", "take over its commits, which wait"))
-    elif harvest.get("state") == "harvested":
-        steps.append((f"{there} merge {worktree}", "merge what it had committed"))
-    if found["worktree"]:
-        steps.append((f"cd {worktree} && git status", "what it has left"))
-        steps.append((f"{there} worktree remove {worktree}", "give it up, unless something would be lost"))
-    return steps

@@ -98,6 +98,7 @@ def described_progress(found: dict[str, Any]) -> str:
         (sum(states.count(each) for each in ("ended", "merged", "conflicted")), "ended"),
         (states.count("failed"), "failed"),
         (states.count("merged"), "merged"),
+        (states.count("reviewing"), "being reviewed"),
         (states.count("resolving"), "being resolved"),
         (states.count("conflicted"), "in conflict"),
     ]
@@ -122,6 +123,9 @@ def _fate(agent: dict[str, Any], merged: dict[str, Any], result: dict[str, Any])
         return f"refused: {agent['refusal']['message']} [{agent['refusal']['errorType']}]"
     if _conflict(agent, result) is not None:
         return "conflicts"
+    if (review := _rejection(agent)) is not None:
+        how = f"status {review['status']}" if review["reason"] == Reason.EXITED else review["why"] or review["reason"]
+        return f"not merged: its review ended with {how}"
     pending = (result.get("aggregation") or {}).get("pending", ())
     if agent["session_id"] in {each["agent_result_id"] for each in pending}:
         return "not merged: an earlier one conflicts"
@@ -131,6 +135,14 @@ def _fate(agent: dict[str, Any], merged: dict[str, Any], result: dict[str, Any])
         return f"not begun: {agent['why']}"
     why = f": {agent['why']}" if agent.get("why") else ""
     return f"{'failed' if agent['reason'] == Reason.EXITED else agent['reason']}{status}{why}"
+
+
+def _rejection(agent: dict[str, Any]) -> dict[str, Any] | None:
+    """The review that rejected a ticket's work; None where none did."""
+    review: dict[str, Any] | None = agent.get("review")
+    if review is None or (review["state"], review["reason"]) == (SessionState.ENDED, Reason.EXITED):
+        return None
+    return review
 
 
 def _details(agent: dict[str, Any], result: dict[str, Any]) -> list[str]:
@@ -153,6 +165,8 @@ def _details(agent: dict[str, Any], result: dict[str, Any]) -> list[str]:
         for part in harvest.get("parts", ())
         if part["commits"]
     ]
+    if (review := _rejection(agent)) is not None:
+        lines.append(f"next: paddock logs {review['session']}   # what its review has written")
     stays = result.get("removed", {}).get(agent["session_id"])
     gone = not os.path.lexists(agent["worktree"])  # with its merge, or by anybody since
     if gone:
@@ -269,7 +283,7 @@ def check_tickets(path: str, body: Mapping[str, Any]) -> None:
 
 
 _TABLES: dict[str | int, type[Agent | Orchestrator | Merger]] = {
-    "agent": Agent, "orchestrator": Orchestrator, "merger": Merger
+    "agent": Agent, "review": Agent, "orchestrator": Orchestrator, "merger": Merger
 }  # fmt: skip
 
 

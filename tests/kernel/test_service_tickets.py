@@ -631,3 +631,35 @@ def test_a_merger_is_checked_before_anything_is_made(service: Served) -> None:
     missing = run(service, ticket("N-2", "true"), merger={"command": ["nosuchcmd"]})
     assert missing["result"]["refusal"]["errorType"] == "command-not-found"
     assert "merger" in missing["result"]["refusal"]["message"]
+
+
+def test_work_that_its_review_rejects_is_not_merged(service: Served) -> None:
+    """It looks in the ticket's worktree, with the ticket's words; after somebody has mended it, it looks again."""
+    review = {
+        "command": ["sh", "-c", 'test "$(cat one)" = "$1" || { echo "$0: not $1"; exit 1; }', "{ticket}", "{details}"]
+    }
+    good = {**ticket("R-1", f"echo good > one; {COMMIT} one"), "details": "good"}
+    bad = {**ticket("R-2", f"echo bad > one; {COMMIT} two"), "details": "good"}
+    done = run(service, bad, good, review=review, name="reviewed")
+    agents = {each["ticket"]: each for each in done["result"]["agents"]}
+    assert (done["state"], done["result"]["clean"]) == ("failed", True), done
+    assert (agents["R-2"]["status"], agents["R-2"]["review"]["status"]) == (0, 1)
+    assert service.log("reviewed.1.v1") == ["R-2: not good"]
+    assert (service.paddock.main / "one").read_text() == "good\n"
+    contexts = {
+        each["artifact_key"]: each for each in service.get("/v1/ticket-runs/reviewed/contexts").json["contexts"]
+    }
+    asked = contexts["reviewed/tickets/review/1"]
+    assert (asked["current_request"]["kind"], asked["current_request"]["content"]) == ("ReviewRequest", "good")
+    assert asked["worktree_context"] == contexts["reviewed/tickets/dispatch/1"]["worktree_context"]
+    assert asked["tool_context"]["tools"] == ["read", "list", "glob", "grep"]
+    shown = service.cli("tickets", "show", "reviewed").stdout
+    assert "  R-2  not merged: its review ended with status 1\n" in shown
+    assert "next: paddock logs reviewed.1.v1 " in shown
+    there = Path(agents["R-2"]["worktree"])
+    mend = f"echo good > one; {COMMIT} mended"
+    assert service.paddock.who.run(["sh", "-c", mend], cwd=there).returncode == 0
+    said = service.cli("tickets", "resume", "reviewed")
+    assert said.returncode == 0, said
+    assert "mended" in git(service, "log", "--format=%s")
+    assert [each["attempt"] for each in service.get("/v1/ticket-runs/reviewed").json["steps"]] == [1, 1]
