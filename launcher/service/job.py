@@ -286,6 +286,7 @@ TABLE: dict[str, Callable[..., dict[str, Any]]] = {
     "tickets.prepare": _of_tickets("prepare", steps=True),
     "tickets.plan": _of_tickets("plan", steps=True),
     "tickets.merge": _of_tickets("merge", steps=True),
+    "tickets.ask": _of_tickets("ask"),
     "tickets.review": _of_tickets("review"),
     "tickets.resolve": _of_tickets("resolve"),
     "tickets.land": _of_tickets("land"),

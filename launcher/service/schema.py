@@ -555,14 +555,18 @@ class Agent(Frozen):
     options: list[Word] = Field(default_factory=list, max_length=1_024)
     timeout: Timeout | None = None
 
-    def ticket(self, name: str, details: str) -> dict[str, Any]:
-        """A ticket that it works on, as `Ticket` reads it."""
+    def ticket(self, name: str, details: str) -> Ticket:
+        """A ticket that it works on.
+
+        Raises:
+            pydantic.ValidationError: name or details cannot be a ticket's.
+        """
         words = []
         for word in self.command:
             said = _PLACE.sub(lambda found: name if found[1] == "ticket" else details, word)
             # What a model has written is never an option of the command.
             words.append(f" {said}" if said.startswith("-") and not word.startswith("-") else said)
-        return {"ticket": name, "details": details, "command": words, "options": self.options, "timeout": self.timeout}
+        return Ticket(ticket=name, details=details, command=words, options=self.options, timeout=self.timeout)
 
 
 class Orchestrator(Frozen):
@@ -600,6 +604,7 @@ class TicketRequest(Frozen):
         on_conflict: "stop" leaves everybody behind the first conflict unmerged, "skip" leaves out who conflicts.
         file_tools: agents may use Paddock's file tools over HTTP: PADDOCK_FILES_URL, PADDOCK_FILES_SESSION and
             PADDOCK_FILES_TOKEN in their environment say how.
+        context_manager: answers what agents of the run ask, in the worktree of who asks; ``{details}`` is the question.
         review: looks at a ticket's work in its worktree, once its agent has ended well. That work is merged only where
             it ends with status 0.
         merger: resolves conflicts, each ticket's once; a person does when there is none.
@@ -618,6 +623,7 @@ class TicketRequest(Frozen):
     merge: bool = True
     merge_failed: bool = False
     on_conflict: OnConflict = OnConflict.STOP
+    context_manager: Agent | None = None
     review: Agent | None = None
     merger: Merger | None = None
     file_tools: bool = False
@@ -653,7 +659,11 @@ def _with_command(ticket: object, agent: Agent) -> object:
     if not isinstance(ticket, dict) or "command" in ticket or not isinstance(ticket.get("ticket"), str):
         return ticket
     details = ticket.get("details", "")
-    return ticket if not isinstance(details, str) else agent.ticket(ticket["ticket"], details) | ticket
+    try:
+        made = agent.ticket(ticket["ticket"], details if isinstance(details, str) else "")
+    except ValidationError:
+        return ticket | {"command": agent.command}  # whose own mistakes are told
+    return made.model_dump() | ticket
 
 
 class TicketResume(Frozen):

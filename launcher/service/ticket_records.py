@@ -16,7 +16,6 @@ from launcher.service.schema import (
     Agent,
     EventKind,
     Prompt,
-    Ticket,
     TicketRequest,
     TicketRun,
     TicketState,
@@ -324,7 +323,7 @@ def add_tickets(database: Database, run: str, made: list[tuple[str, str]]) -> li
             if known.setdefault(name, details) != details:
                 raise Refusal("ticket-double", f"there is a ticket {name} already, with other details")
             if name not in [each["ticket"] for each in (*kept["tickets"], *new)]:
-                new.append(Ticket.model_validate(agent.ticket(name, details)).model_dump(mode="json"))
+                new.append(agent.ticket(name, details).model_dump(mode="json"))
         most = kept["orchestrator"]["most_tickets"]
         count = kept.get("made", 0) + len(new)
         if count > most:

@@ -36,6 +36,7 @@ from launcher.service.schema import (
     of_ticket,
 )
 from launcher.service.supervisor import Supervisor
+from launcher.service.ticket_questions import Questions
 from launcher.service.ticket_records import ORCHESTRATOR, TicketRecords
 from launcher.service.ticket_sessions import (
     FileTools,
@@ -43,10 +44,8 @@ from launcher.service.ticket_sessions import (
     ended_well,
     interrupted,
     went_well,
-    without_environment,
 )
 from launcher.session import places
-from launcher.workflow.requests import ArtifactKey
 from policy.errors import Refusal
 
 log = logging.getLogger("paddock.service")
@@ -63,7 +62,8 @@ class TicketRuns:
         runtime = places.places(os.environ).runtime
         self.records = TicketRecords(database, supervisor.events.publish, f"{runtime}/ticket-runs")
         self._files = FileTools(database.path, f"{runtime}/ticket-files", self.records.has_moved)
-        self._sessions = TicketSessions(supervisor, jobs, self._files)
+        self._sessions = TicketSessions(supervisor, jobs, self._files, self.records)
+        self.questions = Questions(self.records, self._sessions, supervisor, jobs, database.path)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopped: set[str] = set()
         self._merging: Counter[str] = Counter()
@@ -143,8 +143,13 @@ class TicketRuns:
 
     def _others(self, request: TicketRequest) -> list[dict[str, Any]]:
         """What is started besides the tickets' own agents, which is checked as they are before anything is made."""
-        named = (("orchestrator", request.orchestrator), ("agent", request.agent), ("review", request.review),
-                 ("merger", request.merger))  # fmt: skip
+        named = (
+            ("orchestrator", request.orchestrator),
+            ("agent", request.agent),
+            ("context-manager", request.context_manager),
+            ("review", request.review),
+            ("merger", request.merger),
+        )
         return [
             {"ticket": name, "command": of.command, "options": self._options(request, name, of)}
             for name, of in named
@@ -174,6 +179,7 @@ class TicketRuns:
 
     def _begin(self, name: str, client_uid: int, *, again: bool) -> None:
         self.records.begun(name)
+        self.questions.begun(name)
         self._tasks[name] = asyncio.get_running_loop().create_task(self._life(name, client_uid, again=again))
 
     async def _life(self, name: str, client_uid: int, *, again: bool) -> None:
@@ -186,7 +192,7 @@ class TicketRuns:
             request = self.records.request(name)
             await self._finish_merges()
             self.records.move(name, TicketState.PREPARING)
-            if request.file_tools or request.orchestrator is not None:
+            if request.file_tools or request.orchestrator is not None or request.context_manager is not None:
                 await self._files.start()
             if request.orchestrator is not None:
                 own = await self._orchestrate(name, request, request.orchestrator, client_uid, again=again)
@@ -225,6 +231,7 @@ class TicketRuns:
             log.exception("ticket run %s", name)
             result["refusal"] = Refusal("internal-error", "the run could not go on", context=repr(error)).as_dict()
         finally:
+            self.questions.over(name, stop=state is not None)
             try:
                 if state is not None:
                     self.records.move(name, state, result)
@@ -350,7 +357,7 @@ class TicketRuns:
         there = await self._jobs.run("tickets.review", arguments)
         name = self._next_name(run, number, "v")
         details = request.tickets[number - 1].details
-        ticket = Ticket.model_validate(review.ticket(there["ticket"], details))
+        ticket = review.ticket(there["ticket"], details)
         return await self._other(run, name, ticket, there, request, client_uid)
 
     async def _plans(
@@ -395,27 +402,9 @@ class TicketRuns:
             attempt = row["attempt"] + 1
             name = f"{run[:50]}.{row['number']}" + (f".{attempt}" if attempt > 1 else "")
             self.records.step(run, row["number"], TicketStep.RUNNING, session=name, attempt=attempt, agent=None)
-            if (refused := self._started(run, name, ticket, place, request, client_uid)) is not None:
+            if (refused := self._sessions.started(run, name, ticket, place, request, client_uid)) is not None:
                 return refused
         return await self._sessions.ended(name, ticket, place, request, lambda: run in self._stopped)
-
-    def _started(
-        self, run: str, name: str, ticket: Ticket, place: dict[str, Any], request: TicketRequest, client_uid: int
-    ) -> dict[str, Any] | None:
-        """Asks for a session of a run; what became of it where it is refused, else None."""
-        try:
-            if (
-                request.environment is None
-                and json.loads(self.records.row(run)["request"]).get("environment") is not None
-            ):
-                raise without_environment(run)
-            key = ArtifactKey(place["session_id"])
-            self.records.contexts_of.update(key, lambda before: before.with_metadata(session=name))
-            labels = {"ticket": ticket.ticket, "ticket-run": run, "session-id": place["session_id"][:1_024]}
-            self._supervisor.create(self._sessions.wanted(request, ticket, place, name, labels), client_uid)
-        except Refusal as refusal:
-            return self._sessions.without_session(ticket.ticket, name, place, request.repository, refusal)
-        return None
 
     async def _what_became(self, run: str, request: TicketRequest, prepared: dict[str, Any] | None) -> dict[str, Any]:
         """What is known of a run that was stopped, once its agents have ended; a second stop does not wait for them."""
@@ -580,7 +569,7 @@ class TicketRuns:
     ) -> dict[str, Any]:
         """Follows a session of a merger or a review; starts it where it was not started yet."""
         if self._sessions.session(name) is None:
-            refused = self._started(run, name, ticket, place, request, client_uid)
+            refused = self._sessions.started(run, name, ticket, place, request, client_uid)
             if refused is not None:
                 return refused
         return await self._sessions.ended(name, ticket, place, request, lambda: run in self._stopped)

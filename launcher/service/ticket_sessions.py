@@ -13,6 +13,8 @@ from launcher.service import ticket_results
 from launcher.service.jobs import Jobs
 from launcher.service.schema import FINAL, Reason, Session, SessionRequest, SessionState, Ticket, TicketRequest
 from launcher.service.supervisor import Supervisor
+from launcher.service.ticket_records import TicketRecords
+from launcher.workflow.requests import ArtifactKey
 from policy.errors import Refusal
 
 _WAIT = 3_600.0
@@ -25,8 +27,9 @@ _INTERRUPTED = (Reason.LOST, Reason.SERVICE_STOPPED)
 class TicketSessions:
     """Sessions in the worktrees of tickets."""
 
-    def __init__(self, supervisor: Supervisor, jobs: Jobs, files: "FileTools") -> None:
-        """Args: who runs sessions; who harvests; the file tools of agents that may use them."""
+    def __init__(self, supervisor: Supervisor, jobs: Jobs, files: "FileTools", records: TicketRecords) -> None:
+        """Args: who runs sessions; who harvests; the file tools of agents that may use them; what is written down."""
+        self._records = records
         self._supervisor = supervisor
         self._jobs = jobs
         self._files = files
@@ -41,7 +44,7 @@ class TicketSessions:
     ) -> SessionRequest:
         """The session of a ticket's agent, or of the merger."""
         options, environment = [*ticket.options, *place["options"]], request.environment
-        if request.file_tools:
+        if request.file_tools or request.context_manager is not None:
             words, variables = self._files.offer(place["session_id"])
             options, environment = options + words, {**(environment or os.environ), **variables}
         return SessionRequest.model_validate(
@@ -54,6 +57,24 @@ class TicketSessions:
                 "labels": labels or {},
             }
         )
+
+    def started(
+        self, run: str, name: str, ticket: Ticket, place: dict[str, Any], request: TicketRequest, client_uid: int
+    ) -> dict[str, Any] | None:
+        """Asks for a session of a run; what became of it where it is refused, else None."""
+        try:
+            if (
+                request.environment is None
+                and json.loads(self._records.row(run)["request"]).get("environment") is not None
+            ):
+                raise without_environment(run)
+            key = ArtifactKey(place["session_id"])
+            self._records.contexts_of.update(key, lambda before: before.with_metadata(session=name))
+            labels = {"ticket": ticket.ticket, "ticket-run": run, "session-id": place["session_id"][:1_024]}
+            self._supervisor.create(self.wanted(request, ticket, place, name, labels), client_uid)
+        except Refusal as refusal:
+            return self.without_session(ticket.ticket, name, place, request.repository, refusal)
+        return None
 
     async def ended(
         self,

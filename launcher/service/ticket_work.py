@@ -1,4 +1,4 @@
-"""The work of a ticket run beside its sessions, as functions from plain data to plain data: worktrees are made; work is merged.
+"""The work of a ticket run beside its sessions, as functions of plain data: worktrees, requests, merges.
 
 Between them lie the agents' sessions, which are the service's (`launcher.service.ticket_runs`). Nothing here knows of
 them: another way to run a command in a worktree, on another machine say, fits between the same two ends.
@@ -32,6 +32,8 @@ from launcher.workflow.requests import (
     AgentRequest,
     AgentType,
     ArtifactKey,
+    ContextManagerRequest,
+    ContextManagerRoutingRequest,
     MergerInterruptRequest,
     MergerRequest,
     OrchestratorRequest,
@@ -681,6 +683,42 @@ def review(
     except DecoratorFailed as error:
         raise _reason(error) from None
     return work.place(number, child.ticket_id, request.session_id)
+
+
+def ask(database: str, run: str, number: str, session_id: str, question: str) -> dict[str, Any]:
+    """Sends out the request to a run's context manager, who works where the agent that asks does.
+
+    Args:
+        database: the service's.
+        run: name of the run.
+        number: of the question.
+        session_id: of the agent that asks.
+        question: in words.
+
+    Returns:
+        As `prepare` has an agent.
+
+    Raises:
+        Refusal: the agent is none of the run's, or the request could not be sent out.
+    """
+    work = _Work(database)
+    asking = work.contexts.get(session_id) if session_id.partition("/")[0] == run else None
+    if asking is None or (last := asking.current_request) is None:
+        raise Refusal("session-unknown", f"no agent of ticket run {run} is known as {session_id}")
+    top = work.contexts.get(run)
+    if top is not None and top.worktree_context is not None:
+        worktree_id = top.worktree_context.worktree_id
+        work.graph.save(Node(node_id=run, agent_type=AgentType.ORCHESTRATOR, worktree_id=worktree_id))
+    key = ArtifactKey(run).child(f"tickets/question/{number}")
+    told = {"goal": last.goal, "reason": question, "return_to": last.agent_type}
+    try:
+        routed = ContextManagerRoutingRequest.model_validate({"context_id": key, **told})
+        routed = work.flow.request(routed, last, _step("ask"))
+        request = ContextManagerRequest.model_validate({"context_id": key.child("answer"), **told})
+        request = work.flow.request(request, routed, _step("answer"))
+    except DecoratorFailed as error:
+        raise _reason(error) from None
+    return work.place(0, "context-manager", request.session_id)
 
 
 def _is_of_the_trunk(conflicted: Sequence[AgentMergeStatus]) -> bool:

@@ -283,7 +283,7 @@ def check_tickets(path: str, body: Mapping[str, Any]) -> None:
 
 
 _TABLES: dict[str | int, type[Agent | Orchestrator | Merger]] = {
-    "agent": Agent, "review": Agent, "orchestrator": Orchestrator, "merger": Merger
+    "agent": Agent, "review": Agent, "context_manager": Agent, "orchestrator": Orchestrator, "merger": Merger
 }  # fmt: skip
 
 

@@ -275,3 +275,67 @@ def test_a_run_needs_tickets_or_who_makes_them(service: Served) -> None:
     assert git(service, "worktree", "list") == trees
     done = run(service, {"ticket": "E-2"}, ticket("E-3", "true"), agent={"command": ["sh", "-c", "touch {ticket}"]})
     assert done["state"] == "ended", done
+
+
+def test_agents_ask_the_context_manager_of_their_run(service: Served) -> None:
+    """It answers in the worktree of who asks, in a jail of its own; without one, and after the run, nobody answers."""
+    manager = {
+        "command": ["sh", "-c", 'echo "you asked: $1"; cat own; cat ../../secret; echo hidden >&2', "sh", "{details}"]
+    }
+    script = """
+open("own", "w").write("own file\\n")
+print(sorted(each["name"] for each in ask("tools/list")["result"]["tools"])[:2])
+print(call("ask", question="Where is it?"))
+print(error(call("ask", question="")))
+print(error(call("ask", token="0" * 64, question="x")))
+print(error(call("ask", session="asked/tickets", question="x")))
+print(error(call("make_tickets", tickets=[{"ticket": "X", "details": "y"}])))
+"""
+    (service.paddock.place / "secret").write_text("secret")
+    asking = {"ticket": "G-1", "command": ["python3", "-c", TOOLS + script]}
+    done = run(service, asking, name="asked", context_manager=manager, remove=False)
+    assert done["state"] == "ended", (done, service.log("asked.1"))
+    lines = service.log("asked.1")
+    assert lines[:3] == ["['ask', 'edit']", "you asked: Where is it?", "own file"], lines
+    assert lines[3:] == ["INVALID_ARGUMENT", "WORKTREE_UNRESOLVED", "WORKTREE_UNRESOLVED", "ACCESS_DENIED"]
+    contexts = contexts_of(service, "asked")
+    kinds = {each["current_request"]["kind"]: each for each in contexts.values()}
+    answered = kinds["ContextManagerRequest"]
+    assert answered["current_request"]["reason"] == "Where is it?"
+    assert answered["current_request"]["return_to"] == "ticket-agent"
+    assert answered["previous_request"]["kind"] == "ContextManagerRoutingRequest"
+    assert answered["worktree_context"] == contexts["asked/tickets/dispatch/1"]["worktree_context"]
+    assert answered["orchestrator_node_id"] == "asked"
+    question = {"session_id": "asked/tickets/dispatch/1", "question": "x"}
+    late = service.post("/v1/ticket-runs/asked/questions", question)
+    assert late.json["errorType"] == "ticket-run-closed", late.raw
+    script = 'print(error(call("ask", question="x")), ["ask" in str(ask("tools/list"))])'
+    done = run(service, {**asking, "command": ["python3", "-c", TOOLS + script]}, name="alone", file_tools=True)
+    assert service.log("alone.1") == ["ACCESS_DENIED [False]"]
+
+
+def test_a_context_manager_ends_with_its_run(service: Served) -> None:
+    """Also the one that would never end: its run is stopped, or it has taken too long."""
+    manager = {"command": ["sh", "-c", "echo begun; sleep 600"], "timeout": 1}
+    script = 'print(call("ask", question="x"))'
+    asking = {"ticket": "H-1", "command": ["python3", "-c", TOOLS + script]}
+    done = run(service, asking, name="slow", context_manager=manager)
+    assert done["state"] == "ended", done
+    told = json.loads(service.log("slow.1")[0])
+    assert (told["errorType"], "has not answered" in told["message"]) == ("WORKER_FAILED", True)
+    body = {"repository": str(service.paddock.main), "name": "long", "tickets": [asking],
+            "context_manager": {**manager, "timeout": 600},
+            "environment": service.paddock.who.environment(service.env)}  # fmt: skip
+    assert service.post("/v1/ticket-runs", body).status == 201
+
+    def managers() -> list[Any]:
+        found = service.get("/v1/sessions").json["sessions"]
+        return [each for each in found if each["name"].startswith("long.c") and each["state"] == "running"]
+
+    while not managers():
+        assert service.get("/v1/ticket-runs/long").json["ended"] is None
+    service.post("/v1/ticket-runs/long/stop", {})
+    assert service.get("/v1/ticket-runs/long?wait=60").json["state"] == "failed"
+    name = service.over(next(each["name"] for each in service.get("/v1/sessions").json["sessions"]
+                             if each["name"].startswith("long.c")))  # fmt: skip
+    assert name["outcome"]["reason"] == "stopped"

@@ -10,6 +10,7 @@ OPERATIONS = {
     "create_session", "list_sessions", "show_session", "show_session_context", "forget_session", "stop_session",
     "signal_session", "attach_session", "read_session_log", "read_session_denials",
     "create_ticket_run", "list_ticket_runs", "show_ticket_run", "stop_ticket_run", "resume_ticket_run",
+    "ask_context_manager",
     "list_worktrees", "add_worktree", "remove_worktree", "list_merges", "create_merge",
     "read_health", "read_metrics", "read_events",
 }  # fmt: skip

@@ -272,17 +272,17 @@ def over_http(service: Service, address: str) -> int:
     return 0
 
 
-def serve(router: Router, listener: socket.socket, dispatch: mcp_server.Dispatch | None = None) -> None:
+def serve(router: Router, listener: socket.socket, workflow: mcp_server.Workflow | None = None) -> None:
     """Serves over HTTP until SIGTERM or SIGINT.
 
     Args:
         router: answers.
         listener: where.
-        dispatch: for sessions that hand out tickets.
+        workflow: for sessions of ticket runs.
     """
     http = uvicorn.Server(
         uvicorn.Config(
-            mcp_server.application(router, dispatch),
+            mcp_server.application(router, workflow),
             log_config=None,
             access_log=False,
             server_header=False,

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from importlib import metadata
 from typing import Any, Protocol, TypeVar
@@ -136,18 +136,22 @@ Context = ServerRequestContext[dict[str, Any], Any]
 PROMPT = "orchestrator"
 """The MCP prompt of a session that hands out tickets; a resource, too, for clients that show no prompts."""
 PROMPT_URI = "paddock://orchestrator"
-MAKE_TICKETS = "make_tickets"
+MAKE_TICKETS, ASK = "make_tickets", "ask"
 
 
-class Dispatch(Protocol):
-    """What the server offers to sessions that hand out tickets, besides the file tools."""
+class Workflow(Protocol):
+    """What the server offers to sessions of a ticket run besides the file tools."""
 
     def prompt(self, session_id: str | None, token: str | None) -> str | None:
-        """What such a session is asked to do; None for every other one."""
+        """What a session that hands out tickets is asked to do; None for every other one."""
         ...
 
-    def make_tickets(self, session_id: str | None, token: str | None, arguments: Mapping[str, object]) -> Answer:
-        """Hands out tickets."""
+    def tools(self, session_id: str | None, token: str | None) -> Collection[str]:
+        """Which of `MAKE_TICKETS` and `ASK` a session is offered."""
+        ...
+
+    def call(self, tool: str, session_id: str | None, token: str | None, arguments: Mapping[str, object]) -> Answer:
+        """Calls one of them."""
         ...
 
 
@@ -167,13 +171,20 @@ class MakeTickets(BaseModel):
                                       max_length=1_000)  # fmt: skip
 
 
-def build(router: Router, session_id: str | None = None, dispatch: Dispatch | None = None) -> "Server[dict[str, Any]]":
+class Ask(BaseModel):
+    """Asks the context manager of this run, an agent that finds out what others need to know; waits for its answer."""
+
+    model_config = ConfigDict(extra="forbid")
+    question: str = Field(description="What you need to know, and what for.", min_length=1, max_length=64 << 10)
+
+
+def build(router: Router, session_id: str | None = None, workflow: Workflow | None = None) -> "Server[dict[str, Any]]":
     """A server over `router`.
 
     Args:
         router: answers.
         session_id: the one session of a server on standard streams. Over HTTP each request names its own.
-        dispatch: for sessions that hand out tickets.
+        workflow: for sessions of ticket runs.
     """
     limiter: list[anyio.CapacityLimiter] = []  # belongs to the event loop, which does not run yet
 
@@ -186,21 +197,22 @@ def build(router: Router, session_id: str | None = None, dispatch: Dispatch | No
         return await anyio.to_thread.run_sync(work, limiter=limiter[0], abandon_on_cancel=True)
 
     async def prompt(context: Context) -> str | None:
-        return None if dispatch is None else await in_thread(functools.partial(dispatch.prompt, *who(context)))
+        return None if workflow is None else await in_thread(functools.partial(workflow.prompt, *who(context)))
 
     async def list_tools(context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         del params
         offered = await in_thread(functools.partial(router.offered, *who(context)))
         tools = [_described(kind) for name, kind in CALLS.items() if name in offered]
-        if await prompt(context) is not None:
-            tools.append(_MAKE_TICKETS)
+        if workflow is not None:
+            also = await in_thread(functools.partial(workflow.tools, *who(context)))
+            tools += [tool for tool in _OF_WORKFLOW if tool.name in also]
         return types.ListToolsResult(tools=tools)
 
     async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         named, token = who(context)
         arguments = params.arguments or {}
-        if dispatch is not None and params.name == MAKE_TICKETS:
-            return _result(await in_thread(functools.partial(dispatch.make_tickets, named, token, arguments)))
+        if workflow is not None and params.name in (MAKE_TICKETS, ASK):
+            return _result(await in_thread(functools.partial(workflow.call, params.name, named, token, arguments)))
         stop = Stop()
         try:
             return _result(await in_thread(functools.partial(router.call, params.name, arguments, named, token, stop)))
@@ -242,10 +254,10 @@ def build(router: Router, session_id: str | None = None, dispatch: Dispatch | No
         instructions=_INSTRUCTIONS,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
-        on_list_prompts=None if dispatch is None else list_prompts,
-        on_get_prompt=None if dispatch is None else get_prompt,
-        on_list_resources=None if dispatch is None else list_resources,
-        on_read_resource=None if dispatch is None else read_resource,
+        on_list_prompts=None if workflow is None else list_prompts,
+        on_get_prompt=None if workflow is None else get_prompt,
+        on_list_resources=None if workflow is None else list_resources,
+        on_read_resource=None if workflow is None else read_resource,
     )
 
 
@@ -256,9 +268,9 @@ async def serve_stdio(router: Router, session_id: str | None) -> None:
         await server.run(reading, writing, server.create_initialization_options())
 
 
-def application(router: Router, dispatch: Dispatch | None = None) -> Starlette:
+def application(router: Router, workflow: Workflow | None = None) -> Starlette:
     """The streamable HTTP application. Each request stands alone: what it may do is in its own two headers."""
-    found = build(router, dispatch=dispatch).streamable_http_app(
+    found = build(router, workflow=workflow).streamable_http_app(
         streamable_http_path=PATH,
         json_response=True,
         stateless_http=True,
@@ -321,12 +333,15 @@ def _described(kind: type[Call]) -> types.Tool:
 
 _PROMPT = "What this session is asked to do: the goal, the worktrees, and how tickets are handed out."
 _MARKDOWN = "text/markdown"
-_MAKE_TICKETS = types.Tool(
-    name=MAKE_TICKETS,
-    description=inspect.getdoc(MakeTickets),
-    input_schema=MakeTickets.model_json_schema(),
-    annotations=types.ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False),
-)
+_OF_WORKFLOW = [
+    types.Tool(
+        name=name,
+        description=inspect.getdoc(kind),
+        input_schema=kind.model_json_schema(),
+        annotations=types.ToolAnnotations(read_only_hint=kind is Ask, destructive_hint=False, open_world_hint=False),
+    )
+    for name, kind in ((MAKE_TICKETS, MakeTickets), (ASK, Ask))
+]
 
 
 def _result(answer: Answer) -> types.CallToolResult:

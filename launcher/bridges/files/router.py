@@ -416,7 +416,7 @@ class Router:
                 self._sessions.check_offered(session_id, tool)
             call = _checked(tool, arguments)
             name = LEGACY if context is None else (session_id or "").strip()
-            with self._turn(name):
+            with self.turn(name):
                 return self._serve(name, context, call, stop)
         except ToolFailed as failed:
             return failure(failed.kind, failed.message, failed.note)
@@ -431,7 +431,7 @@ class Router:
             return failure(ErrorType.WORKER_FAILED, "this is a fault of Paddock; its log says more")
 
     @contextmanager
-    def _turn(self, session_id: str) -> Iterator[None]:
+    def turn(self, session_id: str) -> Iterator[None]:
         """Counts a session's calls under way: those of one must not keep all others waiting for a thread."""
         with self._counting:
             if self._under_way[session_id] >= MOST_CALLS:

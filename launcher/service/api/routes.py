@@ -25,6 +25,7 @@ from launcher.service.schema import (
 )
 from launcher.service.shim.attempt import SENDABLE
 from launcher.service.tables import session_of
+from launcher.service.ticket_questions import TicketQuestion
 from policy.errors import Refusal
 
 JSON_LINES = "application/x-ndjson"
@@ -465,6 +466,12 @@ async def show_ticket_run_contexts(name: SessionName, request: Request) -> RunCo
 async def show_ticket_run_prompts(name: SessionName, request: Request) -> Prompts:
     """Shows what an orchestrating agent is told: where the agents work, and how the merge went."""
     return Prompts(prompts=context_of(request).tickets.records.prompts(name))
+
+
+@git.post("/ticket-runs/{name}/questions", status_code=201, tags=["tickets"], responses=_KNOWN_WORK | _BOUNDED)
+async def ask_context_manager(name: SessionName, body: TicketQuestion, request: Request) -> Session:
+    """Starts the session that answers a question of one of a run's agents: its standard output is the answer."""
+    return await context_of(request).tickets.questions.ask(name, body)
 
 
 @git.post("/ticket-runs/{name}/stop", tags=["tickets"], responses=_KNOWN_WORK)
