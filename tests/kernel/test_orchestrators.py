@@ -339,3 +339,60 @@ def test_a_context_manager_ends_with_its_run(service: Served) -> None:
     name = service.over(next(each["name"] for each in service.get("/v1/sessions").json["sessions"]
                              if each["name"].startswith("long.c")))  # fmt: skip
     assert name["outcome"]["reason"] == "stopped"
+
+
+def test_a_run_outlives_the_service_while_its_orchestrator_works(service: Served) -> None:
+    """The session goes on, its tools are found at the same place, and what it has made counts once."""
+    script = f"""
+import time
+print(made(("I-1", "touch one; {COMMIT} one")), flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+for attempt in range(200):
+    try:
+        print(made(("I-1", "touch one; {COMMIT} one"), ("I-2", "touch two; {COMMIT} two")))
+        break
+    except OSError:
+        time.sleep(0.1)
+"""
+    body = {"repository": str(service.paddock.main), "name": "killed", "orchestrator": orchestrator(script),
+            "agent": {"command": ["sh", "-c", 'eval "$1"', "sh", "{details}"]},
+            "environment": service.paddock.who.environment(service.env)}  # fmt: skip
+    assert service.post("/v1/ticket-runs", body).status == 201
+    found = service.get("/v1/ticket-runs/killed").json
+    while not found["tickets"]:
+        assert found["ended"] is None, found
+        found = service.get(f"/v1/ticket-runs/killed?wait=10&seen={found['seen']}").json
+    service.kill()
+    service.start()
+    go = Path(found["orchestrator"]["worktree"], "go")
+    go.touch()
+    service.paddock.who.give(go)
+    done = service.get("/v1/ticket-runs/killed?wait=60").json
+    assert (done["state"], done["tickets"]) == ("ended", ["I-1", "I-2"]), (done, service.log("killed.0"))
+    assert done["orchestrator"]["attempt"] == 1
+    assert all((service.paddock.main / name).exists() for name in ("one", "two"))
+    assert sorted(git(service, "log", "--format=%s", "--no-merges").split()) == ["First.", "main:", "one", "two"]
+
+
+def test_what_conflicts_among_the_tickets_keeps_the_trunk_as_it_was_or_is_left_out(service: Served) -> None:
+    """`stop` waits for a person before the trunk moves; `skip` brings the others; without a merge nothing moves."""
+    script = f"""
+print(made(("J-1", "echo 1 > same; {COMMIT} one"), ("J-2", "echo 2 > same; {COMMIT} two")))
+"""
+    asked = {"orchestrator": orchestrator(script), "agent": {"command": ["sh", "-c", 'eval "$1"', "sh", "{details}"]}}
+    main = service.paddock.main
+    before = git(service, "rev-parse", "HEAD")
+    done = run(service, name="kept", merge=False, **asked)
+    assert (done["state"], "landed" in done["result"]) == ("ended", False), done
+    done = run(service, name="waits", **asked)
+    assert (done["state"], "landed" in done["result"], done["orchestrator"]["state"]) == ("failed", False, "ended"), (
+        done
+    )
+    assert git(service, "rev-parse", "HEAD") == before
+    said = service.cli("tickets", "resume", "waits", "--on-conflict", "skip")
+    assert said.returncode == 1
+    assert "  orchestrator  merged as " in said.stdout
+    assert "  J-2           conflicts\n" in said.stdout
+    assert (main / "same").read_text() == "1\n"
+    assert os.path.exists(done["orchestrator"]["worktree"]), "J-2 is still to be merged into it"
