@@ -7,9 +7,10 @@ from typing import Annotated
 from pydantic import Field
 
 from launcher.service.jobs import Jobs, refusal_of
-from launcher.service.schema import Frozen, Reason, Session, Ticket, TicketRequest
+from launcher.service.schema import Frozen, Reason, Session
 from launcher.service.supervisor import Supervisor
 from launcher.service.ticket_records import TicketRecords
+from launcher.service.ticket_schema import Ticket, TicketRequest
 from launcher.service.ticket_sessions import TicketSessions
 from policy.errors import Refusal
 

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from launcher.service.database import Database
-from launcher.service.schema import (
+from launcher.service.schema import EventKind
+from launcher.service.tables import StoredRequestContexts
+from launcher.service.ticket_schema import (
     OVER,
     Agent,
-    EventKind,
     Prompt,
     TicketRequest,
     TicketRun,
@@ -22,7 +23,6 @@ from launcher.service.schema import (
     TicketStatus,
     TicketStep,
 )
-from launcher.service.tables import StoredRequestContexts
 from launcher.workflow.flow import default_prompts
 from launcher.workflow.request_context import PromptContext
 from policy.errors import Refusal

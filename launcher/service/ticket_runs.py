@@ -19,14 +19,15 @@ from typing import Any
 from launcher.service import ticket_results, ticket_work
 from launcher.service.database import Database
 from launcher.service.jobs import Jobs
-from launcher.service.schema import (
-    FINAL,
+from launcher.service.schema import FINAL, Reason, SessionRequest
+from launcher.service.supervisor import Supervisor
+from launcher.service.ticket_questions import Questions
+from launcher.service.ticket_records import ORCHESTRATOR, TicketRecords
+from launcher.service.ticket_schema import (
     Agent,
     Merger,
     OnConflict,
     Orchestrator,
-    Reason,
-    SessionRequest,
     Ticket,
     TicketRequest,
     TicketResume,
@@ -35,9 +36,6 @@ from launcher.service.schema import (
     TicketStep,
     of_ticket,
 )
-from launcher.service.supervisor import Supervisor
-from launcher.service.ticket_questions import Questions
-from launcher.service.ticket_records import ORCHESTRATOR, TicketRecords
 from launcher.service.ticket_sessions import (
     FileTools,
     TicketSessions,

@@ -11,9 +11,10 @@ from launcher.bridges.files.router import SignedTokens
 from launcher.safefs import walk
 from launcher.service import ticket_results
 from launcher.service.jobs import Jobs
-from launcher.service.schema import FINAL, Reason, Session, SessionRequest, SessionState, Ticket, TicketRequest
+from launcher.service.schema import FINAL, Reason, Session, SessionRequest, SessionState
 from launcher.service.supervisor import Supervisor
 from launcher.service.ticket_records import TicketRecords
+from launcher.service.ticket_schema import Ticket, TicketRequest
 from launcher.workflow.requests import ArtifactKey
 from policy.errors import Refusal
 

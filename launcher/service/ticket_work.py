@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from launcher.bridges.files.tool_calls import CALLS
 from launcher.service import ticket_results
 from launcher.service.database import Database
-from launcher.service.schema import of_ticket
 from launcher.service.tables import StoredRequestContexts
+from launcher.service.ticket_schema import of_ticket
 from launcher.session import cache, configuration, harvesting, places, planning, recognition
 from launcher.session.machine import Machine
 from launcher.vcs import checkout, git_config, jailed_git

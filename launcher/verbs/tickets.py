@@ -13,16 +13,8 @@ from pydantic import ValidationError
 
 from launcher import cli
 from launcher.service.client import Client, run_path
-from launcher.service.schema import (
-    Agent,
-    Merger,
-    Orchestrator,
-    Reason,
-    SessionState,
-    Ticket,
-    TicketRequest,
-    TicketState,
-)
+from launcher.service.schema import Reason, SessionState
+from launcher.service.ticket_schema import Agent, Merger, Orchestrator, Ticket, TicketRequest, TicketState
 from launcher.session import messages, places
 from launcher.verbs import session_request, table
 from launcher.verbs.table import ago, client, counted, show_json

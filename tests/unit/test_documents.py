@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from launcher import cli
-from launcher.service.schema import OnConflict, TicketRequest
+from launcher.service.ticket_schema import OnConflict, TicketRequest
 from launcher.vcs.merge.into_children import Order
 from launcher.vcs.worktrees import retention
 from launcher.verbs import forms

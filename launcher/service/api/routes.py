@@ -11,21 +11,18 @@ from launcher.service.schema import (
     Directory,
     Error,
     Frozen,
-    Prompt,
     Session,
     SessionDetails,
     SessionName,
     SessionRequest,
     SessionState,
-    TicketRequest,
-    TicketResume,
-    TicketRun,
     Told,
     Word,
 )
 from launcher.service.shim.attempt import SENDABLE
 from launcher.service.tables import session_of
 from launcher.service.ticket_questions import TicketQuestion
+from launcher.service.ticket_schema import Prompt, TicketRequest, TicketResume, TicketRun
 from policy.errors import Refusal
 
 JSON_LINES = "application/x-ndjson"

@@ -1,0 +1,298 @@
+"""What a ticket run is asked for with, and told as: part of the control API, and the form of a tickets file."""
+
+import re
+from enum import StrEnum
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from launcher.service.schema import Directory, Frozen, SessionName, Told, Variable, Word
+from policy.errors import Refusal
+
+
+class TicketState(StrEnum):
+    """Where a run is."""
+
+    CREATED = "created"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    MERGING = "merging"
+    ENDED = "ended"
+    """Every ticket's agent ended well, and all of their work is in the trunk (or was not to be merged)."""
+    FAILED = "failed"
+    """The result says what did not go well."""
+    LOST = "lost"
+    """Of an earlier version: it ended with a service that was killed."""
+
+
+OVER = (TicketState.ENDED, TicketState.FAILED, TicketState.LOST)
+"""Nothing comes after them, unless somebody resumes the run."""
+
+
+class TicketStep(StrEnum):
+    """Where one ticket of a run is."""
+
+    WAITING = "waiting"
+    PREPARED = "prepared"
+    """Its worktree is ready."""
+    RUNNING = "running"
+    ENDED = "ended"
+    """Its agent ended well."""
+    FAILED = "failed"
+    """Its agent did not start, or did not end well."""
+    MERGED = "merged"
+    CONFLICTED = "conflicted"
+    REVIEWING = "reviewing"
+    """Its agent ended well, and the run's review is at its work."""
+    RESOLVING = "resolving"
+    """The run's merger is at its conflict."""
+
+
+class OnConflict(StrEnum):
+    """What a ticket that cannot be merged means for those behind it."""
+
+    STOP = "stop"
+    SKIP = "skip"
+
+
+def _ticket(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text):
+        raise ValueError("1 to 64 letters, digits, dots, dashes and underscores; a letter or digit in front")
+    return text
+
+
+Timeout = Annotated[float, Field(gt=0, le=30 * 86_400)]
+
+
+class Ticket(Frozen):
+    """One ticket.
+
+    Attributes:
+        ticket: what it is called; its worktree and branch are named after it.
+        details: what it says, for the agent's context.
+        command: the agent's words.
+        options: of `paddock run`, besides those that hold it to its worktree.
+        timeout: seconds after which its session is stopped; the run's own when there is none.
+    """
+
+    ticket: Annotated[str, AfterValidator(_ticket)]
+    details: Annotated[str, Field(max_length=64 << 10)] = ""
+    command: list[Word] = Field(min_length=1, max_length=1_024)
+    options: list[Word] = Field(default_factory=list, max_length=1_024)
+    timeout: Timeout | None = None
+
+
+class Merger(Frozen):
+    """What resolves a ticket's conflict with the trunk.
+
+    Attributes:
+        command: its words. It starts in the ticket's worktree, in which the trunk is being merged, and commits.
+        options: of `paddock run`, besides those that hold it to that worktree.
+        timeout: seconds after which its session is stopped; the run's own when there is none.
+    """
+
+    command: list[Word] = Field(min_length=1, max_length=1_024)
+    options: list[Word] = Field(default_factory=list, max_length=1_024)
+    timeout: Timeout | None = None
+
+
+class Agent(Frozen):
+    """What works on a ticket that says nothing of that itself, or reviews the work on one.
+
+    Attributes:
+        command: its words, in which ``{ticket}`` and ``{details}`` are the ticket's.
+        options: of `paddock run`, besides those that hold it to its worktree.
+        timeout: seconds after which its session is stopped; the run's own when there is none.
+    """
+
+    command: list[Word] = Field(min_length=1, max_length=1_024)
+    options: list[Word] = Field(default_factory=list, max_length=1_024)
+    timeout: Timeout | None = None
+
+    def ticket(self, name: str, details: str) -> Ticket:
+        """A ticket that it works on.
+
+        Raises:
+            pydantic.ValidationError: name or details cannot be a ticket's.
+        """
+        words = []
+        for word in self.command:
+            said = _PLACE.sub(lambda found: name if found[1] == "ticket" else details, word)
+            # What a model has written is never an option of the command.
+            words.append(f" {said}" if said.startswith("-") and not word.startswith("-") else said)
+        return Ticket(ticket=name, details=details, command=words, options=self.options, timeout=self.timeout)
+
+
+class Orchestrator(Frozen):
+    """An agent that makes the tickets of a run.
+
+    It has a worktree of its own. The tickets begin with what it has committed there, and are merged into it; what they
+    come to is merged into the trunk at the end.
+
+    Attributes:
+        command: its words, in which ``{prompt}`` is what it is asked to do.
+        options: of `paddock run`, besides those that hold it to its worktree.
+        timeout: seconds after which its session is stopped; the run's own when there is none.
+        most_tickets: that it may make.
+    """
+
+    command: list[Word] = Field(min_length=1, max_length=1_024)
+    options: list[Word] = Field(default_factory=list, max_length=1_024)
+    timeout: Timeout | None = None
+    most_tickets: int = Field(32, ge=1, le=10_000)
+
+
+class TicketRequest(Frozen):
+    """A ticket run that somebody wants.
+
+    Attributes:
+        name: of the run; random when there is none.
+        repository: a worktree: what the tickets begin with, and where their work is merged into.
+        goal: what for.
+        tickets: in the order in which their work is merged.
+        agent: works on tickets that name no command of their own.
+        orchestrator: makes tickets, before any is worked on; they come after those that are there already.
+        parallel: agents at the same time.
+        merge: whether their work is merged.
+        merge_failed: also that of agents whose command failed.
+        on_conflict: "stop" leaves everybody behind the first conflict unmerged, "skip" leaves out who conflicts.
+        file_tools: agents may use Paddock's file tools over HTTP: PADDOCK_FILES_URL, PADDOCK_FILES_SESSION and
+            PADDOCK_FILES_TOKEN in their environment say how.
+        context_manager: answers what agents of the run ask, in the worktree of who asks; ``{details}`` is the question.
+        review: looks at a ticket's work in its worktree, once its agent has ended well. That work is merged only where
+            it ends with status 0.
+        merger: resolves conflicts, each ticket's once; a person does when there is none.
+        timeout: seconds that each ticket's session may take; no bound when there is none.
+        remove: the worktrees of tickets whose work is merged, when nothing in them would be lost; branches stay.
+        environment: of the agents' launchers; the service's own when there is none.
+    """
+
+    name: SessionName | None = None
+    repository: Directory
+    goal: Annotated[str, Field(max_length=4_096)] = ""
+    tickets: list[Ticket] = Field(default_factory=list, max_length=10_000)
+    agent: Agent | None = None
+    orchestrator: Orchestrator | None = None
+    parallel: int = Field(4, ge=1, le=256)
+    merge: bool = True
+    merge_failed: bool = False
+    on_conflict: OnConflict = OnConflict.STOP
+    context_manager: Agent | None = None
+    review: Agent | None = None
+    merger: Merger | None = None
+    file_tools: bool = False
+    timeout: Timeout | None = None
+    remove: bool = True
+    environment: dict[Variable, Word] | None = Field(None, max_length=4_096)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_commands(cls, given: object) -> object:
+        """Tickets that name no command are the agent's."""
+        if not isinstance(given, dict) or not isinstance(tickets := given.get("tickets"), list):
+            return given
+        try:
+            agent = Agent.model_validate(given.get("agent"))
+        except ValidationError:
+            return given  # which says what is wrong with it
+        return given | {"tickets": [_with_command(each, agent) for each in tickets]}
+
+    @model_validator(mode="after")
+    def _with_tickets(self) -> Self:
+        if not self.tickets and self.orchestrator is None:
+            raise ValueError("tickets is missing, and there is no orchestrator that makes some")
+        if self.orchestrator is not None and self.agent is None:
+            raise ValueError("agent is missing: it says what works on the tickets that the orchestrator makes")
+        return self
+
+
+_PLACE = re.compile(r"\{(ticket|details)\}")
+
+
+def _with_command(ticket: object, agent: Agent) -> object:
+    if not isinstance(ticket, dict) or "command" in ticket or not isinstance(ticket.get("ticket"), str):
+        return ticket
+    details = ticket.get("details", "")
+    try:
+        made = agent.ticket(ticket["ticket"], details if isinstance(details, str) else "")
+    except ValidationError:
+        return ticket | {"command": agent.command}  # whose own mistakes are told
+    return made.model_dump() | ticket
+
+
+class TicketResume(Frozen):
+    """How an interrupted run goes on.
+
+    Attributes:
+        on_conflict: in place of what was asked for first.
+        environment: of the launchers of agents that are started; as at first when there is none.
+    """
+
+    on_conflict: OnConflict | None = None
+    environment: dict[Variable, Word] | None = Field(None, max_length=4_096)
+
+
+class TicketStatus(Frozen):
+    """One ticket of a run.
+
+    Attributes:
+        ticket: what it is called.
+        state: where it is.
+        changed: since when, in seconds since the epoch.
+        attempt: how often its agent was started.
+        session: of its agent; "" before it was started.
+        worktree: made for it; "" before.
+    """
+
+    ticket: str
+    state: TicketStep
+    changed: float
+    attempt: int
+    session: str
+    worktree: str
+
+
+class TicketRun(Frozen):
+    """A ticket run as the service knows it.
+
+    Attributes:
+        name: its name.
+        state: where it is.
+        created: seconds since the epoch.
+        ended: when it was over.
+        orchestrator: where that is, as one of its tickets; None without one.
+        tickets: what each is called.
+        steps: where each is, in the same order.
+        seen: changes with each step; for waiting until the next one.
+        result: what came of it: agents with their sessions, the aggregation of the merge, or a refusal.
+    """
+
+    name: str
+    state: TicketState
+    created: float
+    ended: float | None
+    orchestrator: TicketStatus | None
+    tickets: list[str]
+    steps: list[TicketStatus]
+    seen: int
+    result: dict[str, Any] | None
+
+
+class Prompt(Told):
+    """The contributed part of one prompt of a ticket run.
+
+    Attributes:
+        session_id: of the context that it was made from.
+        agent_type: whose prompt it is.
+        text: Markdown.
+    """
+
+    session_id: str
+    agent_type: str
+    text: str
+
+
+def of_ticket(name: str, refusal: Refusal) -> Refusal:
+    """A Refusal that says which ticket it is about."""
+    return Refusal(refusal.reference, f"ticket {name}: {refusal.message}", context=refusal.context, hint=refusal.hint,
+                   exit_code=refusal.exit_code)  # fmt: skip
