@@ -49,6 +49,7 @@ SWITCH = "switch"  # takes none, and has a key in the configuration, which --no-
 OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     # name, kind, metavar, help
     ("--worktree", ONE, "DIR", "root of the git worktree (default: the one that holds the current directory)"),
+    ("--directory", FLAG, "", "hold the command to this directory, which is no git worktree: nothing is harvested"),
     ("--submodule", MANY, "NAME", "grant only these submodules (default: all)"),
     ("--provider", ONE, "auto|none|NAME", "translate the worktree into this agent's own flags and environment"),
     ("--dialect", ONE, "native|contract", "flags the real agent accepts (default), or exactly the specification's"),
@@ -59,8 +60,9 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
         "none|copy|exchange",
         "the agent's own login: kept out, copied in, or (default) refreshed tokens back too",
     ),
-    ("--rw", MANY, "PATH", "grant reading, writing and executing below PATH"),
-    ("--ro", MANY, "PATH", "grant reading and executing below PATH"),
+    ("--rw", MANY, "PATH", "grant reading, writing and executing below PATH; of --ro and --rw the longer path counts"),
+    ("--ro", MANY, "PATH", "grant reading and executing below PATH; in the worktree, or as it: make it read-only"),
+    ("--review", FLAG, "", "the whole worktree read-only; git works, and what is committed is dropped at the end"),
     ("--deny", MANY, "PATH", "deny everything below PATH, whatever else is granted"),
     ("--freeze-root", SWITCH, "", "accept that directories above an exception are frozen (no mounts available)"),
     ("--net", ONE, "auto|none|proxy|open", "network (default: proxy with a provider or an allowed host, else none)"),

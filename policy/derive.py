@@ -144,6 +144,7 @@ def derive(
 
     links: dict[str, str] = {}
     grants: list[Grant] = []
+    asked: list[Grant] = []
 
     def grant(path: str, access: str, source: str) -> Trail:
         """Adds a grant on the canonical form of `path`, when it exists. What else is decided goes by the trail."""
@@ -173,10 +174,14 @@ def derive(
     links.update(toolchains.links)
     for path, access, source in [(p, READ, s) for p, s in rules.read] + [(p, WRITE, s) for p, s in rules.write]:
         granted = asked_for(path, grant(path, access, source), source, root, host, written)
+        asked.append((granted, access, source))
         if mounts and granted in PRIVATE:
             warnings.append(f"{source} {path}: a jail has its own {granted}; name what is needed below it")
         if host.kind(granted) == "socket":
             warnings.append(socket_warning(granted, source))
+    narrowed, ignored = ingredients.narrowed(root, asked)
+    warnings += ignored
+    grants = [ingredients.held(grant, narrowed) for grant in grants]
     grants += program_grants(command, grants, host, root, written)
     if provider.program is not None:
         trail = host.trail(provider.program.path)
@@ -217,13 +222,15 @@ def derive(
             read_only |= dict.fromkeys(unpopulated, promises.UNPOPULATED)
 
     _check_own(grants, own, host)
-    exceptions = dict.fromkeys(read_only, READ) | dict.fromkeys(denied, "")
+    closed = {path: source for path, access, source in narrowed if access == "r"}
+    exceptions = dict.fromkeys((*read_only, *closed), READ) | dict.fromkeys(denied, "")
     nested = _nested(context, denied, git, mode, unpopulated)
     binds = ingredients.reachable(binds, denied, [inner for inner, _, _ in nested])
+    nested += [(path, WRITE, source) for path, access, source in narrowed if access == "w"]
     if not mounts:
-        _check_writable_exceptions(grants, exceptions, context.freeze_root, denied | read_only, git)
+        _check_writable_exceptions(grants, exceptions, context.freeze_root, closed | denied | read_only, git)
         grants = list(expand_grants(grants, exceptions, listing_of(host)))
-        # Only what is denied above a granted submodule does not count in it.
+        # What is denied above a granted submodule does not count in it, nor what is read-only above a writable path.
         nested = [
             expanded
             for inner in nested
@@ -274,6 +281,7 @@ def derive(
         links=tuple(sorted(links.items())),
         denied=tuple(sorted(denied.items())),
         read_only=tuple(sorted(read_only.items())),
+        narrowed=narrowed,
         binds=tuple(binds),
         handoff=handed,
         handoff_patterns=rules.handoff_patterns,
@@ -287,6 +295,7 @@ def derive(
         env_set=environment(rules, provider, toolchains),
         limits=tuple(rules.limits),
         git=mode,
+        review=ingredients.REVIEW in closed.values(),
         sign=rules.sign and mode == "private",
         logins=closed_logins(provider.logins, grants),
         repositories=git.repositories if mode == "private" else (),
@@ -443,6 +452,6 @@ def _check_writable_exceptions(
                 f"{where} cannot be kept from a jail that may write {path}",
                 context=f"{sources[where]}; hiding part of a writable tree needs a mount namespace, and user "
                 "namespaces are not available here",
-                hint=("make a linked worktree: paddock worktree add TICKET\n" if main else "")
-                + f"or --freeze-root: {path} and the directories down to it get no new entries",
+                hint=("make a linked worktree: paddock worktree add TICKET\nor " if main else "")
+                + f"--freeze-root: {path} and the directories down to it get no new entries",
             )

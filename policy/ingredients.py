@@ -7,7 +7,7 @@ from policy.config.settings import Rules
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal
 from policy.launch import Command, Git, Host, Trail, Translation, led_by, left_by, linked_by
 from policy.pasted import quoted
-from policy.plan import Bind, Grant, Place, beneath
+from policy.plan import Bind, Grant, Place, beneath, held_by
 from policy.promises import OWN_TMP
 from policy.toolchains import Toolchains
 from policy.verdict import risk_of
@@ -164,6 +164,7 @@ def shown(
 
 READ = "rx"  # a tree that may be used: read, listed, executed
 WRITE = "rwx"
+RO, REVIEW = "--ro", "--review"  # sources of what the command line names for reading
 DATA = "r"  # files that are only read
 
 PRIVATE = ("/tmp", "/var/tmp", "/dev", "/proc")
@@ -220,6 +221,8 @@ def git_grants(git: Git, mode: str, root: str) -> list[Grant]:
     writable.
     """
     source = f"--git {mode}"
+    if git.kind == "directory":
+        return []
     if mode == "shared":
         return [] if git.kind == "main" else [(git.common_dir, WRITE, source), (git.git_dir, WRITE, source)]
     # As trees, not file by file: git replaces its files by renaming, and a rule or mount stays with the old one.
@@ -286,6 +289,49 @@ def asked_for(path: str, trail: Trail, source: str, root: str, host: Host, writt
                 hint=hint,
             )
     return canonical
+
+
+def narrowed(root: str, asked: Iterable[Grant]) -> tuple[tuple[Grant, ...], list[str]]:
+    """What the user makes read-only inside of trees that can be written, and what he opens again in there.
+
+    The longest path decides. Of one that is named for both, writing counts unless ``--ro`` names it on the command
+    line: configuration that is read everywhere may name for reading what is the worktree this time.
+
+    Args:
+        root: of the worktree.
+        asked: what the user names, as (canonical path, access, source).
+
+    Returns:
+        `Plan.narrowed`, sorted; and warnings for what has no effect.
+    """
+    read = {path: source for path, access, source in asked if "w" not in access}
+    read |= {path: source for path, access, source in asked if "w" not in access and source in (RO, REVIEW)}
+    write = {root: "worktree"} | {path: source for path, access, source in asked if "w" in access}
+    warnings = [
+        f"{source} {path}: it is the worktree, which stays writable; --ro {quoted(path)} makes it read-only"
+        for path, source in read.items()
+        if path == root and source not in (RO, REVIEW)
+    ]
+    closed = {
+        path: source
+        for path, source in read.items()
+        if (source in (RO, REVIEW) or path not in write) and any(beneath(path, tree) for tree in write)
+    }
+    opened = {
+        path: source
+        for path, source in write.items()
+        if path not in closed and any(beneath(path, where) for where in closed)
+    }
+    found = [(path, "r", source) for path, source in closed.items()]
+    found += [(path, "w", source) for path, source in opened.items()]
+    return tuple(sorted(found)), warnings
+
+
+def held(grant: Grant, narrowed: tuple[Grant, ...]) -> Grant:
+    """A grant, without writing where `narrowed` takes that away from the whole of it."""
+    path, access, source = grant
+    decisive = held_by(narrowed, path) if "w" in access else None
+    return (path, access.replace("w", ""), source) if decisive is not None and decisive[1] == "r" else grant
 
 
 def socket_warning(path: str, source: str) -> str:

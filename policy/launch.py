@@ -97,7 +97,7 @@ class Git(NamedTuple):
     """Where the worktree's git data lies; all paths canonical.
 
     Attributes:
-        kind: ``main``, ``linked`` or ``submodule``.
+        kind: ``main``, ``linked`` or ``submodule``; ``directory`` for what is no worktree, and has none of the rest.
         git_dir: the worktree's own git directory.
         common_dir: objects, refs and config.
         modules: (submodule's name, its git directory).

@@ -18,7 +18,7 @@ Grant
     grant comes from (``default``, a file name with its key, ``--rw`` ...), for `paddock explain`.
 """
 
-VERSION = 6
+VERSION = 7
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin"
 """Where programmes are looked for that Paddock itself runs, outside of every jail. Never the caller's PATH: it may lead
@@ -71,6 +71,7 @@ class Plan:
         "links",  # tuple[tuple[str, str], ...]: symbolic links (path, target) that lead to grants
         "denied",  # tuple[tuple[str, str], ...]: (canonical path, source): nothing below is granted
         "read_only",  # tuple[tuple[str, str], ...]: (path, source) inside writable trees: never writable
+        "narrowed",  # tuple[Grant, ...]: "r" or "w", as the user chose in writable trees; the longest path counts
         "binds",  # tuple[Bind, ...]: what is shown at another path than its own, whatever lies there outside
         "handoff",  # tuple[tuple[str, str], ...]: (path, "protect" | "report"), existing hand-off files
         "handoff_patterns",  # tuple[tuple[str, str], ...]: (pattern relative to the worktree, "protect" | "report")
@@ -84,6 +85,7 @@ class Plan:
         "env_set",  # tuple[tuple[str, str], ...]: name and value; values may hold ${slot}
         "limits",  # tuple[tuple[str, int], ...]: name and value (bytes, seconds or a count)
         "git",  # str: "private", "readonly" or "shared"
+        "review",  # bool: nothing is handed over; for git == "private", the git directory is the session's own
         "sign",  # bool: for git == "private", the user's git signs what is harvested
         "logins",  # tuple[tuple[object, ...], ...]: files copied between homes, as fields of policy.logins.Login
         "repositories",  # tuple[Repository, ...]: for git == "private", parents before nested ones
@@ -111,6 +113,7 @@ class Plan:
     links: tuple[tuple[str, str], ...]
     denied: tuple[tuple[str, str], ...]
     read_only: tuple[tuple[str, str], ...]
+    narrowed: tuple[Grant, ...]
     binds: tuple[Bind, ...]
     handoff: tuple[tuple[str, str], ...]
     handoff_patterns: tuple[tuple[str, str], ...]
@@ -124,6 +127,7 @@ class Plan:
     env_set: tuple[tuple[str, str], ...]
     limits: tuple[tuple[str, int], ...]
     git: str
+    review: bool
     sign: bool
     logins: tuple[tuple[object, ...], ...]
     repositories: tuple[Repository, ...]
@@ -192,7 +196,8 @@ class Plan:
             if self.provider
             else f"provider  none  [{self.provider_source}]",
             f"backend   {self.backend}",
-            f"git       {self.git}{', signed when it is harvested' if self.sign else ''}",
+            f"git       {self.git}{', signed when it is harvested' if self.sign else ''}"
+            f"{', nothing is harvested' if self.review else ''}",
             f"network   {self.net}",
         ]
         if self.net == "proxy":
@@ -204,6 +209,8 @@ class Plan:
         lines += [f"{access:<9} {path}  [{source}]" for path, access, source in self.grants]
         lines += [f"denied    {path}  [{source}]" for path, source in self.denied]
         lines += [f"read-only {path}  [{source}]" for path, source in self.read_only]
+        words = {"r": "read-only", "w": "writable"}
+        lines += [f"{words[access]:<9} {path}  [{source}]" for path, access, source in self.narrowed]
         lines += [f"{access:<9} {path}  [shows {source}]" for source, path, access in self.binds]
         lines += [f"{mode:<9} {path}  [hand-off file]" for path, mode in self.handoff]
         lines.append(f"env       {' '.join(self.env_pass)}")
@@ -225,6 +232,11 @@ def _passing(login: "list[object]") -> str:
 def beneath(path: str, root: str) -> bool:
     """Whether `path` is `root` or lies below it. Both absolute and normalized; by components."""
     return path == root or root == "/" or path.startswith(root + "/")
+
+
+def held_by(narrowed: "tuple[Grant, ...]", path: str) -> Grant | None:
+    """The entry of `Plan.narrowed` that decides at `path`: the longest at or above it; None where there is none."""
+    return max((entry for entry in narrowed if beneath(path, entry[0])), key=lambda entry: len(entry[0]), default=None)
 
 
 def _bound(path: str, slots: dict[str, str]) -> str:

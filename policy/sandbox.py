@@ -339,6 +339,8 @@ class Boundaries:
         for submodule in context.submodule_worktrees:
             place = _rebased(str(submodule.worktree_path), main, root)
             self._roots[place] = (Kind.GRANTED, submodule.submodule_name)
+        for path in context.writable_paths:
+            self._roots[_rebased(str(path), main, root)] = (Kind.GRANTED, str(path))
         for path in context.read_only_paths:
             for place in _places(_rebased(str(path), main, root)):
                 self._roots[place] = (Kind.READ_ONLY, place)
@@ -353,6 +355,7 @@ class Boundaries:
             for place in _places(_rebased(str(path), main, root)):
                 self._roots[place] = (Kind.DENIED, place)
         self._drop_read_only_in_closed(granted)
+        self._unrestricted = list(self._roots.values()) == [(Kind.GRANTED, root)]
         exceptions = {place: kind for place, (kind, _) in self._roots.items() if kind is not Kind.GRANTED}
         self._above = {folder for place in exceptions for folder in self._up(place)}
         self._frozen: set[str] = set()
@@ -371,7 +374,7 @@ class Boundaries:
         mutates = operation.mutates
         if mutates and path == self.root:
             return Finding(Reason.ROOT_ITSELF, "")
-        if len(self._roots) == 1:
+        if self._unrestricted:
             return None
         path = self._true_case(path)
         folder = location.anchor and self._true_case(location.anchor)
@@ -418,7 +421,7 @@ class Boundaries:
 
     def _drop_read_only_in_closed(self, granted: set[str]) -> None:
         for place in sorted(place for place, (kind, _) in self._roots.items() if kind in _READ_ONLY):
-            if place not in granted and self._deepest(os.path.dirname(place))[0] in _CLOSED:
+            if place != self.root and place not in granted and self._deepest(os.path.dirname(place))[0] in _CLOSED:
                 del self._roots[place]
 
     def _true_case(self, path: str) -> str:

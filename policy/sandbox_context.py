@@ -146,7 +146,9 @@ class WorktreeSandboxContext(_Frozen):
         submodule_worktrees: submodules the agent may use.
         ungranted_submodules: submodules it may not, though they lie below the main worktree.
         denied_paths: paths the agent may neither read nor write; they may also lie outside the worktree.
-        read_only_paths: paths inside the worktree that may be read and never written (a main checkout's `.git`).
+        read_only_paths: paths of the worktree, its root perhaps, that may be read and never written (a main
+            checkout's `.git`).
+        writable_paths: paths below those that may be written all the same.
         unpopulated_submodules: places of submodules in which there is nothing yet; read-only.
         freeze_root: the exceptions are kept by granting their siblings one by one, as Landlock must where
             nothing can be mounted over them: see `policy.sandbox`.
@@ -157,6 +159,7 @@ class WorktreeSandboxContext(_Frozen):
     ungranted_submodules: tuple[SubmoduleWorktreeContext, ...] = ()
     denied_paths: tuple[AbsolutePath, ...] = ()
     read_only_paths: tuple[AbsolutePath, ...] = ()
+    writable_paths: tuple[AbsolutePath, ...] = ()
     unpopulated_submodules: tuple[AbsolutePath, ...] = ()
     freeze_root: bool = False
 
@@ -225,8 +228,12 @@ class WorktreeSandboxContext(_Frozen):
                 "main_worktree.submodule_worktree_ids does not match the submodules: "
                 f"missing there {missing}, unknown here {unknown}"
             )
-        for path in (*self.read_only_paths, *self.unpopulated_submodules):
-            if not _strictly_inside(path, main.worktree_path):
+        for kind, paths in (("read-only", self.unpopulated_submodules), ("writable", self.writable_paths)):
+            for path in paths:
+                if not _strictly_inside(path, main.worktree_path):
+                    raise ValueError(f"{kind} path {path} is not inside the main worktree {main.worktree_path}")
+        for path in self.read_only_paths:
+            if not path.is_relative_to(main.worktree_path):
                 raise ValueError(f"read-only path {path} is not inside the main worktree {main.worktree_path}")
         return self
 

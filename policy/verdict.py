@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from policy import promises
 from policy.pasted import pathspec, quoted
-from policy.plan import Grant, Plan, beneath
+from policy.plan import Grant, Plan, beneath, held_by
 from policy.promises import NESTED, PRIVATE_GIT, PRIVATE_HOME, PRIVATE_TEMP
 
 NAMES = {"r": "read", "w": "write", "x": "execute", "i": "device control"}
@@ -144,6 +144,8 @@ def decide(plan: Plan, path: str) -> Verdict:
     inner = max((len(where) for where, _, source in rules if source in BEYOND_DENIAL), default=0)
     limits = [(where, "denied", source) for where, source in plan.denied if beneath(path, where) and len(where) > inner]
     limits += [(where, "read-only", source) for where, source in plan.read_only if beneath(path, where)]
+    held = held_by(plan.narrowed, path)
+    limits += [(held[0], "read-only", held[2])] if held is not None and held[1] == "r" else []
     if promises.has_mounts(plan.backend):
         limits += [(where, "read-only", HANDOFF) for where, mode in plan.handoff
                    if mode == "protect" and beneath(path, where)]  # fmt: skip
@@ -153,7 +155,14 @@ def decide(plan: Plan, path: str) -> Verdict:
         access = ""
     elif limits:
         access = access.replace("w", "")
-    return Verdict(path, access, tuple(rules), tuple(limits), _hint(path, access, limits, plan.nested), risk_of(path))
+    return Verdict(
+        path,
+        access,
+        tuple(rules),
+        tuple(limits),
+        _hint(path, access, limits, plan.nested, plan.narrowed),
+        risk_of(path),
+    )
 
 
 def _reaches(grant: Grant, path: str) -> bool:
@@ -163,7 +172,9 @@ def _reaches(grant: Grant, path: str) -> bool:
     return path == where if own else beneath(path, where)
 
 
-def _hint(path: str, access: str, limits: list[tuple[str, str, str]], nested: tuple[str, ...]) -> str:
+def _hint(
+    path: str, access: str, limits: list[tuple[str, str, str]], nested: tuple[str, ...], narrowed: tuple[Grant, ...]
+) -> str:
     word = quoted(path)
     if "w" in access:
         return ""
@@ -181,6 +192,12 @@ def _hint(path: str, access: str, limits: list[tuple[str, str, str]], nested: tu
                 f"populate it outside: git -C {quoted(around)} submodule update --init -- {pathspec(name)}; "
                 "then a run is granted it like the others. Or --git shared, which opens the repository too"
             )
+        if source == "--review":
+            return f"leave out --review, or add --rw {word}" if where != path else "leave out --review"
+        if source == "--ro":
+            return f"leave out --ro {quoted(where)}" + (f", or add --rw {word}" if where != path else "")
+        if any((where, "r", source) == entry for entry in narrowed):
+            return f"--rw {word} (to write too)"
         if source.startswith("--deny"):
             return f"leave out --deny {quoted(where)}"
         if source.startswith(("git pointer", "--git private")):
@@ -189,6 +206,32 @@ def _hint(path: str, access: str, limits: list[tuple[str, str, str]], nested: tu
     if not access:
         return f"--ro {word} (read and execute) or --rw {word} (write too)"
     return f"--rw {word} (to write too)"
+
+
+class Exceptions(NamedTuple):
+    """What of the worktree is not the command's as the rest is, for who validates paths: sorted canonical paths."""
+
+    read_only: tuple[str, ...]
+    writable: tuple[str, ...]
+    unpopulated: tuple[str, ...]
+    denied: tuple[tuple[str, str], ...]
+
+
+def exceptions(plan: Plan) -> Exceptions:
+    """A Plan's exceptions at and below its worktree; `denied` with sources, `writable` inside of what is read-only."""
+    root = plan.worktree
+    empty = [path for path, source in plan.read_only if source == promises.UNPOPULATED]
+    read_only = [path for path, _ in plan.read_only if beneath(path, root) and path not in empty]
+    read_only += [path for path, access, _ in plan.narrowed if access == "r" and beneath(path, root)]
+    if promises.has_mounts(plan.backend):
+        read_only += [path for path, mode in plan.handoff if mode == "protect"]
+    inner = [path for path, access, _ in plan.narrowed if access == "w" and beneath(path, root)]
+    return Exceptions(
+        tuple(dict.fromkeys(read_only)),
+        tuple(path for path in inner if "w" in decide(plan, path).access),
+        tuple(empty),
+        tuple((path, source) for path, source in plan.denied if beneath(path, root)),
+    )
 
 
 # Which layer says no, and how the command sees it. Pure; from the Plan's backend and network alone.

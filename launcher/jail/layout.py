@@ -11,7 +11,7 @@ from _stat import S_ISCHR
 from launcher.jail.spec import JailSpec
 from launcher.lean import os
 from policy.errors import Refusal
-from policy.plan import beneath
+from policy.plan import beneath, held_by
 
 PRIVATE = "private"  # a directory of the jail's own
 BIND = "bind"  # what a grant names, at its own path
@@ -108,14 +108,15 @@ class Operation:
 def prepare(spec: JailSpec) -> tuple[Operation, ...]:
     """The operations that build the view of `spec`, parents before what lies below them.
 
-    A denied path hides grants at and below it, and a read-only path makes them read-only, as `policy.verdict` says
-    it. /dev, /proc, /tmp, /var/tmp and /dev/shm are always the jail's own; mount points for grants below the last
-    three are made there.
+    A denied path hides grants at and below it, a read-only path makes them read-only, and of the narrowed ones the
+    longest counts, as `policy.verdict` says it. /dev, /proc, /tmp, /var/tmp and /dev/shm are always the jail's own;
+    mount points for grants below the last three are made there.
     """
     grants = _effective(spec)
     protected = _protected(spec, grants)
     binds = {path: (source, "w" in access) for source, path, access in spec.binds}
     denied = {path for path, _ in spec.denied} - binds.keys()
+    narrowed = {path: (access, source) for path, access, source in spec.narrowed}
     holes = [path for path in (*grants, *binds) if any(beneath(path, root) for root in spec.exempt)]
 
     regions: dict[str, str] = {}
@@ -159,7 +160,7 @@ def prepare(spec: JailSpec) -> tuple[Operation, ...]:
         pin(path)
         add(Operation(PROTECT, path, text=why), _READ_ONLY)
 
-    for path in sorted({*grants, *protected, *denied, *binds, *PRIVATE_DIRECTORIES}):
+    for path in sorted({*grants, *protected, *narrowed, *denied, *binds, *PRIVATE_DIRECTORIES}):
         found = nearest(path)
         around = found[1]
         if path in binds:
@@ -177,6 +178,11 @@ def prepare(spec: JailSpec) -> tuple[Operation, ...]:
                 add(Operation(MASK, path, holes=below), _MASKED)
         elif path in protected and around == _WRITABLE:
             protect(path, protected[path])
+        elif path in narrowed and around == (_WRITABLE if narrowed[path][0] == "r" else _READ_ONLY):
+            if around == _WRITABLE:
+                protect(path, narrowed[path][1])
+            elif not any(beneath(path, closed) for closed in protected):
+                add(Operation(BIND, path, writable=True), _WRITABLE)
         elif path in grants:
             writable = grants[path]
             if around == (_WRITABLE if writable else _READ_ONLY):
@@ -230,6 +236,8 @@ def _effective(spec: JailSpec) -> dict[str, bool]:
                 "the whole file system cannot be granted for writing",
                 hint="name the directories that are needed, each with --rw",
             )
+        held = held_by(spec.narrowed, path) if writable else None
+        writable = writable and (held is None or held[1] == "w")
         directory = f"{path}/"
         if not directory.startswith(exempt):
             if directory.startswith(denied):

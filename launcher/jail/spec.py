@@ -27,7 +27,7 @@ class JailSpec:
         program: the file to execute; argv[0] by default.
         worktree: a directory that must still be there when the jail is built.
         cwd: where the command starts; `worktree` by default.
-        grants, binds, links, denied, read_only, handoff, net, limits: as in `policy.plan.Plan`, bound.
+        grants, binds, links, denied, read_only, narrowed, handoff, net, limits: as in `policy.plan.Plan`, bound.
         exempt: paths at and below which grants hold although a denied path lies above them.
         private: which of /tmp and /var/tmp show a directory of the session, and which one.
         required: rows of `policy.promises` without which the command does not start.
@@ -50,8 +50,8 @@ class JailSpec:
 
     __slots__ = (
         "about", "addresses", "argv", "audited", "binds", "bwrap", "cgroups", "cwd", "denied", "environment", "exempt",
-        "filter", "grants", "guard", "handoff", "landlock", "limits", "links", "listener", "namespaces", "net",
-        "private", "program", "proof", "read_only", "required", "sockets", "streams", "watch", "worktree",
+        "filter", "grants", "guard", "handoff", "landlock", "limits", "links", "listener", "namespaces", "narrowed",
+        "net", "private", "program", "proof", "read_only", "required", "sockets", "streams", "watch", "worktree",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +67,7 @@ class JailSpec:
         links: tuple[tuple[str, str], ...] = (),
         denied: tuple[tuple[str, str], ...] = (),
         read_only: tuple[tuple[str, str], ...] = (),
+        narrowed: tuple[tuple[str, str, str], ...] = (),
         handoff: tuple[tuple[str, str], ...] = (),
         exempt: tuple[str, ...] = (),
         private: "Mapping[str, str] | None" = None,
@@ -98,6 +99,7 @@ class JailSpec:
         self.links = links
         self.denied = denied
         self.read_only = read_only
+        self.narrowed = narrowed
         self.handoff = handoff
         self.exempt = exempt
         self.private = dict(private or {})

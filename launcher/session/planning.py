@@ -19,7 +19,7 @@ from launcher.vcs.private import copied_settings, planted
 from launcher.vcs.worktrees import admin_files
 from launcher.vcs.worktrees.models import worktree_id as worktree_id
 from launcher.vcs.worktrees.store import WorktreeRepository
-from policy import derive, promises, toolchains
+from policy import derive, ingredients, promises, toolchains, verdict
 from policy.config import layer
 from policy.config.layer import Kind
 from policy.config.settings import Rules, Settings, rules_of
@@ -27,7 +27,7 @@ from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal, printabl
 from policy.handoff import PROTECT, REPORT
 from policy.launch import Command, Git, Host, left_by
 from policy.pasted import quoted
-from policy.plan import Plan, beneath
+from policy.plan import Plan, beneath, held_by
 from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 
 # A worktree's private home, made once: the user's name for git, and what toolchains must find there.
@@ -204,9 +204,11 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     for line in planted.sweep(places.state):
         messages.say(f"paddock: {printable(line)}")
     start = _text(options, "--worktree")
-    found = checkout.find(
-        os.path.join(cwd, start) if start else cwd, machine, exact=start is not None, hint=checkout.WITH_OPTION
-    )
+    place = os.path.join(cwd, start) if start else cwd
+    if "--directory" in options:
+        found = _plain_directory(place, machine)
+    else:
+        found = checkout.find(place, machine, exact=start is not None, hint=checkout.WITH_OPTION)
     recorded = written.trees(places.state)
     if start:
         _check_way(os.path.join(cwd, start), found.root, recorded, machine)
@@ -226,9 +228,13 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     program = find_command(command[0], cwd, directory, machine)
     others = tuple(dict.fromkeys((*recorded, *checkouts)))
     support = probe.probe()
+    if found.kind == "directory":
+        rules = replace(rules, git="readonly")
     if derive.may_need_bubblewrap(rules.backend, support):
-        trees = (found.root, found.common_dir, places.state, *others, *(path for path, _ in rules.write))
+        trees = (found.root, found.common_dir or found.root, places.state, *others, *(path for path, _ in rules.write))
         _try_bubblewrap(support, machine, trees)
+    if "--review" in options:
+        rules = _for_review(rules, found.root, support)
     context = context_of(found, [name.value for name in settings.submodules], settings.freeze_root.value)
     tools = toolchains.discover(
         machine,
@@ -262,14 +268,54 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     return Planned(plan, context_for_tools(plan, context), support, machine, found.common_dir, tools.seeds)
 
 
+def _plain_directory(start: str, machine: Machine) -> checkout.Checkout:
+    """A directory outside of all git worktrees, for a command that is held to it (`--directory`).
+
+    Refusals: directory-is-worktree, directory-too-wide; worktree-missing and worktree-not-directory as of `find`.
+    """
+    try:
+        found = checkout.find(start, machine, exact=False)
+    except Refusal as refusal:
+        if refusal.reference != "not-a-worktree":
+            raise
+        root = machine.resolve(start) or start
+        if root.count("/") < 2:
+            raise Refusal(
+                "directory-too-wide",
+                f"a command cannot be held to {root}",
+                context="it holds more than one task's files",
+                hint="make a directory for the task, and cd there",
+            ) from None
+        return checkout.Checkout(root, "directory", "", "", ())
+    raise Refusal(
+        "directory-is-worktree",
+        f"{start} lies in a git worktree, {found.root}",
+        context="what is written there is git's to see: its hooks, attributes and branches need the jail of a worktree",
+        hint="leave out --directory",
+    )
+
+
+def _for_review(rules: Rules, root: str, support: probe.Support) -> Rules:
+    """The rules of a review: the worktree is read-only, and where the jail has no mounts, git is too."""
+    if rules.git == "shared":
+        raise Refusal(
+            "review-shares-git",
+            "a review hands nothing over, and --git shared would let the command write the repository itself",
+            hint="leave out one of --review and --git shared",
+        )
+    if not promises.has_mounts(derive.choose_backend(rules.backend, support)):
+        rules = replace(rules, git="readonly")
+    return replace(rules, read=(*rules.read, (root, ingredients.REVIEW)))
+
+
 def _with_obeyed(
     rules: Rules, settings: Settings, found: checkout.Checkout, checkouts: tuple[str, ...], machine: Machine
 ) -> Rules:
     """The rules with what the user's git and shells obey in the worktree; what he has only reported stays writable."""
     common = [(sub.path, sub.git_dir, checkout.common_dir(sub.git_dir, machine)) for sub in found.submodules]
-    own = (found.root, found.git_dir, found.common_dir)
+    own = ((found.root, found.git_dir, found.common_dir),) if found.git_dir else ()
     writable = tuple(filter(None, (machine.resolve(path) for path, _ in rules.write)))
-    names = dict(obeyed.patterns(found.root, (own, *common), checkouts, machine, writable))
+    names = dict(obeyed.patterns(found.root, (*own, *common), checkouts, machine, writable))
     trusted = (Kind.DEFAULT, Kind.SYSTEM, Kind.USER)
     by_user = {entry.value for entry in settings.handoff_report if entry.source.kind in trusted}
     protect = [name for name, mode in names.items() if mode == PROTECT and name not in by_user]
@@ -387,13 +433,10 @@ def context_of(found: checkout.Checkout, wanted: list[str], freeze_root: bool) -
 
 def context_for_tools(plan: Plan, context: WorktreeSandboxContext) -> WorktreeSandboxContext:
     """The context with the Plan's exceptions inside the worktree, so that the validator says what the kernel does."""
-    root = plan.worktree
     hidden = {str(sub.worktree_path): derive.not_granted(sub.submodule_name) for sub in context.ungranted_submodules}
-    empty = [path for path, source in plan.read_only if source == promises.UNPOPULATED]
-    read_only = [path for path, _ in plan.read_only if beneath(path, root) and path not in empty]
-    if promises.has_mounts(plan.backend):
-        read_only += [path for path, mode in plan.handoff if mode == "protect"]
-    denied = [path for path, source in plan.denied if beneath(path, root) and hidden.get(path) != source]
+    found = verdict.exceptions(plan)
+    read_only = list(found.read_only)
+    denied = [path for path, source in found.denied if hidden.get(path) != source]
     granted: list[SubmoduleWorktreeContext] = []
     ungranted = list(context.ungranted_submodules)
     for submodule in context.submodule_worktrees:
@@ -402,12 +445,15 @@ def context_for_tools(plan: Plan, context: WorktreeSandboxContext) -> WorktreeSa
             ungranted.append(submodule.model_copy(update={"granted": False}))
         else:
             granted.append(submodule)
+            held = held_by(plan.narrowed, str(submodule.worktree_path))
+            read_only += [str(submodule.worktree_path)] if held is not None and held[1] == "r" else []
     return context.model_copy(
         update={
             "submodule_worktrees": tuple(granted),
             "ungranted_submodules": tuple(ungranted),
             "read_only_paths": tuple(Path(path) for path in read_only),
-            "unpopulated_submodules": tuple(Path(path) for path in empty),
+            "writable_paths": tuple(Path(path) for path in found.writable),
+            "unpopulated_submodules": tuple(Path(path) for path in found.unpopulated),
             "denied_paths": tuple(Path(path) for path in denied),
             # With mounts nothing freezes: the exceptions are mounted over.
             "freeze_root": context.freeze_root and not promises.has_mounts(plan.backend),

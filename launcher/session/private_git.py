@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 STRICT_REFUSAL = "handoff-strict"
+REVIEWED = "the command made commits; they are dropped: a review hands nothing over"
 
 
 class Finished:
@@ -37,13 +38,17 @@ class Finished:
         self.refusal = refusal
 
 
-def take(places: Places, plan: Plan, slots: dict[str, str], *, strict: bool = False) -> Lease:
+def take(places: Places, plan: Plan, slots: dict[str, str], own: str, *, strict: bool = False) -> Lease:
     """Makes the worktree's private git directory ready, adds its slot, and tells what the user should know.
 
-    A strict hand-off is noted there before the command starts, since the session's end may be a kill.
+    A review has one in `own`, the session's directory, and ends with that. A strict hand-off is noted there before the
+    command starts, since the session's end may be a kill.
 
     Refusals: state-not-ours, state-unusable, and those of `lease.take`.
     """
+    if plan.review:
+        slots["git"] = made(f"{own}/review")
+        return _told(lease.take(slots["git"], plan))
     directory = made(directory_of(places.state, plan.worktree_id))
     if lock.is_of_another(plan.repositories[0][2], directory):
         _make_room(places.state, plan)
@@ -65,6 +70,10 @@ def take(places: Places, plan: Plan, slots: dict[str, str], *, strict: bool = Fa
         except OSError as error:
             taken.close()
             raise record.unusable(slots["git"], error) from None
+    return _told(taken)
+
+
+def _told(taken: Lease) -> Lease:
     for warning in taken.warnings:
         messages.say(f"paddock: warning: {printable(warning)}")
     return taken
@@ -136,6 +145,8 @@ def finish(
     except Refusal as refusal:
         messages.say(str(refusal))
         return Finished(lines, refusal.as_dict())
+    if plan.review:
+        return Finished([] if nothing else [REVIEWED], None)
     if taken.record.form == SWAPPED and not os.path.lexists(plan.worktree):
         lines = [
             f"{plan.worktree} is not there any more; where it was moved, .git leads to what the agent writes: run no "

@@ -107,6 +107,8 @@ def described(found: Checkout, host: GitHost, *, created: bool = False) -> Git:
     repositories: list[Repository] = []
     large: list[tuple[str, str]] = []
     inside: list[str] = []
+    if found.kind == "directory":
+        return Git(found.kind, "", "", ())
     entries = [("", found.root, found.git_dir, found.common_dir)]
     entries += [(sub.name, sub.path, sub.git_dir, common_dir_of(sub.git_dir, host)) for sub in found.submodules]
     for name, path, git_dir, common_dir in entries:
@@ -151,6 +153,8 @@ def described(found: Checkout, host: GitHost, *, created: bool = False) -> Git:
 
 def worktrees(root: str, common_dir: str, host: Host) -> tuple[str, ...]:
     """Roots of a repository's other checkouts, where its agents may have left what the one at `root` can see."""
+    if not common_dir:
+        return ()  # a directory without git
     main = os.path.dirname(common_dir) if os.path.basename(common_dir) == ".git" else ""
     others = map(os.path.dirname, _others(root, common_dir, host).values())
     return tuple(each for each in (main, *others) if each)

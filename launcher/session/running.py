@@ -198,7 +198,7 @@ class _Parts(terminal.Listener):
         if plan.git == "private":
             from launcher.session import private_git
 
-            self._git = private_git.take(self._places, plan, session.slots, strict=self._strict)
+            self._git = private_git.take(self._places, plan, session.slots, session.directory, strict=self._strict)
         if plan.logins:
             from launcher.session import credentials
 
@@ -279,13 +279,13 @@ class _Parts(terminal.Listener):
         self._emptied = True
         if made := submodule_places.made_in(self._plan.left_open):
             self._put_aside(made)  # before the note of it goes with the session's directory
-        self._failures += self._session.close()
-        self.changes = self._watch.changes(thorough=self._thorough)
-        self.searched = self._watch.searched
         if self._git is not None:
             from launcher.session import private_git
 
-            self._nothing_to_harvest = private_git.nothing_new(self._git)
+            self._nothing_to_harvest = private_git.nothing_new(self._git)  # a review's goes with the session's own
+        self._failures += self._session.close()
+        self.changes = self._watch.changes(thorough=self._thorough)
+        self.searched = self._watch.searched
 
     def end(self) -> None:
         """Ends all of it, and hands over the work; with a strict hand-off none when hand-off files have changed."""
@@ -324,7 +324,11 @@ class _Parts(terminal.Listener):
         """Where what the command has put in a submodule's place goes."""
         from launcher.session.places import made
 
-        return self._git.directory if self._git is not None else made(f"{self._places.state}/planted")
+        return (
+            self._git.directory
+            if self._git is not None and not self._plan.review
+            else made(f"{self._places.state}/planted")
+        )
 
     def _note(self) -> None:
         """Has somebody else look at the places that the jail leaves open, should this process be killed."""
@@ -421,6 +425,7 @@ def jail_spec(plan: Plan, arguments: tuple[str, ...] = (), environment: "Mapping
         links=plan.links,
         denied=plan.denied,
         read_only=plan.read_only,
+        narrowed=plan.narrowed,
         handoff=plan.handoff,
         net=plan.net,
         limits=plan.limits,

@@ -29,7 +29,8 @@ class Checkout(NamedTuple):
 
     Attributes:
         root: canonical root directory.
-        kind: ``main`` (a checkout that holds its own `.git` directory), ``linked`` or ``submodule``.
+        kind: ``main`` (a checkout that holds its own `.git` directory), ``linked`` or ``submodule``; ``directory`` for
+            one without git, which has no git directories.
         git_dir: its own git directory (HEAD, index).
         common_dir: the directory that holds objects, refs and config.
         submodules: populated submodules, nested ones too, outermost first.
@@ -48,7 +49,10 @@ and git directory.
 Each is a linked worktree of the module's own store; git keeps no list of which belong together."""
 
 HINT = "cd into a git worktree; git init makes a repository of a directory"
-WITH_OPTION = "cd into a git worktree, or name one with --worktree DIR; git init makes a repository of a directory"
+WITH_OPTION = (
+    "cd into a git worktree, or name one with --worktree DIR; git init makes a repository of a directory\n"
+    "or --directory: the command is held to this directory as it is, and nothing is harvested"
+)
 """What may come next, without and with an option that names the worktree."""
 
 

@@ -298,8 +298,11 @@ VERB_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("set up", ("doctor", "providers", "init", "trust", "completion")),
 )
 OPTION_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("what runs", ("--worktree", "--submodule", "--provider", "--dialect", "--keep-prompts", "--logins")),
-    ("files", ("--rw", "--ro", "--deny", "--freeze-root")),
+    (
+        "what runs",
+        ("--worktree", "--directory", "--submodule", "--provider", "--dialect", "--keep-prompts", "--logins"),
+    ),
+    ("files", ("--rw", "--ro", "--review", "--deny", "--freeze-root")),
     ("network", ("--net", "--allow-domain", "--deny-domain", "--reach", "--publish")),
     ("git", ("--git", "--strict-handoff", "--sign")),
     ("environment and limits", ("--env", "--limit")),

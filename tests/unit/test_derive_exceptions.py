@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from policy import promises
 from policy.derive import derive
-from policy.ingredients import merged
+from policy.ingredients import merged, narrowed
 from policy.launch import Command, Translation
 from policy.plan import beneath
 from tests.support.derived import (
@@ -163,3 +163,37 @@ def test_merging_never_adds_access(grants: list[tuple[str, str, str]]) -> None:
         assert set(letters) == {
             letter for where, given_letters, _ in grants if where == path for letter in given_letters
         }
+
+
+@pytest.mark.parametrize(
+    ("read", "write", "expected"),
+    [
+        ([(ROOT, "--ro")], [], [(ROOT, "r", "--ro")]),
+        ([(f"{ROOT}/src", "--ro")], [(ROOT, "--rw")], [(f"{ROOT}/src", "r", "--ro")]),
+        ([(ROOT, "--ro")], [(f"{ROOT}/src", "--rw")], [(ROOT, "r", "--ro"), (f"{ROOT}/src", "w", "--rw")]),
+        ([(f"{ROOT}/src", "--ro")], [(f"{ROOT}/src", "--rw")], [(f"{ROOT}/src", "r", "--ro")]),
+        ([(f"{ROOT}/src", "user filesystem.read")], [(f"{ROOT}/src", "--rw")], []),
+        ([(f"{ROOT}/src", "user filesystem.read")], [], [(f"{ROOT}/src", "r", "user filesystem.read")]),
+        ([(ROOT, "user filesystem.read")], [], []),
+        ([("/usr", "--ro")], [], []),
+    ],
+)
+def test_what_is_named_for_reading_in_a_writable_tree_is_read_only(
+    read: list[tuple[str, str]], write: list[tuple[str, str]], expected: list[tuple[str, str, str]]
+) -> None:
+    """The longest path counts; a tie goes to --ro, else to writing; a file's word does not close the worktree."""
+    asked = [(path, "rx", source) for path, source in read] + [(path, "rwx", source) for path, source in write]
+    found, warnings = narrowed(ROOT, asked)
+    assert list(found) == expected
+    assert bool(warnings) is (read[0] == (ROOT, "user filesystem.read"))
+
+
+@pytest.mark.parametrize("support", [MOUNTS, GUARD], ids=["mounts", "guard"])
+def test_a_read_only_worktree_is_one_on_every_backend(support: object) -> None:
+    """Its grant loses writing, what --rw names in it keeps it; --deny beats both."""
+    rules = replace(
+        RULES, read=((ROOT, "--ro"),), write=((f"{ROOT}/src", "--rw"),), deny=((f"{ROOT}/src/a.py", "--deny"),)
+    )
+    found = plan(about=context(freeze_root=True), support=support, rules=rules)
+    expected = {f"{ROOT}/lib/one.c": "rx", f"{ROOT}/src": "rwx" if support is MOUNTS else "", f"{ROOT}/src/a.py": ""}
+    assert {path: access(found, path) for path in expected} == expected

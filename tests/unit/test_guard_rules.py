@@ -28,17 +28,20 @@ def plan(**fields: object) -> Plan:
 
 def spec(some: Plan) -> JailSpec:
     """What the guard reads of it."""
-    return JailSpec(grants=some.grants, denied=some.denied, read_only=some.read_only, net=some.net)
+    return JailSpec(
+        grants=some.grants, denied=some.denied, read_only=some.read_only, narrowed=some.narrowed, net=some.net
+    )
 
 
 PATHS = st.lists(st.sampled_from(["a", "b", "cc", "a b", "(deleted)"]), max_size=4).map(
     lambda parts: "/" + "/".join(parts)
 )
 PLANS = st.builds(
-    lambda grants, denied, read_only: plan(
+    lambda grants, denied, read_only, narrowed: plan(
         grants=tuple(grants),
         denied=tuple((path, "") for path in denied),
         read_only=tuple((path, "") for path in read_only),
+        narrowed=tuple((path, access, "--ro") for path, access in narrowed.items()),
     ),
     st.lists(
         st.tuples(PATHS, st.sampled_from(["r", "rx", "rw", "rwx"]), st.sampled_from(["worktree", promises.NESTED])),
@@ -46,6 +49,7 @@ PLANS = st.builds(
     ),
     st.lists(PATHS.filter(lambda path: path != "/"), max_size=2),
     st.lists(PATHS, max_size=2),
+    st.dictionaries(PATHS, st.sampled_from("rw"), max_size=3),
 )
 
 

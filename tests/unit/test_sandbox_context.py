@@ -99,6 +99,19 @@ def test_the_directory_that_a_path_starts_at_can_be_given(modules: Path) -> None
     assert BOX.validate_in_context("file", whole, cwd=modules.parent / "out").reason is Reason.OUTSIDE
 
 
+def test_a_read_only_worktree_with_a_writable_place(modules: Path) -> None:
+    """Nothing but what `writable_paths` name can be changed, the granted submodules included."""
+    whole = context(modules, freeze=False, read_only=(modules, modules / "lib" / "a", modules / "src" / "deep"))
+    ask = asker(whole.model_copy(update={"writable_paths": (modules / "src",)}))
+    for operation in READING:
+        assert ask("lib/a/key", operation) is None
+    for operation in MUTATING:
+        assert ask("new", operation) is Reason.READ_ONLY
+        assert ask("lib/a/key", operation) is Reason.READ_ONLY
+        assert ask("src/deep/file", operation) is Reason.READ_ONLY
+        assert ask("src/new", operation) is None
+
+
 @pytest.mark.parametrize("freeze", [False, True])
 def test_denied_and_read_only_paths(modules: Path, freeze: bool) -> None:
     """Denied paths are closed, read-only ones can be read, and neither opens what encloses it."""

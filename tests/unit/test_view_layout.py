@@ -22,6 +22,17 @@ def steps(wanted: JailSpec, exempt: tuple[str, ...] = ()) -> Words:
     return [(o.kind, o.path) for o in prepare(wanted.replace(exempt=exempt)) if o.kind != PRIVATE]
 
 
+def test_of_narrowed_paths_the_longest_counts() -> None:
+    """Read-only in a writable tree, writable in that again; what is read-only for another reason stays so."""
+    narrowed = (("/w/a", "r", "--ro"), ("/w/a/b", "w", "--rw"), ("/w/a/b/c", "r", "--ro"))
+    assert steps(spec(("/w", "rwx"), narrowed=narrowed)) == [
+        (BIND, "/w"), (PROTECT, "/w/a"), (BIND, "/w/a/b"), (PROTECT, "/w/a/b/c")
+    ]  # fmt: skip
+    whole = spec(("/w", "rwx"), narrowed=(("/w", "r", "--ro"), ("/w/a", "w", "--rw")), read_only=(("/w/a", "test"),))
+    assert steps(whole) == [(BIND, "/w")]
+    assert one(whole, "/w").writable is False
+
+
 def one(wanted: JailSpec, path: str, exempt: tuple[str, ...] = ()) -> Operation:
     """The only operation at `path`."""
     (found,) = (operation for operation in prepare(wanted.replace(exempt=exempt)) if operation.path == path)

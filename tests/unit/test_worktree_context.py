@@ -140,11 +140,14 @@ def test_a_submodule_lies_inside_the_main_worktree(path: str) -> None:
     assert context(submodule_worktrees=(sub("a", worktree_path="/wt/deep/a"),)).submodule_paths
 
 
-@pytest.mark.parametrize("path", ["/wt", "/wtx/.git", "/etc"])
+@pytest.mark.parametrize("path", ["/wtx/.git", "/etc"])
 def test_a_read_only_path_lies_inside_the_main_worktree(path: str) -> None:
-    """Read-only exceptions outside the worktree would mean nothing."""
+    """Read-only exceptions outside the worktree would mean nothing, nor would writable ones; its root may be one."""
     with pytest.raises(ValidationError, match="read-only path"):
         context(read_only_paths=(path,))
+    with pytest.raises(ValidationError, match="writable path"):
+        context(writable_paths=(path,))
+    assert context(read_only_paths=("/wt",)).read_only_paths
 
 
 def test_names_and_ids_are_unique() -> None:

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.session import messages
-from policy import promises
 from policy.plan import Plan, beneath
-from policy.verdict import decide
+from policy.verdict import decide, exceptions
 
 if TYPE_CHECKING:
     from launcher.ledger.denial import Denial
@@ -165,15 +164,14 @@ def _is_file_or_absent(path: str) -> bool:
 def _context(plan: Plan) -> "WorktreeSandboxContext":
     from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
 
-    root = plan.worktree
-    empty = [path for path, source in plan.read_only if source == promises.UNPOPULATED]
-    read_only = [path for path, _ in plan.read_only if beneath(path, root) and path not in empty]
-    read_only += [path for path, mode in plan.handoff if mode == "protect"]
+    found = exceptions(plan)
+    read_only = dict.fromkeys((*found.read_only, *(path for path, mode in plan.handoff if mode == "protect")))
     return WorktreeSandboxContext(
-        main_worktree=MainWorktreeContext(worktree_id=plan.worktree_id, worktree_path=Path(root)),
+        main_worktree=MainWorktreeContext(worktree_id=plan.worktree_id, worktree_path=Path(plan.worktree)),
         read_only_paths=tuple(map(Path, read_only)),
-        unpopulated_submodules=tuple(map(Path, empty)),
-        denied_paths=tuple(Path(path) for path, _ in plan.denied if beneath(path, root)),
+        writable_paths=tuple(map(Path, found.writable)),
+        unpopulated_submodules=tuple(map(Path, found.unpopulated)),
+        denied_paths=tuple(Path(path) for path, _ in found.denied),
     )
 
 

@@ -46,7 +46,7 @@ class Refused(PermissionError):
 class Rules:
     """The answers for one jail."""
 
-    __slots__ = ("_denied", "_nested", "_read_only", "_writable", "addresses", "names")
+    __slots__ = ("_denied", "_narrowed", "_nested", "_read_only", "_writable", "addresses", "names")
 
     def __init__(self, spec: JailSpec, names: bytes = b"") -> None:
         """Args: the jail; what its abstract addresses begin with."""
@@ -56,14 +56,17 @@ class Rules:
         self._nested = frozenset(path for path, source in grants if source in _BEYOND_DENIAL)
         self._denied = frozenset(path for path, _ in spec.denied)
         self._read_only = frozenset(path for path, _ in spec.read_only)
+        self._narrowed = {path: access for path, access, _ in spec.narrowed}
         self.addresses = None if spec.net == "open" else frozenset(spec.addresses)
 
     def may_write(self, path: str) -> bool:
         """Whether the spec lets `path` (absolute, canonical) be written."""
         granted = nested = False
+        held = ""
         while True:
             nested = nested or path in self._nested
-            if path in self._read_only or (path in self._denied and not nested):
+            held = held or self._narrowed.get(path, "")  # the longest counts
+            if held == "r" or path in self._read_only or (path in self._denied and not nested):
                 return False
             granted = granted or path in self._writable
             if path in ("/", ""):

@@ -160,7 +160,7 @@ def effective(git_dir: str, worktree: str) -> Settings:
     """What git itself finds in all its configuration files for a trusted git directory, agents' files left out.
 
     Args:
-        git_dir: of the repository.
+        git_dir: of the repository; "" where there is none.
         worktree: canonical root of all that the agent writes.
 
     Raises:
@@ -169,8 +169,8 @@ def effective(git_dir: str, worktree: str) -> Settings:
     home = os.environ.get("HOME") or os.path.expanduser("~")
     base = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
     files = disk.Seen()
-    common = checkout.common_dir(git_dir, disk.Present())
-    head = os.fsdecode(files.read(f"{git_dir}/HEAD") or b"").strip()
+    common = checkout.common_dir(git_dir, disk.Present()) if git_dir else ""
+    head = os.fsdecode(files.read(f"{git_dir}/HEAD") or b"").strip() if git_dir else ""
     branch = head.removeprefix("ref: refs/heads/") if head.startswith("ref: refs/heads/") else None
     urls: list[str] = []
 
@@ -182,7 +182,12 @@ def effective(git_dir: str, worktree: str) -> Settings:
 
     def all_of(reader: git_config.Reader) -> list[git_config.Entry]:
         found = []
-        for path in (*git_config.SYSTEM, f"{base}/git/config", f"{home}/.gitconfig", f"{common}/config"):
+        for path in (
+            *git_config.SYSTEM,
+            f"{base}/git/config",
+            f"{home}/.gitconfig",
+            *([f"{common}/config"] if common else []),
+        ):
             found += reader.file(path)
         extended = [entry.value for entry in found if entry.key == "extensions.worktreeconfig"]
         if extended and extended[-1] not in ("false", "no", "off", "0", ""):

@@ -79,7 +79,7 @@ class _Renewal:
         os.umask(self.mask)
         for repository in repositories:
             sweep(repository.common_dir)
-            if repository.base is not None:
+            if repository.base is not None and not self.plan.review:  # which leaves nothing in the user's repository
                 ref_files.pin(repository.common_dir, pin(identity), repository.base)
         os.umask(0o077)
         self._pointers(sources)

@@ -1,0 +1,148 @@
+"""What the command line makes read-only: parts of the worktree, all of it, a review; and directories without git."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from policy import promises
+from tests.support import paddock as paddocks
+from tests.support.features import need
+from tests.support.identity import Who
+from tests.support.install import Installed
+from tests.support.paddock import Paddock
+from tests.support.programs import writes
+from tests.support.programs.scene import SWITCHES, Scene, Trees
+
+WORK = "echo x >tracked; echo x >new; git checkout -qb other; git commit -q --allow-empty -m no; git rev-parse HEAD"
+
+
+def test_promise_a_read_only_part_of_the_worktree(scene: Scene) -> None:
+    """Nothing is written below --ro, by any way of writing; what --rw names below it, and what lies beside, is open."""
+    closed = scene.area / "closed"
+    trees = Trees({"inside": closed / "here"}, {"below": closed / "open", "beside": scene.area / "beside"})
+    places = trees.prepare(scene, writes.PROGRAMME.placed)
+    words = ("--ro", closed, "--rw", closed / "open", "--freeze-root")
+    answers = scene.tried("writes", places | {"placed_only": True, "area": closed / "open"}, *words)
+    scene.judge("deny-inside-allow", answers, seen=trees.seen())
+    if not promises.has_mounts(scene.backend):
+        refused = scene.run(["true"], *words[:-1])
+        assert (refused.returncode, "exception-in-writable-tree" in refused.stderr) == (125, True)
+
+
+def test_promise_a_read_only_worktree(scene: Scene) -> None:
+    """With --ro on the worktree itself nothing of it is written but what --rw names, on every backend."""
+    trees = Trees({"inside": scene.area / "closed"}, {"below": scene.area / "open"})
+    places = trees.prepare(scene, writes.PROGRAMME.placed)
+    words = ("--ro", scene.repo.one, "--rw", scene.area / "open")
+    answers = scene.tried("writes", places | {"placed_only": True, "area": scene.area / "open"}, *words)
+    scene.judge("writes", answers, seen=trees.seen())
+
+
+@pytest.fixture(params=promises.BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    """Each backend."""
+    need({promises.NAMESPACES: "userns", promises.BUBBLEWRAP: "bubblewrap"}.get(request.param, "landlock"))
+    return str(request.param)
+
+
+@pytest.fixture
+def here(user: Who, installed: Installed, public_dir: Path) -> Paddock:
+    """The command with a linked worktree of an ordinary user."""
+    place = public_dir / "place-of-user"
+    place.mkdir()
+    return paddocks.make(user, installed, user.give(place))
+
+
+def _git(here: Paddock, *words: str) -> str:
+    ended = here.who.run(["git", *words], cwd=here.worktree)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def _refs(here: Paddock) -> str:
+    return _git(here, "for-each-ref") + _git(here, "symbolic-ref", "HEAD") + _git(here, "status", "--porcelain")
+
+
+def test_a_review_reads_and_leaves_nothing(here: Paddock, backend: str) -> None:
+    """Git works in it where jails have mounts; no file, branch, commit or directory of the review stays."""
+    tracked = here.worktree / "tracked"
+    tracked.write_text("as it was\n")
+    _git(here, "add", "tracked")
+    _git(here, "commit", "-qm", "one: Tracked.")
+    before = _refs(here)
+    ended = here.run(
+        *SWITCHES[backend][1], "--review", "--", "sh", "-c", f"git log --oneline -1; {WORK}", env=SWITCHES[backend][0]
+    )
+    assert "one: Tracked." in ended.stdout
+    assert (tracked.read_text(), _refs(here)) == ("as it was\n", before)
+    mounts = promises.has_mounts(backend)
+    assert ("they are dropped: a review hands nothing over" in ended.stderr) is mounts
+    assert [path for path in here.place.rglob("*review*") if path.is_dir()] == []
+    # The next session, which is none, takes nothing of it over.
+    ended = here.run(*SWITCHES[backend][1], "--", "git", "log", "--oneline", "--all", env=SWITCHES[backend][0])
+    assert " no\n" not in ended.stdout
+    assert _git(here, "for-each-ref", "--contains", "HEAD", "refs/heads") in before
+
+
+def test_a_review_may_be_opened_in_one_place(here: Paddock) -> None:
+    """--rw below it, for what a build writes; `why` and the file tools' answers say the same as the kernel."""
+    need("userns")
+    build = here.worktree / "build"
+    build.mkdir()
+    here.who.give(build)
+    ended = here.run("--review", "--rw", "build", "--", "sh", "-c", "echo x >build/out; echo x >beside")
+    assert ended.returncode != 0
+    assert ((here.worktree / "build/out").read_text(), (here.worktree / "beside").exists()) == ("x\n", False)
+    said = here.call("why", "--review", "--rw", "build", "beside")
+    assert "leave out --review, or add --rw" in said.stdout
+    said = here.call("why", "--review", "--rw", "build", "build/out")
+    assert "write" in said.stdout
+    assert here.refused("run", "--review", "--git", "shared", "--", "true").reference == "review-shares-git"
+
+
+def test_a_killed_review_leaves_nothing(here: Paddock) -> None:
+    """Its git directory is the session's own, and goes with the session's directory when that is swept."""
+    need("userns")
+    before = _refs(here)
+    words = here.words("run", "--review", "--", "sh", "-c", "git commit -q --allow-empty -m no; echo made; sleep 60")
+    running = subprocess.Popen(
+        here.who.command(words), cwd=here.worktree, env=here.who.environment(here.env), stdout=subprocess.PIPE
+    )
+    assert running.stdout is not None
+    with running, running.stdout:
+        assert running.stdout.readline() == b"made\n"
+        running.kill()
+    assert _refs(here) == before
+    here.run("--", "true")  # which sweeps
+    assert here.left() == []
+    assert [*here.who.home.rglob("review"), *here.place.rglob("review")] == []
+
+
+def test_a_directory_without_git(here: Paddock, backend: str) -> None:
+    """It is offered where there is no worktree; the command is held to it, and what others obey in it is told."""
+    need("landlock")
+    plain = here.place / "plain"
+    plain.mkdir()
+    here.who.give(plain)
+    secret = here.place / "secret"
+    secret.write_text("secret\n")
+    here.who.give(secret)
+    said = here.refused("run", "--", "true", cwd=plain)
+    assert (said.reference, "--directory" in said.text) == ("not-a-worktree", True)
+    code = f"cat {secret}; echo x >{secret}; echo x >file; echo x >.envrc; pwd"
+    ended = here.run(*SWITCHES[backend][1], "--directory", "--", "sh", "-c", code, cwd=plain, env=SWITCHES[backend][0])
+    assert ended.stdout == f"{plain}\n"
+    assert ((plain / "file").read_text(), secret.read_text()) == ("x\n", "secret\n")
+    assert "created .envrc" in ended.stderr
+    ended = here.run(
+        *SWITCHES[backend][1], "--directory", "--worktree", str(plain), "--", "cat", "file", env=SWITCHES[backend][0]
+    )
+    assert (ended.returncode, ended.stdout) == (0, "x\n")
+
+
+def test_directories_that_are_refused(here: Paddock) -> None:
+    """A worktree is held as one; and nobody is held to all of /tmp."""
+    said = here.refused("run", "--directory", "--", "true", cwd=here.worktree)
+    assert said.reference == "directory-is-worktree"
+    assert here.refused("run", "--directory", "--", "true", cwd=Path("/")).reference == "directory-too-wide"
