@@ -528,7 +528,7 @@ def paragraph(content: dict[str, Any]) -> list[str]:
     if content.get("host") and content.get("target"):
         lines.append(f"  because     {content['target']}")
     if any(process.values()):
-        lines.append(f"  asked for   {process.get('comm') or '?'}, process {process.get('pid')}, {process.get('exe')}")
+        lines.append(f"  by          {process.get('comm') or '?'} (pid {process.get('pid')}), {process.get('exe')}")
     allow = content.get("allow") or {}
     if allow.get("flag"):
         lines.append(f"  to allow it {allow['flag']}")

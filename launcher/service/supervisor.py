@@ -146,7 +146,7 @@ class Live:
         client_uid: who asked for it.
         directory: of its shim.
         about: what its shim said last of it; the fields of `Session` at least.
-        shim: None until its turn has come.
+        shim: None until a slot was free.
         stopped: why somebody has asked for its end.
         ready: set when it has a shim, or never will.
         begun: set when its command runs, waits for a client, or never will.

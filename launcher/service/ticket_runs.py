@@ -44,6 +44,7 @@ from launcher.service.ticket_sessions import (
     went_well,
 )
 from launcher.session import places
+from launcher.vcs.git import IDENTITY
 from policy.errors import Refusal
 
 log = logging.getLogger("paddock.service")
@@ -515,6 +516,7 @@ class TicketRuns:
         arguments = {"database": self._database.path, "run": run}
         while True:
             landing = {**arguments, "trunk": own["trunk"], "worktree_id": own["worktree_id"]}
+            landing["who"] = _identity_of(request)
             status = (await self.merging(own["common_dir"], "tickets.land", landing))["status"]
             descriptor = status["merge_descriptor"]
             if descriptor["successful"]:
@@ -593,7 +595,7 @@ class TicketRuns:
         if outputs:
             arguments = {"database": self._database.path, "dispatch": prepared["dispatch"], "nodes": prepared["nodes"],
                          "outputs": outputs, "earlier": earlier,
-                         "skip": request.on_conflict is OnConflict.SKIP}  # fmt: skip
+                         "who": _identity_of(request), "skip": request.on_conflict is OnConflict.SKIP}  # fmt: skip
             found = await self.merging(prepared["common_dir"], "tickets.merge", arguments, step)
         for status in found["conflicted"]:
             self.records.step(run, numbers[status["agent_result_id"]], TicketStep.CONFLICTED)
@@ -646,6 +648,11 @@ _MOST_ATTEMPTS = 5
 
 _MOST_PLANS = 100
 """Plans of one run that are made ahead: the cache keeps some 250 of everybody's."""
+
+
+def _identity_of(request: TicketRequest) -> dict[str, str]:
+    """What the caller's environment says of who commits."""
+    return {name: value for name, value in (request.environment or {}).items() if name in IDENTITY}
 
 
 def _path(request: TicketRequest) -> str:

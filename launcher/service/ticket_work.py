@@ -75,7 +75,9 @@ def service(where: places.Places) -> WorktreeService:
 class _Work:
     """The workflow over this machine's worktrees and git, with contexts in the service's database."""
 
-    def __init__(self, database: str, nodes: Sequence[Mapping[str, Any]] = ()) -> None:
+    def __init__(
+        self, database: str, nodes: Sequence[Mapping[str, Any]] = (), who: Mapping[str, str] | None = None
+    ) -> None:
         where = places.places(os.environ)
         state = places.made(where.state)
         swap.originals(state)
@@ -83,7 +85,7 @@ class _Work:
         self.graph = InMemoryGraphRepository()
         for node in nodes:
             self.graph.save(Node.model_validate(node))
-        merges = harvesting.by_contexts(where, os.environ)
+        merges = harvesting.by_contexts(where, os.environ | dict(who or {}))
         self.contexts = StoredRequestContexts(Database(database))
         self.merges = merges
         self.flow: Workflow = build_workflow(self.contexts, self.graph, self.children, merges, tools_for)
@@ -322,7 +324,7 @@ tell its agent everything it needs: it has not read this. What you commit here, 
 start when you end."""
 
 
-def land(database: str, run: str, trunk: str, worktree_id: str) -> dict[str, Any]:
+def land(database: str, run: str, trunk: str, worktree_id: str, who: dict[str, str]) -> dict[str, Any]:
     """Merges what the tickets have come to, in their orchestrator's worktree, into the trunk, in two phases.
 
     Args:
@@ -330,6 +332,7 @@ def land(database: str, run: str, trunk: str, worktree_id: str) -> dict[str, Any
         run: name of the run.
         trunk: where to.
         worktree_id: of the orchestrator.
+        who: see `merge`.
 
     Returns:
         ``status`` (`launcher.vcs.merge.descriptors.AgentMergeStatus`), with a descriptor.
@@ -337,7 +340,7 @@ def land(database: str, run: str, trunk: str, worktree_id: str) -> dict[str, Any
     Raises:
         Refusal: merging could not begin.
     """
-    work = _Work(database)
+    work = _Work(database, who=who)
     own = work.children.worktree_context(worktree_id)
     if own is None:
         raise Refusal("worktree-gone", "the worktree of the orchestrator no longer exists")
@@ -525,6 +528,7 @@ def merge(
     outputs: dict[str, str],
     earlier: list[dict[str, Any]],
     skip: bool,
+    who: dict[str, str],
     say: Say,
 ) -> dict[str, Any]:
     """Merges in two phases: the trunk into each agent's worktree, then the agents' work into the trunk, in order.
@@ -536,6 +540,7 @@ def merge(
         outputs: what each agent brings, by session id; who is missing is not merged.
         earlier: statuses of those whose work has arrived in an earlier attempt.
         skip: leave out who conflicts, and go on with the others; else everybody behind the first conflict waits.
+        who: variables that say who commits (`launcher.vcs.git.IDENTITY`), of the caller.
         say: told ``{"merged"}``: the statuses of those whose work has arrived, as soon as it has.
 
     Returns:
@@ -545,7 +550,7 @@ def merge(
     Raises:
         Refusal: merging could not begin.
     """
-    work = _Work(database, nodes)
+    work = _Work(database, nodes, who)
     sent = TicketAgentRequests.model_validate(dispatch)
     merged: list[AgentMergeStatus] = []
     conflicted: list[AgentMergeStatus] = []

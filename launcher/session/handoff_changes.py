@@ -128,7 +128,7 @@ class Watch:
         pointing = self._pointing() if self._pointers else {}
         after = self._seen()
         found = self._changes(after) + tuple(
-            ("changed", f"{root}/.git"[len(self._root) + 1 :], "protect")
+            ("changed" if stamp else "created", f"{root}/.git"[len(self._root) + 1 :], "protect")
             for root, stamp in self._pointers.items()
             if pointing[root] != stamp
         )
@@ -265,9 +265,14 @@ def _fits(name: str, pattern: str) -> bool:
 
 
 def report_lines(changes: tuple[Change, ...]) -> list[str]:
-    """The changes as lines for people, the protected kind one by one, the reported kind in one line."""
+    """The changes as lines for people, the protected kind one by one, the reported kind in one line.
+
+    What lies in a directory that is told is not told again.
+    """
+    protected = [(what, path) for what, path, mode in changes if mode == "protect"]
+    whole = tuple(path + "/" for _, path in protected)
     lines = [f"{what} {path}: other tools execute or obey it outside the jail; read it first"
-             for what, path, mode in changes if mode == "protect"]  # fmt: skip
+             for what, path in protected if not path.startswith(whole)]  # fmt: skip
     reported = [path for _, path, mode in changes if mode == "report"]
     if reported:
         shown = ", ".join(reported[:8]) + (f" and {len(reported) - 8} more" if len(reported) > 8 else "")

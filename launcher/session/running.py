@@ -360,9 +360,10 @@ class _Parts(terminal.Listener):
         """Tells the user what there is to know; of hand-off files only where no refusal will name them."""
         # What was put aside is named as a whole: who is sent to a file that is gone reads nothing.
         root = f"{self._plan.worktree}/"
+        in_commits = {path for _, path, _ in (self.harvested or {}).get("handoff", ())}
         there = () if self._strict else tuple(
-            change for change in self.changes
-            if change[0] != "created" or os.path.lexists(change[1] if change[1].startswith("/") else root + change[1])
+            (what, path, mode) for what, path, mode in self.changes
+            if path not in in_commits and (what != "created" or os.path.lexists(os.path.join(root, path)))
         )  # fmt: skip
         for line in (*self.lines, *handoff_changes.report_lines(there)):
             messages.say(f"paddock: {printable(line)}")

@@ -352,9 +352,11 @@ def _output_to_errors() -> Iterator[None]:
 
 
 def _without_covered(lines: list[Line]) -> list[Line]:
-    """Without grants that another one has grown to cover."""
+    """Without grants that another one has grown to cover: reading in a tree to be written would close it there."""
+    writable = {line.path for line in lines if line.key == "write"}
     return [
         line for line in lines
-        if not any(other is not line and other.path != line.path and beneath(line.path, other.path)
-                   and (other.key == "write" or line.key == "read") for other in lines)
+        if not (line.key == "read" and line.path in writable)
+        and not any(other.path != line.path and beneath(line.path, other.path)
+                    and (other.key == "write" or line.key == "read") for other in lines)
     ]  # fmt: skip

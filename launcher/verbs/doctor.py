@@ -26,6 +26,7 @@ def doctor(*, as_json: bool, verbose: bool) -> int:
         _print_layers(layers)
         if result is not None:
             _print_proofs(result, verbose)
+            print(f"\nverdict: {_verdict(result)}")
     if refused is not None:
         raise refused
     assert result is not None
@@ -51,6 +52,17 @@ def _print_proofs(result: selftest.Result, verbose: bool) -> None:
                 print(f"  {'':<9} {kind:<6} {what}: {state}" + (f" ({detail})" if detail else ""))
 
 
+def _verdict(result: selftest.Result) -> str:
+    """One sentence on what all of it comes to."""
+    broken = [proof.row for proof in result.proofs if not proof.honest]
+    if broken:
+        return f"BROKEN: do not run agents here; these promises do not hold: {', '.join(broken)}"
+    missing = [proof.row for proof in result.proofs if proof.expected != "held"]
+    if missing:
+        return f"agents can run here; this backend does not hold {', '.join(missing)}, the rest was tried and holds"
+    return "agents can run here; every promise was tried and holds"
+
+
 def _document(
     layers: tuple[tuple[str, bool, bool, str, str], ...], result: selftest.Result | None, refused: Refusal | None
 ) -> dict[str, object]:
@@ -58,6 +70,7 @@ def _document(
     return {
         "layers": [dict(zip(names, row, strict=True)) for row in layers],
         "backend": result.backend if result else None,
+        "verdict": _verdict(result) if result else None,
         "promises": [proof._asdict() | {"honest": proof.honest} for proof in result.proofs] if result else [],
         "refusal": refused.as_dict() if refused else None,
     }

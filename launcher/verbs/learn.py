@@ -91,9 +91,9 @@ def _tell(lesson: teach.Lesson) -> None:
             messages.say(f"paddock: first: {words} {quoted(line.path)}")
     withheld = sum(line.standing is Standing.WITHHELD for line in lesson.lines)
     if withheld:
-        wishes = "1 wish is not proposed, because of what it" if withheld == 1 else (
-            f"{withheld} wishes are not proposed, because of what they")  # fmt: skip
-        messages.say(f"paddock: {wishes} would open")
+        paths = "1 path is left out, because of what it" if withheld == 1 else (
+            f"{withheld} paths are left out, because of what they")  # fmt: skip
+        messages.say(f"paddock: {paths} would open")
 
 
 def _tell_written(path: str, options: cli.Parsed, command: list[str], lesson: teach.Lesson) -> None:

@@ -2,8 +2,11 @@
 
 import json
 import os
+import select
 import sys
+import termios
 import time
+import tty
 from typing import Any
 
 from launcher.service.client import Client
@@ -22,7 +25,7 @@ _HOME, _CLEAR_LINE = "\x1b[H\x1b[J", "\x1b[K\n"
 
 
 def top(*, interval: float, once: bool, as_json: bool) -> int:
-    """Exit status 0; Ctrl-C ends it well."""
+    """Exit status 0; `q` and Ctrl-C end it well."""
     service = client()
     if as_json or once or not sys.stdout.isatty():
         try:
@@ -69,16 +72,24 @@ def _head(health: dict[str, Any], sessions: list[dict[str, Any]]) -> str:
 
 
 def _live(service: Client, interval: float) -> int:
-    """Draws on the terminal's other screen, each time over what is there, until Ctrl-C."""
+    """Draws on the terminal's other screen, each time over what is there, until `q` or Ctrl-C."""
+    kept = termios.tcgetattr(0) if os.isatty(0) else None
     print(_OTHER_SCREEN, end="")
     try:
+        if kept is not None:
+            tty.setcbreak(0)  # keys come one by one, and are not shown; Ctrl-C and Ctrl-Z work
         while True:
             print(_HOME + _CLEAR_LINE.join([*_screen(*_look(service)), ""]), end="", flush=True)
-            time.sleep(interval)
+            if kept is None:
+                time.sleep(interval)
+            elif select.select([0], [], [], interval)[0] and os.read(0, 64)[:1] in (b"q", b"Q", b""):
+                return 0
     except KeyboardInterrupt:
         return 0
     finally:
         print(_OWN_SCREEN, end="", flush=True)
+        if kept is not None:
+            termios.tcsetattr(0, termios.TCSADRAIN, kept)
 
 
 def _screen(health: dict[str, Any], sessions: list[dict[str, Any]]) -> list[str]:
@@ -105,7 +116,7 @@ def _screen(health: dict[str, Any], sessions: list[dict[str, Any]]) -> list[str]
     for place, (session, line) in enumerate(zip(sessions, others, strict=False)):
         end = at + len(session["state"])
         others[place] = line[:at] + _styled(line[at:end], _STYLES.get(session["state"], "")) + line[end:]
-    more = f"and {len(sessions) - room} more" if len(sessions) > room else "Ctrl-C ends this, not the sessions"
+    more = f"and {len(sessions) - room} more" if len(sessions) > room else "q ends this, not the sessions"
     return [_styled(cut(_head(health, sessions), columns), "1"), _styled(first, "1"), *others, _styled(more, "2")]
 
 

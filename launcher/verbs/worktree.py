@@ -168,7 +168,7 @@ def worktree_list(*, every: bool, repo: str | None, as_json: bool) -> int:
 
 
 def worktree_status(name: str | None, *, repo: str | None, as_json: bool) -> int:
-    """Exit status 0 when nothing is at stake, 1 when something is."""
+    """Exit status 0 when nothing would be lost, 1 when something is."""
     known = service()
     here = start(repo)
     rows = known.of_repository(here) if name is None else [known.find(here, name)]
@@ -221,7 +221,7 @@ def _print(row: Worktree, now: Condition, far: Progress) -> None:
         }
         print(f"  {where}{at}, {count} since the worktree was made" + ("" if part.name else came.get(far.work, "")))
     stake = now.at_stake()
-    print("  at stake: " + printable("; ".join(stake)) if stake else "  nothing is at stake")
+    print("  would be lost: " + printable("; ".join(stake)) if stake else "  clean: nothing would be lost")
     if (named := now.uncommitted())[0]:
         print(f"  not committed: {printable(table.some(*named))}")
     for line in now.lagging():

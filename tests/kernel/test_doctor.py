@@ -24,7 +24,7 @@ def diagnosed(paddock: Paddock, env: dict[str, str]) -> dict[str, Any]:
 def test_every_promise_is_proven(paddock: Paddock, backend: dict[str, str]) -> None:
     """All rows of the table are there, each with an attack and an allowed twin, and none claims too much."""
     document = diagnosed(paddock, backend)
-    assert set(document) == {"layers", "backend", "promises", "refusal"}
+    assert set(document) == {"layers", "backend", "promises", "verdict", "refusal"}
     assert document["backend"] == (promises.GUARD if backend else promises.NAMESPACES)
     assert document["refusal"] is None
     assert [row["row"] for row in document["promises"]] == [name for name, *_ in promises.ROWS]

@@ -110,9 +110,9 @@ def test_commits_on_the_users_detached_head_are_at_stake(git: Git) -> None:
     git.outside("checkout", "-q", "--detach")
     said = _told(git, "git commit -q --allow-empty -m 'agent: Detached.'")
     assert "1 commit harvested to HEAD" in said
-    assert "at stake: commits on no branch\n" in _verb(git, "status").stdout
+    assert "would be lost: commits on no branch\n" in _verb(git, "status").stdout
     git.outside("branch", "saved")
-    assert "nothing is at stake" in _verb(git, "status").stdout
+    assert "nothing would be lost" in _verb(git, "status").stdout
 
 
 def test_commits_on_a_detached_head_are_kept_and_told(git: Git) -> None:
@@ -125,7 +125,7 @@ def test_commits_on_a_detached_head_are_kept_and_told(git: Git) -> None:
     assert "1 commit of the agent is kept in refs/paddock/detached/" in shown
     assert "kept in" not in git.run("true").stderr, "told once"
     _joined(git, said)
-    assert "nothing is at stake" in _verb(git, "status").stdout
+    assert "nothing would be lost" in _verb(git, "status").stdout
     assert git.outside("log", "-1", "--format=%s") == "agent: Detached."
     assert ok(git.run("git branch --show-current; git log -1 --format=%s")).splitlines() == [
         git.outside("branch", "--show-current"),
@@ -153,7 +153,7 @@ def test_every_stash_is_taken_over_and_applied_by_the_command_that_is_named(git:
     git.outside("rm", "-qf", "draft")
     git.outside("update-ref", "-d", commands[0][1])
     shown = _verb(git, "status").stdout
-    assert "nothing is at stake" in shown
+    assert "nothing would be lost" in shown
     assert f"git -C {git.worktree} {commands[1][0][4:]}\n" in shown
     assert "stash" not in _told(git, "true"), "told once"
     words = [str(git.installed.paddock), "worktree", "remove", "mv2"]
@@ -248,7 +248,7 @@ def test_a_branch_that_the_agent_amends_leaves_what_was_kept(planted: Planted) -
 def test_work_beside_the_branch_is_not_removed_with_a_worktree(git: Git, doing: str) -> None:
     """Status says so, `remove` refuses; with --force it is set aside. What the host has shown is no such work."""
     ok(git.run("git branch --list; true"))
-    assert "nothing is at stake" in _verb(git, "status").stdout
+    assert "nothing would be lost" in _verb(git, "status").stdout
     ok(git.run(doing))
     refused = git.who.run(
         [str(git.installed.paddock), "worktree", "remove", "mv2"], cwd=git.place / "main", timeout=120

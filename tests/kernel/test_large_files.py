@@ -69,7 +69,7 @@ def _stored(here: Paddock, content: str) -> Path:
 
 
 def test_large_files_are_read_and_added_in_a_jail(here: Paddock) -> None:
-    """Old ones come from the read-only store, new ones with the harvest; then nothing is at stake and all is whole."""
+    """Old ones come from the read-only store, new ones with the harvest; then all is whole."""
     assert (here.worktree / "old.bin").read_text().startswith(_POINTER)
     ended = here.run("--", "sh", "-c", _WORK, str(here.main / ".git/lfs/objects"))
     assert (ok(ended).splitlines(), ended.stderr.count("1 commit harvested")) == (

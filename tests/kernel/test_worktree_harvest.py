@@ -125,7 +125,7 @@ def test_what_git_has_pruned_is_still_harvested(here: Paddock) -> None:
     assert _host(here, "worktree", "prune", at=here.main) == ""
     assert "1 commit harvested to one" in here.call("worktree", "harvest", "one", cwd=here.main).stdout
     assert _host(here, "log", "-1", "--format=%s", "one", at=here.main) == "work"
-    assert "nothing is at stake" in here.call("worktree", "status", "one", cwd=here.main).stdout
+    assert "nothing would be lost" in here.call("worktree", "status", "one", cwd=here.main).stdout
     assert here.call("worktree", "remove", "--force", "one", cwd=here.main).returncode == 0
     assert _host(here, "worktree", "list", at=here.main).count("\n") == 0
 

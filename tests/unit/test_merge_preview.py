@@ -1,5 +1,7 @@
 """Forecasts: all children with the trunk in one pass, and with one another; nothing is kept."""
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -185,6 +187,38 @@ def test_a_gate_has_the_last_word(ground: Ground) -> None:
     assert [bool(each.outcome.commit) for each in done.tried] == [True, False]
     assert done.tried[1].outcome.error == "the tests fail"
     assert done.commit == done.tried[0].outcome.commit
+
+
+def test_who_commits_is_found_as_git_finds_it(ground: Ground) -> None:
+    """The caller's variables, then author.* and committer.*, then user.*, then EMAIL: git's own answer each time."""
+    git = Git(str(ground.root / ".git"))
+    names = ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "EMAIL")
+    for key in ("user.name", "user.email"):
+        ground.git("config", "--unset-all", key)
+    with pytest.raises(Refusal) as refused:
+        work.identity_environment(git, {"EMAIL": "a@b"})
+    assert refused.value.reference == "identity-unknown"
+    home = {"HOME": str(ground.root)}
+    settings = ("user.name", "user.email", "author.email", "committer.name", "committer.email", "author.name")
+    compared = 0
+    for count in (1, *range(len(settings) + 1)):
+        for given in ({}, {"EMAIL": "by@mail"}, {"GIT_AUTHOR_NAME": "by var", "EMAIL": "by@mail"},
+                      dict.fromkeys(names, "by var")):  # fmt: skip
+            told = subprocess.run(
+                ["git", "-C", ground.root, "-c", "user.useConfigOnly=true", "var", "-l"],
+                env={"PATH": os.environ["PATH"], **home, **given}, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            try:
+                who = work.identity_environment(git, home | given)
+            except Refusal:
+                continue  # git would take the account's name, and the machine's
+            compared += 1
+            for role in ("AUTHOR", "COMMITTER"):
+                line = f"GIT_{role}_IDENT={who[f'GIT_{role}_NAME']} <{who[f'GIT_{role}_EMAIL']}> "
+                assert line in told.stdout, (count, given)
+        for key in settings[:count]:
+            ground.git("config", key, f"by {key}")
+    assert compared == 26
 
 
 def test_a_submodule_that_cannot_be_trusted_does_not_hide_the_others(tmp_path: Path) -> None:

@@ -43,10 +43,10 @@ def test_the_life_of_a_worktree_in_words(place: Place, capsys: pytest.CaptureFix
     assert heading.split() == ["TICKET", "STATE", "WORK", "BRANCH", "DIRECTORY"]
     assert row.split() == ["T-1", "ready", "no", "commits", "agent/T-1", f"{place.root}/app-T-1"]
     text = said(capsys, "status", "T-1")
-    assert "nothing is at stake" in text
+    assert "nothing would be lost" in text
     assert "no commit since the worktree was made" in text
     (place.root / "app-T-1/new").write_text("")
-    assert "at stake: 1 untracked\n  not committed: new\n" in said(capsys, "status", status=1)
+    assert "would be lost: 1 untracked\n  not committed: new\n" in said(capsys, "status", status=1)
     with pytest.raises(Refusal, match="nowhere else"):
         forms.call(["worktree", "remove", "T-1"])
     text = said(capsys, "remove", "T-1", "--force")

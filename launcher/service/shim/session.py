@@ -181,7 +181,7 @@ class ShimSession:
         except OSError as error:
             raise unstartable(error) from None
         self._attempt = attempt
-        self._move(STARTING, "its turn has come", attempt=number, pid=warm.pid)
+        self._move(STARTING, "a slot was free", attempt=number, pid=warm.pid)
         launch = {key: self._launch[key] for key in ("words", "environment", "open_files")}
         launch |= {"directory": self.request["directory"], "umask": self.request["umask"]}
         try:

@@ -247,8 +247,12 @@ def _key(user: AsUser) -> str:
     if key or user.settings.get("gpg.format", "openpgp") == "ssh":
         return f"-S{key}"
     name, mail = (
-        user.settings.get(f"committer.{word}") or user.settings.get(f"user.{word}", "") for word in ("name", "email")
+        os.environ.get(f"GIT_COMMITTER_{word.upper()}")
+        or user.settings.get(f"committer.{word}")
+        or user.settings.get(f"user.{word}", "")
+        for word in ("name", "email")
     )
+    mail = mail or user.environment.get("EMAIL", "")
     if not mail:
         raise Refusal(
             "harvest-sign",

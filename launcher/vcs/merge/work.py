@@ -1,5 +1,6 @@
 """One run: children's branches into a trunk, reported, journalled and carried out. And what can be done with a run."""
 
+import functools
 import hashlib
 import os
 import time
@@ -215,32 +216,43 @@ _FORBIDDEN = str.maketrans("", "", "<>\n\0")
 
 
 def identity_environment(git: Git, caller: Mapping[str, str], *, seconds: int | None = None) -> dict[str, str]:
-    """Author and committer of the merge commits of one run, as variables for `Git.run`.
+    """Author and committer of the merge commits of one run, as variables for `Git.run`, found as git(1) finds them.
 
-    The name and address are the repository's `user.name` and `user.email`, else those of the user's own or of the
-    system's configuration. `Git` reads none of the latter, so they are asked for here, as files.
+    The caller's variables come first, then the configuration's `author.*` and `committer.*`, then `user.*`, then EMAIL.
+    Of each, the repository's counts before the user's own and the system's. `Git` reads none of the latter, so they
+    are asked for here, as files.
 
     Args:
         git: the repository.
-        caller: the caller's environment (HOME, XDG_CONFIG_HOME, TZ).
+        caller: the caller's environment (`launcher.vcs.git.IDENTITY`, HOME, XDG_CONFIG_HOME, TZ).
         seconds: since the epoch; now when None.
 
     Raises:
         Refusal: identity-unknown.
     """
-    name, email = (_setting(git, key, caller) for key in ("user.name", "user.email"))
-    if not name or not email:
-        raise Refusal(
-            "identity-unknown",
-            "merge commits need an author, and git does not know you",
-            context=f"user.{'email' if name else 'name'} is not set",
-            hint='git config --global user.name "Your Name"; git config --global user.email you@example.org',
-        )
     when = f"@{int(time.time()) if seconds is None else seconds} {_zone()}"
+    user = {word: functools.partial(_setting, git, f"user.{word}", caller) for word in ("name", "email")}
     found: dict[str, str] = {}
     for role in ("AUTHOR", "COMMITTER"):
-        found |= {f"GIT_{role}_NAME": name, f"GIT_{role}_EMAIL": email, f"GIT_{role}_DATE": when}
+        for word in ("name", "email"):
+            variable = f"GIT_{role}_{word.upper()}"
+            last = _plain(caller.get("EMAIL", "")) if word == "email" else ""
+            value = _plain(caller.get(variable, "")) or _setting(git, f"{role.lower()}.{word}", caller)
+            found[variable] = value or user[word]() or last
+            if not found[variable]:
+                raise Refusal(
+                    "identity-unknown",
+                    "merge commits need an author, and git does not know you",
+                    context=f"user.{word} is not set, nor is {variable}",
+                    hint='git config --global user.name "Your Name"; git config --global user.email you@example.org',
+                )
+        found[f"GIT_{role}_DATE"] = when
     return found
+
+
+def _plain(value: str) -> str:
+    """A name or an address without what would end it in a commit."""
+    return value.translate(_FORBIDDEN).strip()
 
 
 def _setting(git: Git, key: str, caller: Mapping[str, str]) -> str:
@@ -254,7 +266,7 @@ def _setting(git: Git, key: str, caller: Mapping[str, str]) -> str:
     for source in sources:
         # 1: not set, or no such file
         found = git.run("config", *source, "--includes", "--get", key, ok=(0, 1)).out
-        value = os.fsdecode(found).removesuffix("\n").translate(_FORBIDDEN).strip()
+        value = _plain(os.fsdecode(found))
         if value:
             return value
     return ""

@@ -178,8 +178,15 @@ def worktree_id(path: str) -> str:
 def slug(ticket: str) -> str:
     """A ticket as one name for a directory or a branch: letters, digits, ``.``, ``_`` and ``-``.
 
-    Refusals: ticket-name (nothing is left of it, or it is longer than 80 characters).
+    Refusals: ticket-name (nothing is left of it, it is longer than 80 characters, or it is a path with dots in it).
     """
+    if {".", ".."} & set(ticket.split("/")):
+        raise Refusal(
+            "ticket-name",
+            f"{ticket[: _LONGEST + 20]!r} is a path, not a ticket",
+            context="'.' and '..' would be dropped, and another name come of it than was meant",
+            hint="paddock worktree add PROJ-17",
+        )
     text = "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "-" for char in ticket)
     while "--" in text or ".." in text:
         text = text.replace("--", "-").replace("..", ".")
