@@ -50,6 +50,11 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     # name, kind, metavar, help
     ("--worktree", ONE, "DIR", "root of the git worktree (default: the one that holds the current directory)"),
     ("--directory", FLAG, "", "hold the command to this directory, which is no git worktree: nothing is harvested"),
+    ("--new", ONE, "TICKET", "run in a worktree for TICKET, made beside this one unless it is there"),
+    ("--from", ONE, "COMMIT", "with --new: the commit to start from (default: HEAD)"),
+    ("--copy", MANY, "PATTERN", "with --new: copy untracked files that match; the command can then read them"),
+    ("--merge", FLAG, "", "with --new: merge its work into the trunk when the command ends with status 0"),
+    ("--rm", FLAG, "", "with --new: remove the worktree when its work is merged, or when there is none"),
     ("--submodule", MANY, "NAME", "grant only these submodules (default: all)"),
     ("--provider", ONE, "auto|none|NAME", "translate the worktree into this agent's own flags and environment"),
     ("--dialect", ONE, "native|contract", "flags the real agent accepts (default), or exactly the specification's"),
@@ -93,7 +98,7 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
 
 UNUSED = (
     *("--session", "--supervised", "--detach", "--report", "--strict-handoff", "--sign", "--no-sign", "--dry-run"),
-    "--quiet",
+    *("--new", "--from", "--copy", "--merge", "--rm", "--quiet"),
 )
 """What `paddock run` alone obeys. Verbs that put a question about a run accept them, so that a line can be reused."""
 

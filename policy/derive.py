@@ -452,6 +452,6 @@ def _check_writable_exceptions(
                 f"{where} cannot be kept from a jail that may write {path}",
                 context=f"{sources[where]}; hiding part of a writable tree needs a mount namespace, and user "
                 "namespaces are not available here",
-                hint=("make a linked worktree: paddock worktree add TICKET\nor " if main else "")
+                hint=("in a worktree of its own: paddock run --new TICKET -- COMMAND\nor " if main else "")
                 + f"--freeze-root: {path} and the directories down to it get no new entries",
             )

@@ -62,7 +62,7 @@ def choose(
             "this worktree cannot have a private git directory",
             context="\n".join(reasons),
             hint=("remove it, if it is an agent's work\n" if made else "")
-            + ("make one that can, and work there: paddock worktree add TICKET\n"
+            + ("in one that can: paddock run --new TICKET -- COMMAND\n"
                if not (mounts or git.created) else "")
             + "--git readonly: log, diff and status work\n"
             "or --git shared: the command may write the repository, hooks and configuration included",
@@ -78,7 +78,7 @@ def _unswappable(git: Git, hidden: frozenset[str]) -> list[str]:
         return [
             "without a mount namespace the worktree's .git cannot be covered, and git outside of the jail would obey "
             "what the command writes there; only a worktree that Paddock made is put up with that "
-            "(paddock worktree add TICKET)"
+            "(paddock run --new TICKET -- COMMAND)"
         ]
     return [
         f"without a mount namespace the private git directory of submodule {name}, which is not granted, cannot be "

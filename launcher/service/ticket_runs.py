@@ -44,7 +44,6 @@ from launcher.service.ticket_sessions import (
     went_well,
 )
 from launcher.session import places
-from launcher.vcs.git import IDENTITY
 from policy.errors import Refusal
 
 log = logging.getLogger("paddock.service")
@@ -648,6 +647,10 @@ _MOST_ATTEMPTS = 5
 
 _MOST_PLANS = 100
 """Plans of one run that are made ahead: the cache keeps some 250 of everybody's."""
+
+
+IDENTITY = ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "EMAIL")
+"""Variables by which a caller says who commits; CI knows no other way."""
 
 
 def _identity_of(request: TicketRequest) -> dict[str, str]:

@@ -540,7 +540,7 @@ def merge(
         outputs: what each agent brings, by session id; who is missing is not merged.
         earlier: statuses of those whose work has arrived in an earlier attempt.
         skip: leave out who conflicts, and go on with the others; else everybody behind the first conflict waits.
-        who: variables that say who commits (`launcher.vcs.git.IDENTITY`), of the caller.
+        who: variables of the caller that say who commits.
         say: told ``{"merged"}``: the statuses of those whose work has arrived, as soon as it has.
 
     Returns:

@@ -93,9 +93,6 @@ _FREE: Mapping[str, Mapping[str, str]] = {
     "uploadpack": {"packobjectshook": ""},
 }
 
-IDENTITY = ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "EMAIL")
-"""Variables by which a caller says who commits; CI knows no other way."""
-
 PASSED = frozenset(
     {
         "GIT_AUTHOR_DATE",

@@ -302,6 +302,7 @@ OPTION_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "what runs",
         ("--worktree", "--directory", "--submodule", "--provider", "--dialect", "--keep-prompts", "--logins"),
     ),
+    ("a worktree of its own", ("--new", "--from", "--copy", "--merge", "--rm")),
     ("files", ("--rw", "--ro", "--review", "--deny", "--freeze-root")),
     ("network", ("--net", "--allow-domain", "--deny-domain", "--reach", "--publish")),
     ("git", ("--git", "--strict-handoff", "--sign")),

@@ -25,6 +25,15 @@ def main(argv: list[str]) -> int:
         return forms.show_help("run")
     if not command:
         raise cli.usage("there is no command to run", "run")
+    if "--new" in options:
+        from launcher.session import packages
+
+        packages.enable()
+        from launcher.verbs import new
+
+        return new.run(options, command, launch)
+    if lone := next((name for name in ("--from", "--copy", "--merge", "--rm") if name in options), None):
+        raise cli.usage(f"{lone} goes with --new", "run")
     return launch(options, command)
 
 

@@ -224,7 +224,7 @@ def identity_environment(git: Git, caller: Mapping[str, str], *, seconds: int | 
 
     Args:
         git: the repository.
-        caller: the caller's environment (`launcher.vcs.git.IDENTITY`, HOME, XDG_CONFIG_HOME, TZ).
+        caller: the caller's environment (GIT_AUTHOR_NAME and its like, EMAIL, HOME, XDG_CONFIG_HOME, TZ).
         seconds: since the epoch; now when None.
 
     Raises:

@@ -1,0 +1,115 @@
+"""`paddock run --new`: a worktree for one task, the run in it, what comes after, and what is left of a failure."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import paddock as paddocks
+from tests.support.features import need
+from tests.support.identity import Who
+from tests.support.install import Installed
+from tests.support.paddock import Paddock
+
+COMMIT = "git add -A && git commit -qm 'agent: Work.'"
+
+
+@pytest.fixture
+def here(user: Who, installed: Installed, public_dir: Path) -> Paddock:
+    """The command, called in the main checkout of an ordinary user's repository."""
+    need("landlock")
+    need("userns")
+    place = public_dir / "place-of-user"
+    place.mkdir()
+    return paddocks.make(user, installed, user.give(place))
+
+
+def _new(here: Paddock, *words: str, cwd: Path | None = None) -> tuple[int, str, str]:
+    ended = here.run("--new", "T-1", *words, cwd=cwd or here.main)
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def _git(here: Paddock, *words: str) -> str:
+    ended = here.who.run(["git", *words], cwd=here.main)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def _tree(here: Paddock) -> Path:
+    return here.main.with_name(f"{here.main.name}-T-1")
+
+
+def test_it_is_made_once_entered_again_and_told_what_comes_next(here: Paddock) -> None:
+    """The work is on the ticket's branch; the caller's directory below the root is the command's, where it is there."""
+    status, _, said = _new(here, "--", "sh", "-c", f"mkdir deep; echo x >deep/file; {COMMIT}; echo y >>deep/file")
+    assert (status, "1 commit harvested to agent/T-1" in said, "paddock merge T-1" in said) == (0, True, True)
+    assert (_tree(here) / "deep/file").read_text() == "x\ny\n"
+    assert not (here.main / "deep").exists()
+    (here.main / "deep").mkdir()
+    here.who.give(here.main / "deep")
+    status, out, said = _new(here, "--", "sh", "-c", "pwd; exit 3", cwd=here.main / "deep")
+    assert (status, out) == (3, f"{_tree(here)}/deep\n")
+    assert ("made " in said, "the worktree of T-1 stays" in said) == (False, True)
+    assert here.refused("run", "--new", "T-1", "--from", "HEAD", "--", "true", cwd=here.main).reference == (
+        "worktree-exists"
+    )
+
+
+def test_merged_and_removed_at_the_end(here: Paddock) -> None:
+    """--merge and --rm, one after the other; a failure of the command leaves everything where it is."""
+    work = f"echo $1 >made; {COMMIT}; exit $2"
+    assert _new(here, "--merge", "--rm", "--", "sh", "-c", work, "sh", "first", "4")[0] == 4
+    assert (_tree(here) / "made").read_text() == "first\n"
+    assert "made" not in _git(here, "ls-tree", "--name-only", "HEAD")
+    status, out, said = _new(here, "--merge", "--rm", "--", "sh", "-c", work, "sh", "second", "0")
+    assert (status, "1 of 1 merged" in out) == (0, True), said
+    assert (here.main / "made").read_text() == "second\n"
+    assert not _tree(here).exists()
+    assert "agent/T-1" not in _git(here, "branch")
+
+
+def test_nothing_is_removed_that_is_nowhere_else(here: Paddock) -> None:
+    """A file that was not committed keeps the worktree; the exit status says so."""
+    status, _, said = _new(here, "--rm", "--", "touch", "left")
+    assert (status, "[worktree-dirty]" in said) == (125, True)
+    assert (_tree(here) / "left").exists()
+
+
+def test_a_conflict_stays_with_its_worktree(here: Paddock) -> None:
+    """Exit status 1, as of `paddock merge`; nothing has moved, and the next command is named."""
+    other = f"echo theirs >same; {COMMIT}"
+    assert here.run("--", "sh", "-c", other, cwd=here.main).returncode == 0
+    status, out, said = _new(
+        here, "--merge", "--rm", "--from", "HEAD~1", "--", "sh", "-c", f"echo ours >same; {COMMIT}"
+    )
+    assert (status, "conflict" in out) == (1, True), said
+    assert (here.main / "same").read_text() == "theirs\n"
+    assert (_tree(here) / "same").exists()
+
+
+def test_a_command_that_cannot_start_leaves_no_worktree(here: Paddock) -> None:
+    """Neither the directory nor the branch; one that was there before stays."""
+    status, _, said = _new(here, "--", "no-such-command")
+    assert (status, "[command-not-found]" in said) == (127, True)
+    assert (_tree(here).exists(), "agent/T-1" in _git(here, "branch")) == (False, False)
+    _new(here, "--", "true")
+    assert _new(here, "--", "no-such-command")[0] == 127
+    assert _tree(here).exists()
+
+
+@pytest.mark.parametrize(
+    "words", [["--merge"], ["--from", "HEAD"], ["--new", "x", "--worktree", "."], ["--new", "x", "--dry-run"],
+              ["--new", "x", "--merge", "--detach"]]
+)  # fmt: skip
+def test_options_that_do_not_go_together(here: Paddock, words: list[str]) -> None:
+    """One sentence, and nothing is made."""
+    assert here.refused("run", *words, "--", "true", cwd=here.main).reference == "usage"
+    assert [path.name for path in here.place.iterdir() if path.name.endswith("-x")] == []
+
+
+def test_untracked_files_come_along(here: Paddock) -> None:
+    """--copy, as of `worktree add`; the paths of --ro mean the worktree in which the command starts."""
+    (here.main / ".env.local").write_text("a\n")
+    here.who.give(here.main / ".env.local")
+    status, out, _ = _new(here, "--copy", ".env.local", "--ro", ".env.local", "--",
+                          "sh", "-c", "cat .env.local; echo b >>.env.local || echo held")  # fmt: skip
+    assert (status, out) == (0, "a\nheld\n")
