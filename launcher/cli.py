@@ -81,6 +81,12 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--reach", MANY, "[ADDRESS:]PORT", "let the command connect to this port of the machine's loopback"),
     ("--publish", MANY, "[ADDRESS:]PORT[:PORT]", "let this port of the machine's loopback lead to one of the jail"),
     ("--git", ONE, "auto|private|readonly|shared", "access to git (auto: private where it can be held, else readonly)"),
+    (
+        "--branch-policy",
+        ONE,
+        "keep|follow",
+        "new branches and tags of the agent: left inside, or (default) harvested, and the checkout follows its HEAD",
+    ),
     ("--strict-handoff", FLAG, "", "refuse to hand over work that changes files which other tools execute or obey"),
     ("--sign", SWITCH, "", "sign the commits that are taken over, outside, by your own git configuration"),
     ("--env", MANY, "NAME[=VALUE]", "pass a variable of the caller, or set one"),
@@ -98,7 +104,7 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
 
 UNUSED = (
     *("--session", "--supervised", "--detach", "--report", "--strict-handoff", "--sign", "--no-sign", "--dry-run"),
-    *("--new", "--from", "--copy", "--merge", "--rm", "--quiet"),
+    *("--branch-policy", "--new", "--from", "--copy", "--merge", "--rm", "--quiet"),
 )
 """What `paddock run` alone obeys. Verbs that put a question about a run accept them, so that a line can be reused."""
 

@@ -296,6 +296,7 @@ def derive(
         limits=tuple(rules.limits),
         git=mode,
         review=ingredients.REVIEW in closed.values(),
+        follow=rules.branch_policy == "follow",
         sign=rules.sign and mode == "private",
         logins=closed_logins(provider.logins, grants),
         repositories=git.repositories if mode == "private" else (),

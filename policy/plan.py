@@ -86,6 +86,7 @@ class Plan:
         "limits",  # tuple[tuple[str, int], ...]: name and value (bytes, seconds or a count)
         "git",  # str: "private", "readonly" or "shared"
         "review",  # bool: nothing is handed over; for git == "private", the git directory is the session's own
+        "follow",  # bool: for git == "private", new branches and tags are harvested, and the checkout follows HEAD
         "sign",  # bool: for git == "private", the user's git signs what is harvested
         "logins",  # tuple[tuple[object, ...], ...]: files copied between homes, as fields of policy.logins.Login
         "repositories",  # tuple[Repository, ...]: for git == "private", parents before nested ones
@@ -128,6 +129,7 @@ class Plan:
     limits: tuple[tuple[str, int], ...]
     git: str
     review: bool
+    follow: bool
     sign: bool
     logins: tuple[tuple[object, ...], ...]
     repositories: tuple[Repository, ...]

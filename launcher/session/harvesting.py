@@ -4,7 +4,7 @@ Not on the launch path: a session comes here only when something is to be harves
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 
 from launcher.session import configuration, obeyed, places, repositories
@@ -33,6 +33,7 @@ def take(
     sign: bool | None = None,
     limits: Limits | None = None,
     branches: Mapping[str, str] | None = None,
+    dismiss: Sequence[str] = (),
     step: Callable[[str], None] = lambda what: None,
 ) -> HarvestResult:
     """Harvests a worktree's private git directory.
@@ -43,7 +44,7 @@ def take(
         strict: refuse commits that change hand-off files.
         sign: with the user's own signature; None for what the sessions that made the work were told.
         limits: bounds; the default ones when None.
-        branches: see `harvest.harvest`.
+        branches, dismiss: see `harvest.harvest`.
         step: told each step.
 
     Raises:
@@ -61,7 +62,14 @@ def take(
 
     try:
         result = harvest(
-            directory, limits=limits, branches=branches, handoff=handoff, strict=strict, sign=sign, step=step
+            directory,
+            limits=limits,
+            branches=branches,
+            handoff=handoff,
+            strict=strict,
+            sign=sign,
+            dismiss=dismiss,
+            step=step,
         )
     except Refusal as refusal:
         if not branches:  # which the user has asked for; the work of the session itself may have been taken over
@@ -107,10 +115,15 @@ def report_lines(result: HarvestResult, *, once: bool = False, place: str = "") 
     """
     lines = []
     known = {part.note for part in result.parts if part.again}
+    if result.state == "busy":
+        return ["another session is at work in this worktree: what is committed is taken over when the last one ends"]
     for part in result.parts:
         where = f"{part.name}: " if part.name else ""
-        name = part.ref.removeprefix("refs/heads/")
+        name = part.ref.removeprefix("refs/heads/").replace("refs/tags/", "tag ", 1)
         commits = f"{part.commits} commit{'' if part.commits == 1 else 's'}"
+        if not (part.commits or part.kept or part.old):
+            lines.append(f"{where}{name} is new, at {part.new[:10]}")
+            continue
         if part.again:
             lines += [] if once else [f"{where}work is still kept in {part.kept}, not on {name}"]
             continue

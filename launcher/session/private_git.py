@@ -58,9 +58,13 @@ def take(places: Places, plan: Plan, slots: dict[str, str], own: str, *, strict:
     if any(os.path.lexists(f"{slots['git']}/{name}") for name in before):
         _unless_waiting(slots["git"], sign=not plan.sign, strict=not strict)
     taken = lease.take(slots["git"], plan)
+    try:
+        record.keep(slots["git"], wanted=not plan.follow)
+    except OSError as error:
+        taken.close()
+        raise record.unusable(slots["git"], error) from None
     if plan.sign or strict:
         from launcher.vcs.harvest import outstanding
-        from launcher.vcs.private import record
 
         try:
             if plan.sign:

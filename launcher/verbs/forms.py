@@ -305,7 +305,7 @@ OPTION_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("a worktree of its own", ("--new", "--from", "--copy", "--merge", "--rm")),
     ("files", ("--rw", "--ro", "--review", "--deny", "--freeze-root")),
     ("network", ("--net", "--allow-domain", "--deny-domain", "--reach", "--publish")),
-    ("git", ("--git", "--strict-handoff", "--sign")),
+    ("git", ("--git", "--branch-policy", "--strict-handoff", "--sign")),
     ("environment and limits", ("--env", "--limit")),
     ("the jail", ("--backend", "--config")),
     ("the session", ("--session", "--supervised", "--detach", "--report", "--dry-run", "--quiet", "--verbose")),

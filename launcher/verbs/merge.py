@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from launcher.session import harvesting, messages, places
+from launcher.session.planning import worktree_id
+from launcher.vcs.git import Git
+from launcher.vcs.harvest import outstanding
 from launcher.vcs.merge import into_children, preview, sessions, target, work
 from launcher.vcs.merge.descriptors import MergeAggregation, Source
 from launcher.vcs.merge.into_children import Order
 from launcher.vcs.merge.preview import Check
 from launcher.vcs.merge.runs import Run, State
-from launcher.vcs.private import planted, swap
+from launcher.vcs.private import planted, record, swap
 from launcher.vcs.worktrees.store import WorktreeRepository
 from launcher.verbs import table
 from launcher.verbs.worktree import root_of
@@ -135,7 +138,23 @@ def _children(found: target.Target, words: list[str] | None, start: str, state: 
     if not words:
         return into_children.all_of(found)
     of_ticket = _root_of(state)
-    return into_children.named(found, words, start, lambda word: of_ticket(word, found.common_dir))
+    try:
+        return into_children.named(found, words, start, lambda word: of_ticket(word, found.common_dir))
+    except Refusal as refusal:
+        if refusal.reference == "child-unknown":
+            refusal.hint = "\n".join([*_inside(found, words, state), refusal.hint])
+        raise
+
+
+def _inside(found: target.Target, words: list[str], state: str) -> list[str]:
+    """The commands that bring branches here which only agents have so far."""
+    roots = [each.root for each in target.worktrees(Git(found.git_dir))]
+    return [
+        f"{word} is a branch of the agent in {root}: paddock worktree harvest {quoted(root)} --branch {quoted(word)}"
+        for word in words
+        for root in map(os.path.realpath, roots)
+        if outstanding.has_branch(record.directory_of(state, worktree_id(root)), word)
+    ]
 
 
 def _root_of(state: str) -> Callable[[str, str], str | None]:

@@ -251,6 +251,7 @@ def worktree_harvest(
     directory: str | None,
     *,
     branch: list[str],
+    dismiss: list[str],
     strict_handoff: bool,
     sign: bool,
     no_sign: bool,
@@ -273,6 +274,7 @@ def worktree_harvest(
         sign=True if sign else False if no_sign else None,
         limits=limits,
         branches=_branches(branch or []),
+        dismiss=dismiss,
         step=_progress if not as_json and sys.stderr.isatty() else lambda what: None,
     )
     if result.state in ("nothing", "harvested") and push:

@@ -258,6 +258,7 @@ FLAG_OF = {
     "environment.pass": "--env",
     "environment.set": "--env",
     "git.mode": "--git",
+    "git.branch_policy": "--branch-policy",
     "git.sign": "--sign",
     "git.submodules": "--submodule",
     "limits": "--limit",

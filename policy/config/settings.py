@@ -65,6 +65,7 @@ class Settings:
     env_pass: Strings
     env_set: Pairs
     git_mode: Sourced[str]
+    branch_policy: Sourced[str]
     sign: Sourced[bool]
     submodules: Strings
     limits: tuple[Sourced[tuple[str, int]], ...]
@@ -132,6 +133,7 @@ KEYS = {
     "env_pass": "environment.pass",
     "env_set": "environment.set",
     "git_mode": "git.mode",
+    "branch_policy": "git.branch_policy",
     "sign": "git.sign",
     "submodules": "git.submodules",
     "limits": "limits",
@@ -156,6 +158,7 @@ _SCALARS = {
         "network_mode",
         "server_name",
         "git_mode",
+        "branch_policy",
         "sign",
         "backend",
         "provider",
@@ -266,6 +269,7 @@ def loosening(below: Settings, layer: Layer) -> list[str]:
     changed("provider", content.provider.name)
     changed("dialect", content.provider.dialect)
     ranked("logins", content.provider.logins, LOGINS_STRICTNESS)
+    ranked("branch_policy", content.git.branch_policy, ("keep", "follow"))
     if content.provider.keep_prompts is False and below.keep_prompts.value:
         found.append("provider.keep_prompts: false instead of true")
     protected = {entry.value for entry in below.handoff_protect}
@@ -315,6 +319,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
             ("network_mode", content.network.mode),
             ("server_name", content.network.server_name),
             ("git_mode", content.git.mode),
+            ("branch_policy", content.git.branch_policy),
             ("backend", content.backend.choice),
             ("provider", content.provider.name),
             ("dialect", content.provider.dialect),
@@ -340,7 +345,8 @@ def _merged(layers: Sequence[Layer]) -> Settings:
             for pattern in patterns:  # the last layer that names a pattern decides its mode
                 if handoff.get(pattern, ("",))[0] != mode:
                     handoff[pattern] = (mode, Sourced(pattern, _source(layer, f"handoff.{mode}")))
-    missing = {"network_mode", "server_name", "git_mode", "backend", "provider", "dialect", "logins"} - scalars.keys()
+    missing = {key for key in ("network_mode", "server_name", "git_mode", "branch_policy", "backend", "provider",
+                               "dialect", "logins") if key not in scalars}  # fmt: skip
     if missing:
         raise ValueError(f"the shipped default sets no {', '.join(sorted(missing))}")
     accumulated: dict[str, Strings] = {name: tuple(entries.values()) for name, entries in lists.items()}
@@ -361,6 +367,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
         env_pass=accumulated["env_pass"],
         env_set=pairs["env_set"],
         git_mode=scalars["git_mode"],
+        branch_policy=scalars["branch_policy"],
         sign=sign,
         submodules=accumulated["submodules"],
         backend=scalars["backend"],
@@ -406,6 +413,7 @@ class Rules:
     env_pass: tuple[str, ...]
     env_set: tuple[tuple[str, str], ...]
     git: str
+    branch_policy: str
     sign: bool
     backend: str
     limits: tuple[tuple[str, int], ...]
@@ -472,6 +480,7 @@ def rules_of(settings: Settings, root: str, host: Lists) -> Rules:
         env_pass=tuple(entry.value for entry in settings.env_pass),
         env_set=tuple(entry.value for entry in settings.env_set),
         git=settings.git_mode.value,
+        branch_policy=settings.branch_policy.value,
         sign=settings.sign.value,
         backend=settings.backend.value,
         limits=tuple(entry.value for entry in settings.limits),

@@ -309,6 +309,7 @@ class Git(Part):
     """Access to the repository's git data."""
 
     mode: Literal["auto", "private", "readonly", "shared"] | None = None
+    branch_policy: Literal["keep", "follow"] | None = None
     sign: Boolean | None = None
 
 

@@ -133,18 +133,111 @@ def test_further_branches_are_offered_and_taken_by_name(planted: Planted) -> Non
     """A branch that the agent made stays in the private directory until it is asked for, and never hits another."""
     planted.agent("checkout", "-q", "-b", "topic")
     topic = planted.commit("file", "content\n")
-    result = planted.harvest()
+    result = planted.harvest(follow=False)
     assert result["state"] == "nothing"
     assert result["branches"] == ["topic"]
     assert "HEAD is on topic" in result["notes"][0]
-    taken = planted.harvest(branches={"topic": "agent-topic"})
+    taken = planted.harvest(follow=False, branches={"topic": "agent-topic"})
     assert taken["state"] == "harvested"
     assert planted.host("rev-parse", "agent-topic") == topic
     planted.host("branch", "-f", "two-b", "HEAD")
     planted.agent("branch", "two-b")
-    assert planted.harvest(branches={"two-b": "two-b"})["errorType"] == "harvest-branch-exists"
-    assert planted.harvest(branches={"none": "none"})["errorType"] == "harvest-branch-unknown"
-    assert planted.harvest(branches={"two-b": "../x"})["errorType"] == "harvest-branch-name"
+    assert planted.harvest(follow=False, branches={"two-b": "two-b"})["errorType"] == "harvest-branch-exists"
+    assert planted.harvest(follow=False, branches={"none": "none"})["errorType"] == "harvest-branch-unknown"
+    assert planted.harvest(follow=False, branches={"two-b": "../x"})["errorType"] == "harvest-branch-name"
+
+
+def test_new_branches_and_tags_come_along_and_the_checkout_follows(planted: Planted) -> None:
+    """HEAD, index and status outside are those of the agent's branch; what is uncommitted stays so."""
+    planted.agent("branch", "beside")
+    planted.agent("checkout", "-q", "-b", "topic")
+    topic = planted.commit("file", "content\n")
+    planted.agent("tag", "v1")
+    planted.agent("tag", "-a", "-m", "two", "v2")
+    (planted.worktree / "README.md").write_text("edited by the agent\n")
+    result = planted.harvest()
+    assert (result["state"], result["branches"]) == ("harvested", [])
+    assert [part["ref"] for part in result["parts"]] == [
+        "refs/heads/beside", "refs/heads/topic", "refs/tags/v1", "refs/tags/v2"
+    ]  # fmt: skip
+    assert planted.host("symbolic-ref", "HEAD") == "refs/heads/topic"
+    assert (planted.host("rev-parse", "HEAD"), planted.host("rev-parse", "v2^{commit}")) == (topic, topic)
+    assert planted.host("cat-file", "-t", "v2") == "tag"
+    assert planted.host("status", "--porcelain") == " M README.md"
+    assert planted.harvest()["state"] == "nothing"
+    # The agent goes on there, and moves its other branch: both are what a harvest made, and move on.
+    further = planted.commit("file", "more\n")
+    planted.agent("branch", "-f", "beside", further)
+    assert planted.harvest()["state"] == "harvested"
+    assert planted.host("rev-parse", "HEAD", "beside").split() == [further, further]
+    assert planted.host("status", "--porcelain") == " M README.md"
+
+
+@pytest.mark.parametrize("what", ["moved", "elsewhere", "switched", "keep"])
+def test_the_checkout_stays_where_the_user_has_it(planted: Planted, what: str) -> None:
+    """A branch that he has moved, one that is checked out elsewhere, another HEAD, and the policy that says so."""
+    planted.agent("checkout", "-q", "-b", "topic")
+    planted.commit("file", "content\n")
+    own = planted.host("symbolic-ref", "HEAD")
+    if what == "moved":
+        planted.host("commit", "-q", "--allow-empty", "-m", "the user's")
+    elif what == "elsewhere":
+        planted.harvest(follow=False, branches={"topic": "topic"})
+        planted.host("worktree", "add", "-q", "../elsewhere", "topic")
+    elif what == "switched":
+        planted.host("checkout", "-q", "-b", "of-the-user")
+        own = "refs/heads/of-the-user"
+    result = planted.harvest(**({"follow": False} if what == "keep" else {}))
+    assert planted.host("symbolic-ref", "HEAD") == own
+    assert ("topic" in planted.host("branch", "--list", "topic")) is (what != "keep")
+    assert not any("the worktree is on" in note for note in result["notes"])
+
+
+HOSTILE = (
+    "main", "origin/fork", "deadbeef", "ORIG_HEAD", "refs/heads/x", "two-b/below", "v0", "x" * 200, "refs-remotes/a",
+)  # fmt: skip
+
+
+def test_no_name_of_the_agents_means_what_the_user_has(planted: Planted) -> None:
+    """What git would read as something of the user's gets the worktree's name in front, or stays inside."""
+    planted.host("remote", "add", "fork", "/nowhere")
+    planted.host("update-ref", "refs/remotes/origin/there", "HEAD")
+    planted.host("tag", "v0")
+    planted.host("branch", "two-b")
+    before = {name: planted.host("rev-parse", name) for name in ("main", "v0", "two-b", "origin/there")}
+    planted.agent("checkout", "-q", "--detach")
+    made = planted.commit("file", "content\n")
+    git = planted.git_dir
+    for name in (*HOSTILE, "fork/main", "origin/there", "good"):
+        (git / "refs/heads" / name).parent.mkdir(parents=True, exist_ok=True)
+        (git / "refs/heads" / name).write_text(f"{made}\n")
+    (git / "refs/tags").mkdir(exist_ok=True)
+    for name in ("two-b", "origin/there", "main"):
+        (git / "refs/tags" / name).parent.mkdir(parents=True, exist_ok=True)
+        (git / "refs/tags" / name).write_text(f"{made}\n")
+    tree = planted.agent("rev-parse", "HEAD^{tree}")
+    (git / "refs/heads/no-commit").write_text(f"{tree}\n")
+    (git / "refs/heads/missing").write_text(f"{'1' * len(made)}\n")
+    (git / "refs/heads/link").symlink_to("/etc/passwd")
+    planted.repo.who.give(git)
+    planted.harvest()
+    assert {name: planted.host("rev-parse", name) for name in before} == before
+    refs = planted.host("for-each-ref", "--format=%(refname)").split()
+    assert "refs/heads/good" in refs
+    own = {f"refs/heads/{name}" for name in HOSTILE} | {"refs/heads/fork/main", "refs/heads/origin/there"}
+    assert own & set(refs) == {"refs/heads/main", "refs/heads/refs-remotes/a"} & set(refs)
+    assert not [ref for ref in refs if ref.endswith(("/no-commit", "/missing", "/link"))]
+    assert not [ref for ref in refs if ref.startswith("refs/tags/") and not ref.startswith("refs/tags/one/")
+                and ref.removeprefix("refs/tags/") in ("two-b", "origin/there", "main")]  # fmt: skip
+
+
+def test_hand_off_files_of_further_branches_are_told_and_refused(planted: Planted) -> None:
+    """A branch that comes along by itself is looked at like the own one."""
+    planted.agent("checkout", "-q", "-b", "topic")
+    planted.commit(".envrc", "evil\n")
+    assert planted.harvest(strict=True)["errorType"] == "handoff-strict"
+    assert planted.host("branch", "--list", "topic") == ""
+    assert [path for _, path, _ in planted.harvest()["handoff"]] == [".envrc"]
 
 
 def test_what_the_user_had_staged_stays_staged(planted: Planted) -> None:

@@ -249,7 +249,7 @@ def test_work_beside_the_branch_is_not_removed_with_a_worktree(git: Git, doing: 
     """Status says so, `remove` refuses; with --force it is set aside. What the host has shown is no such work."""
     ok(git.run("git branch --list; true"))
     assert "nothing would be lost" in _verb(git, "status").stdout
-    ok(git.run(doing))
+    ok(git.run(doing, "--branch-policy", "keep"))
     refused = git.who.run(
         [str(git.installed.paddock), "worktree", "remove", "mv2"], cwd=git.place / "main", timeout=120
     )

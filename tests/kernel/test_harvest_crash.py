@@ -51,6 +51,34 @@ def test_sigkill_at_every_step_loses_nothing(
     assert kill_at > 10, steps
 
 
+def test_sigkill_while_a_checkout_follows(user: Who, installed: Installed, public_dir: Path) -> None:
+    """HEAD, index and branches are those of before or those of after; the next harvest completes it."""
+    need("landlock")
+    place = public_dir / "crash"
+    place.mkdir()
+    user.give(place)
+    repo = repository.make(user, place)
+    planted = private_git.plant(repo, repo.one, installed, place)
+    for kill_at in range(1, 100):
+        before = planted.host("symbolic-ref", "HEAD")
+        planted.agent("checkout", "-q", "-b", f"topic{kill_at}")
+        new = planted.commit(f"src/{kill_at}.py", f"{kill_at}\n")
+        ended = planted.start(kill_at=kill_at)
+        now = planted.host("symbolic-ref", "HEAD")
+        assert now in (before, f"refs/heads/topic{kill_at}")
+        assert planted.host("fsck", "--strict", "--no-dangling") == ""
+        if ended.returncode:
+            assert ended.returncode == -9
+            planted.harvest()
+        assert planted.host("symbolic-ref", "HEAD") == f"refs/heads/topic{kill_at}"
+        assert planted.host("rev-parse", "HEAD") == new
+        assert planted.host("status", "--porcelain") == ""
+        assert _left(repo.main / ".git") == []
+        if not ended.returncode:
+            break
+    assert kill_at > 8
+
+
 def _left(git_dir: Path) -> list[str]:
     """Locks and temporary files, and packs that are held."""
     return [

@@ -58,7 +58,9 @@ def test_a_branch_of_the_agent_is_taken_and_pushed_by_name(here: Paddock) -> Non
     hook = here.main / ".git/hooks/pre-push"
     hook.write_text(f"#!/bin/sh\ntouch {here.place}/canary\n")
     hook.chmod(0o755)
-    assert "further branches of the agent: topic" in _commit(here, "git checkout -q -b topic; echo x >x")
+    assert "further branches of the agent: topic" in _commit(
+        here, "git checkout -q -b topic; echo x >x", "--branch-policy", "keep"
+    )
     named = here.call("worktree", "harvest", here.worktree, cwd=here.main)
     assert f"to take one: paddock worktree harvest --branch NAME {here.worktree}\n" in named.stdout, named
     assert "harvest --branch NAME\n" in here.call("worktree", "harvest").stdout
@@ -70,6 +72,18 @@ def test_a_branch_of_the_agent_is_taken_and_pushed_by_name(here: Paddock) -> Non
     assert not (here.place / "canary").exists()
     told = here.call("worktree", "harvest", "--branch", "topic=mine", "--push", "origin").stdout
     assert f"To {here.place}/origin.git\n = [up to date]  mine -> mine\n" in told
+
+
+def test_a_branch_is_dismissed_until_it_moves(here: Paddock) -> None:
+    """It is not mentioned again, and no work that would be lost; a merge names where a branch is that is not here."""
+    _commit(here, "git checkout -q -b topic; echo x >x", "--branch-policy", "keep")
+    said = here.refused("merge", "topic", cwd=here.main)
+    assert f"paddock worktree harvest {here.worktree} --branch topic" in said.text
+    assert "nothing new" in here.call("worktree", "harvest", "--dismiss", "topic").stdout
+    assert "topic" not in here.call("worktree", "harvest").stdout.replace("HEAD is on topic", "")
+    assert here.refused("worktree", "harvest", "--dismiss", "none").reference == "harvest-branch-unknown"
+    _commit(here, "echo y >y", "--branch-policy", "keep")
+    assert "further branches of the agent: topic" in here.call("worktree", "harvest").stdout
 
 
 def test_it_says_what_it_did_and_what_is_left(here: Paddock) -> None:
@@ -152,7 +166,7 @@ def test_a_session_starts_clean_where_git_has_made_another_worktree(here: Paddoc
         _host(here, "worktree", "remove", "--force", "--force", str(here.worktree), at=here.main)
         _host(here, "worktree", "add", "-q", str(here.worktree), *words, at=here.main)
 
-    _commit(here, "git branch of-old; echo x >x")
+    _commit(here, "git branch of-old; echo x >x", "--branch-policy", "keep")
     anew("one")
     for _ in range(2):
         ended = here.run("--", "git", "branch", "--list", "--format=%(refname:short)", "of-old")

@@ -35,6 +35,7 @@ def main(spec: dict[str, Any], directory: str) -> None:
             handoff=lambda changes: tuple((change.change, change.path, "report") for change in changes),
             strict=spec.get("strict", False),
             sign=spec.get("sign", False),
+            follow=spec.get("follow"),
             step=step,
         )
         answer = result.as_dict()

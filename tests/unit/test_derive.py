@@ -160,7 +160,7 @@ def test_a_main_checkout_cannot_write_its_git_directory() -> None:
     assert access(found, f"{ROOT}/.git/HEAD") == "rx"
     error = refused(git=CHECKOUT, more=more, support=GUARD)
     assert error.reference == "exception-in-writable-tree"
-    assert "paddock worktree add" in error.hint
+    assert "paddock run --new" in error.hint
     frozen = plan(git=CHECKOUT, more=more, support=GUARD, about=context(freeze_root=True))
     assert "w" not in access(frozen, f"{ROOT}/.git/HEAD")
     assert access(frozen, ROOT) == "rx"

@@ -50,7 +50,7 @@ def test_what_a_command_can_bring_about_opens_nothing_to_the_next(git: Git) -> N
 def test_a_main_checkout_is_refused_with_the_way_out() -> None:
     """Its repository lies where the command may write, whatever is swapped."""
     error = refused(rules=PRIVATE, git=CHECKOUT, support=GUARD)
-    assert (error.reference, "paddock worktree add" in error.hint) == ("git-private-impossible", True)
+    assert (error.reference, "paddock run --new" in error.hint) == ("git-private-impossible", True)
 
 
 def test_what_is_not_granted_cannot_be_hidden() -> None:

@@ -26,6 +26,7 @@ MOST_STASHED = 1000
 """Stashes that are taken over."""
 
 HEADS = "refs/heads/"
+TAGS = "refs/tags/"
 STASH = "refs/stash"
 
 
@@ -179,6 +180,19 @@ class AgentRefs:
             if content is None and self._there(path):
                 raise self._obstructed(path)
             oid = (content or b"").decode("ascii", "replace").strip()
+            if self._is_oid(oid):
+                found[path] = oid
+        return found
+
+    def tags(self) -> dict[str, str]:
+        """Tags by full name: plain files and packed ones. Too many are a Refusal, as of `everything`."""
+        found: dict[str, str] = {}
+        for line in (self._read("packed-refs", MOST_PACKED) or b"").split(b"\n"):
+            oid, _, name = line.decode("utf-8", "surrogateescape").partition(" ")
+            if name.startswith(TAGS) and self._is_oid(oid):
+                found[name] = oid
+        for path in self._files(TAGS[:-1]):
+            oid = (self._read(path, _MOST_LINE) or b"").decode("ascii", "replace").strip()
             if self._is_oid(oid):
                 found[path] = oid
         return found

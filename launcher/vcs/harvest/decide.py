@@ -10,6 +10,7 @@ from launcher.vcs.harvest.parts import Entry, Part, PartResult
 from launcher.vcs.private import ref_files
 from launcher.vcs.private.record import pin
 from launcher.vcs.refs import Update
+from launcher.vcs.worktrees.admin_files import checked_out
 from policy.errors import Refusal
 from policy.pasted import quoted
 
@@ -53,7 +54,15 @@ def decide(found: Found, worktree_id: str) -> tuple[Entry | None, tuple[PartResu
     """
     part, git = found.part, found.git
     assert found.quarantine is not None
-    updates = [_created(part, git, name, oid) for name, oid in found.extra.items()]
+    updates: list[Update] = []
+    extra: list[PartResult] = []
+    for name, oid in found.extra.items():
+        update = _created(found, worktree_id, name, oid)
+        commits = _new(found, oid, *([found.target] if found.target else []))
+        aside = "" if update.ref == name else update.ref
+        note = f"{name.removeprefix('refs/heads/')} cannot be moved on, so the work is kept in {aside}" if aside else ""
+        extra.append(PartResult(part.name, name, found.standing.get(name, ""), oid, commits, kept=aside, note=note))
+        updates.append(update)
     updates += [Update(f"{_ROOT}/links/{oid}", "", oid) for oid in found.links]
     updates += [Update(name, "0" * part.digits, oid) for name, oid in found.stashes.items()]
     results: list[PartResult] = []
@@ -70,14 +79,17 @@ def decide(found: Found, worktree_id: str) -> tuple[Entry | None, tuple[PartResu
             # The index has to follow where the checkout is still where it was.
             if ref_files.named(part.git_dir) == (part.branch or ""):
                 index = (now, found.target)
-    elif found.extra:
-        name, oid = next(iter(found.extra.items()))
-        results.append(PartResult(part.name, name, "", oid, commits=_new(found, oid)))
+    results += extra
+    head = _followed(found, updates)
+    if head is not None:
+        index = (git.ref(head[0]), found.extra.get(head[1]) or git.ref(head[1]))
+        updates = [update for update in updates if update.ref != pin(worktree_id)]
+        updates.append(Update(pin(worktree_id), "", head[2]))
     if found.detached and not (found.new and crossing.contains(git, found.quarantine, found.target, found.detached)):
         result, kept = _detached(found, worktree_id)
         results.append(result)
         updates += kept
-    if not updates:
+    if not updates and head is None:
         return None, tuple(results)
     entry = Entry(
         part.name,
@@ -90,6 +102,7 @@ def decide(found: Found, worktree_id: str) -> tuple[Entry | None, tuple[PartResu
         private=part.private,
         base=base,
         tip=found.signed if base else "",
+        head=head,
     )
     return entry, tuple(results)
 
@@ -152,7 +165,7 @@ def _detached(found: Found, worktree_id: str) -> tuple[PartResult, list[Update]]
     commits = _new(found, oid, *([found.target] if found.target else []))
     name = part.ref.removeprefix("refs/heads/")
     note = f"the agent committed on a detached HEAD, not on {name}: the work is kept in {aside}; {_join(part, aside)}"
-    files = len(found.detached_files)
+    files = len(found.further_files)
     result = PartResult(part.name, part.ref, "", oid, commits, files, kept=aside, again=again, note=note)
     return result, [] if again else [Update(aside, "", oid)]
 
@@ -171,17 +184,50 @@ def _join(part: Part, aside: str) -> str:
     return f"to join them: {join(aside, part.path if part.name else '')}"
 
 
-def _created(part: Part, git: Git, name: str, oid: str) -> Update:
-    now = git.ref(name)
-    if now and now != oid:
-        raise Refusal(
-            "harvest-branch-exists",
-            f"there is a branch {name.removeprefix('refs/heads/')} in the main repository already",
-            context=f"{part.common_dir}: {name} is at {now}, the agent's at {oid}; a branch that is not the session's "
-            "own is never moved",
-            hint="take it under another name: --branch NAME=OTHER",
-        )
-    return Update(name, now or "0" * part.digits, oid)
+def _created(found: Found, worktree_id: str, name: str, oid: str) -> Update:
+    """What makes a further branch or tag, or moves on one that an earlier harvest made."""
+    git, now = found.git, found.git.ref(name)
+    assert found.quarantine is not None
+    aside = beside(worktree_id, name)
+    if name not in found.offered:
+        if now and now != oid:
+            raise Refusal(
+                "harvest-branch-exists",
+                f"there is a branch {name.removeprefix('refs/heads/')} in the main repository already",
+                context=f"{found.part.common_dir}: {name} is at {now}, the agent's at {oid}; a branch that is not the "
+                "session's own is never moved",
+                hint="take it under another name: --branch NAME=OTHER",
+            )
+        return Update(name, now or "0" * found.part.digits, oid)
+    if not now or (
+        now == found.standing.get(name)
+        and checked_out(found.part.common_dir, name) is None
+        and crossing.contains(git, found.quarantine, oid, now)
+    ):
+        return Update(name, now or "0" * found.part.digits, oid, aside)
+    return Update(aside, "", oid)
+
+
+def only_followed(found: Found) -> Entry:
+    """What is to be done where nothing has to cross: the branch that the agent is on is there already."""
+    part, git = found.part, found.git
+    head = _followed(found, [])
+    index = (git.ref(head[0]), git.ref(head[1])) if head is not None else None
+    return Entry(part.name, part.path, part.git_dir, part.common_dir, "", (), index, part.private, head=head)
+
+
+def _followed(found: Found, updates: list[Update]) -> tuple[str, str, str] | None:
+    """The branches between which HEAD outside changes: it goes where the agent's is, if nobody else has moved it."""
+    if not found.follow or not found.part.branch:
+        return None
+    part, git, (new, oid) = found.part, found.git, found.follow
+    if not any(update.ref == new for update in updates) and not git.ref(new):
+        return None  # kept beside
+    if (git.ref(found.part.branch) or None) != part.base:
+        return None  # the user has moved his branch: the work is kept beside it, and the checkout stays
+    if ref_files.named(part.git_dir) != part.branch or checked_out(part.common_dir, new) is not None:
+        return None
+    return part.branch, new, oid
 
 
 def _free(git: Git, prefix: str) -> str:

@@ -149,6 +149,10 @@ class Found:
         signed: the commit that stands for it in the main repository, signed; "" when that is the same.
         detached: the commit of a detached HEAD that is to be kept; "" for none.
         extra: branches to take over beside it: full name -> commit.
+        offered: further branches and tags to take over if they are sound, by the full name that they get.
+        standing: where refs of `extra` that an earlier harvest made are now; it may move those on.
+        follow: full name of the branch that the checkout outside is to be on, and the agent's commit there; () to leave
+            it.
         stashes: stashes to take over: full name of the ref that it gets -> commit.
         added: places of submodules that new commits name for the first time, with a `.git` of the agent's, or
             behind a link.
@@ -158,7 +162,7 @@ class Found:
         commits: number of new ones.
         parents: of the new ones.
         files: what differs between the branch before and after.
-        detached_files: what differs between the branch before and the detached HEAD.
+        further_files: what differs between the branch before, and the detached HEAD and each of `extra`.
     """
 
     part: Part
@@ -167,6 +171,9 @@ class Found:
     signed: str = ""
     detached: str = ""
     extra: dict[str, str] = field(default_factory=dict)
+    offered: dict[str, str] = field(default_factory=dict)
+    standing: dict[str, str] = field(default_factory=dict)
+    follow: tuple[str, str] | tuple[()] = ()
     stashes: dict[str, str] = field(default_factory=dict)
     added: tuple[str, ...] = ()
     gitlinks: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -175,7 +182,7 @@ class Found:
     commits: int = 0
     parents: frozenset[str] = frozenset()
     files: tuple[FileChange, ...] = ()
-    detached_files: tuple[FileChange, ...] = ()
+    further_files: tuple[FileChange, ...] = ()
 
     @property
     def target(self) -> str:
@@ -218,9 +225,10 @@ def gather(
     for number, found in enumerate(founds):
         part = found.part
         around, path, oids = named.pop(part.path, (part, "", {}))
-        if not (found.wanted or oids):
+        if not (found.wanted or found.offered or oids):
             continue
         reading = _reading(directory, work, part)
+        found.extra |= _sound(found, reading)
         found.links = _links(found, reading, around, path, tuple(oids))
         if not found.wanted:
             continue
@@ -235,8 +243,8 @@ def gather(
         found.commits, found.parents, found.gitlinks = contents
         if found.new:
             found.files = crossing.files(part, found.git, found.quarantine, base, found.new, limits)
-        if found.detached:
-            found.detached_files = crossing.files(part, found.git, found.quarantine, base, found.detached, limits)
+        for oid in dict.fromkeys(filter(None, (found.detached, *found.extra.values()))):
+            found.further_files += crossing.files(part, found.git, found.quarantine, base, oid, limits)
         for where, commits in contents.gitlinks.items():
             if len(commits) > MOST_LINKS:
                 why = f"they name {len(commits)} commits of the submodule {printable(where)}, and at most {MOST_LINKS}"
@@ -256,6 +264,19 @@ def names(found: Found, where: str) -> bool:
     environment = found.quarantine.environment
     oids = filter(None, (found.new, found.detached, *found.extra.values()))
     return any(where in gitlinks.of_tree(found.git, oid, (where,), environment) for oid in oids)
+
+
+def _sound(found: Found, reading: Reading) -> dict[str, str]:
+    """What is offered without what leads to no commit: an agent can write anything where a ref is expected."""
+    if not found.offered:
+        return {}
+    asked = "".join(f"{oid}^{{commit}}\n" for oid in found.offered.values()).encode()
+    with Jailed(("cat-file", "--batch-check"), reading, stdin=asked) as jailed:
+        assert jailed.process.stdout is not None
+        answers = jailed.process.stdout.read().decode(errors="replace").splitlines()
+        jailed.check(f"looking at further branches of {found.part.label}")
+    pairs = zip(found.offered.items(), answers, strict=True)
+    return {ref: oid for (ref, oid), answer in pairs if answer.split()[1:2] == ["commit"]}
 
 
 def _links(found: Found, reading: Reading, around: Part, path: str, oids: tuple[str, ...]) -> tuple[str, ...]:

@@ -16,12 +16,13 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from launcher.vcs import gitlinks, jailed_git, refs
 from launcher.vcs.added_packs import Held, sweep
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import agent_refs, checkout_index, decide, gather, lfs, outstanding, parts, stashes
-from launcher.vcs.harvest.agent_refs import HEADS, AgentRefs, plausible
+from launcher.vcs.harvest import agent_refs, checkout_index, decide, further, gather, lfs, outstanding, parts, stashes
+from launcher.vcs.harvest.agent_refs import HEADS, TAGS, AgentRefs, plausible
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits, Part, PartResult
 from launcher.vcs.harvest.signing import Signatures
@@ -92,6 +93,8 @@ def harvest(
     handoff: Handoff = lambda changes: (),
     strict: bool = False,
     sign: bool | None = None,
+    follow: bool | None = None,
+    dismiss: Sequence[str] = (),
     step: Callable[[str], None] = lambda what: None,
 ) -> HarvestResult:
     """Takes over what the private git directory in `directory` holds.
@@ -104,6 +107,8 @@ def harvest(
         handoff: finds hand-off files among the changes.
         strict: refuse when it finds any.
         sign: commits are made anew with the user's signature; None for what the sessions were told that made them.
+        follow: new branches and tags come along, and the checkout follows HEAD; None for what the session was told.
+        dismiss: further branches of the agent's, named as in `branches`, that are not to be spoken of any more.
         step: told each step before it is done, for progress.
 
     Returns:
@@ -125,8 +130,10 @@ def harvest(
             released = lock.release(f"{directory}/{records.GIT}")
         looked = time.time_ns() - _TICK
         wanted = records.wished(directory) if sign is None else sign
-        run = _Run(directory, limits or Limits(), handoff, strict=strict, sign=wanted, step=step)
-        result = run.all(branches or {})
+        follows = not records.keeps(directory) if follow is None else follow
+        run = _Run(directory, limits or Limits(), handoff, strict=strict, sign=wanted, follow=follows,
+                   ended=use is writers.Use.ENDED, step=step)  # fmt: skip
+        result = run.all(branches or {}, dismiss)
         if not result.branches:  # nothing waits any more
             records.granted(directory)
         if use is writers.Use.ENDED and result.state != "gone":
@@ -146,6 +153,8 @@ class _Run:
         *,
         strict: bool,
         sign: bool,
+        follow: bool,
+        ended: bool,
         step: Callable[[str], None],
     ) -> None:
         self._directory = directory
@@ -154,13 +163,16 @@ class _Run:
         self._limits = limits
         self._handoff = handoff
         self._strict = strict
+        self._follow = follow
+        self._ended = ended
+        self._sign = sign
         self._signatures = Signatures(directory, step, wanted=sign)
         self._gits: dict[str, Git] = {}
         self._step = step
         self._joined: dict[str, str] = {}
         self._gone = False
 
-    def all(self, branches: Mapping[str, str]) -> HarvestResult:
+    def all(self, branches: Mapping[str, str], dismiss: Sequence[str]) -> HarvestResult:
         """Finishes what an earlier harvest began, then harvests."""
         os.makedirs(self._place, 0o700, exist_ok=True)
         begun = parts.read(self._place)
@@ -177,7 +189,7 @@ class _Run:
         for common in {repository.common_dir for repository in record.repositories}:
             sweep(common)
         looked = time.time_ns() - _TICK
-        result = self._new(record, branches)
+        result = self._new(record, dict(branches) | dict.fromkeys(dismiss, ""))
         if result.state in ("nothing", "kept", "gone"):
             # Its time says up to when all is known: further branches are told once, not at each session's end.
             os.utime(f"{self._directory}/{records.RECORD}", ns=(looked, looked))
@@ -189,7 +201,7 @@ class _Run:
     def _new(self, record: records.Record, branches: Mapping[str, str]) -> HarvestResult:
         founds, notes, others = self._look(record, branches)
         gathered = self._gathered(founds, notes)
-        changes = tuple(change for found in gathered for change in (*found.files, *found.detached_files))
+        changes = tuple(change for found in gathered for change in (*found.files, *found.further_files))
         told = self._handoff(changes)
         if told and self._strict:
             hint = "read them, then: paddock worktree harvest; the work stays in the private git directory until then"
@@ -205,9 +217,15 @@ class _Run:
             if entry is not None:
                 entries.append(entry)
             results += reversed(said)
+        entries += [decide.only_followed(found) for found in founds if found.follow and found not in gathered]
         results.reverse()
+        notes += [
+            f"the worktree is on {printable(_short(entry.head[1]))} now, as the agent is; before: "
+            f"git switch {quoted(_short(entry.head[0]))}"
+            for entry in entries if entry.head is not None
+        ]  # fmt: skip
         kept = any(result.kept for result in results)
-        moved = any(update for entry in entries for update in entry.updates)
+        moved = any(entry.updates or entry.head for entry in entries)
         state = "kept" if kept else "harvested" if moved else "gone" if self._gone else "nothing"
         outcome = HarvestResult(
             record.worktree,
@@ -242,14 +260,19 @@ class _Run:
         try:
             gathered = gather.gather(self._directory, self._place, founds, self._limits, self._step)
         except Refusal as refusal:
-            if not any(found.stashes for found in founds):
+            what = "the agent's stash is" if any(found.stashes for found in founds) else ""
+            if any(found.offered for found in founds):
+                what = "further branches and tags of the agent, and its stash, are"
+            if not what:
                 raise
             for found in founds:
                 found.stashes = {}
-                found.added = ()
+                found.added = found.further_files = ()
+                found.extra = {ref: oid for ref, oid in found.extra.items() if ref not in found.offered}
+                found.offered, found.follow = {}, ()
             self._sweep()
             gathered = gather.gather(self._directory, self._place, founds, self._limits, self._step)
-            notes.append(f"the agent's stash is not taken over: {refusal.message}: {refusal.context}; {refusal.hint}")
+            notes.append(f"{what} not taken over: {refusal.message}: {refusal.context}; {refusal.hint}")
         for found in gathered:
             path = found.part.path if found.part.name else ""
             for name in found.stashes:
@@ -269,17 +292,19 @@ class _Run:
             if tip.new is None and part.base and not part.private:
                 notes += missing_branch_note(part)
                 self._gone = True
-            elif tip.on != part.branch and tip.on is not None and not part.private:
-                notes.append(
-                    f"the agent's HEAD is on {printable(_short(tip.on))}, not on {printable(_short(part.ref))}"
-                )
             found.stashes = self._stashes(tip.repository, found.git, notes)
-            for name, oid in self._others(part, found.git, notes).items():
+            names = further.Names(found.git)
+            for name, oid in self._others(part, names.refs, notes).items():
                 label = f"{part.name}:{_short(name)}" if part.name else _short(name)
-                if label in asked:
+                if asked.get(label) == "":
+                    del asked[label]
+                    further.dismiss(self._directory, {f"{part.private}:{name}": oid})
+                elif label in asked:
                     found.extra[_full(asked.pop(label))] = oid
-                else:
+                elif not self._offered(found, names, name, oid):
                     others.append(label)
+            if tip.new is not None or not part.base:
+                self._head(found, tip, names, notes)
         if asked:
             raise Refusal(
                 "harvest-branch-unknown",
@@ -287,6 +312,45 @@ class _Run:
                 context="it has: " + (", ".join(map(printable, others)) or "none beside its own"),
             )
         return founds, notes, others
+
+    def _offered(self, found: Found, names: further.Names, ref: str, oid: str) -> bool:
+        """Whether a further branch or tag comes along, as what the user's repository has under no name yet."""
+        if not self._follow or len(found.offered) >= further.MOST:
+            return False
+        now = names.refs.get(ref)
+        if now is not None:
+            if further.made(self._directory).get(ref) != now:
+                return False  # the user's own
+            found.standing[ref] = now
+            place = ref
+        elif ref in _given(self._directory, found.part):
+            return False  # he had it when the agent was shown it, and has removed it since
+        else:
+            place = names.place(ref, further.prefix_of(found.part.root))
+        if place:
+            found.offered[place] = oid
+        return bool(place)
+
+    def _head(self, found: Found, tip: agent_refs.Tip, names: further.Names, notes: list[str]) -> None:
+        """Has the checkout follow the agent's HEAD to a branch that is, or will be, the same outside."""
+        part, on = found.part, tip.on
+        if on is None or on == part.branch or part.private:
+            return
+        if (
+            self._follow
+            and self._ended
+            and part.branch
+            and (on in found.offered or names.refs.get(on) == self._tip(part, on))
+        ):
+            found.follow = (on, self._tip(part, on, inside=True))
+            return
+        notes.append(f"the agent's HEAD is on {printable(_short(on))}, not on {printable(_short(part.ref))}")
+
+    def _tip(self, part: Part, ref: str, *, inside: bool = False) -> str:
+        """A branch of the agent's: its commit, or unless `inside` what stands for that outside; "" for none."""
+        with AgentRefs(f"{self._directory}/{records.GIT}", part.private, part.digits) as refs:
+            oid = refs.branch(ref) or ""
+        return oid if inside else self._signatures.standing(oid)
 
     def _found(self, part: Part, tip: agent_refs.Tip) -> Found:
         """What of a tip is to be taken over: nothing that the user's branch, which he has moved himself, has already.
@@ -318,31 +382,30 @@ class _Run:
                 notes.append(f"the agent's stash is not looked at: {refusal.message}: {refusal.context}")
             return {}
 
-    def _others(self, part: Part, git: Git, notes: list[str]) -> dict[str, str]:
-        """Branches of the private directory that the main repository has not, or has elsewhere; not the own one."""
+    def _others(self, part: Part, known: Mapping[str, str], notes: list[str]) -> dict[str, str]:
+        """Branches of the private directory that the main repository has not, or has elsewhere; not the own one.
+
+        And tags that it has not, where they come along. What the user has dismissed is left out until it moves.
+        """
+        given = _given(self._directory, part)
         try:
             with AgentRefs(f"{self._directory}/{records.GIT}", part.private, part.digits) as refs:
                 own = refs.branches()
+                if self._follow and not self._sign:  # a tag names the commit without a signature
+                    own |= further.new_tags(refs.tags(), given, known)
         except Refusal as refusal:
             if refusal.reference == "harvest-refs-too-large":
                 notes.append(f"further branches of {part.label} are not looked at: {refusal.context}")
             elif not part.private:
                 raise
             return {}
-        given = _given(self._directory, part)
-        own = {
-            name: oid
-            for name, oid in own.items()
-            if name != part.branch and given.get(name) not in (oid, self._signatures.standing(oid))
-        }
-        if not own:
-            return {}
-        listing = git.run("for-each-ref", "--format=%(objectname) %(refname)", HEADS).out.decode(errors="replace")
-        known = {name: oid for oid, _, name in (line.partition(" ") for line in listing.splitlines())}
+        unwanted = further.dismissed(self._directory)
         return {
             name: oid
             for name, oid in sorted(own.items())
-            if known.get(name) not in (oid, self._signatures.standing(oid))
+            if name != part.branch
+            and unwanted.get(f"{part.private}:{name}") != oid
+            and not {given.get(name), known.get(name)} & {oid, self._signatures.standing(oid)}
         }
 
     def _added(self, found: Found, where: str) -> tuple[str, ...]:
@@ -365,14 +428,40 @@ class _Run:
                 if entry.quarantine:
                     held.add(entry.quarantine, entry.common)
             self._publish(written.entries, held.locks)
+        followed: dict[str, tuple[str, str]] = {}
         for entry in written.entries:
-            if entry.index is not None and self._arrived(entry):
+            index = entry.index if self._arrived(entry) or entry.head else None
+            if entry.head is not None and self._followed(entry):
+                followed[entry.private] = entry.head[1:]
+            elif entry.head is not None:  # somebody was quicker; the own branch may have moved all the same
+                index = (index[0], entry.tip or entry.base) if index and self._arrived(entry) else None
+            if index is not None:
                 self._step(f"index {entry.name or 'worktree'}")
-                checkout_index.bring_forward(entry, self._git(entry.git_dir), self._place, written.serial, self._step)
+                forward = replace(entry, index=index)
+                checkout_index.bring_forward(forward, self._git(entry.git_dir), self._place, written.serial, self._step)
         self._step("record")
-        self._renew({entry.private: entry.base for entry in written.entries if entry.base and self._arrived(entry)})
+        known = further.made(self._directory)
+        further.note_made(self._directory, {
+            update.ref: update.new for entry in written.entries for update in entry.updates if not entry.private
+            and update.beside and update.ref.startswith((HEADS, TAGS))
+            and (update.ref in known or not update.old.strip("0"))
+        })  # fmt: skip
+        arrived = {entry.private: entry.base for entry in written.entries if entry.base and self._arrived(entry)}
+        self._renew(arrived, followed)
         self._step("done")
         parts.remove(self._place)
+
+    def _followed(self, entry: parts.Entry) -> bool:
+        """Moves HEAD outside to the branch that the agent's is on, unless somebody has moved it meanwhile."""
+        assert entry.head is not None
+        old, new, _ = entry.head
+        git = self._git(entry.git_dir)
+        now = git.text("symbolic-ref", "-q", "HEAD").strip()
+        if now == old and entry.index is not None and git.ref(new) == entry.index[1]:
+            self._step(f"head {entry.name or 'worktree'}")
+            git.run("symbolic-ref", "-m", _MESSAGE, "HEAD", new)
+            return True
+        return now == new
 
     def _publish(self, entries: Sequence[parts.Entry], hold: Sequence[int]) -> None:
         """Moves the refs of all entries, in their order."""
@@ -403,14 +492,16 @@ class _Run:
             for update in entry.updates
         )
 
-    def _renew(self, bases: dict[str, str]) -> None:
+    def _renew(self, bases: dict[str, str], followed: Mapping[str, tuple[str, str]] = MappingProxyType({})) -> None:
+        """Writes where the agent's work goes on from: other commits, and other branches where a checkout followed."""
         record = records.read(self._directory)
         assert record is not None
+        known = {each.private: (each.branch, each.base) for each in record.repositories}
+        starts = known | {private: (known[private][0], base) for private, base in bases.items()} | dict(followed)
         repositories = tuple(
-            old.replace(branch=old.branch, base=bases[old.private]) if old.private in bases else old
-            for old in record.repositories
+            old.replace(branch=starts[old.private][0], base=starts[old.private][1]) for old in record.repositories
         )
-        if bases:
+        if repositories != record.repositories:
             renewed = records.Record(record.worktree, record.kind, record.form, repositories, ())
             records.write(self._directory, renewed)
 

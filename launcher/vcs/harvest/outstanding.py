@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from launcher.safefs import walk
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import agent_refs, stashes
+from launcher.vcs.harvest import agent_refs, further, stashes
 from launcher.vcs.harvest.agent_refs import STASH, AgentRefs
 from launcher.vcs.harvest.decide import kept_places
 from launcher.vcs.private import lock
@@ -243,6 +243,18 @@ def beside_branches(directory: str) -> list[tuple[str, str, int]]:
     return found
 
 
+def has_branch(directory: str, name: str) -> bool:
+    """Whether the agent of a worktree has a branch of this name, which may be nowhere else."""
+    try:
+        record = records.read(directory)
+        if record is None:
+            return False
+        with AgentRefs(f"{directory}/{records.GIT}", "", agent_refs.digits(record.repositories[0])) as refs:
+            return refs.branch(f"{agent_refs.HEADS}{name}") is not None
+    except (Refusal, OSError):
+        return False
+
+
 def _waits(tip: agent_refs.Tip, places: tuple[str, ...] | None, standing: Mapping[str, str]) -> bool:
     repository = tip.repository
     if tip.new is None and repository.base is not None:
@@ -268,7 +280,12 @@ def _beside(
     with AgentRefs(f"{directory}/{records.GIT}", repository.private, agent_refs.digits(repository)) as refs:
         everything = refs.everything()
     known_oids = given_oids(given_place(directory, repository.private)) | {repository.base}
-    theirs = {name: oid for name, oid in everything.items() if oid not in known_oids and name != STASH}
+    unwanted = further.dismissed(directory)
+    theirs = {
+        name: oid
+        for name, oid in everything.items()
+        if oid not in known_oids and name != STASH and unwanted.get(f"{repository.private}:{name}") != oid
+    }
     git = Git(repository.git_dir)
     own = git.ref("HEAD")
     others = ("refs/heads/", "refs/tags/", *(f"{place}/" for place in places or ()))

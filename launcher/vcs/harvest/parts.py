@@ -165,6 +165,7 @@ class Entry:
         private: the repository's `private` in the record.
         base: what its `base` in the record becomes; "" to leave it.
         tip: the own ref's new value, when it is not `base`: the signed commit that stands for it.
+        head: (branch that HEAD is on, branch that it is to be on, the agent's commit there); None to leave it.
     """
 
     name: str
@@ -177,6 +178,7 @@ class Entry:
     private: str = ""
     base: str = ""
     tip: str = ""
+    head: tuple[str, str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -229,6 +231,7 @@ def read(directory: str) -> Journal | None:
             | {
                 "updates": tuple(Update(**update) for update in entry["updates"]),
                 "index": tuple(entry["index"]) if entry["index"] else None,
+                "head": tuple(entry["head"]) if entry.get("head") else None,
             }
         )
         for entry in data["entries"]

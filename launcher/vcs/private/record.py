@@ -43,6 +43,7 @@ SIGN = "sign"
 """File that says that what waits in the private git directory is to be signed, whoever harvests it."""
 
 STRICT = "strict"
+KEEP = "keep"
 """File that says that a session with a strict hand-off left what waits there, or refused to hand it over."""
 
 SETTLED = "settled"
@@ -280,6 +281,19 @@ def wish(directory: str) -> None:
 def wished(directory: str) -> bool:
     """Whether a session has asked for signatures on what waits there."""
     return os.path.lexists(f"{directory}/{SIGN}")
+
+
+def keep(directory: str, *, wanted: bool) -> None:
+    """Notes whether further branches of the agent's stay inside, and the checkout where it is (OSError)."""
+    if wanted:
+        walk.replace(f"{directory}/{KEEP}", b"")
+    elif keeps(directory):
+        os.unlink(f"{directory}/{KEEP}")
+
+
+def keeps(directory: str) -> bool:
+    """Whether the last session was told so (`keep`)."""
+    return os.path.lexists(f"{directory}/{KEEP}")
 
 
 def granted(directory: str) -> None:

@@ -14,7 +14,7 @@ from launcher.safefs.remove import remove_tree
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import outstanding, stashes
+from launcher.vcs.harvest import further, outstanding, stashes
 from launcher.vcs.harvest.decide import join, kept_places
 from launcher.vcs.private import contents, lock, record, ref_files, swap
 from launcher.vcs.private.pointer import NAME, Holder
@@ -236,8 +236,18 @@ def _is_repository(path: str) -> bool:
 # branch and the stashes of the earlier one; so those are moved to where no session looks.
 
 _ORDINARY = {
-    *(record.RECORD, record.GIT, record.POINTERS, record.STORE, record.HARVEST, record.SWAPPED_NOW, record.SIGN),
+    *(
+        record.RECORD,
+        record.GIT,
+        record.POINTERS,
+        record.STORE,
+        record.HARVEST,
+        record.SWAPPED_NOW,
+        record.SIGN,
+        record.KEEP,
+    ),
     *(record.STRICT, record.SETTLED, lock.LOCK, contents.GIVEN, record.NAME, stashes.TAKEN, outstanding.NOTE),
+    *(further.MADE, further.DISMISSED),
 }
 """What lies beside a private git directory; anything else has been put there to be kept."""
 

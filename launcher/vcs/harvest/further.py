@@ -1,0 +1,117 @@
+"""Branches and tags that an agent made beside its own: which come to the user's repository, and under which names.
+
+A name that an agent chooses must never mean something else than what the user has under it, now or after his next
+fetch (gitrevisions(7) has the order in which a name is looked up). Where it would, the worktree's name comes before it.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+
+from launcher.safefs import walk
+from launcher.vcs.git import Git
+from launcher.vcs.harvest.agent_refs import HEADS, TAGS, plausible
+
+MOST = 100
+"""New branches and tags of one repository that a harvest takes over by itself."""
+
+MADE, DISMISSED = "made-refs", "dismissed-refs"
+"""What is noted beside the private git directory."""
+
+_MOST_NAME, _MOST_PART = 400, 150
+"""Bytes of a name and of what is between two slashes: lock files and reflogs need more than the name itself."""
+_HEX = frozenset("0123456789abcdef")
+
+
+def made(directory: str) -> dict[str, str]:
+    """Refs that harvests of this worktree have made, with the commits that they left there."""
+    return _read(f"{directory}/{MADE}")
+
+
+def note_made(directory: str, refs: Mapping[str, str]) -> None:
+    """Adds to what `made` tells (OSError)."""
+    _write(f"{directory}/{MADE}", made(directory) | dict(refs))
+
+
+def dismissed(directory: str) -> dict[str, str]:
+    """Branches that the user does not want, with the commits that they were at when he said so."""
+    return _read(f"{directory}/{DISMISSED}")
+
+
+def dismiss(directory: str, refs: Mapping[str, str]) -> None:
+    """Adds to what `dismissed` tells (OSError)."""
+    _write(f"{directory}/{DISMISSED}", dismissed(directory) | dict(refs))
+
+
+def _read(path: str) -> dict[str, str]:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            lines = file.read().split("\n")
+    except FileNotFoundError:
+        return {}
+    return {ref: oid for oid, _, ref in (line.partition(" ") for line in lines) if ref}
+
+
+def _write(path: str, refs: Mapping[str, str]) -> None:
+    text = "".join(f"{oid} {ref}\n" for ref, oid in refs.items())
+    walk.replace(path, text.encode("utf-8", "surrogateescape"))
+
+
+class Names:
+    """The names of a trusted repository, and those that are free in it."""
+
+    def __init__(self, git: Git) -> None:
+        """Asks git for the refs and the remotes that there are."""
+        lines = git.run("for-each-ref", "--format=%(objectname) %(refname)").out.decode("utf-8", "surrogateescape")
+        self.refs = {ref: oid for oid, _, ref in (line.partition(" ") for line in lines.splitlines())}
+        listed = git.run("config", "--get-regexp", r"^remote\..*\.url$", ok=(0, 1)).out.decode(errors="replace")
+        self._remotes = {line.partition(" ")[0][len("remote.") : -len(".url")] for line in listed.splitlines()}
+        self._remotes |= {ref.split("/")[2] for ref in self.refs if ref.startswith("refs/remotes/")}
+        self._taken = set(self.refs)
+
+    def place(self, ref: str, prefix: str) -> str:
+        """The name that a new branch or tag gets, which is taken from then on; "" where it can get none.
+
+        Args:
+            ref: its full name inside.
+            prefix: the worktree's name, for what cannot have its own.
+        """
+        kind = TAGS if ref.startswith(TAGS) else HEADS
+        name = ref.removeprefix(kind)
+        for short in (name, f"{prefix}/{name}"):
+            if self._free(kind, short):
+                self._taken.add(kind + short)
+                return kind + short
+        return ""
+
+    def _free(self, kind: str, name: str) -> bool:
+        if not plausible(HEADS + name) or not _fits(name):
+            return False
+        first = name.partition("/")[0]
+        if first in self._remotes or first == "refs" or (first.isupper() and first.endswith("HEAD")):
+            return False
+        if _HEX.issuperset(name.lower()) and len(name) >= 4:
+            return False  # it would be read as the beginning of a commit's id
+        meant = (f"refs/{name}", f"refs/tags/{name}", f"refs/heads/{name}", f"refs/remotes/{name}")
+        if not self._taken.isdisjoint((*meant, f"refs/remotes/{name}/HEAD")):
+            return False
+        ref = kind + name
+        above = (ref.rsplit("/", depth)[0] for depth in range(1, name.count("/") + 1))
+        return self._taken.isdisjoint(above) and not any(each.startswith(ref + "/") for each in self._taken)
+
+
+def _fits(name: str) -> bool:
+    size = os.fsencode(name)
+    return len(size) <= _MOST_NAME and all(len(part) <= _MOST_PART for part in size.split(b"/"))
+
+
+def prefix_of(worktree: str) -> str:
+    """What comes before names that are not free: the name of the worktree's directory, as a branch may have it."""
+    name = "".join(char if char.isascii() and (char.isalnum() or char in "_-") else "-" for char in
+                   os.path.basename(worktree))  # fmt: skip
+    return name.strip("-")[:60] or "worktree"
+
+
+def new_tags(tags: Mapping[str, str], given: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
+    """Tags of the agent's that nobody has shown him, and that the user's repository has not under this name."""
+    old = {*given, *known}
+    return {ref: oid for ref, oid in tags.items() if ref not in old and plausible(HEADS + ref.removeprefix(TAGS))}
