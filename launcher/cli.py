@@ -90,7 +90,12 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--strict-handoff", FLAG, "", "refuse to hand over work that changes files which other tools execute or obey"),
     ("--sign", SWITCH, "", "sign the commits that are taken over, outside, by your own git configuration"),
     ("--env", MANY, "NAME[=VALUE]", "pass a variable of the caller, or set one"),
-    ("--limit", MANY, "NAME=VALUE", "bound processes, memory, open_files, file_size, disk or cpu_time"),
+    (
+        "--limit",
+        MANY,
+        "NAME=VALUE",
+        "bound processes, memory, open_files, file_size, disk or cpu_time; none lifts a bound",
+    ),
     ("--backend", ONE, "auto|landlock|bubblewrap", "what holds the jail (auto: Landlock where there is any)"),
     ("--config", ONE, "FILE", "read one more configuration file, above all others"),
     ("--session", ONE, "NAME", "name of the session (default: random)"),
@@ -106,6 +111,8 @@ UNUSED = (
     *("--session", "--supervised", "--detach", "--report", "--strict-handoff", "--sign", "--no-sign", "--dry-run"),
     *("--branch-policy", "--new", "--from", "--copy", "--merge", "--rm", "--quiet"),
 )
+OF_NEW = ("--new", "--from", "--copy", "--merge", "--rm")
+"""Those that mean something to `paddock run` alone, and something else to other verbs."""
 """What `paddock run` alone obeys. Verbs that put a question about a run accept them, so that a line can be reused."""
 
 SHORT = {"-q": "--quiet", "-v": "--verbose"}

@@ -255,6 +255,7 @@ SOMETIMES = (
     "launcher.egress.handle",
     "launcher.session.own_terminal",
     "launcher.session.state",
+    "launcher.session.generous",
     "launcher.session.limits",
     "launcher.jail.guard.server",
     "launcher.vcs.private.swap",

@@ -294,6 +294,7 @@ def derive(
         env_pass=tuple(dict.fromkeys((*rules.env_pass, *toolchains.env_pass, *provider.credentials))),
         env_set=environment(rules, provider, toolchains),
         limits=tuple(rules.limits),
+        bounds=rules.bounds,
         git=mode,
         review=ingredients.REVIEW in closed.values(),
         follow=rules.branch_policy == "follow",

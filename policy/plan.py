@@ -84,6 +84,7 @@ class Plan:
         "env_pass",  # tuple[str, ...]: names (or PREFIX_*) taken over from the caller
         "env_set",  # tuple[tuple[str, str], ...]: name and value; values may hold ${slot}
         "limits",  # tuple[tuple[str, int], ...]: name and value (bytes, seconds or a count)
+        "bounds",  # tuple[tuple[str, int], ...]: "memory" and "disk" in percent of the machine's, where no limit is
         "git",  # str: "private", "readonly" or "shared"
         "review",  # bool: nothing is handed over; for git == "private", the git directory is the session's own
         "follow",  # bool: for git == "private", new branches and tags are harvested, and the checkout follows HEAD
@@ -127,6 +128,7 @@ class Plan:
     env_pass: tuple[str, ...]
     env_set: tuple[tuple[str, str], ...]
     limits: tuple[tuple[str, int], ...]
+    bounds: tuple[tuple[str, int], ...]
     git: str
     review: bool
     follow: bool
@@ -218,6 +220,8 @@ class Plan:
         lines.append(f"env       {' '.join(self.env_pass)}")
         lines += [f"env       {name}={value}" for name, value in self.env_set]
         lines += [f"limit     {name} {value}" for name, value in self.limits]
+        of = {"memory": "of the machine's memory", "disk": "of the free disk, for what the session adds"}
+        lines += [f"limit     {name} {share}% {of[name]}, looked at once it lasts" for name, share in self.bounds]
         lines += [f"login     {host}  [{_passing(rest)}]" for host, _, *rest in self.logins if host]
         lines.append(f"required  {' '.join(self.required)}")
         lines += [f"warning   {text}" for text in self.warnings]

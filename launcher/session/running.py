@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from launcher.session.carrier import Carrier
     from launcher.session.credentials import Logins
     from launcher.session.denial_collector import Denials
+    from launcher.session.generous import Generous
     from launcher.session.limits import Limits
     from launcher.session.state import Session
     from launcher.session.teach import Wants
@@ -167,6 +168,7 @@ class _Parts(terminal.Listener):
         self._carrier: Carrier | None = None
         self.lost: Refusal | None = None
         self.limits: Limits | None = None
+        self._generous: Generous | None = None
         self.egress: Egress | None = None
         self.denials: Denials | None = None
         self.changes: tuple[handoff_changes.Change, ...] = ()
@@ -212,10 +214,17 @@ class _Parts(terminal.Listener):
         if needs_more_than_rlimits(plan):
             from launcher.session import limits
 
-            private = (*session.private.values(),) or (session.slots["tmp"],)
-            private = (session.slots["home"], *private, *((self._git.directory,) if self._git is not None else ()))
-            self.limits = limits.Limits(bound, session.directory, private, uid=os.geteuid())
+            self.limits = limits.Limits(bound, session.directory, self._private(), uid=os.geteuid())
             bound = self.limits.plan
+        if plan.bounds:
+            from launcher.session.generous import Generous
+
+            self._generous = Generous(
+                dict(plan.bounds),
+                tuple(filter(os.path.isdir, (plan.worktree, *self._private()))),
+                scratch=promises.has_mounts(plan.backend),
+                other=self.limits.watch if self.limits is not None else None,
+            )
         self._bound, self._started = bound, started or time.time_ns()
         self.denials = _denials(self._places, session, bound, wants, self._started)
         environment = jail_environment(bound, os.environ, given)
@@ -229,9 +238,17 @@ class _Parts(terminal.Listener):
         spec.proof = session.proof
         if self.limits is not None:
             self.watchdog, spec.cgroups = self.limits.watch, self.limits.descriptors
+        if self._generous is not None:
+            self.watchdog = self._generous
         if self.egress is not None:
             spec.addresses, spec.sockets = self.egress.addresses, self.egress.sockets
         return spec
+
+    def _private(self) -> tuple[str, ...]:
+        """The private home first, the temporary directories, and the private git directory."""
+        slots = self._session.slots
+        temporary = (*self._session.private.values(),) or (slots["tmp"],)
+        return (slots["home"], *temporary, *((self._git.directory,) if self._git is not None else ()))
 
     def carried(self, spec: JailSpec, streams: tuple[int, ...]) -> JailSpec:
         """The spec with pipes in the places of the caller's files, which stay out of the jail."""
@@ -277,6 +294,8 @@ class _Parts(terminal.Listener):
         if self._emptied:
             return
         self._emptied = True
+        if self._generous is not None:
+            self._generous.over()
         if made := submodule_places.made_in(self._plan.left_open):
             self._put_aside(made)  # before the note of it goes with the session's directory
         if self._git is not None:
@@ -296,6 +315,9 @@ class _Parts(terminal.Listener):
             self.lines += self.limits.report_lines()
             self._failures += self.limits.close()
             self.passed = self.limits.passed
+        if self._generous is not None and self._generous.ended:
+            self.lines += self._generous.report_lines()
+            self.passed = self.passed or self._generous.ended
         if self.egress is not None and (lost := self.egress.close()):
             self.lines.append(lost)
         if self.denials is not None:
@@ -495,7 +517,7 @@ def jail_environment(
 
 
 def needs_more_than_rlimits(plan: Plan) -> bool:
-    """Whether a limit of the plan takes more than rlimits. What the default configuration sets does not."""
+    """Whether a limit of the plan takes more than rlimits. The bounds of every session (`generous`) are none."""
     for name, value in plan.limits:
         if name in ("memory", "disk", "cpu_time"):
             return True

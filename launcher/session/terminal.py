@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from launcher.session.denial_collector import Denials
+    from launcher.session.generous import Generous
     from launcher.session.watchdog import Watchdog
 else:
     import _signal
@@ -42,7 +43,7 @@ class Listener:
         denials: takes what is refused in the jail.
     """
 
-    watchdog: "Watchdog | None" = None
+    watchdog: "Generous | Watchdog | None" = None
     denials: "Denials | None" = None
 
     def on_report(self, facts: "tuple[Any, ...]") -> None:

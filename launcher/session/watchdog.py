@@ -36,6 +36,7 @@ else:
 DISK_EVERY = 2.0
 """Seconds between walks that nothing speaks for; more where a walk takes long."""
 
+_SELDOM = 15.0
 _DEPTH = 100
 _PIECE = 32
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -44,7 +45,12 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class DiskUse:
     """The use of some directories. `share` is called often; it says how much of the limit is used."""
 
-    def __init__(self, paths: tuple[str, ...], limit: int) -> None:
+    def __init__(self, paths: tuple[str, ...], limit: int, since: int = 0) -> None:
+        """Takes the directories and bytes; with `since` (ns since the epoch) only what was changed after that counts.
+
+        Then it is walked less often where nothing speaks for it: a worktree may be large.
+        """
+        self._since = since
         self._paths = paths
         self._limit = limit
         self._devices = {os.stat(path).st_dev for path in paths}
@@ -56,7 +62,8 @@ class DiskUse:
         self._blind = False
         self._unreadable: set[int] = set()
         self._links: set[tuple[int, int]] = set()
-        self._next = 0.0
+        self._every, self._rest = (_SELDOM, 50) if since else (DISK_EVERY, 20)
+        self._next = time.monotonic() + _SELDOM if since else 0.0
         self._spent = 0.0
 
     def share(self, pids: list[int], budget: float) -> float:
@@ -115,7 +122,7 @@ class DiskUse:
         self._unreadable = unreadable
         self._measured = self._total
         self._walk = None
-        self._next = time.monotonic() + max(DISK_EVERY, 20 * self._spent)
+        self._next = time.monotonic() + max(self._every, self._rest * self._spent)
 
     def _all(self) -> "Generator[None, None, None]":
         for path in self._paths:
@@ -163,7 +170,8 @@ class DiskUse:
                     if (found.st_dev, found.st_ino) in self._links:
                         continue
                     self._links.add((found.st_dev, found.st_ino))
-                self._total += found.st_blocks * 512
+                if found.st_ctime_ns >= self._since:
+                    self._total += found.st_blocks * 512
                 if number % _PIECE == 0:
                     yield
 
@@ -365,7 +373,7 @@ def _read(path: str) -> str:
 INTERVAL = 0.1
 NEAR_INTERVAL = 0.02
 MOST_INTERVAL = 1.0
-_NEAR, _GROWTH, _EASE = 0.5, 0.05, 1.25
+_NEAR, _LITTLE, _GROWTH, _EASE = 0.5, 0.2, 0.05, 1.25
 _SHARE = 9  # seconds of rest for each second of looking
 PAUSE_TIMEOUT = 2.0
 """Seconds after which `pause` gives up on a jail that makes processes faster than they can be stopped."""
@@ -377,13 +385,30 @@ class Watchdog:
     """Watches one jail. `ended` names the limit that was passed, "" as long as none was."""
 
     def __init__(
-        self, limits: dict[str, int], paths: tuple[str, ...], *, scratch: bool, time_used: "Callable[[], float | None]"
+        self,
+        limits: dict[str, int],
+        paths: tuple[str, ...],
+        *,
+        scratch: bool,
+        time_used: "Callable[[], float | None]",
+        since: int = 0,
+        slow: float = INTERVAL,
     ) -> None:
-        """Prepares; `attach` begins."""
+        """Prepares; `attach` begins.
+
+        Args:
+            limits: name -> bytes, seconds or a number.
+            paths: where disk is used.
+            scratch: the jail has a private /tmp that takes memory.
+            time_used: seconds of processor time, None where nobody knows better than /proc.
+            since: see `DiskUse`.
+            slow: seconds between looks at a jail that uses little.
+        """
+        self._slow = slow
         self._limits = limits
         self._scratch = scratch
         self._time_used = time_used
-        self._disk = DiskUse(paths, limits["disk"]) if "disk" in limits else None
+        self._disk = DiskUse(paths, limits["disk"], since) if "disk" in limits else None
         self._usage: Usage | None = None
         self._first = 0
         self._next = 0.0
@@ -411,7 +436,7 @@ class Watchdog:
         if most > _NEAR or most - self._before > _GROWTH:
             self._interval = NEAR_INTERVAL
         else:
-            self._interval = min(INTERVAL, self._interval * _EASE)
+            self._interval = min(self._slow if most < _LITTLE else INTERVAL, self._interval * _EASE)
         self._before = most
         ended = time.monotonic()
         rest = min(MOST_INTERVAL, max(self._interval, _SHARE * (ended - now)))

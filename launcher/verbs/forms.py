@@ -100,7 +100,11 @@ LAUNCH = tuple(Option(*row) for row in cli.OPTIONS)
 DECIDING = tuple(row for row in LAUNCH if row.name not in cli.UNUSED)
 """The launch options that mean something where nothing is launched for its own sake."""
 
-_OF_RUN = {"all": LAUNCH, "deciding": DECIDING, "asking": tuple(row for row in DECIDING if row.name != "--verbose")}
+_OF_RUN = {
+    "all": tuple(row for row in LAUNCH if row.name not in cli.OF_NEW),
+    "deciding": DECIDING,
+    "asking": tuple(row for row in DECIDING if row.name != "--verbose"),
+}
 
 
 class Form(NamedTuple):

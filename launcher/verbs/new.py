@@ -13,7 +13,6 @@ from launcher.verbs import merge, worktree
 from policy.errors import Refusal, printable
 from policy.pasted import quoted
 
-OWN = ("--new", "--from", "--copy", "--merge", "--rm")
 _ELSEWHERE = ("--supervised", "--detach", "--dry-run")
 _OUTSIDE = ("--report", "--config")
 """Options whose paths mean the caller's directory; all others mean the worktree in which the command starts."""
@@ -41,7 +40,7 @@ def run(options: cli.Parsed, command: list[str], launch: Callable[[cli.Parsed, l
     made = row is None
     row = row or _made(known, begun, ticket, options)
     _go(row.path, begun)
-    kept = {name: value for name, value in options.items() if name not in OWN}
+    kept = {name: value for name, value in options.items() if name not in cli.OF_NEW}
     for name in _OUTSIDE:
         if isinstance(path := kept.get(name), str):
             kept[name] = os.path.join(begun, path)

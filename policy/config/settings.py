@@ -69,6 +69,7 @@ class Settings:
     sign: Sourced[bool]
     submodules: Strings
     limits: tuple[Sourced[tuple[str, int]], ...]
+    lifted: tuple[str, ...]
     backend: Sourced[str]
     provider: Sourced[str]
     dialect: Sourced[str]
@@ -187,6 +188,9 @@ def _text(value: object) -> str:
 # Precedence: shipped default < /etc < user < project < --config FILE < options. Lists accumulate; a single value comes
 # from the last layer that has it. A layer that is not trusted may only tighten what the layers below it decided.
 
+BOUNDS = {"memory": 75, "disk": 50}
+"""Percent of the machine's memory and free disk that a session may take which has no limit of its own."""
+
 NETWORK_STRICTNESS = ("none", "auto", "proxy", "open")
 SERVER_NAME_STRICTNESS = ("require", "match")
 LOGINS_STRICTNESS = ("none", "copy", "exchange")
@@ -263,6 +267,8 @@ def loosening(below: Settings, layer: Layer) -> list[str]:
     limits = dict(entry.value for entry in below.limits)
     for name in sorted(content.limits.model_fields_set):
         value = getattr(content.limits, name)
+        if value is None and name in BOUNDS and name not in limits:
+            found.append(f"limits.{name}: unlimited instead of {BOUNDS[name]}% of the machine's")
         if name in limits and (value is None or value > limits[name]):
             found.append(f"limits.{name}: {'unlimited' if value is None else value} instead of {limits[name]}")
     changed("backend", content.backend.choice)
@@ -279,6 +285,12 @@ def loosening(below: Settings, layer: Layer) -> list[str]:
     return found
 
 
+def _bounds(settings: Settings) -> tuple[tuple[str, int], ...]:
+    """The bounds that stay: a project's own limit may be any number, so it takes none away."""
+    own = {entry.value[0] for entry in settings.limits if entry.source.kind != Kind.PROJECT}
+    return tuple((name, share) for name, share in BOUNDS.items() if name not in own and name not in settings.lifted)
+
+
 def _word(value: bool) -> str:
     return "true" if value else "false"
 
@@ -292,6 +304,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
     scalars: dict[str, Sourced[str]] = {}
     tables: dict[str, dict[str, Sourced[tuple[str, str]]]] = {"env_set": {}, "devices": {}}
     limits: dict[str, Sourced[tuple[str, int]]] = {}
+    lifted: set[str] = set()
     freeze_root = Sourced(False, Source(Kind.DEFAULT, "", "filesystem.freeze_root"))
     sign = Sourced(False, Source(Kind.DEFAULT, "", "git.sign"))
     keep_prompts = Sourced(False, Source(Kind.DEFAULT, "", "provider.keep_prompts"))
@@ -339,6 +352,8 @@ def _merged(layers: Sequence[Layer]) -> Settings:
         for name in content.limits.model_fields_set:
             bound = getattr(content.limits, name)
             limits.pop(name, None)
+            lifted -= {name}
+            lifted |= {name} if bound is None else set()
             if bound is not None:
                 limits[name] = Sourced((name, bound), _source(layer, f"limits.{name}"))
         for mode, patterns in (("protect", content.handoff.protect), ("report", content.handoff.report)):
@@ -380,6 +395,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
         kernel_files=accumulated["kernel_files"],
         devices=pairs["devices"],
         limits=tuple(entry for _, entry in sorted(limits.items())),
+        lifted=tuple(sorted(lifted)),
         handoff_protect=tuple(entry for mode, entry in handoff.values() if mode == "protect"),
         handoff_report=tuple(entry for mode, entry in handoff.values() if mode == "report"),
     )
@@ -417,6 +433,7 @@ class Rules:
     sign: bool
     backend: str
     limits: tuple[tuple[str, int], ...]
+    bounds: tuple[tuple[str, int], ...]
     handoff_protect: tuple[str, ...]
     handoff_report: tuple[str, ...]
     handoff_patterns: tuple[tuple[str, str], ...]
@@ -484,6 +501,7 @@ def rules_of(settings: Settings, root: str, host: Lists) -> Rules:
         sign=settings.sign.value,
         backend=settings.backend.value,
         limits=tuple(entry.value for entry in settings.limits),
+        bounds=_bounds(settings),
         handoff_patterns=tuple((entry.value, "protect") for entry in settings.handoff_protect)
         + tuple((entry.value, "report") for entry in settings.handoff_report),
         handoff_protect=protect,

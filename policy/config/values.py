@@ -132,7 +132,7 @@ def count(value: object) -> int | None:
 
 
 def _measured(value: object, form: re.Pattern[str], units: dict[str, int], wanted: str) -> int | None:
-    if value == UNLIMITED:
+    if value in (UNLIMITED, "none"):
         return None
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError(f"must be {wanted}, or 'unlimited', not {toml_type(value)}")

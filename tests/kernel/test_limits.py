@@ -307,3 +307,49 @@ def test_who_stops_the_launcher_stops_everything_that_would_be_watched(
 
 def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+SMALL = """
+import sys
+import policy.config.settings
+policy.config.settings.BOUNDS[sys.argv[1]] = float(sys.argv[2])
+sys.argv[:3] = ["paddock"]
+from launcher.__main__ import main
+sys.exit(main(sys.argv))
+"""
+BY_DEFAULT = {
+    "memory": "b = []\nfor _ in range(400): b.append(bytearray(10 << 20))",
+    "disk": "f = open('big', 'wb')\nfor _ in range(60): f.write(bytes(10 << 20))\nimport time; time.sleep(60)",
+    "deleted": "import os; f = open('big', 'wb'); os.unlink('big')\nfor _ in range(60): f.write(bytes(10 << 20))\n"
+    "import time; time.sleep(60)",
+}
+
+
+@pytest.mark.parametrize("what", BY_DEFAULT)
+def test_a_session_without_limits_is_bounded_by_the_machine(
+    paddock: Paddock, backend: dict[str, str], what: str
+) -> None:
+    """A bomb of memory, and one in the worktree, end with a sentence that names the way out; what lifts it lets it be.
+
+    The shares are made small: nobody fills the machine to see them.
+    """
+    name = "memory" if what == "memory" else "disk"
+    free = os.statvfs(paddock.worktree)
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if name == "memory" else (
+        free.f_bavail * free.f_frsize)  # fmt: skip
+    share = f"{(200 << 20) * 100 / whole:.6f}"
+
+    def run(*options: str) -> "subprocess.CompletedProcess[str]":
+        words = [str(paddock.installed.python), "-I", "-c", SMALL, name, share, "run", *options, "--"]
+        return paddock.who.run(
+            [*words, PYTHON, "-c", BY_DEFAULT[what]], cwd=paddock.worktree, env={**paddock.env, **backend}, timeout=120
+        )
+
+    ended = run()
+    assert (ended.returncode, f"{name}=none lifts it" in ended.stderr) == (137, True), ended.stderr
+    (paddock.worktree / "big").unlink(missing_ok=True)
+    if what == "memory":
+        ended = run("--limit", "memory=none")
+        assert ended.returncode == 0, ended.stderr
+    said = paddock.call("explain", "--plan").stdout
+    assert f"limit     {name} {'75' if name == 'memory' else '50'}%" in said

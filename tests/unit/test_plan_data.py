@@ -50,6 +50,7 @@ FIELDS: dict[str, object] = {
     "git": "readonly",
     "repositories": (("", "/srv/tree", "/srv/tree/.git", "/srv/tree/.git", "", "sha1", ("/srv/tree/.git/objects",)),),
     "nested": ("/srv/tree/own/.git",),
+    "bounds": (("memory", 75),),
     "left_open": (("/srv/tree", "/srv/tree/.git", "/srv/tree/library"),),
     "backend": "landlock+guard",
     "required": ("reads", "writes"),
