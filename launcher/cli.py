@@ -22,7 +22,7 @@ VERBS = {
     "learn": "run a command in its jail, and propose the grants that it lacks",
     "worktree": "make, look at, harvest and remove worktrees for agents",
     "merge": "merge agents' branches into the trunk, submodules first",
-    "prune": "remove refs and journals that nothing needs any more",
+    "prune": "remove what nothing needs any more: refs, journals, private directories",
     "tickets": "work on many tickets in worktrees of their own, and merge",
     "serve": "run the service that sessions live in",
     "ps": "list the service's sessions",

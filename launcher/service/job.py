@@ -4,15 +4,11 @@ import json
 import os
 import sys
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from launcher.jail import init, processes
-from launcher.safefs.remove import remove_tree
-from launcher.vcs.harvest.outstanding import outstanding
 from launcher.vcs.private import record
 from launcher.vcs.worktrees.models import worktree_id
 from policy.errors import Refusal
@@ -76,8 +72,6 @@ def harvest(worktree: str, strict: bool) -> dict[str, Any]:
     """
     from launcher.session import places
     from launcher.vcs.harvest.outstanding import is_strict
-    from launcher.vcs.private import record
-    from launcher.vcs.worktrees.models import worktree_id
 
     where = record.directory_of(places.places(os.environ).state, worktree_id(worktree))
     if not os.path.isdir(where):
@@ -128,7 +122,6 @@ def harvest_waiting(later: Sequence[str] = ()) -> dict[str, Any]:
 def _taken(directory: str, worktree: str, *, strict: bool) -> "HarvestResult":
     """A harvest of a private git directory, by the hand-off patterns of its worktree."""
     from launcher.session import configuration, harvesting
-    from launcher.vcs.private import record
     from launcher.vcs.worktrees import recovery
 
     patterns = configuration.handoff_patterns(worktree, os.environ)
@@ -138,7 +131,7 @@ def _taken(directory: str, worktree: str, *, strict: bool) -> "HarvestResult":
 
 
 def collect(roots: dict[str, str], bounds: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Removes what nothing needs any more: see `remove_orphans` and `launcher.vcs.worktrees.retention`.
+    """Removes what nothing needs any more: see `launcher.vcs.worktrees.retention`.
 
     Args:
         roots: roots of worktrees by their ids, as sessions have noted them.
@@ -152,11 +145,12 @@ def collect(roots: dict[str, str], bounds: dict[str, Any] | None = None) -> dict
     from launcher.vcs.worktrees import retention
 
     state = places.places(os.environ).state
-    removed = remove_orphans(state, roots)
+    gone = retention.gone_worktrees(state, roots)
     try:
         done = retention.prune(state, bounds=retention.Bounds(**(bounds or {})))
     except Refusal as refusal:
         done = retention.Pruned((), (f"{refusal.message}: {refusal.context}",))
+    removed = [os.path.basename(each.name) for each in gone]
     return {"removed": removed, "pruned": [each.as_dict() for each in done.removed], "notes": list(done.notes),
             "kept": done.kept}  # fmt: skip
 
@@ -300,55 +294,3 @@ TABLE: dict[str, Callable[..., dict[str, Any]]] = {
     "merge.list": list_merges,
     "merge.resume": resume_merge,
 }
-
-
-# Private homes and git directories of worktrees that have gone, which nobody will ever ask for again.
-
-
-ORPHAN_PATIENCE = 7 * 24 * 3_600.0
-"""Seconds. A worktree that is gone may come back (a disk that is not mounted)."""
-
-_ORPHAN_MARK = ".gone"
-"""File whose age says since when a worktree has been missing."""
-
-
-def remove_orphans(state: str, roots: Mapping[str, str]) -> list[str]:
-    """Removes the state of worktrees that have been missing for `ORPHAN_PATIENCE`; returns their ids.
-
-    A directory of which nobody can tell where its worktree was stays, and so does one with commits that were not
-    brought home: those are in no other place.
-    """
-    removed = []
-    top = f"{state}/worktrees"
-    for name in sorted(os.listdir(top)) if os.path.isdir(top) else ():
-        directory = f"{top}/{name}"
-        root = _root_of(state, name) or roots.get(name)
-        mark = Path(directory, _ORPHAN_MARK)
-        if name.startswith(".") or root is None:
-            continue
-        if os.path.isdir(root) and worktree_id(root) == name:
-            mark.unlink(missing_ok=True)
-        elif not mark.exists():
-            mark.touch(mode=0o600)
-        elif time.time() - mark.stat().st_mtime < ORPHAN_PATIENCE or _holds_work(state, name):
-            continue
-        elif not remove_tree(directory):
-            removed.append(name)
-    return removed
-
-
-def _root_of(state: str, identifier: str) -> str | None:
-    """Root of the worktree that a private git directory belongs to; None when it has none, or cannot be read."""
-    try:
-        found = record.read(record.directory_of(state, identifier))
-    except Refusal:
-        return None
-    return None if found is None else found.worktree
-
-
-def _holds_work(state: str, identifier: str) -> bool:
-    """Whether commits wait in a private git directory that are nowhere else; what cannot be read counts as some."""
-    try:
-        return outstanding(record.directory_of(state, identifier))
-    except (Refusal, OSError):
-        return True

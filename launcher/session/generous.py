@@ -24,7 +24,8 @@ class Generous:
     """Stands in a watchdog's place (`launcher.session.watchdog.Watchdog`), and beside that of the session's own limits.
 
     Attributes:
-        ended: the bound that was passed; "" as long as none was.
+        ended: the bound or limit that was passed; "" as long as none was.
+        passed: the same, of the bounds alone.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Generous:
         self._since = time.time_ns()
         self._limits: dict[str, int] = {}
         self._over = False
-        self.ended = ""
+        self.ended = self.passed = ""
 
     def over(self) -> None:
         """The jail is empty, and its directories go: there is nothing to look at any more."""
@@ -66,8 +67,11 @@ class Generous:
         if self._over:
             return SLOW
         other = self._other.look() if self._other is not None else SLOW
+        if self._other is not None and self._other.ended:
+            self.ended = self._other.ended
+            return 0.0
         rest = self._begin - time.monotonic()
-        if not other or rest > 0:
+        if rest > 0:
             return min(other, rest)
         if self._watch is None:
             from launcher.session.watchdog import Watchdog
@@ -78,7 +82,7 @@ class Generous:
             )
             self._watch.attach(self._first)
         rest = self._watch.look()
-        self.ended = self._watch.ended
+        self.ended = self.passed = self._watch.ended
         return min(other, rest)
 
     def pause(self) -> None:
@@ -93,15 +97,15 @@ class Generous:
 
     def report_lines(self) -> list[str]:
         """What the user should be told at the end."""
-        if not self.ended:
+        if not self.passed:
             return []
-        amount = f"{self._limits[self.ended] / (1 << 30):.1f} GiB"
-        share = self._shares[self.ended]
+        amount = f"{self._limits[self.passed] / (1 << 30):.1f} GiB"
+        share = self._shares[self.passed]
         what = {
             "memory": f"{amount} of memory, {share}% of the machine's",
             "disk": f"{amount} of disk, {share}% of what was free, in its worktree and private directories",
-        }[self.ended]
-        another = f"--limit {self.ended}=SIZE sets another limit, {self.ended}=none lifts it"
+        }[self.passed]
+        another = f"--limit {self.passed}=SIZE sets another limit, {self.passed}=none lifts it"
         return [f"the jail was ended: it used more than {what} ({another})"]
 
     def _bytes(self, name: str) -> int:

@@ -315,9 +315,9 @@ class _Parts(terminal.Listener):
             self.lines += self.limits.report_lines()
             self._failures += self.limits.close()
             self.passed = self.limits.passed
-        if self._generous is not None and self._generous.ended:
+        if self._generous is not None and self._generous.passed:
             self.lines += self._generous.report_lines()
-            self.passed = self.passed or self._generous.ended
+            self.passed = self.passed or self._generous.passed
         if self.egress is not None and (lost := self.egress.close()):
             self.lines.append(lost)
         if self.denials is not None:

@@ -1,5 +1,6 @@
 """`paddock run --new`: a worktree for one task, the run in it, what comes after, and what is left of a failure."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -113,3 +114,20 @@ def test_untracked_files_come_along(here: Paddock) -> None:
     status, out, _ = _new(here, "--copy", ".env.local", "--ro", ".env.local", "--",
                           "sh", "-c", "cat .env.local; echo b >>.env.local || echo held")  # fmt: skip
     assert (status, out) == (0, "a\nheld\n")
+
+
+def test_what_is_left_of_a_removed_project_is_pruned(here: Paddock) -> None:
+    """Private home and git directory go with a word on their size; not what waits in one, and not of what is there."""
+    assert _new(here, "--", "sh", "-c", f"echo x >file; {COMMIT}; head -c 1000000 /dev/urandom >~/cache")[0] == 0
+    assert here.run("--", "true").returncode == 0
+    home = next((here.state / "worktrees").glob("main-T-1-*"))
+    shutil.rmtree(_tree(here))
+    assert "main-T-1" not in here.call("prune").stdout
+    told = here.call("prune", "--dry-run", "--keep-gone-days", "0").stdout
+    assert f"would remove {home} (" in told
+    assert home.exists()
+    told = here.call("prune", "--keep-gone-days", "0").stdout
+    assert f"removed {home} (" in told
+    assert "its worktree is gone" in told
+    assert [path.name for path in here.state.glob("*/main-T-1-*")] == []
+    assert list((here.state / "worktrees").glob("one-*"))

@@ -14,7 +14,10 @@ from tests.support import identity, install, paddock, served
 from tests.support.install import Installed
 from tests.support.served import Served, alive
 
-COLLECT = "import sys; from launcher.service import job; print(job.remove_orphans(sys.argv[1], {}))"
+COLLECT = (
+    "import os, sys; from launcher.vcs.worktrees.retention import gone_worktrees; "
+    "print([os.path.basename(each.name) for each in gone_worktrees(sys.argv[1], {})])"
+)
 
 
 @pytest.fixture(scope="module", params=["root", "user"] if os.geteuid() == 0 else ["user"])

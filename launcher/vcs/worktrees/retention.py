@@ -10,16 +10,16 @@ import json
 import os
 import time
 from calendar import timegm
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
 from launcher.safefs import walk
 from launcher.safefs.remove import remove_tree
-from launcher.vcs import checkout
+from launcher.vcs import checkout, written
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import agent_refs
+from launcher.vcs.harvest import agent_refs, outstanding
 from launcher.vcs.merge.runs import UNFINISHED, Journal, Run
 from launcher.vcs.private import lock
 from launcher.vcs.private import record as records
@@ -60,6 +60,7 @@ class Unneeded(NamedTuple):
         oid: what the ref holds; "" for a run.
         why: in words.
         lost: whether no branch, tag or remote-tracking branch has that work.
+        size: bytes of a directory that goes; 0 for a ref.
     """
 
     repository: str
@@ -67,6 +68,7 @@ class Unneeded(NamedTuple):
     oid: str
     why: str
     lost: bool
+    size: int = 0
 
     def as_dict(self) -> dict[str, object]:
         """Plain data for ``--json``."""
@@ -334,6 +336,101 @@ class _Pruning:
                 return {str(key): float(when) for key, when in json.load(file).items()}
         except (FileNotFoundError, ValueError, AttributeError, TypeError):
             return {}
+
+
+# Private homes and git directories of worktrees that have gone, which nobody will ever ask for again.
+
+
+GONE_DAYS = 7.0
+"""A worktree that is gone may come back: its disk is not mounted."""
+
+_GONE_MARK = ".gone"
+"""File whose age says since when a worktree has been missing."""
+
+
+def gone_worktrees(
+    state: str, roots: Mapping[str, str], days: float = GONE_DAYS, *, dry_run: bool = False
+) -> list[Unneeded]:
+    """Removes the private directories of worktrees that have been missing for some days.
+
+    A directory of which nobody can tell where its worktree was stays, and so does one with commits that were not
+    brought home: those are in no other place.
+
+    Args:
+        state: Paddock's state directory.
+        roots: roots of worktrees by their ids, as somebody has noted them.
+        days: since it was first found missing; 0 removes it at once.
+        dry_run: nothing is removed, nor noted.
+    """
+    known = {models.worktree_id(path): path for path in written.trees(state)} | dict(roots)
+    found = []
+    for name in sorted({*_names(f"{state}/worktrees"), *(known.keys() & {*_names(f"{state}/git")})}):
+        own, private = f"{state}/worktrees/{name}", records.directory_of(state, name)
+        root = _root_of(private) or known.get(name)
+        if name.startswith(".") or root is None:
+            continue
+        mark = f"{own}/{_GONE_MARK}"
+        if os.path.isdir(root) and models.worktree_id(root) == name:
+            with suppress(FileNotFoundError):
+                os.unlink(mark)
+            continue
+        if not _missing_for(mark, days, dry_run=dry_run) or _holds_work(private):
+            continue
+        size = _size(own) + _size(private)
+        if dry_run or not (_given_up(private) or (os.path.isdir(own) and remove_tree(own))):
+            found.append(Unneeded(state, own, "", f"its worktree is gone: {root}", lost=False, size=size))
+    return found
+
+
+def _missing_for(mark: str, days: float, *, dry_run: bool) -> bool:
+    """Whether a worktree has been known to be missing for so long; from now on it is."""
+    if days <= 0:
+        return True
+    try:
+        return time.time() - os.stat(mark).st_mtime >= days * _DAY
+    except FileNotFoundError:
+        if not dry_run and os.path.isdir(os.path.dirname(mark)):
+            walk.replace(mark, b"")
+        return False
+
+
+def _root_of(directory: str) -> str | None:
+    """Root of the worktree that a private git directory belongs to; None when it has none, or cannot be read."""
+    try:
+        found = records.read(directory)
+    except Refusal:
+        return None
+    return None if found is None else found.worktree
+
+
+def _holds_work(directory: str) -> bool:
+    """Whether commits wait in a private git directory that are nowhere else; what cannot be read counts as some."""
+    try:
+        return outstanding.outstanding(directory)
+    except (Refusal, OSError):
+        return True
+
+
+def _given_up(directory: str) -> list[str]:
+    """Removes a private git directory in which no session lives; returns what could not be removed."""
+    if not os.path.isdir(directory):
+        return []
+    descriptor = lock.opened(directory)
+    try:
+        return remove_tree(directory) if lock.alone(descriptor, wait=False) else [f"{directory} is in use"]
+    finally:
+        os.close(descriptor)
+
+
+def _size(directory: str) -> int:
+    """Bytes on the disk of what lies below a directory, which agents may have filled: no link is followed."""
+    total = 0
+    with suppress(OSError, RecursionError):  # gone, or nested very deep: then it is that much at least
+        for _, _, files, descriptor in os.fwalk(directory, follow_symlinks=False):
+            for name in files:
+                with suppress(OSError):
+                    total += os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_blocks * 512
+    return total
 
 
 def _is_abandoned(directory: str, known: records.Record) -> bool:
