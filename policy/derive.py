@@ -173,7 +173,12 @@ def derive(
     grants += toolchains.grants
     links.update(toolchains.links)
     for path, access, source in [(p, READ, s) for p, s in rules.read] + [(p, WRITE, s) for p, s in rules.write]:
-        granted = asked_for(path, grant(path, access, source), source, root, host, written)
+        trail = grant(path, access, source)
+        if trail.canonical is None and not source.startswith("--") and host.kind(trail.reached) in (None, "link"):
+            # Configuration is written for many worktrees and machines; what a flag names is meant now.
+            warnings.append(f"{source} {path}: it does not exist, so there is nothing to grant")
+            continue
+        granted = asked_for(path, trail, source, root, host, written)
         asked.append((granted, access, source))
         if mounts and granted in PRIVATE:
             warnings.append(f"{source} {path}: a jail has its own {granted}; name what is needed below it")

@@ -1,19 +1,26 @@
 """The verbs that ask the service about sessions, or end them: ps, show, logs, events, stop, status."""
 
 import json
+import os
 import time
+from contextlib import suppress
 from typing import Any
 
 from launcher.service.client import session_name, session_path
 from launcher.session import messages
+from launcher.session import places as paddock_places
+from launcher.vcs import checkout
+from launcher.vcs.disk import Present
+from launcher.vcs.private import ref_files
+from launcher.vcs.worktrees.store import WorktreeRepository
 from launcher.verbs import table
 from launcher.verbs.table import ago, brief_ending, client, columns, counted, cut, ending, show_json, size
-from policy.errors import printable
+from policy.errors import Refusal, printable
 from policy.pasted import joined
 
-_HEADING = ("SESSION", "STATE", "AGE", "CPU", "MEMORY", "ENDED BY", "COMMAND")
-_COMMAND, _ENDING = 24, 40
-"""Columns that the command has at least, and the reason of an end at most."""
+_HEADING = ("SESSION", "STATE", "AGE", "CPU", "MEMORY", "WORKTREE", "ENDED BY", "COMMAND")
+_COMMAND, _ENDING, _WORKTREE = 24, 40, 30
+"""Columns that the command has at least, and the reason of an end and the worktree at most."""
 
 
 def ps(*, every: bool, limit: int, as_json: bool) -> int:
@@ -33,6 +40,7 @@ def ps(*, every: bool, limit: int, as_json: bool) -> int:
 def session_lines(sessions: list[dict[str, Any]]) -> list[str]:
     """Sessions as lines, a heading first."""
     rows = []
+    places = worktrees(sessions)
     for session in sessions:
         usage = session["usage"]
         rows.append((
@@ -41,12 +49,36 @@ def session_lines(sessions: list[dict[str, Any]]) -> list[str]:
             ago(session["created"]),
             f"{usage['cpu_percent']:.0f}%" if usage else "-",
             size(usage["memory"]) if usage else "-",
+            cut(short_place(places, session), _WORKTREE) or "-",
             cut(brief_ending(session), _ENDING) or "-",
             joined(session["command"]),
         ))  # fmt: skip
     widths = [max(len(row[column]) for row in (_HEADING, *rows)) for column in range(len(_HEADING) - 1)]
     room = max(_COMMAND, columns() - sum(widths) - 2 * len(widths))
     return table.lines(_HEADING, [(*row[:-1], cut(row[-1], room)) for row in rows])
+
+
+def worktrees(sessions: list[dict[str, Any]]) -> dict[str, tuple[str, str]]:
+    """Root of each session's worktree -> (ticket, branch that is checked out), "" for what it has not."""
+    state = paddock_places.places(os.environ).state
+    store = WorktreeRepository(state)
+    tickets = {row.path: row.ticket for row in store.all()} if os.path.exists(store.path) else {}
+    found = {}
+    for root in {session["worktree"] for session in sessions if session["worktree"]}:
+        branch = ""
+        with suppress(Refusal, OSError):  # gone, or an agent is at its `.git`
+            git_dir = checkout.find(root, Present(), exact=True).git_dir
+            branch = ref_files.named(git_dir).removeprefix("refs/heads/") or "detached"
+        found[root] = (tickets.get(root, ""), branch)
+    return found
+
+
+def short_place(places: dict[str, tuple[str, str]], session: dict[str, Any]) -> str:
+    """A session's worktree for a column: ticket or directory, and the branch unless it says the same."""
+    root = session["worktree"] or ""
+    ticket, branch = places.get(root, ("", ""))
+    name = ticket or os.path.basename(root)
+    return printable(name if not branch or branch in (name, f"agent/{name}") else f"{name} ({branch})")
 
 
 def show(session: str, *, as_json: bool) -> int:
@@ -67,6 +99,9 @@ def described(session: dict[str, Any]) -> list[str]:
         f"command   {joined(session['command'])}",
         f"worktree  {session['worktree'] or session['directory']}",
     ]
+    ticket, branch = worktrees([session]).get(session["worktree"] or "", ("", ""))
+    lines += [f"ticket    {ticket}"] if ticket else []
+    lines += [f"branch    {branch}"] if branch else []
     if session["options"]:
         lines.append(f"options   {joined(session['options'])}")
     if session["backend"]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from launcher.service.client import Client
 from launcher.session import messages
-from launcher.verbs.ps import session_lines
+from launcher.verbs.ps import session_lines, short_place, worktrees
 from launcher.verbs.table import ago, client, counted, cut, lines, size
 from policy.pasted import joined
 
@@ -98,8 +98,17 @@ def _screen(health: dict[str, Any], sessions: list[dict[str, Any]]) -> list[str]
     columns, rows = size_now.columns or 80, size_now.lines or 24  # a serial line may not know
     room = max(1, rows - 4)
     wide = columns >= _WIDE
-    heading = ("SESSION", "STATE", "AGE", "CPU", "MEMORY", *(("PROCS", "CLIENTS") if wide else ()), "COMMAND")
+    heading = (
+        "SESSION",
+        "STATE",
+        "AGE",
+        "CPU",
+        "MEMORY",
+        *(("PROCS", "CLIENTS", "WORKTREE") if wide else ()),
+        "COMMAND",
+    )
     cells = []
+    places = worktrees(sessions[:room]) if wide else {}
     for session in sessions[:room]:
         usage = session["usage"]
         cells.append((
@@ -108,7 +117,8 @@ def _screen(health: dict[str, Any], sessions: list[dict[str, Any]]) -> list[str]
             ago(session["created"]),
             f"{usage['cpu_percent']:.0f}%" if usage else "-",
             size(usage["memory"]) if usage else "-",
-            *((usage["processes"] if usage else "-", session["attached"]) if wide else ()),
+            *((usage["processes"] if usage else "-", session["attached"], cut(short_place(places, session), 24))
+              if wide else ()),
             joined(session["command"]),
         ))  # fmt: skip
     first, *others = [cut(line, columns) for line in lines(heading, cells)]

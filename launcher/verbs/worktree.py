@@ -143,6 +143,30 @@ def worktree_add(
     return 0
 
 
+def _checkouts(rows: list[Worktree], common_dir: str | None) -> dict[str, tuple[str, str, tuple[str, ...]]]:
+    """Checkouts in which sessions have worked, and that are no worktrees of Paddock's: main ones above all.
+
+    Returns:
+        root -> (kind, branch or "detached", what waits there to be harvested, in words).
+    """
+    state = places.made(places.places(os.environ).state)
+    known = {row.path for row in rows}
+    found = {}
+    for name in sorted(os.listdir(f"{state}/git")) if os.path.isdir(f"{state}/git") else ():
+        try:
+            kept = record.read(f"{state}/git/{name}")
+            waits = waiting(f"{state}/git/{name}")
+        except Refusal as refusal:
+            kept, waits = None, (refusal.message,)
+        if kept is None or kept.worktree in known or not os.path.isdir(kept.worktree):
+            continue
+        own = kept.repositories[0]
+        if common_dir is None or own.common_dir == common_dir:
+            branch = (own.branch or "detached").removeprefix("refs/heads/")
+            found[kept.worktree] = (kept.kind, branch, waits)
+    return found
+
+
 NONE = "Paddock has no worktrees here; paddock worktree add TICKET makes one, adopt takes on one of git's"
 
 
@@ -153,15 +177,30 @@ def worktree_list(*, every: bool, repo: str | None, as_json: bool) -> int:
     known = service()
     rows = known.everywhere() if every else known.of_repository(start(repo))
     far = condition.progress_of(rows)
+    waits = {row.worktree_id: _waits(row) for row in rows}
+    others = _checkouts(rows, None if every else _common_dir(repo))
     if as_json:
-        documents = [{**document(row), "work": far[row.worktree_id]._asdict()} for row in rows]
+        documents: list[dict[str, Any]] = [
+            {**document(row), "work": far[row.worktree_id]._asdict(), "waiting": waits[row.worktree_id]} for row in rows
+        ]
+        documents += [
+            {"path": root, "state": kind, "branch": branch, "waiting": waiting}
+            for root, (kind, branch, waiting) in others.items()
+        ]
         print(json.dumps(documents, indent=2))
         return 0
     if not rows:
         print(NONE)
-        return 0
+        if not others:
+            return 0
+    unharvested = "not harvested"
     cells = [
-        (row.ticket, row.state, str(far[row.worktree_id]), row.main.branch or "detached", row.path) for row in rows
+        (row.ticket, str(row.state), unharvested if waits[row.worktree_id] else str(far[row.worktree_id]),
+         row.main.branch or "detached", row.path)
+        for row in rows
+    ]  # fmt: skip
+    cells += [
+        ("-", kind, unharvested if waits else "-", branch, root) for root, (kind, branch, waits) in others.items()
     ]
     print("\n".join(table.lines(("TICKET", "STATE", "WORK", "BRANCH", "DIRECTORY"), cells)))
     return 0
@@ -175,11 +214,16 @@ def worktree_status(name: str | None, *, repo: str | None, as_json: bool) -> int
     found = [(row, _without_this(now)) for row, now in zip(rows, known.statuses(rows), strict=True)]
     far = condition.progress_of(rows)
     brings = None if name is None else _brings(*found[0])
+    others = _checkouts(rows, _common_dir(repo)) if name is None else {}
     if as_json:
         more = {} if brings is None else {"history": brings.document()}
         documents = [
             {**now.model_dump(mode="json"), "work": far[row.worktree_id]._asdict(), "at_stake": now.at_stake(), **more}
             for row, now in found
+        ]
+        documents += [
+            {"path": root, "state": kind, "branch": branch, "at_stake": waits}
+            for root, (kind, branch, waits) in others.items()
         ]
         print(json.dumps(documents, indent=2))
     else:
@@ -187,9 +231,24 @@ def worktree_status(name: str | None, *, repo: str | None, as_json: bool) -> int
             _print(row, now, far[row.worktree_id])
         if brings is not None:
             print("\n".join(f"  {line}" for line in brings.lines(10)))
-        if not rows:
+        for root, (kind, branch, waits) in others.items():
+            print(f"{printable(root)} ({kind} checkout)\n  {printable(branch)}")
+            print(f"  would be lost: {printable('; '.join(waits))}" if waits else "  clean: nothing would be lost")
+        if not rows and not others:
             print(NONE)
-    return int(any(now.at_stake() for _, now in found))
+    return int(any(now.at_stake() for _, now in found) or any(waits for _, _, waits in others.values()))
+
+
+def _common_dir(repo: str | None) -> str:
+    return checkout.find(start(repo), Machine(os.environ), exact=False).common_dir
+
+
+def _waits(row: Worktree) -> tuple[str, ...]:
+    """What waits in a worktree to be harvested, in words."""
+    try:
+        return waiting(record.directory_of(places.places(os.environ).state, row.worktree_id))
+    except Refusal as refusal:
+        return (refusal.message,)
 
 
 def _brings(row: Worktree, now: Condition) -> "History | None":

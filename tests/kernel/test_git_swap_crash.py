@@ -99,7 +99,7 @@ def test_only_worktrees_that_paddock_made_are_swapped(places: Places, tmp_path: 
     for _ in range(2):
         plan = planned(places, tmp_path / "one")
         assert plan.git == "readonly"
-        assert any("paddock worktree add" in warning for warning in plan.warnings)
+        assert any("paddock run --new" in warning for warning in plan.warnings)
         if service.store.at(str(tmp_path / "one")) is None:
             service.adopt("one")
     assert service.store.at(str(tmp_path / "one")) is not None

@@ -1,6 +1,8 @@
 """`paddock run --new`: a worktree for one task, the run in it, what comes after, and what is left of a failure."""
 
+import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -131,3 +133,24 @@ def test_what_is_left_of_a_removed_project_is_pruned(here: Paddock) -> None:
     assert "its worktree is gone" in told
     assert [path.name for path in here.state.glob("*/main-T-1-*")] == []
     assert list((here.state / "worktrees").glob("one-*"))
+
+
+def test_lists_show_main_checkouts_and_where_work_waits(here: Paddock) -> None:
+    """A session in the main checkout that was killed behind its commit: its work is listed, and taken by its name."""
+    commit = "git switch -qc side; git commit -q --allow-empty -m x; echo made; sleep 60"
+    words = here.words("run", "--branch-policy", "keep", "--", "sh", "-c", commit)
+    running = subprocess.Popen(
+        here.who.command(words), cwd=here.main, env=here.who.environment(here.env), stdout=subprocess.PIPE
+    )
+    assert running.stdout is not None
+    with running, running.stdout:
+        assert running.stdout.readline() == b"made\n"
+        running.kill()
+    listed = here.call("worktree", "list", cwd=here.main).stdout.splitlines()
+    assert [line.split()[:4] for line in listed if line.endswith(str(here.main))] == [["-", "main", "not", "harvested"]]
+    status = here.call("worktree", "status", cwd=here.main)
+    assert (status.returncode, f"{here.main} (main checkout)" in status.stdout) == (1, True)
+    documents = json.loads(here.call("worktree", "status", "--json", cwd=here.main).stdout)
+    assert [document["at_stake"] for document in documents if document.get("path") == str(here.main)] != [[]]
+    assert here.call("worktree", "harvest", "--branch", "side", cwd=here.main).returncode == 0
+    assert here.call("worktree", "harvest", "--branch", "side=again", cwd=here.main).returncode == 125

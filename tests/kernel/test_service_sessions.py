@@ -153,6 +153,9 @@ def test_credentials_are_neither_logged_nor_written_down(service: Served) -> Non
 def test_a_session_that_passes_a_limit_says_which(service: Served) -> None:
     """The reason is the limit, not the signal that came of it; denials are counted where they are heard."""
     service.create("sh", "-c", "while :; do :; done", name="busy", options=["--limit", "cpu_time=1"])
+    listed = service.cli("ps").stdout
+    assert ("WORKTREE" in listed, "one" in listed) == (True, True)
+    assert "branch    one\n" in service.cli("show", "busy").stdout
     outcome = service.over("busy")["outcome"]
     assert (outcome["reason"], outcome["limit"], outcome["status"]) == ("limit", "cpu_time", 137)
     # Shared memory, which no rlimit bounds: a control group's killer, or the watchdog, ends it.

@@ -87,7 +87,7 @@ def test_where_no_command_would_start_there_is_an_answer_that_says_so(paddock: P
     for words in (("why", secret), ("why", "example.com"), ("explain", secret)):
         ended = paddock.call(*words, cwd=paddock.main, env=env)
         assert (ended.returncode, ended.stdout.count("with --freeze-root, without which no")) == (1, 1), ended
-        assert "paddock worktree add" in ended.stdout
+        assert "paddock run --new" in ended.stdout
         document = json.loads(paddock.call(*words, "--json", cwd=paddock.main, env=env).stdout)
         assert document["refused"]["errorType"] == "exception-in-writable-tree"
     start = ("run", "--ro", secret, "--", "cat", secret)

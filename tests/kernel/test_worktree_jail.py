@@ -69,7 +69,7 @@ def test_a_private_git_directory_that_was_not_harvested_holds_the_worktree(insta
     assert status == 0, err
     root = Path(json.loads(out)["main"]["path"])
     work = "git switch -qc other; git -c user.name=A -c user.email=a@e.invalid commit -q --allow-empty -m x"
-    status, out, err = paddock("run", "--git", "private", "--", "sh", "-ec", work, at=root)
+    status, out, err = paddock("run", "--git", "private", "--branch-policy", "keep", "--", "sh", "-ec", work, at=root)
     assert status == 0, err
     status, out, err = paddock("worktree", "remove", "T-2")
     assert status == 125

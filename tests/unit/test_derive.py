@@ -63,6 +63,13 @@ def test_a_grant_by_command_line_must_exist() -> None:
     assert "--ro" in error.context
 
 
+def test_what_configuration_grants_may_be_missing() -> None:
+    """It is written for many worktrees: a warning says what there is none of here."""
+    found = plan(read=(("/srv/dta", "config.toml filesystem.read"), ("/srv/data", "config.toml filesystem.read")))
+    assert "config.toml filesystem.read /srv/dta: it does not exist, so there is nothing to grant" in found.warnings
+    assert "/srv/data" in {path for path, _, _ in found.grants}
+
+
 @pytest.mark.parametrize("option", ["read", "write"])
 @pytest.mark.parametrize("path", [f"{ROOT}/out", "/srv/to/inner"])
 def test_a_link_in_the_worktree_grants_nothing(option: str, path: str) -> None:
