@@ -115,8 +115,6 @@ def report_lines(result: HarvestResult, *, once: bool = False, place: str = "") 
     """
     lines = []
     known = {part.note for part in result.parts if part.again}
-    if result.state == "busy":
-        return ["another session is at work in this worktree: what is committed is taken over when the last one ends"]
     for part in result.parts:
         where = f"{part.name}: " if part.name else ""
         name = part.ref.removeprefix("refs/heads/").replace("refs/tags/", "tag ", 1)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 STRICT_REFUSAL = "handoff-strict"
+BUSY = "another session is at work in this worktree: what is committed is taken over when the last one ends"
 REVIEWED = "the command made commits; they are dropped: a review hands nothing over"
 
 
@@ -179,6 +180,7 @@ def finish(
 
         packages.enable()
         result = harvesting.take(taken.directory, plan.handoff_patterns, strict=strict)
+        lines += [BUSY] if result.state == "busy" else []
         return Finished([*lines, *harvesting.report_lines(result, once=True)], result.as_dict())
     except Refusal as refusal:
         if refusal.reference == STRICT_REFUSAL:

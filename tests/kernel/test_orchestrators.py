@@ -345,15 +345,16 @@ def test_a_run_outlives_the_service_while_its_orchestrator_works(service: Served
     """The session goes on, its tools are found at the same place, and what it has made counts once."""
     script = f"""
 import time
-print(made(("I-1", "touch one; {COMMIT} one")), flush=True)
+def patiently(*tickets):
+    for attempt in range(200):
+        try:
+            return print(made(*tickets), flush=True)
+        except OSError:  # the service may go while it answers
+            time.sleep(0.1)
+patiently(("I-1", "touch one; {COMMIT} one"))
 while not os.path.exists("go"):
     time.sleep(0.05)
-for attempt in range(200):
-    try:
-        print(made(("I-1", "touch one; {COMMIT} one"), ("I-2", "touch two; {COMMIT} two")))
-        break
-    except OSError:
-        time.sleep(0.1)
+patiently(("I-1", "touch one; {COMMIT} one"), ("I-2", "touch two; {COMMIT} two"))
 """
     body = {"repository": str(service.paddock.main), "name": "killed", "orchestrator": orchestrator(script),
             "agent": {"command": ["sh", "-c", 'eval "$1"', "sh", "{details}"]},
