@@ -11,7 +11,7 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
-SOURCES := pyproject.toml README.md LICENSE $(shell find launcher policy -type f -not -path '*/__pycache__/*')
+SOURCES := pyproject.toml README.md LICENSE $(shell find launcher policy docs systemd -type f -not -path '*/__pycache__/*')
 
 # Two workers at least: a part of the suite's time is waiting for processes. With three on two processors some wait too long.
 WORKERS ?= $(shell n=$$(nproc); echo $$((n < 2 ? 2 : n > 8 ? 8 : n)))

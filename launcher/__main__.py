@@ -51,6 +51,10 @@ def _dispatch(called: str, words: list[str]) -> int:
         from launcher.verbs import run
 
         return run.under_another_name(called, words)
+    if words[:1] == ["help"] and len(words) > 1 and words[1] not in cli.VERBS:
+        from launcher.verbs import pages
+
+        return pages.show(words[1])
     if words[:1] == ["help"] and len(words) > 1:
         words = [*words[1:], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):

@@ -343,7 +343,8 @@ def overview() -> str:
         "  paddock merge --all --preview             what would conflict",
         "  paddock doctor                            what this machine can enforce",
         "",
-        "paddock VERB --help says more. paddock --version prints the version.",
+        "paddock VERB --help says more. paddock help PAGE is the manual: usage, git, agents, network,",
+        "configuration, service.md, library, security, reference. paddock --version prints the version.",
     ]
     return "\n".join(lines)
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from tests.support.identity import DROP, reachable_by_all
 
 ROOT = Path(__file__).resolve().parents[2]
-INPUTS = ("pyproject.toml", "README.md", "LICENSE", "launcher", "policy", "systemd")
+INPUTS = ("pyproject.toml", "README.md", "LICENSE", "launcher", "policy", "systemd", "docs")
 KEEP_SECONDS = 24 * 3600
 
 _FS_IOC_GETFLAGS, _FS_IOC_SETFLAGS, _FS_TOPDIR_FL = 0x80086601, 0x40086602, 0x00020000  # linux/fs.h, 64 bits

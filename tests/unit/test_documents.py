@@ -7,14 +7,18 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from launcher import cli
+from launcher.__main__ import main as entry
 from launcher.service.ticket_schema import OnConflict, TicketRequest
 from launcher.vcs.merge.into_children import Order
 from launcher.vcs.worktrees import retention
-from launcher.verbs import forms
+from launcher.verbs import forms, pages
 from policy import promises
 from policy.config import layer
 from policy.config.values import Base
+from policy.errors import EXIT_REFUSED
 from tests.support import manual
 from tests.support.features import need
 
@@ -95,6 +99,21 @@ def test_the_man_page_has_every_form_of_every_verb() -> None:
         assert manual.synopsis(form)
         for row in form.options:
             assert f"\\fB{row.name.replace('-', chr(92) + '-')}\\fR" in page
+
+
+def test_every_page_of_the_manual_is_shown_by_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """By its name, as text without marks; the overview lists them, and links name the page that they lead to."""
+    listed = forms.overview().partition("help PAGE is the manual: ")[2].partition(". paddock --version")[0]
+    assert {name.strip().removesuffix(".md") for name in listed.replace("\n", " ").split(",")} == set(pages.topics())
+    for name in pages.topics():
+        assert entry(["paddock", "help", f"{name}.md"]) == 0
+        shown = capsys.readouterr().out
+        assert shown.splitlines()[0].isupper()
+        assert not re.search(r"\]\(|\*\*|```", shown), name
+        assert name in cli.VERBS or entry(["paddock", "help", name]) == 0
+    capsys.readouterr()
+    assert entry(["paddock", "help", "usge"]) == EXIT_REFUSED
+    assert "did you mean usage?" in capsys.readouterr().err
 
 
 def test_the_overview_names_every_verb() -> None:

@@ -46,7 +46,7 @@ def test_every_source_and_data_file_is_in_the_wheel(names: list[str]) -> None:
         "launcher/paddock",
         "launcher/paddock.1",
     }
-    wanted |= {f"launcher/{path}" for path in source_files() if path.parts[0] == "systemd"}
+    wanted |= {f"launcher/{path}" for path in source_files() if path.parts[0] in ("systemd", "docs")}
     assert "launcher/systemd/system/paddock@.service" in wanted
     assert {name for name in names if name.startswith(("launcher/", "policy/"))} == wanted
     assert {"launcher/py.typed", "policy/py.typed"} <= wanted
