@@ -131,5 +131,5 @@ def _screen(health: dict[str, Any], sessions: list[dict[str, Any]]) -> list[str]
 
 
 def _styled(text: str, style: str) -> str:
-    """In a colour, bold or dim (ECMA-48, SGR)."""
-    return f"\x1b[{style}m{text}\x1b[m" if style else text
+    """In a colour, bold or dim (ECMA-48, SGR); plain where NO_COLOR asks for that (no-color.org)."""
+    return f"\x1b[{style}m{text}\x1b[m" if style and not os.environ.get("NO_COLOR") else text
