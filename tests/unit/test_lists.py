@@ -26,7 +26,9 @@ def test_control_characters_are_shown() -> None:
 
 def test_a_long_command_is_cut_and_that_is_seen() -> None:
     """As wide as the terminal is, 24 characters at least; a shorter one stays whole."""
-    session: dict[str, Any] = {"name": "s", "state": "running", "usage": None, "created": None, "outcome": None}
+    session: dict[str, Any] = {
+        "name": "s", "state": "running", "usage": None, "created": None, "outcome": None, "worktree": None
+    }  # fmt: skip
     for command, shown in ((["x" * 24], "x" * 24), (["x" * 500], "x" * 23)):
         last = ps.session_lines([{**session, "command": command}])[1].split()[-1]
         assert last.startswith(shown)
@@ -38,7 +40,7 @@ def test_top_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int, heig
     """Lines are cut, what does not fit is counted, and a command cannot move the cursor; 80 by 24 if nobody knows."""
     monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((width, height)))
     usage = {"cpu_percent": 1, "memory": 1 << 20, "processes": 2}
-    session = {"name": "s", "state": "running", "usage": usage, "created": None, "attached": 0}
+    session = {"name": "s", "state": "running", "usage": usage, "created": None, "attached": 0, "worktree": "/w"}
     sessions = [{**session, "command": ["x\x1b[2J" * 40]} for _ in range(3)]
     first, heading, *rows, last = top._screen({"helpers": 1, "started": None}, sessions)
     assert "3 live" in first
