@@ -190,7 +190,9 @@ def _text(kind: str, session: str, data: dict[str, Any]) -> str:
     return json.dumps(data)
 
 
-_WAIT = 300
+_WAIT, _SOON = 300, 1
+"""Seconds until an end is given up on, and until somebody is told what is waited for."""
+_OVER = ("ended", "failed", "lost")
 
 
 def stop(
@@ -209,13 +211,24 @@ def stop(
         body = {"term_seconds": 0 if now else patience, "wait": 0, "forget": False}
         ended.append(service.call("POST", path, body))
     for place, session in enumerate(ended):
-        final = service.call("POST", session_path(session["name"], "stop"), {"wait": _WAIT, "forget": forget})
+        path = session_path(session["name"], "stop")
+        final = service.call("POST", path, {"wait": _SOON, "forget": False})
+        if final["state"] not in _OVER:
+            then = "harvesting what it committed" if now else "sent SIGTERM, and killed when its time is over"
+            messages.say(f"paddock: waiting for {printable(final['name'])}: {then}"
+                         + ("" if now else f" ({_patience(patience)}; --now kills it at once)"))  # fmt: skip
+        if forget or final["state"] not in _OVER:
+            final = service.call("POST", path, {"wait": _WAIT, "forget": forget})
         ended[place] = final
         if not as_json:
             messages.show(printable(f"{final['name']}: {final['state']}, {ending(final)}"))
     if as_json:
         show_json(ended)
-    return 0 if all(session["state"] in ("ended", "failed", "lost") for session in ended) else 1
+    return 0 if all(session["state"] in _OVER for session in ended) else 1
+
+
+def _patience(given: float | None) -> str:
+    return "the service's patience, 10 s unless it is configured" if given is None else f"{given:g} s"
 
 
 def status(*, as_json: bool) -> int:

@@ -74,6 +74,10 @@ def test_stop_goes_step_by_step(service: Served) -> None:
     assert (stopped["state"], stopped["outcome"]["reason"], stopped["outcome"]["status"]) == ("ended", "stopped", 0)
 
     service.create("sh", "-c", "trap '' TERM; setsid sleep 1000 & echo ready; sleep 1000", name="stubborn")
+    deadline = time.monotonic() + served.PATIENCE
+    while "ready" not in "".join(service.log("stubborn")):  # before, SIGTERM would end it
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     tree = service.get("/v1/sessions/stubborn").json["processes"]
     stopped = service.post("/v1/sessions/stubborn/stop", {"wait": 30}).json
     assert (stopped["state"], stopped["outcome"]["signal"]) == ("ended", "SIGKILL")
@@ -212,6 +216,9 @@ def test_the_command_line_shows_and_stops(service: Served) -> None:
     assert service.cli("logs", "shown").stdout == "hello\n"
     assert "shown" not in service.cli("ps").stdout
     assert "shown" in service.cli("ps", "--all").stdout
+    service.create("sh", "-c", "trap '' TERM; while :; do sleep 1; done", name="deaf")
+    waited = service.cli("stop", "deaf", "--patience", "3")
+    assert "waiting for deaf: sent SIGTERM, and killed when its time is over (3 s; --now" in waited.stderr
     assert service.cli("stop", "--forget", "shown").returncode == 0
     assert service.get("/v1/sessions/shown").json["errorType"] == "session-unknown"
 
