@@ -5,7 +5,8 @@ fetch (gitrevisions(7) has the order in which a name is looked up). Where it wou
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from functools import cached_property
 
 from launcher.safefs import walk
 from launcher.vcs.git import Git
@@ -60,13 +61,22 @@ class Names:
     """The names of a trusted repository, and those that are free in it."""
 
     def __init__(self, git: Git) -> None:
-        """Asks git for the refs and the remotes that there are."""
-        lines = git.run("for-each-ref", "--format=%(objectname) %(refname)").out.decode("utf-8", "surrogateescape")
-        self.refs = {ref: oid for oid, _, ref in (line.partition(" ") for line in lines.splitlines())}
-        listed = git.run("config", "--get-regexp", r"^remote\..*\.url$", ok=(0, 1)).out.decode(errors="replace")
-        self._remotes = {line.partition(" ")[0][len("remote.") : -len(".url")] for line in listed.splitlines()}
-        self._remotes |= {ref.split("/")[2] for ref in self.refs if ref.startswith("refs/remotes/")}
-        self._taken = set(self.refs)
+        """Asks git for nothing until something is asked: most harvests bring one branch, which is known."""
+        self._git = git
+        self._given: set[str] = set()
+
+    @cached_property
+    def refs(self) -> dict[str, str]:
+        """Full name of each ref -> what it holds."""
+        words = ("for-each-ref", "--format=%(objectname) %(refname)")
+        lines = self._git.run(*words).out.decode("utf-8", "surrogateescape").splitlines()
+        return {ref: oid for oid, _, ref in (line.partition(" ") for line in lines)}
+
+    @cached_property
+    def _remotes(self) -> set[str]:
+        listed = self._git.run("config", "--get-regexp", r"^remote\..*\.url$", ok=(0, 1)).out.decode(errors="replace")
+        found = {line.partition(" ")[0][len("remote.") : -len(".url")] for line in listed.splitlines()}
+        return found | {ref.split("/")[2] for ref in self.refs if ref.startswith("refs/remotes/")}
 
     def place(self, ref: str, prefix: str) -> str:
         """The name that a new branch or tag gets, which is taken from then on; "" where it can get none.
@@ -79,7 +89,7 @@ class Names:
         name = ref.removeprefix(kind)
         for short in (name, f"{prefix}/{name}"):
             if self._free(kind, short):
-                self._taken.add(kind + short)
+                self._given.add(kind + short)
                 return kind + short
         return ""
 
@@ -92,11 +102,12 @@ class Names:
         if _HEX.issuperset(name.lower()) and len(name) >= 4:
             return False  # it would be read as the beginning of a commit's id
         meant = (f"refs/{name}", f"refs/tags/{name}", f"refs/heads/{name}", f"refs/remotes/{name}")
-        if not self._taken.isdisjoint((*meant, f"refs/remotes/{name}/HEAD")):
+        taken = self.refs.keys() | self._given
+        if not taken.isdisjoint((*meant, f"refs/remotes/{name}/HEAD")):
             return False
         ref = kind + name
         above = (ref.rsplit("/", depth)[0] for depth in range(1, name.count("/") + 1))
-        return self._taken.isdisjoint(above) and not any(each.startswith(ref + "/") for each in self._taken)
+        return taken.isdisjoint(above) and not any(each.startswith(ref + "/") for each in taken)
 
 
 def _fits(name: str) -> bool:
@@ -111,7 +122,6 @@ def prefix_of(worktree: str) -> str:
     return name.strip("-")[:60] or "worktree"
 
 
-def new_tags(tags: Mapping[str, str], given: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
-    """Tags of the agent's that nobody has shown him, and that the user's repository has not under this name."""
-    old = {*given, *known}
-    return {ref: oid for ref, oid in tags.items() if ref not in old and plausible(HEADS + ref.removeprefix(TAGS))}
+def plausible_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Tags whose names may be some, by the rules of branches."""
+    return {ref: oid for ref, oid in tags.items() if plausible(HEADS + ref.removeprefix(TAGS))}

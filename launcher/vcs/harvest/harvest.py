@@ -294,7 +294,7 @@ class _Run:
                 self._gone = True
             found.stashes = self._stashes(tip.repository, found.git, notes)
             names = further.Names(found.git)
-            for name, oid in self._others(part, names.refs, notes).items():
+            for name, oid in self._others(part, names, notes).items():
                 label = f"{part.name}:{_short(name)}" if part.name else _short(name)
                 if asked.get(label) == "":
                     del asked[label]
@@ -382,31 +382,32 @@ class _Run:
                 notes.append(f"the agent's stash is not looked at: {refusal.message}: {refusal.context}")
             return {}
 
-    def _others(self, part: Part, known: Mapping[str, str], notes: list[str]) -> dict[str, str]:
+    def _others(self, part: Part, names: further.Names, notes: list[str]) -> dict[str, str]:
         """Branches of the private directory that the main repository has not, or has elsewhere; not the own one.
 
         And tags that it has not, where they come along. What the user has dismissed is left out until it moves.
         """
-        given = _given(self._directory, part)
         try:
             with AgentRefs(f"{self._directory}/{records.GIT}", part.private, part.digits) as refs:
                 own = refs.branches()
                 if self._follow and not self._sign:  # a tag names the commit without a signature
-                    own |= further.new_tags(refs.tags(), given, known)
+                    own |= further.plausible_tags(refs.tags())
         except Refusal as refusal:
             if refusal.reference == "harvest-refs-too-large":
                 notes.append(f"further branches of {part.label} are not looked at: {refusal.context}")
             elif not part.private:
                 raise
             return {}
-        unwanted = further.dismissed(self._directory)
+        given, unwanted = _given(self._directory, part), further.dismissed(self._directory)
         return {
             name: oid
             for name, oid in sorted(own.items())
             if name != part.branch
+            and given.get(name) not in (oid, self._signatures.standing(oid))
             and unwanted.get(f"{part.private}:{name}") != oid
-            and not {given.get(name), known.get(name)} & {oid, self._signatures.standing(oid)}
-        }
+            and not (name in given or name in names.refs if name.startswith(TAGS) else
+                     names.refs.get(name) in (oid, self._signatures.standing(oid)))
+        }  # fmt: skip
 
     def _added(self, found: Found, where: str) -> tuple[str, ...]:
         """Of a submodule that is named for the first time: what git outside would obey there is put aside before.
