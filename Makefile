@@ -34,6 +34,10 @@ test: $(VENV)/.tools ## run all tests: units, structure, types and style, and th
 agents: $(VENV)/.tools ## install the real agents that tests/agents drives (npm, PyPI, 2 GB)
 	@$(BIN)/python -m tests.support.agent_packages
 
+.PHONY: recording
+recording: $(VENV)/.installed $(VENV)/.tools ## run the session on the front page, and draw it anew
+	@$(BIN)/python -m tests.support.recording
+
 .PHONY: lint
 lint: $(VENV)/.tools ## style, types and directions of imports alone (part of `make test`)
 	@$(BIN)/python -m pytest --quiet tests/unit/test_structure.py

@@ -1,12 +1,13 @@
 """README's first console session, and its answer to `paddock why`, are what happens when somebody types them."""
 
+import html
 import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.support import manual
+from tests.support import manual, recording
 from tests.support.features import need
 from tests.support.identity import Who
 from tests.support.install import Installed
@@ -72,3 +73,18 @@ def test_the_answer_of_why_in_readme_is_what_is_said(who: Who, installed: Instal
     (expected,) = re.findall(r"(?m)^\$ paddock why ~/\.ssh/id_ed25519 .*\n((?:[^$`].*\n)+)", text)
     project, key = Path(who.home, "src/project"), f"{who.home}/.ssh/id_ed25519"
     assert who.run([installed.paddock, "why", key], cwd=project).stdout == expected
+
+
+def test_the_recording_on_the_front_page_is_what_happens(installed: Installed) -> None:
+    """Each of its commands ends as the recording says, and shows the same words (`make recording` draws it anew)."""
+    need("userns")
+    shown = recording.TARGET.read_text(encoding="utf-8")
+    lines = recording.recorded(installed.paddock.parent)
+    typed = [line for line in lines if line.startswith("$ ")]
+    assert len(typed) == len(recording.SCENE)
+
+    def words(text: str) -> str:
+        return re.sub(r"\d{8}-\d{6}-[0-9a-f]{6}|[0-9a-f]{7,}|\d{4}-\d\d-\d\d", "#", text)
+
+    drawn = words(html.unescape(re.sub(r"<[^>]*>", "", shown))).split("\n")
+    assert [line for line in lines if line and words(line)[: recording.COLUMNS] not in drawn] == []
