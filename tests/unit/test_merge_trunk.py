@@ -80,7 +80,7 @@ def test_a_conflict_of_the_trunk_with_an_agents_worktree_is_solved_in_that_workt
         hints.append(outcome.conflicted.merge_descriptor.hint)
     assert hints == [
         f"in {ground.root.parent / 'three'}: git merge main, resolve, and commit",
-        f"in a worktree of two: git merge {ground.id('three')}, resolve, and commit; then merge again",
+        f"in {ground.root.parent / 'two'}: git merge {ground.id('three')}, resolve, and commit; then merge again",
     ]
 
 

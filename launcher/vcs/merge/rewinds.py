@@ -201,10 +201,8 @@ def _hint(engine: Engine, ours: str, source: Source, found: Sequence[_Rewind]) -
     here = source.place or engine.place
     steps = catch_up_commands(engine, here, source.commit, engine.place, ours, recorded=True)
     steps = steps or [f"git -C {quoted(each.path)} merge {each.old}" for each in found]
-    return (
-        f"in a worktree of {source.label}: {'; '.join(steps)}; git commit -a; then merge again; "
-        f"or, where that is meant: {_option(found)}"
-    )
+    where = quoted(here.worktree) if source.place is not None and here.worktree else f"a worktree of {source.label}"
+    return f"in {where}: {'; '.join(steps)}; git commit -a; then merge again; or, where that is meant: {_option(found)}"
 
 
 def _option(found: Sequence[_Rewind]) -> str:

@@ -445,15 +445,18 @@ def _hint(engine: Engine, each: Merged, target: Target, direction: MergeDirectio
     if not outcome.conflicts:
         return f"mend that in {source.label}, and merge again", None
     trunk = engine.place
+    there = source.place.worktree if source.place is not None else None
     if direction is MergeDirection.TRUNK_TO_CHILD:
         merge = _merging(engine, trunk, each.before, source.place or trunk, source.commit)
-        return f"in the child's own worktree: {merge}, resolve, and commit", merge
+        where = quoted(there) if there else "the child's own worktree"
+        return f"in {where}: {merge}, resolve, and commit", merge
     if target.git_dir != target.common_dir and (source.place is None or source.place.git_dir == trunk.common_dir):
         # The trunk goes into an agent's work. The other way round, that would be finished work by its own conflict.
         merge = _merging(engine, trunk, each.before, source.place or trunk, source.commit, name=source.label)
         return f"in {target.worktree}: {merge}, resolve, and commit", None
     merge = _merging(engine, source.place or trunk, source.commit, trunk, each.before)
-    return f"in a worktree of {source.label}: {merge}, resolve, and commit; then merge again", merge
+    where = quoted(there) if there else f"a worktree of {source.label}"
+    return f"in {where}: {merge}, resolve, and commit; then merge again", merge
 
 
 def _merging(engine: Engine, here: Place, mine: str, there: Place, other: str, name: str = "") -> str:
