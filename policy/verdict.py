@@ -54,6 +54,22 @@ RISKS: tuple[tuple[str, str], ...] = (
 )
 """(Last components or parts of a path, what a grant there would open); the first match counts."""
 
+_NAMED_BY = (
+    ("/.npmrc", "NPM_CONFIG_USERCONFIG"),
+    ("/.config/pip/pip.conf", "PIP_CONFIG_FILE"),
+    ("/.pip/pip.conf", "PIP_CONFIG_FILE"),
+    ("/.gitconfig", "GIT_CONFIG_GLOBAL"),
+    ("/.kube/config", "KUBECONFIG"),
+    ("/.docker", "DOCKER_CONFIG"),
+    ("/.aws/config", "AWS_CONFIG_FILE"),
+    ("/.aws/credentials", "AWS_SHARED_CREDENTIALS_FILE"),
+    ("/.condarc", "CONDARC"),
+    ("/.ripgreprc", "RIPGREP_CONFIG_PATH"),
+    ("/.inputrc", "INPUTRC"),
+    ("/.wgetrc", "WGETRC"),
+)
+"""(End of a path, variable by which the tool that looks for it in ~ is told another place)."""
+
 _WHOLE: dict[str, str] = {
     "/": "the whole machine",
     "/etc": "the machine's configuration, password hashes included",
@@ -204,6 +220,8 @@ def _hint(
             return "nothing needs to: with --git private, git works in the jail all the same; --git shared opens it"
         return f"change what makes {quoted(where)} {kind}: {source}"
     if not access:
+        if variable := next((name for end, name in _NAMED_BY if path.endswith(end)), ""):
+            return f"--ro {word} --env {variable}={word} (the command's ~ is a home of its own: it must be told where)"
         return f"--ro {word} (read and execute) or --rw {word} (write too)"
     return f"--rw {word} (to write too)"
 

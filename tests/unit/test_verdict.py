@@ -92,6 +92,16 @@ def test_the_hint_says_what_would_allow_it(fields: dict[str, object], hint: str)
     assert decide(plan(**fields), "/a b").hint == hint
 
 
+def test_the_hint_for_what_a_tool_looks_for_at_home_names_the_variable() -> None:
+    """The jail's ~ is a home of its own: a grant alone would not be found. Of narrowed paths the longest counts."""
+    hint = decide(plan(), "/home/me/.npmrc").hint
+    assert hint.startswith("--ro /home/me/.npmrc --env NPM_CONFIG_USERCONFIG=/home/me/.npmrc (")
+    grants, narrowed = (("/w", "rwx", "worktree"),), (("/w/a", "r", "--ro"), ("/w/a/b", "w", "--rw"))
+    found = plan(grants=grants, narrowed=narrowed)
+    assert decide(found, "/w/a/c").hint == "leave out --ro /w/a, or add --rw /w/a/c"
+    assert [decide(found, path).access for path in ("/w", "/w/a", "/w/a/b/x")] == ["rwx", "rx", "rwx"]
+
+
 def test_a_name_of_two_lines_is_granted_on_one() -> None:
     """As a word of a shell's, and as a string of the configuration's."""
     found = remedy(plan(), "/a\nb", "w")
