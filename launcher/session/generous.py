@@ -73,6 +73,14 @@ class Generous:
         rest = self._begin - time.monotonic()
         if rest > 0:
             return min(other, rest)
+        try:
+            rest = self._looked()
+        except OSError:
+            return min(other, SLOW)  # a disk that cannot be asked just now ends no session
+        self.ended = self.passed = self._watch.ended if self._watch is not None else ""
+        return min(other, rest)
+
+    def _looked(self) -> float:
         if self._watch is None:
             from launcher.session.watchdog import Watchdog
 
@@ -81,9 +89,7 @@ class Generous:
                 self._limits, self._paths, scratch=self._scratch, time_used=_unknown, since=self._since, slow=SLOW
             )
             self._watch.attach(self._first)
-        rest = self._watch.look()
-        self.ended = self.passed = self._watch.ended
-        return min(other, rest)
+        return self._watch.look()
 
     def pause(self) -> None:
         """See `Watchdog.pause`; only limits that were asked for are worth it."""
@@ -111,8 +117,10 @@ class Generous:
     def _bytes(self, name: str) -> int:
         if name == "memory":
             return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * self._shares[name] // 100
-        free = {os.stat(path).st_dev: os.statvfs(path) for path in self._paths}
-        return 1 + sum(each.f_bavail * each.f_frsize for each in free.values()) * self._shares[name] // 100
+        from launcher.session.watchdog import disks
+
+        free = sum(each.f_bavail * each.f_frsize for each in disks(self._paths).values())
+        return 1 + free * self._shares[name] // 100
 
 
 def _unknown() -> None:

@@ -42,6 +42,17 @@ _PIECE = 32
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+def disks(paths: tuple[str, ...]) -> "dict[int, os.statvfs_result]":
+    """The file systems of some directories, by device number. One that was moved away counts for nothing."""
+    found = {}
+    for path in paths:
+        try:
+            found[os.stat(path).st_dev] = os.statvfs(path)
+        except OSError:
+            continue
+    return found
+
+
 class DiskUse:
     """The use of some directories. `share` is called often; it says how much of the limit is used."""
 
@@ -53,7 +64,7 @@ class DiskUse:
         self._since = since
         self._paths = paths
         self._limit = limit
-        self._devices = {os.stat(path).st_dev for path in paths}
+        self._devices = set(disks(paths))
         self._at_start = self._at_walk = self._taken()
         self._before = 0
         self._measured: int | None = None
@@ -103,8 +114,7 @@ class DiskUse:
 
     def _taken(self) -> int:
         """Bytes in use on the directories' file systems."""
-        counted = {os.stat(path).st_dev: os.statvfs(path) for path in self._paths}
-        return sum((found.f_blocks - found.f_bfree) * found.f_frsize for found in counted.values())
+        return sum((found.f_blocks - found.f_bfree) * found.f_frsize for found in disks(self._paths).values())
 
     def _start(self) -> None:
         self._at_walk = self._taken()
