@@ -263,6 +263,9 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         own=(*places.own(), *_sockets(granted, places, machine), *_kept_in(writable, places, machine)),
         written=others,
     )
+    if plan.git == "private" and "--review" not in options:
+        for place in (found.common_dir, found.git_dir):
+            written.refuse_agents_git_dir(place, places.state)  # here, and not when there are commits to harvest
     allowed = tuple(entry.value for entry in settings.allow_domains)
     plan = plan.replace(warnings=(*plan.warnings, *recognition.warnings(command, plan, provider, allowed)))
     return Planned(plan, context_for_tools(plan, context), support, machine, found.common_dir, tools.seeds)

@@ -447,7 +447,7 @@ class Git:
 
     def _refuse_written(self) -> None:
         if not self._asked:
-            for directory in {self.git_dir, self.common_dir}:
+            for directory in (self.common_dir, self.git_dir):
                 written.refuse_agents_git_dir(directory)
             self._asked = True
 

@@ -20,6 +20,7 @@ from launcher.vcs.disk import Names
 from policy import promises
 from policy.errors import Refusal
 from policy.launch import Trail
+from policy.pasted import quoted
 from policy.plan import Plan, beneath
 
 NAME = "written"
@@ -102,14 +103,15 @@ def refuse_agents_git_dir(git_dir: str, state: str | None = None) -> None:
             "git-dir-written",
             f"agents could write the git directory {git_dir}",
             context=f"commands in jails could write {tree}; git outside of a jail would obey what they left",
-            hint="clone it to a place of your own, or git submodule absorbgitdirs in the checkout around, "
-            "after a look at its config and hooks",
+            hint=f"paddock trust {quoted(git_dir)} shows what git would obey there, and accepts it; or clone it to a "
+            "place of your own",
         )
 
 
 def granted(plan: Plan) -> tuple[str, ...]:
     """What a Plan lets its command write on the disk, as entries of the record."""
-    found = [f"{_ALL}{plan.worktree}" if plan.git == "shared" else plan.worktree]
+    bare = plan.git == "shared" or not os.path.lexists(f"{plan.worktree}/.git")  # --directory: it may make one
+    found = [f"{_ALL}{plan.worktree}" if bare else plan.worktree]
     for path, access, source in plan.grants:
         own = source == promises.OWN_TMP or path.startswith("@") or beneath(path, "/dev")
         if "w" in access and not own and not beneath(path, plan.worktree) and os.path.isdir(path):
@@ -138,6 +140,18 @@ def remember(state: str, plan: Plan) -> None:
                 walk.replace(path, _packed(kept))
             elif added:
                 _append(path, _packed(added))
+        except OSError as error:
+            raise _unusable(path, error) from None
+
+
+def vouch(state: str, git_dir: str) -> None:
+    """Puts on record that the user has looked at a git directory and answers for it, until a session can write it.
+
+    Refusals: state-unusable.
+    """
+    with _locked(state) as path:
+        try:
+            _append(path, _packed((f"{_VOUCHED}{git_dir}",)))
         except OSError as error:
             raise _unusable(path, error) from None
 

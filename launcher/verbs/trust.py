@@ -2,14 +2,19 @@
 
 import json
 import os
+import shutil
+import subprocess
 import sys
 
+from launcher.jail import confined
 from launcher.session import configuration, places
 from launcher.session.configuration import Trust, digest_of
 from launcher.session.machine import Machine
-from launcher.vcs import checkout
+from launcher.vcs import checkout, jailed_git, written
+from launcher.vcs.private import writers
 from launcher.verbs import table
 from policy.errors import Refusal, printable
+from policy.plan import SYSTEM_PATH
 
 
 def init(*, force: bool, as_json: bool) -> int:
@@ -37,6 +42,8 @@ def trust(file: str | None, *, forget: bool, show_list: bool, as_json: bool) -> 
     here = places.current_directory()  # or the name of the file could mean nothing
     if file is None:
         file = os.path.join(checkout.find(here, Machine(os.environ), exact=False).root, ".paddock.toml")
+    if os.path.isdir(file) and not forget:
+        return _git_directory(os.path.realpath(file), as_json=as_json)
     if forget:
         return _forget(store, configuration.canonical_name(file), as_json=as_json)
     directory = os.path.dirname(configuration.canonical_name(file))
@@ -54,6 +61,72 @@ def trust(file: str | None, *, forget: bool, show_list: bool, as_json: bool) -> 
     else:
         print(f"trusted, as it is now (sha256 {digest_of(review.content)[:16]}...)")
     return 0
+
+
+# Links, then what git takes orders from; objects, refs and logs are data alone. Records end with a NUL.
+_OBEYED = (
+    *("-type", "l", "-printf", r"%P -> %l\0", "-o"),
+    *("-type", "d", "(", "-name", "objects", "-o", "-name", "refs", "-o", "-name", "logs", ")", "-prune", "-o"),
+    *("-type", "f", "-path", "*/hooks/*", "!", "-name", "*.sample", "-printf", r"%P\0", "-o"),
+    *("-type", "f", "(", "-name", "attributes", "-o", "-name", "commondir", ")", "-printf", r"%P\0", "-o"),
+    *("-type", "f", "(", "-name", "config", "-o", "-name", "config.worktree", ")", "-printf", r"%P:\0"),
+    *("-exec", "git", "config", "--no-includes", "--list", "-z", "--file", "{}", ";"),
+)  # fmt: skip
+_MOST_SHOWN = 1 << 20
+
+
+def _git_directory(place: str, *, as_json: bool) -> int:
+    """Shows what git obeys in a git directory that sessions could write, and records that the user accepts it.
+
+    Refusals: trust-no-git-directory; session-running.
+    """
+    inside = os.path.join(place, ".git")
+    place = place if os.path.isfile(os.path.join(place, "HEAD")) else inside
+    if os.path.islink(place) or not os.path.isfile(os.path.join(place, "HEAD")):
+        raise Refusal("trust-no-git-directory", f"{place} is no git directory",
+                      hint="name a .git directory; of a worktree or submodule, its repository's")  # fmt: skip
+    state = places.places(os.environ).state
+    tree = written.agents_tree(place, state)
+    with writers.excluded(state, [tree] if tree else [], frozen=True):
+        obeyed = _obeyed(place) if tree else []
+        if not as_json:
+            print("\n".join([f"git obeys in {printable(place)}:", *(f"  {printable(line)}" for line in obeyed)])
+                  if tree else f"no session could write {printable(place)}: git uses it anyway")  # fmt: skip
+            sys.stdout.flush()
+        if tree:
+            written.vouch(state, place)
+    if as_json:
+        print(json.dumps({"path": place, "obeyed": obeyed, "trusted": True}, indent=2))
+    elif tree:
+        print("trusted, until a session can write it again")
+    return 0
+
+
+def _obeyed(place: str) -> list[str]:
+    """What git takes orders from in a git directory and in those inside of it, as a jailed find(1) shows it.
+
+    Refusals: trust-unreadable; those of a jail.
+    """
+    find = shutil.which("find", path=SYSTEM_PATH) or "/usr/bin/find"
+    variables = (
+        ("PATH", SYSTEM_PATH),
+        ("LC_ALL", "C"),
+        ("GIT_CONFIG_NOSYSTEM", "1"),
+        ("GIT_CONFIG_GLOBAL", "/dev/null"),
+    )
+    spec = (place, (os.path.realpath(find), ".", *_OBEYED), ((place,), (), ()), variables, (("memory", 1 << 30),))
+    with jailed_git.start(spec, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        assert process.stdout is not None
+        with open(process.stdout.fileno(), "rb", closefd=False) as whole:
+            said = os.fsdecode(whole.read(_MOST_SHOWN))
+        if len(said) == _MOST_SHOWN:
+            process.kill()
+    if process.returncode:
+        raise confined.refusal_in(said) or Refusal(
+            "trust-unreadable", f"what git obeys in {place} cannot be shown",
+            context="\n".join(said.splitlines()[-3:]) if len(said) < _MOST_SHOWN else "it is more than 1 MiB",
+            hint="clone it to a place of your own")  # fmt: skip
+    return [record.replace("\n", " = ", 1) for record in said.split("\0") if record]
 
 
 def _list(store: Trust, *, as_json: bool) -> int:

@@ -10,7 +10,7 @@ from tests.support import paddock as paddocks
 from tests.support.features import need
 from tests.support.identity import Who
 from tests.support.install import Installed
-from tests.support.paddock import Paddock
+from tests.support.paddock import Paddock, Session
 from tests.support.programs import writes
 from tests.support.programs.scene import SWITCHES, Scene, Trees
 
@@ -146,3 +146,42 @@ def test_directories_that_are_refused(here: Paddock) -> None:
     said = here.refused("run", "--directory", "--", "true", cwd=here.worktree)
     assert said.reference == "directory-is-worktree"
     assert here.refused("run", "--directory", "--", "true", cwd=Path("/")).reference == "directory-too-wide"
+
+
+def test_a_repository_that_an_agent_made(here: Paddock) -> None:
+    """Git outside of jails uses it once the user has seen what it obeys there, and accepted it; and no longer."""
+    need("landlock")
+    plain = here.place / "made"
+    plain.mkdir()
+    here.who.give(plain)
+    ran = here.place / "ran"
+    code = f"git init -q; git config core.fsmonitor 'touch {ran}'; ln -s ../elsewhere .git/info/attributes; git add ."
+    commit = "git -c user.name=A -c user.email=a@example.invalid commit -q --allow-empty -m"
+    for number in (1, 2):
+        extra, words = (("--directory",), code) if number == 1 else ((), f"echo x >>file; git add file; {commit} more")
+        ended = here.run(*extra, "--", "sh", "-c", f"{words}; {commit} {number}", cwd=plain)
+        assert ended.returncode == 0, ended.stderr
+        if number == 2:
+            break
+        said = here.refused("run", "--", "true", cwd=plain)
+        assert (said.reference, f"paddock trust {plain}/.git" in said.text) == ("git-dir-written", True)
+        shown = here.call("trust", ".git", cwd=plain).stdout.splitlines()
+        assert {"  config:", f"  core.fsmonitor = touch {ran}", "  info/attributes -> ../elsewhere"} <= {*shown}
+        (plain / ".git/info/attributes").unlink()
+    assert here.who.run(["git", "-c", "core.fsmonitor=", "log", "--format=%s"], cwd=plain).stdout == "2\nmore\n1\n"
+    assert not ran.exists()
+    here.run("--git", "shared", "--", "true", cwd=plain)
+    assert here.refused("run", "--", "true", cwd=plain).reference == "git-dir-written"
+    assert here.refused("trust", "..", cwd=plain).reference == "trust-no-git-directory"
+
+
+def test_nothing_is_accepted_that_a_session_can_write(here: Paddock) -> None:
+    """It could change after it was shown, also by a session that is frozen for now."""
+    need("landlock")
+    plain = here.place / "busy"
+    plain.mkdir()
+    here.who.give(plain)
+    make = ("sh", "-c", "git init -q; echo ready; exec cat")
+    with Session(here, command=make, options=("--directory", "--worktree", plain)):
+        assert here.refused("trust", plain / ".git").reference == "session-running"
+    assert here.call("trust", plain).stdout.endswith("until a session can write it again\n")

@@ -108,6 +108,15 @@ def test_the_record_is_looked_for_where_launches_keep_it(
     assert written.user_state() == places.places(environment).state
 
 
+def test_all_of_a_directory_without_git_is_an_agents(where: str, tmp_path: Path) -> None:
+    """A repository that a session makes there, too (`--directory`)."""
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    written.remember(where, plan().replace(worktree=str(plain), grants=()))
+    (plain / ".git").mkdir()
+    assert written.agents_tree(f"{plain}/.git", where) == str(plain)
+
+
 @pytest.fixture
 def main(tmp_path: Path, where: str) -> Path:
     """A main checkout in which a session with a private git directory has been, and a linked worktree in it."""
@@ -156,8 +165,7 @@ def test_a_worktree_inside_a_bare_repository_leaves_it_its_users(tmp_path: Path,
 
 def test_what_the_user_vouches_for_counts_until_the_next_session(main: Path, where: str) -> None:
     """A session there could write it again; and the record says so only then."""
-    with open(written.path_of(where), "ab") as file:
-        file.write(b"+" + os.fsencode(main / "sub/.git") + b"\0")
+    written.vouch(where, f"{main}/sub/.git")
     assert written.agents_tree(f"{main}/sub/.git", where) == ""
     assert written.agents_tree(f"{main}/other/.git", where) == str(main)
     written.remember(where, _session(main))

@@ -182,13 +182,14 @@ class Writer(NamedTuple):
     worktree: str
 
 
-def live(state: str, root: str, *, own: bool = False) -> list[Writer]:
+def live(state: str, root: str, *, own: bool = False, frozen: bool = False) -> list[Writer]:
     """The sessions that could write something in a tree now, or replace it.
 
     Args:
         state: Paddock's state directory.
         root: canonical root of the tree.
         own: only those whose own worktree it is, lies in, or holds; not those that were granted it beside theirs.
+        frozen: those that are frozen, too: they could go on later.
     """
     try:
         names = sorted(os.listdir(f"{state}/sessions"))
@@ -205,7 +206,7 @@ def live(state: str, root: str, *, own: bool = False) -> list[Writer]:
         try:
             trees = _recorded(descriptor)
             concerned = trees is None or _meet([root], trees[:1] if own else trees)
-            if concerned and _lives(descriptor) and not stands_still(os.fstat(descriptor).st_ino):
+            if concerned and _lives(descriptor) and (frozen or not stands_still(os.fstat(descriptor).st_ino)):
                 found.append(Writer(name, trees[0] if trees else ""))
         finally:
             os.close(descriptor)
@@ -213,7 +214,7 @@ def live(state: str, root: str, *, own: bool = False) -> list[Writer]:
 
 
 @contextmanager
-def excluded(state: str, roots: Iterable[str], *, own: bool = False) -> Iterator[None]:
+def excluded(state: str, roots: Iterable[str], *, own: bool = False, frozen: bool = False) -> Iterator[None]:
     """Makes sure that no session can write these trees, and that none begins to; see `live`.
 
     Raises:
@@ -234,7 +235,7 @@ def excluded(state: str, roots: Iterable[str], *, own: bool = False) -> Iterator
             file.write(b"".join(part + b"\0" for part in (_OWN if own else _ALL, *map(os.fsencode, wanted))))
         os.rename(f"{holds}/.{name}", f"{holds}/{name}")
         for root in wanted:
-            if writers := live(state, root, own=own):
+            if writers := live(state, root, own=own, frozen=frozen):
                 raise running(root, writers)
         yield
     finally:
