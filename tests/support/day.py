@@ -1,0 +1,60 @@
+"""A day's use of the installed command, each verb of it, and everything that it prints, in one file for reading.
+
+`python -m tests.support.day` prints it, with the texts of `texts` that no day shows behind it.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.support import texts
+
+PREPARE, _, DAY = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").partition("\n\n")
+"""What is there in the morning, and then the command lines; one that begins with `tty` runs at a terminal."""
+
+
+def lived(paddock: Path) -> str:
+    """All that is typed and printed in a day.
+
+    Args:
+        paddock: directory of the installed command.
+    """
+    with tempfile.TemporaryDirectory(prefix="paddock-day-", dir="/var/tmp") as place:
+        home = os.path.realpath(place)
+        run = f"{home}/run"
+        os.mkdir(run, 0o700)
+        environment = {"HOME": home, "PATH": f"{paddock}:{home}/.local/bin:/usr/local/bin:/usr/bin:/bin",
+                       "LANG": "C.UTF-8", "XDG_RUNTIME_DIR": run, "TERM": "xterm"}  # fmt: skip
+        subprocess.run(["bash", "-ec", PREPARE], env=environment, check=True, timeout=60, stdout=subprocess.DEVNULL)
+        said: list[str] = []
+        for line in DAY.strip().splitlines():
+            typed = line.removeprefix("tty ")
+            words = ["script", "-qec", typed, "/dev/null"] if typed != line else ["bash", "-c", typed]
+            done = subprocess.run(
+                words,
+                cwd=f"{home}/src/project",
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=120,
+                check=False,
+            )
+            output = done.stdout.decode("utf-8", "replace").replace("\r\n", "\n").replace(home, "/home/me")
+            said.append(f"$ {typed}\n{output}" + (f"[status {done.returncode}]\n" if done.returncode else ""))
+    return "\n".join(said)
+
+
+def main() -> None:
+    """Prints the day, then every refusal and the other texts."""
+    print(lived(Path(sys.executable).parent))
+    for reference, said in sorted(texts.refusals()):
+        print(f"{reference}\n    {said}")
+    for place, said in texts.others():
+        print(f"{place}: {said}")
+
+
+if __name__ == "__main__":
+    main()
