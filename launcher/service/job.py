@@ -233,19 +233,14 @@ def merge(repository: str, children: list[str], into: str | None) -> dict[str, A
     from launcher.session import harvesting, places
     from launcher.vcs.merge import into_children, sessions, target, work
     from launcher.vcs.private import swap
-    from launcher.vcs.worktrees.store import WorktreeRepository
+    from launcher.vcs.worktrees.store import WorktreeRepository, root_of
 
     where = places.places(os.environ)
     state = places.made(where.state)
     swap.originals(state)
     found = target.find(repository, into)
     known = WorktreeRepository(state).of(found.common_dir)
-
-    def root_of(word: str) -> str | None:
-        rows = [row.path for row in known if word in (row.worktree_id, row.ticket, row.main.branch)]
-        return rows[0] if len(rows) == 1 else None
-
-    sources = into_children.named(found, children, repository, root_of)
+    sources = into_children.named(found, children, repository, lambda word: root_of(word, known, branches=False))
     warnings = [line for source in sources for line in sessions.warnings(source, state)]
     with harvesting.into(found, where, warnings.append) as follow:
         settings = work.Settings(state, os.environ, follow=follow)

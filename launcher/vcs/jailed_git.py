@@ -413,6 +413,18 @@ def run_patiently(
     return git.run(*words, ok=ok, environment=environment)
 
 
+_FAULTS = frozenset(os.strerror(number) for number in errno.errorcode)
+
+
+def unread(done: Completed) -> str:
+    """What git could not look at: its first complaint that ends in an error of the system's; "" when it saw all.
+
+    Git goes on and exits with 0 where a directory is closed to it, as if nothing in it had changed.
+    """
+    lines = done.err.decode("utf-8", "surrogateescape").splitlines()
+    return next((line for line in lines if line.rpartition(": ")[2] in _FAULTS), "")
+
+
 def check_obstacles(root: str) -> None:
     """Refuses (worktree-obstructed) a tree with something that git would wait for; no link below is followed."""
     found = _obstacle(root)

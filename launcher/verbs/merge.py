@@ -18,9 +18,8 @@ from launcher.vcs.merge.into_children import Order
 from launcher.vcs.merge.preview import Check
 from launcher.vcs.merge.runs import Run, State
 from launcher.vcs.private import planted, record, swap
-from launcher.vcs.worktrees.store import WorktreeRepository
+from launcher.vcs.worktrees.store import WorktreeRepository, root_of
 from launcher.verbs import table
-from launcher.verbs.worktree import root_of
 from policy.errors import Refusal, printable
 from policy.pasted import quoted
 
@@ -160,7 +159,7 @@ def _inside(found: target.Target, words: list[str], state: str) -> list[str]:
 def _root_of(state: str) -> Callable[[str, str], str | None]:
     """Finds the root of the worktree that was made for a ticket in a repository."""
     known = WorktreeRepository(state)
-    return lambda word, common_dir: root_of(word, known.of(common_dir))
+    return lambda word, common_dir: root_of(word, known.of(common_dir), branches=False)
 
 
 def _warn_of_sessions(source: Source, state: str, notes: Notes) -> None:

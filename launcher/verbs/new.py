@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from launcher import cli
 from launcher.session import messages, places
-from launcher.vcs.worktrees import condition
+from launcher.vcs.worktrees import condition, store
 from launcher.vcs.worktrees.condition import Work
 from launcher.vcs.worktrees.models import Options, Worktree
 from launcher.vcs.worktrees.worktree_service import WorktreeService
@@ -69,7 +69,7 @@ def _check(options: cli.Parsed) -> None:
 def _entered(known: WorktreeService, begun: str, ticket: str, options: cli.Parsed) -> Worktree | None:
     """The ticket's worktree, where it is there already."""
     rows = known.of_repository(begun)
-    root = worktree.root_of(ticket, rows)
+    root = store.root_of(ticket, rows)
     row = next((row for row in rows if row.path == root), None)
     if row is not None and ("--from" in options or "--copy" in options):
         raise Refusal(
@@ -119,12 +119,12 @@ def _after(row: Worktree, status: int, options: cli.Parsed) -> int:
     work = condition.progress_of([row])[row.worktree_id].work
     if "--merge" in options and status == 0 and work is Work.OPEN:
         status = merge.merge(
-            [row.ticket], into=None, every=False, order="given", forecast=False, no_checkout=False, check=None,
+            [row.path], into=None, every=False, order="given", forecast=False, no_checkout=False, check=None,
             rewind=[], resume=False, rollback=None, as_json=False,
         )  # fmt: skip
         work = condition.progress_of([row])[row.worktree_id].work
     if "--rm" in options and status == 0 and work in (Work.MERGED, Work.NONE):
-        return worktree.worktree_remove(row.ticket, force=False, keep_branch=False, repo=None, as_json=False)
+        return worktree.worktree_remove(row.path, force=False, keep_branch=False, repo=None, as_json=False)
     messages.say(f"paddock: {_where(row)}")
     lines = [f"paddock merge {word}"] if work is Work.OPEN else []
     lines += [f"paddock run --new {word} -- COMMAND   (again in it)", f"paddock worktree remove {word}"]

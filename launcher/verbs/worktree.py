@@ -20,7 +20,7 @@ from launcher.vcs.private import record as records
 from launcher.vcs.worktrees import condition, removal
 from launcher.vcs.worktrees.condition import Condition, Progress, Work
 from launcher.vcs.worktrees.models import Options, State, Worktree
-from launcher.vcs.worktrees.store import WorktreeRepository
+from launcher.vcs.worktrees.store import WorktreeRepository, root_of
 from launcher.vcs.worktrees.worktree_service import WorktreeService
 from launcher.verbs import table
 from policy.errors import Refusal, printable
@@ -51,20 +51,6 @@ def service(*, quiet: bool = False) -> WorktreeService:
 def start(repository: str | None) -> str:
     """The directory from which the repository is found."""
     return os.path.abspath(repository) if repository is not None else places.current_directory()
-
-
-def root_of(name: str, rows: list[Worktree]) -> str | None:
-    """Root of the one worktree that a ticket, branch or id means; None when there is none.
-
-    Raises:
-        Refusal: worktree-ambiguous.
-    """
-    named = [row for row in rows if name in (row.worktree_id, row.ticket, row.main.branch)]
-    if len(named) > 1:
-        context = "\n".join(f"{row.worktree_id} in {row.path}" for row in named)
-        raise Refusal("worktree-ambiguous", f"several worktrees are meant by {name}", context=context,
-                      hint="name one by its directory")  # fmt: skip
-    return named[0].path if named else None
 
 
 def directory_named(word: str) -> str:

@@ -195,13 +195,15 @@ def test_the_checkout_stays_where_the_user_has_it(planted: Planted, what: str) -
 
 HOSTILE = (
     "main", "origin/fork", "deadbeef", "ORIG_HEAD", "refs/heads/x", "two-b/below", "v0", "x" * 200, "refs-remotes/a",
+    "@", "AUTO_MERGE", "there", "deep", "wide/below",
 )  # fmt: skip
 
 
 def test_no_name_of_the_agents_means_what_the_user_has(planted: Planted) -> None:
     """What git would read as something of the user's gets the worktree's name in front, or stays inside."""
     planted.host("remote", "add", "fork", "/nowhere")
-    planted.host("update-ref", "refs/remotes/origin/there", "HEAD")
+    for name in ("there", "deep/er", "wide"):
+        planted.host("update-ref", f"refs/remotes/origin/{name}", "HEAD")
     planted.host("tag", "v0")
     planted.host("branch", "two-b")
     before = {name: planted.host("rev-parse", name) for name in ("main", "v0", "two-b", "origin/there")}

@@ -247,3 +247,22 @@ def test_a_worktree_tells_what_was_committed_there(ground: Paddock) -> None:
     (document,) = json.loads(ground.call("worktree", "status", "T-1", "--json", cwd=ground.main).stdout)
     assert document["history"]["authors"] == ["Ann"]
     assert "commit by" not in ground.call("worktree", "status", cwd=ground.main).stdout
+
+
+def test_no_branch_of_an_agents_stands_for_another_ones_ticket(ground: Paddock) -> None:
+    """Where both have the name, neither is merged: each is told with the words that mean it alone."""
+    made = json.loads(ground.call("worktree", "add", "T2", "--json", cwd=ground.main).stdout)["main"]["path"]
+    ground.who.run(["git", "-C", made, "commit", "-q", "--allow-empty", "-m", "T2: Good."], cwd=ground.main)
+    git(ground, "branch", "T2", "x")
+    before = git(ground, "for-each-ref")
+    for words in (("T2",), ("--into", "T2", "y")):
+        said = ground.refused("merge", *words, cwd=ground.main)
+        assert said.reference in ("child-ambiguous", "trunk-ambiguous")
+        assert (made in said.text, "refs/heads/T2" in said.text) == (True, True)
+    assert git(ground, "for-each-ref") == before
+    assert "merged      agent/T2" in merge(ground, made)
+    assert "merged      T2" in merge(ground, "refs/heads/T2")
+    said_of_run = ground.run("--new", "y", "--merge", "--", "git", "commit", "-q", "--allow-empty", "-m", "y: Own.",
+                             cwd=ground.main)  # fmt: skip
+    assert said_of_run.returncode == 0, said_of_run.stderr
+    assert "y: Own." in git(ground, "log", "--format=%s", "main").splitlines()

@@ -357,6 +357,7 @@ def git(*words: str, at: Path) -> str:
 def committed(path: Path, **files: str) -> None:
     """Writes files and commits them."""
     for name, text in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text(text)
     git("add", ".", at=path)
     git("commit", "-q", "-m", "Work.", at=path)

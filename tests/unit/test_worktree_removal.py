@@ -46,6 +46,49 @@ def test_a_worktree_without_work_goes_with_its_branch(place: Place) -> None:
     assert not Path(place.state, "locks", f"worktree-{made.worktree_id}").exists()
 
 
+@pytest.mark.parametrize("closed", ["deep", "deep/below", "new"])
+@pytest.mark.parametrize("mode", [0, 0o111, 0o444])
+def test_what_is_closed_is_at_stake(place: Place, closed: str, mode: int) -> None:
+    """Git passes over a directory that it may not enter, as if it were as before; forced, nothing is lost either."""
+    committed(place.app, **{"deep/below/file": "x\n", "deep/beside": "y\n"})
+    made = place.service.add(place.app, "T")
+    tree = Path(made.path)
+    if closed == "new":
+        (tree / "new").mkdir()
+    else:
+        (tree / "deep/below/file").write_text("precious\n")
+    (tree / closed / "untracked").write_text("precious\n")
+    (tree / closed).chmod(mode)
+    said = refused(place, made)
+    assert said.reference == "worktree-dirty"
+    assert mode == 0o111 or f"chmod -R u+rwX {tree}" in said.hint
+    if mode != 0o111:
+        with pytest.raises(Refusal, match="cannot be backed up"):
+            place.service.remove(made, force=True)
+    (tree / closed).chmod(0o755)
+    for _, ref in place.service.remove(made, force=True).backups:
+        assert git("show", f"{ref}:{closed}/untracked", at=place.app) == "precious"
+
+
+def test_a_directory_that_became_a_link_is_backed_up(place: Place) -> None:
+    """What lay below it is gone, as far as git is concerned; and a file that cannot be read is named."""
+    committed(place.app, **{"docs/page": "x\n", "src/a": "y\n"})
+    made = place.service.add(place.app, "T")
+    tree = Path(made.path)
+    (tree / "docs/page").unlink()
+    (tree / "docs").rmdir()
+    (tree / "docs").symlink_to("src")
+    secret = tree / "secret"
+    secret.write_text("precious\n")
+    secret.chmod(0)
+    with pytest.raises(Refusal, match="cannot be backed up"):
+        place.service.remove(made, force=True)
+    secret.chmod(0o600)
+    ((_, ref),) = place.service.remove(made, force=True).backups
+    names = git("ls-tree", "-r", "--name-only", ref, at=place.app).split()
+    assert ({"docs", "secret", "src/a"} <= {*names}, "docs/page" in names) == (True, False)
+
+
 def test_a_copied_file_is_at_stake_once_it_differs_from_the_parents(place: Place) -> None:
     """What `--copy` brought stands in nobody's way; changed, made a link, or without the original, it does."""
     (place.app / "local.toml").write_text("A=1\n")

@@ -20,6 +20,10 @@ MADE, DISMISSED = "made-refs", "dismissed-refs"
 
 _MOST_NAME, _MOST_PART = 400, 150
 """Bytes of a name and of what is between two slashes: lock files and reflogs need more than the name itself."""
+_OF_GIT = frozenset(
+    {"refs", "@", "AUTO_MERGE", "BISECT_EXPECTED_REV", "NOTES_MERGE_PARTIAL", "NOTES_MERGE_REF", "MERGE_AUTOSTASH"}
+)
+"""What git reads as something else, beside names of capitals that end in HEAD (gitglossary(7), pseudoref)."""
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -78,6 +82,12 @@ class Names:
         found = {line.partition(" ")[0][len("remote.") : -len(".url")] for line in listed.splitlines()}
         return found | {ref.split("/")[2] for ref in self.refs if ref.startswith("refs/remotes/")}
 
+    @cached_property
+    def _guessed(self) -> set[str]:
+        """Names by which the user gets a remote's branch that he has no branch of yet (git-switch(1), --guess)."""
+        begun = tuple(f"refs/remotes/{remote}/" for remote in self._remotes)
+        return {ref.removeprefix(each) for ref in self.refs for each in begun if ref.startswith(each)}
+
     def place(self, ref: str, prefix: str) -> str:
         """The name that a new branch or tag gets, which is taken from then on; "" where it can get none.
 
@@ -97,12 +107,12 @@ class Names:
         if not plausible(HEADS + name) or not _fits(name):
             return False
         first = name.partition("/")[0]
-        if first in self._remotes or first == "refs" or (first.isupper() and first.endswith("HEAD")):
+        if first in self._remotes or first in _OF_GIT or (first.isupper() and first.endswith("HEAD")):
             return False
         if _HEX.issuperset(name.lower()) and len(name) >= 4:
             return False  # it would be read as the beginning of a commit's id
         meant = (f"refs/{name}", f"refs/tags/{name}", f"refs/heads/{name}", f"refs/remotes/{name}")
-        taken = self.refs.keys() | self._given
+        taken = self.refs.keys() | self._given | {kind + short for short in self._guessed}
         if not taken.isdisjoint((*meant, f"refs/remotes/{name}/HEAD")):
             return False
         ref = kind + name

@@ -10,6 +10,7 @@ from launcher.vcs.merge.descriptors import Source
 from launcher.vcs.merge.object_store import Store, changes
 from launcher.vcs.merge.target import Listed, Place, Target, worktrees
 from policy.errors import Refusal
+from policy.pasted import joined
 
 
 class Order(StrEnum):
@@ -28,12 +29,12 @@ def named(
 
     Args:
         target: what they will be merged into.
-        words: names of branches, roots of worktrees (with a slash), names of worktrees, or other revisions.
+        words: roots of worktrees (with a slash), names of worktrees or branches, or other revisions.
         start: the directory that relative paths begin at.
         root_of: the root of the worktree that has a name other than its branch's (a ticket); None for no worktree.
 
     Raises:
-        Refusal: child-unknown, child-is-trunk, child-twice.
+        Refusal: child-unknown, child-ambiguous, child-is-trunk, child-twice.
     """
     git = Git(target.git_dir)
     known = _Known(git, worktrees(git), _branches(git) if len(words) > 1 else {})
@@ -127,15 +128,23 @@ def _one(known: _Known, word: str, start: str, root_of: Callable[[str], str | No
         if source is not None:
             return source
     full = word if word.startswith("refs/") else f"refs/heads/{word}"
+    root = root_of(word) if full is not word else None
+    ticket = _at(root, listed) if root is not None else None
+    commit = branches.get(full) or _commit(git, full)
+    if ticket is not None and commit not in ("", ticket.commit):
+        raise Refusal(
+            "child-ambiguous",
+            f"{word} is a worktree and another branch",
+            context=f"{root} is on {ticket.label}; the branch may be one that another agent made",
+            hint=f"{joined(('paddock', 'merge', str(root)))} or {joined(('paddock', 'merge', full))}",
+        )
+    if ticket is not None:
+        return ticket
     for name in (full, word):
-        commit = branches.get(name) or _commit(git, name)
+        commit = commit or _commit(git, name)  # a revision: 1234 is rather a ticket than an object
         if commit:
             branch = next((each for each in listed if each.branch == name), None)
             return Source(word.removeprefix("refs/heads/"), commit, _place(branch) if branch else None)
-        root = root_of(word) if name is full else None  # before revisions: 1234 is rather a ticket than an object
-        source = _at(root, listed) if root is not None else None
-        if source is not None:
-            return source
     raise Refusal(
         "child-unknown",
         f"there is nothing called {word} to merge",

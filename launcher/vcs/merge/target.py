@@ -9,6 +9,7 @@ from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from policy.errors import Refusal
+from policy.pasted import quoted
 
 # Where a repository and its submodules lie on this machine: stores to merge in, worktrees to move.
 
@@ -122,11 +123,11 @@ def find(start: str, into: str | None, root_of: Callable[[str, str], str | None]
     Args:
         start: an absolute directory in a worktree of the repository, or a bare repository.
         into: a branch, or the root of a worktree; None for what is checked out at `start`.
-        root_of: asked with `into` where that is neither, and with the repository's common directory: the root of the
-            worktree that has this name (a ticket); None for no worktree.
+        root_of: asked with `into` and the repository's common directory: the root of the worktree that has this name
+            (a ticket); None for no worktree.
 
     Raises:
-        Refusal: worktree-missing, not-a-worktree, git-pointer-invalid, trunk-unknown, trunk-unborn, trunk-missing.
+        Refusal: worktree-missing, not-a-worktree, git-pointer-invalid, trunk-unknown, trunk-ambiguous, trunk-unborn, trunk-missing.
     """
     if into is not None and os.path.isabs(os.path.expanduser(into)):
         start, into = os.path.expanduser(into), None
@@ -139,10 +140,18 @@ def find(start: str, into: str | None, root_of: Callable[[str, str], str | None]
     branch = into if into.startswith("refs/heads/") else f"refs/heads/{into}"
     found = git.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{branch}^{{commit}}", ok=(0, 1))
     commit = found.out.decode().strip()
+    root = root_of(into, here.common_dir) if branch != into else None
+    ticket = checked_out(opened(root)) if root is not None else None
+    if ticket is not None and commit and ticket.ref != branch:
+        raise Refusal(
+            "trunk-ambiguous",
+            f"{into} is a worktree and another branch",
+            context=f"{root} is on {ticket.label}; the branch may be one that another agent made",
+            hint=f"--into {quoted(str(root))} or --into {quoted(branch)}",
+        )
+    if ticket is not None:
+        return ticket
     if not commit:
-        root = root_of(into, here.common_dir)
-        if root is not None:
-            return checked_out(opened(root))
         raise Refusal(
             "trunk-unknown",
             f"there is no branch {into} to merge into",

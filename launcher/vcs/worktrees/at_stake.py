@@ -136,12 +136,14 @@ def _holds(root: str, place: str) -> bool:
     above, _, name = place.rpartition("/")
     try:
         holder = Inside(root, above)
+    except PermissionError:
+        return True
     except OSError:
         return False  # gone; or a link or a file is on the way, which git itself names
-    with holder:
-        if not holder.exists(name):
-            return False
     try:
+        with holder:
+            if not holder.exists(name):
+                return False
         with Inside(root, place) as directory:
             return bool(directory.names())
     except OSError:

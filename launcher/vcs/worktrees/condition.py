@@ -200,6 +200,10 @@ _OPERATIONS = {
 }
 
 
+UNREAD = "what git cannot read"
+"""How the `problem` of a part begins whose files are closed to this user, or to git without privileges."""
+
+
 class PartCondition(BaseModel):
     """How one part of a worktree is.
 
@@ -298,6 +302,10 @@ class Condition(BaseModel):
         """The first files that are not committed, relative to the worktree's root, and how many there are."""
         named = [name for part in self.parts for name in part.uncommitted]
         return named[:_MOST_NAMED], sum(part.modified + part.untracked for part in self.parts)
+
+    def is_unread(self) -> bool:
+        """Whether something in it is closed to git, so that nobody knows what would be lost."""
+        return any(part.problem.startswith(UNREAD) for part in self.parts)
 
     def lagging(self) -> list[str]:
         """Submodules that are older than recorded, each with the command that updates it on its branch."""
@@ -403,7 +411,8 @@ def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
     # Without --ignore-submodules git would start itself in directories whose git directory an agent may have made.
     words = ("status", "--porcelain=v2", "-z", "--no-renames", "--ignore-submodules=all", "--untracked-files=normal",
              "--ignored=matching")  # fmt: skip
-    records = jailed_git.run_patiently(git, *words).out.split(b"\0")
+    done = jailed_git.run_patiently(git, *words)
+    records = done.out.split(b"\0")
     large_ones = _large(git, records, os.fspath(part.path))
     changed = [os.fsdecode(record.split(b" ", _PATH_AT[record[:2]])[-1]) for record in records
                if record[:2] in _PATH_AT]  # fmt: skip
@@ -427,6 +436,7 @@ def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
         strangers=tuple(at_stake.in_places_of_submodules(gitlinks, part, worktree)), operation=operation,
         detached=detached, kept=at_stake.beside(git, part, worktree, head), lagging=lagging,
         ignored=_ignored([os.fsdecode(record[2:]) for record in records if record[:2] == b"! "], part, worktree),
+        problem=f"{UNREAD}: {printable(closed)}" if (closed := jailed_git.unread(done)) else "",
     )  # fmt: skip
 
 

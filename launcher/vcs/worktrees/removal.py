@@ -12,7 +12,7 @@ from launcher.safefs.remove import remove_tree
 from launcher.vcs import checkout, gitlinks, jailed_git
 from launcher.vcs.added_packs import Held
 from launcher.vcs.disk import Present
-from launcher.vcs.git import Git
+from launcher.vcs.git import Completed, Git, GitFailed
 from launcher.vcs.git_config import UserConfig
 from launcher.vcs.harvest import crossing
 from launcher.vcs.jailed_git import JailedGit
@@ -25,7 +25,7 @@ from launcher.vcs.worktrees.creation import IDENTITY, remove_staging
 from launcher.vcs.worktrees.models import Part, Removed, Say, State, Step, Unharvested, Worktree, kept_aside
 from launcher.vcs.worktrees.store import WorktreeRepository
 from policy.errors import Refusal
-from policy.pasted import quoted
+from policy.pasted import joined, quoted
 
 # Keeping what would be lost: a commit of everything in the files, held by a ref of our own.
 
@@ -99,19 +99,17 @@ def _commit(git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, s
         entries = condition.unwatched_index(git)
         if head:
             links = set(map(os.fsencode, gitlinks.of_tree(git, head)))
-            names = git.run("diff-index", "--name-only", "-z", "--ignore-submodules=all", "HEAD").out.split(b"\0")
+            names = _seen(git, "diff-index", "--name-only", "-z", "--ignore-submodules=all", "HEAD").split(b"\0")
             changed = [
                 name for name in (*names, *condition.unwatched_changed(git, entries)) if name and name not in links
             ]
         for place in at_stake.in_places_of_submodules(condition.unwatched_gitlinks(entries), part, worktree):
             changed += _inside(part, os.fsencode(place))
-        others = git.run("ls-files", "--others", "--exclude-standard", "-z").out.split(b"\0")
+        others = _seen(git, "ls-files", "--others", "--exclude-standard", "-z").split(b"\0")
         for name in filter(None, others):
             changed += _below(part, name, links) if name.endswith(b"/") else [name]
         own["GIT_OBJECT_DIRECTORY"] = objects
-        if changed:
-            paths = b"".join(name + b"\0" for name in changed)
-            git.run("update-index", "--add", "--remove", "--replace", "-z", "--stdin", input=paths, environment=own)
+        _record(git, changed, own)
         for inner in worktree.submodules:
             relative = os.path.relpath(inner.path, part.path)
             if inner.name in commits and os.fsencode(relative) in links:
@@ -124,6 +122,42 @@ def _commit(git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, s
         commit = git.run(*words, environment=_AUTHOR | own).out.decode("ascii").strip()
         crossing.adopt(git, objects, commit, scratch.path("quarantine"), held)
     return commit
+
+
+def _seen(git: JailedGit, *words: str) -> bytes:
+    """What git answers about all files of a worktree.
+
+    Refusals: worktree-unreadable.
+    """
+    done = git.run(*words)
+    if closed := jailed_git.unread(done):
+        raise _unreadable(git.work_tree, closed)
+    return done.out
+
+
+def _record(git: JailedGit, names: list[bytes], environment: dict[str, str]) -> None:
+    """Puts files as they are into an index. What is gone, or lies behind a link by now, is taken out of it first.
+
+    Refusals: worktree-unreadable.
+    """
+    try:
+        with Inside(git.work_tree) as inside:
+            there = {name for name in names if inside.exists(os.fsdecode(name))}
+        for paths, how in ({*names} - there, ("--force-remove",)), (there, ("--add", "--remove", "--replace")):
+            if paths:
+                lines = b"".join(name + b"\0" for name in sorted(paths))
+                git.run("update-index", *how, "-z", "--stdin", input=lines, environment=environment)
+    except PermissionError as error:
+        raise _unreadable(git.work_tree, error.strerror or "") from None
+    except GitFailed as failure:
+        if closed := jailed_git.unread(Completed(1, b"", failure.err)):
+            raise _unreadable(git.work_tree, closed) from None
+        raise
+
+
+def _unreadable(path: str, why: str) -> Refusal:
+    return Refusal("worktree-unreadable", f"{path} cannot be backed up: not all of it can be read", context=why,
+                   hint=f"{joined(('chmod', '-R', 'u+rwX', path))}, and look at what was closed")  # fmt: skip
 
 
 def _below(part: Part, name: bytes, links: set[bytes]) -> list[bytes]:
@@ -471,6 +505,8 @@ def _check(now: Condition, worktree: Worktree) -> None:
 
 def _ways(now: Condition, stakes: int) -> Iterator[str]:
     """What to do about work that is at stake."""
+    if now.is_unread():
+        yield f"{joined(('chmod', '-R', 'u+rwX', now.path))} opens what is closed, then: paddock worktree status"
     beside = now.beside()
     strange = len(now.docked) + sum(len(part.strangers) for part in now.parts)
     for one in beside:

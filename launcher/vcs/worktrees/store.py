@@ -221,6 +221,20 @@ class WorktreeRepository:
                 pass
 
 
+def root_of(name: str, rows: list[Worktree], *, branches: bool = True) -> str | None:
+    """Root of the one worktree that a ticket, id or (with `branches`) a branch means; None when there is none.
+
+    Raises:
+        Refusal: worktree-ambiguous.
+    """
+    named = [row for row in rows if name in (row.worktree_id, row.ticket) or (branches and name == row.main.branch)]
+    if len(named) > 1:
+        context = "\n".join(f"{row.worktree_id} in {row.path}" for row in named)
+        raise Refusal("worktree-ambiguous", f"several worktrees are meant by {name}", context=context,
+                      hint="name one by its directory")  # fmt: skip
+    return named[0].path if named else None
+
+
 def _damaged(path: str, why: str) -> Refusal:
     return Refusal(
         "worktree-store-damaged",
