@@ -32,7 +32,7 @@ from policy.ingredients import (
     program_grants,
     socket_warning,
 )
-from policy.launch import Command, Git, Host, Support, Trail, Translation, led_by, left_by
+from policy.launch import Command, Git, Host, Support, Trail, Translation, led_by, left_by, linked_by
 from policy.plan import VERSION, Bind, Grant, Plan, beneath
 from policy.sandbox_context import WorktreeSandboxContext
 from policy.toolchains import Toolchains
@@ -145,6 +145,7 @@ def derive(
     links: dict[str, str] = {}
     grants: list[Grant] = []
     asked: list[Grant] = []
+    crossed: list[tuple[str, str, str]] = []
 
     def grant(path: str, access: str, source: str) -> Trail:
         """Adds a grant on the canonical form of `path`, when it exists. What else is decided goes by the trail."""
@@ -180,11 +181,15 @@ def derive(
             continue
         granted = asked_for(path, trail, source, root, host, written)
         asked.append((granted, access, source))
+        if linked_by((root, *written), trail):
+            crossed.append((path, granted, source))
         if mounts and granted in PRIVATE:
             warnings.append(f"{source} {path}: a jail has its own {granted}; name what is needed below it")
         if host.kind(granted) == "socket":
             warnings.append(socket_warning(granted, source))
     narrowed, ignored = ingredients.narrowed(root, asked)
+    if narrowed and crossed:
+        raise ingredients.behind_link(*crossed[0])
     warnings += ignored
     grants = [ingredients.held(grant, narrowed) for grant in grants]
     grants += program_grants(command, grants, host, root, written)

@@ -291,6 +291,16 @@ def asked_for(path: str, trail: Trail, source: str, root: str, host: Host, writt
     return canonical
 
 
+def behind_link(path: str, canonical: str, source: str) -> Refusal:
+    """The Refusal for what an agent could have chosen, where a part of a writable tree is to be read-only."""
+    return Refusal(
+        "grant-behind-link",
+        f"{path} is a symbolic link to {canonical}, or lies behind one",
+        context=f"asked for by {source}; an agent may have made the link, and so have chosen what is read-only",
+        hint=f"name the place itself, {quoted(canonical)}, if that is what you mean",
+    )
+
+
 def narrowed(root: str, asked: Iterable[Grant]) -> tuple[tuple[Grant, ...], list[str]]:
     """What the user makes read-only inside of trees that can be written, and what he opens again in there.
 

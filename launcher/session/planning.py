@@ -234,7 +234,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         trees = (found.root, found.common_dir or found.root, places.state, *others, *(path for path, _ in rules.write))
         _try_bubblewrap(support, machine, trees)
     if "--review" in options:
-        rules = _for_review(rules, found.root, support)
+        rules = _for_review(rules, found, support, machine)
     context = context_of(found, [name.value for name in settings.submodules], settings.freeze_root.value)
     tools = toolchains.discover(
         machine,
@@ -298,17 +298,21 @@ def _plain_directory(start: str, machine: Machine) -> checkout.Checkout:
     )
 
 
-def _for_review(rules: Rules, root: str, support: probe.Support) -> Rules:
+def _for_review(rules: Rules, found: checkout.Checkout, support: probe.Support, machine: Machine) -> Rules:
     """The rules of a review: the worktree is read-only, and where the jail has no mounts, git is too."""
-    if rules.git == "shared":
+    own = [path for path in (found.git_dir, found.common_dir) if path]
+    opened = (f"{source} {path}" for path, source in rules.write
+              if any(beneath(machine.resolve(path) or path, place) for place in own))  # fmt: skip
+    shared = "--git shared" if rules.git == "shared" else next(opened, None)
+    if shared is not None:
         raise Refusal(
             "review-shares-git",
-            "a review hands nothing over, and --git shared would let the command write the repository itself",
-            hint="leave out one of --review and --git shared",
+            f"a review hands nothing over, and {shared} would let the command write the repository itself",
+            hint=f"leave out one of --review and {shared}",
         )
     if not promises.has_mounts(derive.choose_backend(rules.backend, support)):
         rules = replace(rules, git="readonly")
-    return replace(rules, read=(*rules.read, (root, ingredients.REVIEW)))
+    return replace(rules, read=(*rules.read, (found.root, ingredients.REVIEW)))
 
 
 def _with_obeyed(

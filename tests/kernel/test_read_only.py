@@ -185,3 +185,26 @@ def test_nothing_is_accepted_that_a_session_can_write(here: Paddock) -> None:
     with Session(here, command=make, options=("--directory", "--worktree", plain)):
         assert here.refused("trust", plain / ".git").reference == "session-running"
     assert here.call("trust", plain).stdout.endswith("until a session can write it again\n")
+
+
+def test_no_link_of_an_agents_chooses_what_is_read_only(here: Paddock, backend: str) -> None:
+    """Where it leads could be written, and its name could be taken: refused, and the place itself is named."""
+    env, switches = SWITCHES[backend]
+    ended = here.run("--", "sh", "-c", "mkdir src; echo content >src/a; ln -s src docs; ln -s . here")
+    assert ended.returncode == 0, ended.stderr
+    for words in (("--review", "--rw", "docs"), ("--ro", ".", "--rw", "here/docs"), ("--ro", "docs")):
+        said = here.refused("run", *switches, *words, "--", "true", env=env)
+        assert (said.reference, str(here.worktree / "src") in said.text) == ("grant-behind-link", True)
+    code = "echo more >>src/a; echo no >free"
+    here.run(*switches, "--review", "--rw", "src", "--", "sh", "-c", code, env=env)
+    assert ((here.worktree / "src/a").read_text(), (here.worktree / "free").exists()) == ("content\nmore\n", False)
+    here.run(*switches, "--rw", "docs", "--", "sh", "-c", "echo again >>docs/a", env=env)
+    assert (here.worktree / "src/a").read_text() == "content\nmore\nagain\n"
+
+
+def test_a_review_is_granted_no_git_directory(here: Paddock, backend: str) -> None:
+    """What it hands over is nothing, on every backend."""
+    env, switches = SWITCHES[backend]
+    for path in (here.main / ".git", here.main / ".git/hooks"):
+        said = here.refused("run", *switches, "--review", "--rw", path, "--", "true", env=env)
+        assert said.reference == "review-shares-git"

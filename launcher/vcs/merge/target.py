@@ -127,7 +127,8 @@ def find(start: str, into: str | None, root_of: Callable[[str, str], str | None]
             (a ticket); None for no worktree.
 
     Raises:
-        Refusal: worktree-missing, not-a-worktree, git-pointer-invalid, trunk-unknown, trunk-ambiguous, trunk-unborn, trunk-missing.
+        Refusal: worktree-missing, not-a-worktree, git-pointer-invalid, trunk-unknown, trunk-ambiguous,
+            trunk-unborn, trunk-missing.
     """
     if into is not None and os.path.isabs(os.path.expanduser(into)):
         start, into = os.path.expanduser(into), None
