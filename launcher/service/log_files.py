@@ -1,67 +1,21 @@
 """Logs of sessions: what they wrote, line by line with its time, without credentials, rotated.
 
 ``<logs>/<session>/log.jsonl``: one JSON object a line, ``{"time", "stream", "text"}``; older parts end in ``.1``
-and so on. Bytes that are no UTF-8 are kept as surrogate escapes (``\\udcff``).
+and so on. Bytes that are no UTF-8 are kept as surrogate escapes (``\\udcff``). ``"more": true`` says that the line is
+not over: the next of its stream goes on with it. The stream ``terminal`` holds sizes of the session's terminal, rows
+and columns, and ``new`` behind them where it is another terminal.
 """
 
-import base64
 import errno
 import json
 import os
-import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote
 
 from launcher.safefs.remove import remove_tree
+from launcher.service.redaction import Redactor
 from launcher.session.places import made
-
-# Credential values that must not come into a log, and taking them out of it.
-
-
-REPLACEMENT = "[redacted]"
-LEAST = 6
-"""Shorter values are words of any text: a log without them would say more about them, not less."""
-
-_TELLING = re.compile(
-    r"(^|_)(KEY|APIKEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASS|CREDENTIALS?|AUTH|COOKIE|PAT|DSN)(_|$)",
-    re.IGNORECASE,
-)
-
-
-def secrets(environment: Mapping[str, str], given: Iterable[str], declared: Iterable[str] = ()) -> tuple[str, ...]:
-    """The values to be taken out, in every form that they are likely to be printed in, the longest first.
-
-    A value in `given`, ``NAME=VALUE`` of `--env`, counts as a secret too: it was typed for this session alone.
-    """
-    names = set(declared)
-    values = {value for name, value in environment.items() if name in names or _TELLING.search(name)}
-    values |= {value for item in given for value in (item.partition("=")[2],) if value}
-    forms: set[str] = set()
-    for value in values:
-        if len(value) >= LEAST:
-            forms |= {value, quote(value, safe=""), base64.b64encode(value.encode(errors="surrogateescape")).decode()}
-    return tuple(sorted(forms, key=lambda form: (-len(form), form)))
-
-
-class Redactor:
-    """Takes the forms of secrets out of text.
-
-    Attributes:
-        longest: bytes of the longest form: who cuts text into pieces must not cut closer to an end than this.
-    """
-
-    def __init__(self, forms: Iterable[str]) -> None:
-        """Args: from `secrets`."""
-        self._forms = tuple(form.encode(errors="surrogateescape") for form in forms)
-        self.longest = max(map(len, self._forms), default=0)
-        self._pattern = re.compile(b"|".join(map(re.escape, self._forms))) if self._forms else None
-
-    def __call__(self, data: bytes) -> bytes:
-        """`data` without them."""
-        return data if self._pattern is None else self._pattern.sub(REPLACEMENT.encode(), data)
-
 
 NAME = "log.jsonl"
 MOST_LINE = 64 << 10
@@ -80,6 +34,7 @@ class LogWriter:
         self._fd = -1
         self._size = 0
         self._partial: dict[str, bytes] = {}
+        self._window = ""
         self._torn = False
         self.lost = ""
 
@@ -87,16 +42,32 @@ class LogWriter:
         """Takes what came over `stream`. Lines are written when they are whole."""
         lines = (self._partial.pop(stream, b"") + data).split(b"\n")
         rest = lines.pop()
+        self._lines(stream, lines)
         while len(rest) > MOST_LINE + self._redact.longest:
             # Redacted before it is cut, and not cut through what may be the beginning of a credential.
             rest = self._redact(rest)
             if len(rest) <= MOST_LINE + self._redact.longest:
                 break
-            lines.append(rest[:MOST_LINE])
+            self._lines(stream, [rest[:MOST_LINE]], more=True)
             rest = rest[MOST_LINE:]
         if rest:
             self._partial[stream] = rest
-        self._lines(stream, lines)
+
+    def settle(self) -> None:
+        """Writes what there is of lines that are not whole: a programme at a terminal may end none for hours."""
+        for stream, line in list(self._partial.items()):
+            if certain := self._redact.certain(line):
+                self._lines(stream, [line[:certain]], more=True)
+                if certain == len(line):
+                    del self._partial[stream]
+                else:
+                    self._partial[stream] = line[certain:]
+
+    def window(self, rows: int, columns: int, *, new: bool) -> None:
+        """Writes the size of the session's terminal, in front of what is written there now."""
+        self.settle()
+        self._window = f"{rows} {columns}"
+        self._lines("terminal", [(self._window + (" new" if new else "")).encode()])
 
     def flush(self) -> None:
         """Writes lines that will not become whole any more."""
@@ -115,11 +86,12 @@ class LogWriter:
             os.close(self._fd)
             self._fd = -1
 
-    def _lines(self, stream: str, lines: list[bytes]) -> None:
-        """Writes whole lines, many at a time: a command may print without end."""
+    def _lines(self, stream: str, lines: list[bytes], *, more: bool = False) -> None:
+        """Writes lines, many at a time: a command may print without end."""
         begin = f'{{"time": {round(time.time(), 3)}, "stream": "{stream}", "text": '
+        end = ', "more": true}\n' if more else "}\n"
         content = b"".join(
-            f"{begin}{json.dumps(self._redact(line).decode(errors='surrogateescape'))}}}\n".encode() for line in lines
+            f"{begin}{json.dumps(self._redact(line).decode(errors='surrogateescape'))}{end}".encode() for line in lines
         )
         try:
             while content:
@@ -151,11 +123,12 @@ class LogWriter:
         path = f"{self._directory}/{NAME}"
         if not self._files:
             os.unlink(path)
-            return
         for number in range(self._files, 0, -1):
             older = path if number == 1 else f"{path}.{number - 1}"
             if os.path.lexists(older):
                 os.replace(older, f"{path}.{number}")
+        if self._window:
+            self._lines("terminal", [self._window.encode()])  # so that no part is without it
 
 
 def read(directory: str, tail: int | None = None, until: tuple[int, int] | None = None) -> Iterator[dict[str, Any]]:

@@ -21,7 +21,7 @@ from policy.errors import EXIT_REFUSED, Refusal
 MODULES = {
     "explain": "why",
     "init": "trust",
-    **dict.fromkeys(("show", "logs", "events", "stop", "status"), "ps"),
+    **dict.fromkeys(("show", "events", "stop", "status"), "ps"),
 }
 """Verbs that share the module of another one."""
 

@@ -1,4 +1,4 @@
-"""The verbs that ask the service about sessions, or end them: ps, show, logs, events, stop, status."""
+"""The verbs that ask the service about sessions, or end them: ps, show, events, stop, status."""
 
 import json
 import os
@@ -140,19 +140,6 @@ def _outcome(outcome: dict[str, Any]) -> list[str]:
 
 def _time(moment: float) -> str:
     return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(moment))} ({ago(moment)} ago)"
-
-
-def logs(session: str, *, follow: bool, tail: int | None, stream: list[str], times: bool, as_json: bool) -> int:
-    """Exit status 0."""
-    query = {"follow": "true" if follow else None, "tail": tail, "stream": stream or []}
-    for line in client().lines(session_path(session, "logs"), query):
-        if as_json:
-            messages.show(json.dumps(line))
-            continue
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S ", time.localtime(line["time"])) if times else ""
-        mark = "paddock: " if line["stream"] == "paddock" else ""
-        messages.show(f"{stamp}{mark}{'	'.join(printable(part) for part in line['text'].split('	'))}")
-    return 0
 
 
 def events(*, kind: list[str], session: list[str], since: int | None, no_follow: bool, as_json: bool) -> int:

@@ -37,15 +37,18 @@ CONFINED = {
     "launcher.bridges.acp": ("agent_requests", "client_requests", "lines", "rulings", "terminals"),
     "launcher.bridges.files": ("file_worker", "reading", "scope", "searching", "writing"),
     "launcher.egress": ("exchange", "gateway", "hello", "http", "proxy", "socks"),
+    "launcher.service": ("screen",),
 }
 """Modules that read an agent's bytes confined only: the bridge confines itself before it reads a line (`cell.confine`),
-the file tools work in the session's jail, the proxy confines itself before it serves (`proxy.confine`)."""
+the file tools work in the session's jail, the proxy confines itself before it serves (`proxy.confine`), what renders a
+terminal before it reads a record (`screen.serve`)."""
 ENTRIES = {
     "launcher.bridges.acp.bridge": "starts the conversation once it is confined",
     "launcher.bridges.acp.start_failed": "writes to a client when nothing was started, so no agent is there",
     "launcher.bridges.files.workers": "makes the worker's Scope of the Plan, sends it, and names its module",
     "launcher.egress.handle": "starts the proxy",
     "launcher.verbs.acp": "makes the Choices of a command line",
+    "launcher.verbs.logs": "starts the renderer in a process of its own, and prints what it says, made safe",
 }
 """Who else may import those, and why nothing of an agent's is read by that."""
 

@@ -4,8 +4,10 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,9 @@ def service(installed: Installed) -> Iterator[Served]:
     who = identity.user(place / "home")
     (place / "place").mkdir()
     made = paddock.make(who, installed, who.give(place / "place"))
-    with served.serving(made, replay_bytes=65_536, stdin_seconds=0.2, term_seconds=0.5) as running:
+    with served.serving(
+        made, replay_bytes=65_536, stdin_seconds=0.2, term_seconds=0.5, log_bytes=4_096, log_files=20
+    ) as running:
         yield running
 
 
@@ -242,3 +246,92 @@ def test_a_detached_run_is_left_to_itself(service: Served) -> None:
     assert (run.returncode, service.get(f"/v1/sessions/{name}").json["state"]) == (0, "running"), run
     service.post(f"/v1/sessions/{name}/stop", {"term_seconds": 0, "wait": 30})
     assert service.cli("run", "--detach", "--", "no-such-thing").returncode == 127
+
+
+# What is read of a session's terminal.
+
+PAGER = r"""
+printf '\033[?1049h\033[H\033[2J'
+for number in 1 2 3; do printf '\033[2;3H\033[1mround %s\033[0m' $number; done
+"""
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Waits for what other processes do."""
+    deadline = time.monotonic() + served.PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def lines(service: Served, *words: str) -> list[str]:
+    """What `paddock logs` prints."""
+    ended = service.cli("logs", *words)
+    assert (ended.returncode, ended.stderr) == (0, ""), ended
+    return ended.stdout.splitlines()
+
+
+def test_a_terminals_output_is_read_as_it_was_seen(service: Served) -> None:
+    """Lines, progress bars and a full screen, over rotations of the log; `--raw` and `--json` are as it was kept."""
+    script = f"seq 200; printf '10%%\\r100%%\\n\\033[31mred\\033[0m\\n'; {PAGER} printf '\\033[?1049l'; echo over"
+    service.create("sh", "-c", script, name="seen", stdin="terminal")
+    service.over("seen")
+    numbers = [str(number) for number in range(1, 201)]
+    assert lines(service, "seen") == [*numbers, "100%", "red", "", "  round 3", "over"]
+    assert lines(service, "seen", "--tail", "2") == ["  round 3", "over"]
+    assert lines(service, "seen", "--stream", "stdout", "--times")[-1].endswith(" over")
+    assert lines(service, "seen", "--stream", "paddock") == []
+    raw = service.cli("logs", "seen", "--raw").stdout
+    assert raw.startswith("1\r\n2\r\n") or raw.startswith("1\n2\n")  # the test's reader may translate
+    assert "\x1b[31mred\x1b[0m" in raw
+    kept = [json.loads(line) for line in lines(service, "seen", "--json")]
+    assert kept[0]["stream"] == "terminal"
+    assert kept[0]["text"] == "24 80 new"
+    assert "\x1b[31mred\x1b[0m\r" in [line["text"] for line in kept]
+    assert service.cli("logs", "seen", "--raw", "--times").returncode == 125
+
+
+def test_a_live_screen_is_shown_though_no_line_is_whole(service: Served) -> None:
+    """Within a second or so, and its credentials are not: not even by halves."""
+    secret = "s3cr3t-of-the-user"
+    script = f"{PAGER} printf '\\033[4;1H%s' \"${{SOME_TOKEN%-user}}\"; sleep 2; printf -- '-user'; read x"
+    environment = {**service.paddock.who.environment(service.env), "SOME_TOKEN": secret}
+    service.create(
+        "sh", "-c", script, name="live", stdin="terminal", options=["--env", "SOME_TOKEN"], environment=environment
+    )
+    until(lambda: lines(service, "live")[1:2] == ["  round 3"])
+    until(lambda: lines(service, "live")[3:] == ["[redacted]"])
+    assert secret[:9] not in service.cli("logs", "live", "--raw").stdout
+    service.post("/v1/sessions/live/stop", {"term_seconds": 0, "wait": 30})
+
+
+def test_follow_shows_what_stays(service: Served) -> None:
+    """What was there, its tail; then lines as they are left alone, a full screen when it ends, and the end."""
+    script = f"seq 30; read x; printf '1%%\\r2%%\\r'; read x; printf '3%%\\n'; read x; {PAGER} printf '\\033[?1049l'"
+    service.create("sh", "-c", f"stty -echo; {script}; read x; echo end", name="followed", stdin="terminal")
+    until(lambda: "30" in lines(service, "followed"))
+    words = service.paddock.words("logs", "followed", "--follow", "--tail", "2")
+    who = service.paddock.who
+    with (
+        subprocess.Popen(
+            who.command(words), env=who.environment(service.env), cwd=service.paddock.place,
+            stdout=subprocess.PIPE, text=True,
+        ) as following,
+        Client(service, "followed", "mode=write") as typing,
+    ):  # fmt: skip
+        assert following.stdout is not None
+        assert [following.stdout.readline() for _ in range(2)] == ["29\n", "30\n"]
+        typing.send(b"I", b"\n\n")
+        assert following.stdout.readline() == "3%\n"
+        typing.send(b"I", b"\n")
+        assert [following.stdout.readline() for _ in range(2)] == ["\n", "  round 3\n"]
+        typing.send(b"I", b"\n")
+        assert following.stdout.read() == "end\n"
+        assert following.wait() == 0
+
+
+def test_streams_that_are_no_terminal_are_printed_line_by_line(service: Served) -> None:
+    """As before: control characters made visible."""
+    service.create("printf", r"a\033[2Jb\rc\n\n\n", name="piped")
+    service.over("piped")
+    assert lines(service, "piped") == [r"a\x1b[2Jb\rc", "", ""]

@@ -16,7 +16,7 @@ import pytest
 
 from launcher.service import instance, log_files
 from launcher.service.database import MIGRATIONS, Database
-from launcher.service.log_files import Redactor, secrets
+from launcher.service.redaction import Redactor, secrets
 from launcher.service.schema import FINAL, TRANSITIONS, SessionRequest, SessionState, check
 from launcher.service.shim.attempt import unstartable
 from launcher.service.tables import SessionStore, session_of
@@ -334,6 +334,18 @@ def test_a_secret_is_not_logged_however_it_comes(tmp_path: Path) -> None:
     for form in (*forms, "abc/def", "def+ghi"):
         assert form not in text
     assert text.startswith("a [redacted] b[redacted][redacted]xxx")
+    for text in (b"abc/def+ghi", b"=given-value=", b"=given-value"):  # at every place that it can be cut
+        for at in range(len(text) + 1):
+            directory = str(tmp_path / f"cut-{len(text)}-{at}")
+            writer = log_files.LogWriter(directory, redact, most_bytes=10_000, files=1)
+            for piece in (text[:at], text[at:], b"\n"):
+                writer.write("stdout", piece)
+                writer.settle()
+            writer.close()
+            kept = list(log_files.read(directory))
+            assert "".join(line["text"] for line in kept).strip("=") == "[redacted]"
+            assert [line.get("more", False) for line in kept] == [True] * (len(kept) - 1) + [False]
+
     writer = log_files.LogWriter(str(tmp_path / "log"), redact, most_bytes=10_000, files=1)
     tail = log_files.Tail(str(tmp_path / "log"))
     for number in range(1_000):

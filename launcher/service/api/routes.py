@@ -252,14 +252,14 @@ async def read_session_log(
     name: SessionName,
     request: Request,
     tail: Annotated[int | None, Query(ge=0, le=1_000_000, description="only so many of the last lines")] = None,
-    stream: Annotated[list[str], Query(max_length=3, description="stdout, stderr, paddock")] = [],  # noqa: B006
+    stream: Annotated[list[str], Query(max_length=4, description="stdout, stderr, paddock, terminal")] = [],  # noqa: B006
     go_on: Annotated[bool, Query(alias="follow", description="go on until the session is over")] = False,
 ) -> StreamingResponse:
     """Tells what a session has written, line by line, without credentials."""
     context = context_of(request)
     context.supervisor.session(name)
-    if unknown := sorted(set(stream) - {"stdout", "stderr", "paddock"}):
-        raise Refusal("request-invalid", f"there is no stream {unknown[0]}", hint="stdout, stderr or paddock")
+    if unknown := sorted(set(stream) - {"stdout", "stderr", "paddock", "terminal"}):
+        raise Refusal("request-invalid", f"there is no stream {unknown[0]}", hint="stdout, stderr, paddock or terminal")
     context.followers.check()
     lines = log_lines(context.supervisor, name, tail=tail, streams=frozenset(stream), follow=go_on)
     return StreamingResponse(context.followers.counted(lines), media_type=JSON_LINES)

@@ -239,6 +239,7 @@ class StreamClient(Client):
         super().__init__(host)
         self._writes = write
         self._offset = offset
+        self._sized = False
         if write and host.request["stdin"] == "null":
             raise Refusal("session-no-stdin", f"session {host.name} has no standard input to write to",
                           hint="it was made with stdin null; look on: --read (mode=read)")  # fmt: skip
@@ -286,7 +287,9 @@ class StreamClient(Client):
         elif kind == SIGNAL and (len(payload) == 1 or (len(payload) == 2 and payload[1] == 1)):
             self.host.signal(payload[0], group=len(payload) == 2)
         elif kind == WINDOW and len(payload) == 4:
-            streams.resize(int.from_bytes(payload[:2], "little"), int.from_bytes(payload[2:], "little"))
+            rows, columns = (int.from_bytes(payload[at : at + 2], "little") for at in (0, 2))
+            streams.resize(rows, columns, redraw=not self._sized)
+            self._sized = True
         else:
             raise Refusal("request-invalid", "this is no frame of the stream")
 

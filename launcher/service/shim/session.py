@@ -13,8 +13,8 @@ from typing import Any
 from launcher import loop
 from launcher.safefs import walk
 from launcher.service import log_files, packets
-from launcher.service.log_files import Redactor, secrets
 from launcher.service.packets import SHIM_END, SHIM_SOCKET
+from launcher.service.redaction import Redactor, secrets
 from launcher.service.shim.attempt import SENDABLE, Attempt, Event, Launcher, failure, unstartable
 from launcher.service.shim.clients import Client, client_for
 from launcher.service.shim.streams import TERMINAL, Streams

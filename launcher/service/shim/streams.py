@@ -28,6 +28,10 @@ _BURST = 0.25
 """Seconds of processor time for output that nobody looks at, before its command is held back: some megabytes."""
 _PACE = 0.03
 """Share of a processor that such output gets then. One command that prints without end must not slow down others."""
+_SETTLE_SECONDS = 1.0
+"""Until what a terminal shows is in the log, though no line is whole."""
+_REDRAW_SECONDS = 0.1
+"""For which a terminal has another size, so that its programme draws everything anew."""
 MOST_INPUT = 4 << 20
 """Bytes for standard input that wait for the command to read them."""
 
@@ -55,8 +59,8 @@ class Subscriber(Protocol):
 class Streams:
     """Of one session, over all its attempts. `open` before each, `drained` after it, `close` at the end."""
 
-    def __init__(self, log: LogWriter, replay_bytes: int) -> None:
-        """Args: where output is logged; how much of it is replayed to clients that attach later."""
+    def __init__(self, log: LogWriter, replay_bytes: int, window: tuple[int, int] = (24, 80)) -> None:
+        """Args: where output is logged; how much of it is replayed to clients that attach later; rows and columns."""
         self.log = log
         self._keep = replay_bytes
         self._kept: deque[Piece] = deque()
@@ -70,7 +74,8 @@ class Streams:
         self._when_taken: list[Callable[[], None]] = []
         self._deaf = False
         self._terminal = False
-        self._window = (24, 80)
+        self._window = window
+        self._settles = False
         self._holders: set[object] = set()
         self._budget = _BURST
         self._spent_at = time.monotonic()
@@ -119,11 +124,26 @@ class Streams:
         os.set_blocking(ours, False)  # of the open file, so of both
         fds += [os.dup(theirs), os.dup(theirs)]
         self._terminal = True
-        self.resize(*self._window)
+        self.log.window(*self._window, new=True)
+        self._set_size(*self._window)
 
-    def resize(self, rows: int, columns: int) -> None:
-        """Gives the terminal, if there is one, a size; the kernel tells the programmes that it is in front of."""
-        self._window = (rows, columns)
+    def resize(self, rows: int, columns: int, *, redraw: bool = False) -> None:
+        """Gives the terminal, if there is one, a size; the kernel tells the programmes that it is in front of.
+
+        With `redraw` they are told of one even if it is as before, and it is another one for a moment: many draw
+        nothing anew where it did not change.
+        """
+        if self._window != (rows, columns):
+            self._window = (rows, columns)
+            if self._terminal:
+                self.log.window(rows, columns, new=False)
+        elif redraw and self._terminal and self.offset:
+            self._set_size(rows - 1 if rows > 1 else 2, columns)
+            loops.running().call_later(_REDRAW_SECONDS, lambda: self._set_size(*self._window))
+            return
+        self._set_size(rows, columns)
+
+    def _set_size(self, rows: int, columns: int) -> None:
         if self._terminal and self._stdin != -1:
             fcntl.ioctl(self._stdin, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
@@ -222,6 +242,9 @@ class Streams:
     def _take(self, piece: Piece) -> None:
         self.offset += len(piece.data)
         self.log.write(piece.stream, piece.data)
+        if self._terminal and not self._settles:
+            self._settles = True
+            loops.running().call_later(_SETTLE_SECONDS, self._settle)
         if self._keep:
             self._kept.append(piece)
             self._kept_bytes += len(piece.data)
@@ -229,6 +252,11 @@ class Streams:
                 self._kept_bytes -= len(self._kept.popleft().data)
         for subscriber in tuple(self._subscribers):
             subscriber.output(piece)
+
+    def _settle(self) -> None:
+        self._settles = False
+        if not self._over:
+            self.log.settle()
 
     # Input
 
