@@ -32,7 +32,7 @@ _F_SETPIPE_SZ = 1031
 _PAGE = 4096
 _FIONREAD = 0x541B  # asm-generic/ioctls.h
 
-_FLUSH, _DONE = b"F", b"\xff"
+_BEGIN, _FLUSH, _DONE = b"B", b"F", b"\xff"
 
 
 class Carrier:
@@ -42,12 +42,12 @@ class Carrier:
         streams: for the command, in the places of 0, 1 and 2; 0, 1 and 2 themselves where nothing has to be carried.
     """
 
-    def __init__(self, carried: tuple[int, ...], limits: tuple[tuple[str, int], ...] = ()) -> None:
+    def __init__(self, carried: tuple[int, ...], limits: "tuple[tuple[str, int], ...] | None" = None) -> None:
         """Starts the process. To be called by the only thread.
 
         Args:
             carried: from `hygiene.streams_to_carry`.
-            limits: see `limit`.
+            limits: see `limit`; None: they are not known yet, and nothing moves before they are.
 
         Raises:
             Refusal: stream-unusable.
@@ -74,7 +74,8 @@ class Carrier:
         for fd in (*own, asked, answer):
             os.close(fd)
         self.streams = streams
-        self.limit(limits)
+        if limits is not None:
+            self.limit(limits)
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -82,13 +83,14 @@ class Carrier:
         return tuple({fd for fd in self.streams if fd > 2})
 
     def limit(self, limits: tuple[tuple[str, int], ...]) -> None:
-        """Bounds the files that are written as the command's own are (`Plan.limits`)."""
+        """Bounds the files that are written as the command's own are (`Plan.limits`). From now on bytes move."""
         resource = hygiene.RESOURCES["file_size"]
         try:
             for size in (value for name, value in limits if name == "file_size"):
                 hard = syscalls.prlimit64(self._child, resource)[1]
                 syscalls.prlimit64(self._child, resource, (min(size, hard),) * 2)
-        except ProcessLookupError:
+            os.write(self._asking, _BEGIN)
+        except (ProcessLookupError, BrokenPipeError):
             return  # killed, which `finish` tells
 
     def finish(self, *, ended: bool) -> Refusal | None:
@@ -319,7 +321,10 @@ def _carry(lanes: "list[_Input | _Output]", asked: int, answer: int) -> "NoRetur
 
 
 def _move(lanes: "list[_Input | _Output]", asked: int, answer: int) -> None:
-    """Moves bytes until every pipe has ended, and answers when that is asked for."""
+    """Moves bytes, once it may, until every pipe has ended, and answers when that is asked for."""
+    if os.read(asked, 1) != _BEGIN:
+        os.write(answer, _DONE)  # it was never started
+        return
     alone = flushing = answered = False
     while not (alone or answered) or any(lane.open for lane in lanes):
         if flushing and not answered and all(lane.is_idle() for lane in lanes):

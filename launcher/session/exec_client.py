@@ -91,9 +91,12 @@ class Streams:
         self._own.clear()
 
     def limit(self, size: int) -> None:
-        """The session bounds files by this many bytes, if it is not 0: what the command writes to one counts."""
-        if size and self.carrier is not None:
-            self.carrier.limit((("file_size", size),))
+        """The session bounds files by this many bytes, if it is not 0: what the command writes to one counts.
+
+        Only now anything is written: the command runs before this has been heard.
+        """
+        if self.carrier is not None:
+            self.carrier.limit((("file_size", size),) if size else ())
 
     def wanted(self) -> list[tuple[int, int]]:
         """The descriptors to poll now, with events."""

@@ -6,16 +6,18 @@ the file outside looks like afterwards.
 
 import json
 import os
+import select
 import shlex
 import signal
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from launcher.session.carrier import Carrier
 from tests.support.install import base_python
 from tests.support.paddock import EXEC_PATIENCE as PATIENCE
 from tests.support.paddock import Paddock, Session, said
@@ -354,3 +356,27 @@ def test_files_of_a_further_command_are_bounded_as_the_session_says(scene_of_use
         ended = run_script(scene, f"{shlex.join(session.words('yes'))} >file; echo $?")
     assert ended.stdout == "141\n", ended
     assert (scene.place / "file").stat().st_size == 8192
+
+
+def test_nothing_is_written_before_the_bound_is_known(tmp_path: Path) -> None:
+    """However late its client hears of it: the command may run, and write, by then. A refused one has its end, too."""
+
+    def carried(late: Callable[[Carrier], object]) -> tuple[int, bytes]:
+        with open(tmp_path / "file", "wb") as file:
+            child = os.fork()
+            if child == 0:
+                try:
+                    os.dup2(file.fileno(), 1)
+                    carrier = Carrier((1,))
+                    os.write(carrier.streams[1], b"x" * 20_000)
+                    os.close(carrier.streams[1])
+                    select.select([], [], [], 0.3)  # a carrier that does not wait is done by now
+                    late(carrier)
+                    carrier.finish(ended=True)
+                finally:
+                    os._exit(0)
+        return os.waitpid(child, 0)[1], (tmp_path / "file").read_bytes()
+
+    assert carried(lambda carrier: carrier.limit((("file_size", 8_192),))) == (0, b"x" * 8_192)
+    assert carried(lambda carrier: carrier.limit(())) == (0, b"x" * 20_000)
+    assert carried(lambda carrier: None) == (0, b"")
