@@ -100,7 +100,7 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--config", ONE, "FILE", "read one more configuration file, above all others"),
     ("--session", ONE, "NAME", "name of the session (default: random)"),
     ("--supervised", FLAG, "", "run in the service (paddock serve), where it can be watched and stopped"),
-    ("--detach", FLAG, "", "run in the service, left to itself: print the session's name, and return"),
+    ("--detach", FLAG, "", "run in the service, left to itself; started at a terminal, it has one: paddock attach"),
     ("--report", ONE, "FILE", "write what was really enforced to FILE, as JSON"),
     ("--dry-run", FLAG, "", "decide everything, print the plan, start nothing"),
     ("--quiet", FLAG, "", "no summary of what was denied, which comes only at a terminal anyway (short: -q)"),

@@ -25,6 +25,12 @@ from policy.errors import Refusal
 
 LEAVE = b"\x1d."
 LEAVE_NAME = "Ctrl-] ."
+_AS_BEFORE = (
+    b"\x1b[?1047l\x1b7\x1b[r\x1b8\x1b[m\x1b[?25h"  # primary screen, all of it scrolls, no colours, a cursor
+    b"\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1004l\x1b[?1006l\x1b[?2004l"  # no reports of mouse, focus, pasting
+    b"\x1b[?1l\x1b>\x1b[<u\x1b[>4;0m\r\n"  # keys as usual
+)
+"""What undoes in a terminal (xterm) what a full-screen programme has set there and goes on with, out of sight."""
 
 
 class RawTerminal:
@@ -109,6 +115,7 @@ class Attached:
         self._connection.setblocking(False)
         self._waiting = bytearray()
         self._terminal: RawTerminal | None = None
+        self._driven = False
         self.left = False
         """Whether this client has left a session that goes on."""
         self.heard = False
@@ -143,6 +150,7 @@ class Attached:
             waking = stack.enter_context(self._signals()) if signals else -1
             going_on = self._going_on
             if self.at_terminal:
+                stack.callback(self._restore)
                 self._terminal = stack.enter_context(RawTerminal())
                 self._resize()
                 waking = stack.enter_context(self._signals()) if waking == -1 else waking
@@ -195,6 +203,10 @@ class Attached:
         else:
             raise KeyboardInterrupt
 
+    def _restore(self) -> None:
+        if self._driven and self.session is None:  # else it has ended by itself, as without Paddock
+            write(1, _AS_BEFORE)
+
     def _resize(self) -> None:
         assert self._terminal is not None
         rows, columns = self._terminal.size()
@@ -222,6 +234,7 @@ class Attached:
         """Handles what has come; whether more is to come."""
         for kind, payload in self._decoder.feed(data):
             if kind in (OUTPUT, ERRORS):
+                self._driven = self._driven or b"\x1b" in payload
                 write(1 if kind == OUTPUT else 2, payload)
             elif kind == HELLO:
                 self.hello = json.loads(payload)

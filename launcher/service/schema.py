@@ -176,6 +176,7 @@ class SessionRequest(Frozen):
         environment: the launcher's whole environment, of which the plan lets some through; the service's own when
             there is none. Its values are never written down.
         stdin: what it has for its standard input.
+        window: rows and columns of its terminal, until a client attaches with others.
         umask: of the command, such as 18 for 0022.
         restart: whether it is started again.
         bridge: "acp" for an agent of the Agent Client Protocol: `options` are those of `paddock acp`, and editors
@@ -190,6 +191,7 @@ class SessionRequest(Frozen):
     name: SessionName | None = None
     environment: dict[Variable, Word] | None = Field(None, max_length=MOST_WORDS)
     stdin: Input = Input.NULL
+    window: tuple[Annotated[int, Field(ge=1, le=65_535)], Annotated[int, Field(ge=1, le=65_535)]] = (24, 80)
     umask: int = Field(0o022, ge=0, le=0o777)
     restart: Restart = Field(default_factory=lambda: Restart.model_validate({}))
     bridge: Literal["acp"] | None = None

@@ -70,8 +70,8 @@ _NOT = ("--report", "--dry-run")
 def run_supervised(options: cli.Parsed, command: list[str], cwd: str) -> int:
     """Makes a session of the service for this run, and follows it to its end; its exit status.
 
-    From a terminal the session has one, too. With ``--detach`` nobody follows: the session's name is printed once its
-    command runs.
+    From a terminal the session has one, too, of the same size. With ``--detach`` nobody follows: the session's name is
+    printed once its command runs.
 
     Args:
         options: of `paddock run`.
@@ -93,10 +93,13 @@ def run_supervised(options: cli.Parsed, command: list[str], cwd: str) -> int:
         "name": wanted if isinstance(wanted, str) else None,
         "wait_for_client": not detached,
     }
-    if detached:
-        return _detached(client, {**body, "stdin": "null"})
     if all(os.isatty(fd) for fd in (0, 1, 2)):
-        body["stdin"] = "terminal"
+        size = os.get_terminal_size(0)
+        body |= {"stdin": "terminal", **({"window": (size.lines, size.columns)} if all(size) else {})}
+    elif detached:
+        body["stdin"] = "null"
+    if detached:
+        return _detached(client, body)
     session = client.call("POST", "/v1/sessions", body)
     try:
         attached = Attached(client, session["name"], mode="write")

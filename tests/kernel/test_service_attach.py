@@ -248,6 +248,57 @@ def test_a_detached_run_is_left_to_itself(service: Served) -> None:
     assert service.cli("run", "--detach", "--", "no-such-thing").returncode == 127
 
 
+SCREEN = r"""
+printf '\033[?1049h'; draw() { printf '\033[H\033[2Jscreen %s' "$(stty size | tr ' ' x)"; }
+trap draw WINCH; draw; while :; do read -t 0.1 key && printf '\033[3;1Hread %s' "$key"; done
+"""
+
+
+def test_a_detached_run_from_a_terminal_has_one(service: Served) -> None:
+    """Of the caller's size; what reads it waits for somebody; attached, it draws anew, takes keys, is left again."""
+    words = service.paddock.words("run", "--detach", "--session", "agent", "--", "bash", "-c", SCREEN)
+    join = shlex.join(service.paddock.words("attach", "agent", "--from-now"))
+    with Console(service.paddock.who, service.paddock.worktree) as console:
+        console.type(f"export XDG_RUNTIME_DIR={service.runtime}\n")
+        console.resize(30, 90)
+        console.run(shlex.join(words))
+        console.expect("agent")
+        console.expect("<0>")
+        until(lambda: lines(service, "agent") == ["screen 30x90"])
+        assert service.get("/v1/sessions/agent").json["state"] == "running"
+        for _ in range(2):  # its size has not changed, and it was not asked to draw
+            console.run(join)
+            console.expect("attached to agent")
+            console.expect("screen 30x90")
+            console.type("hello\n")
+            console.expect("read hello")
+            console.type("\x1d.")
+            console.expect(r"\x1b\[\?1047l.*\x1b\[\?25h")
+            console.expect("session agent goes on")
+            console.expect("<0>")
+        console.run(join)
+        console.resize(31, 91)
+        console.expect("screen 31x91")
+        console.type(CTRL_C)
+        console.expect(f"<{128 + signal.SIGINT}>")
+    assert service.over("agent")["outcome"]["signal"] == "SIGINT"
+    assert lines(service, "agent")[0] == "screen 31x91^C"
+
+
+@pytest.mark.parametrize("redirected", ["</dev/null", ">name", "2>/dev/null"])
+def test_a_detached_run_that_is_redirected_has_no_terminal(service: Served, redirected: str) -> None:
+    """Any of the three streams that is no terminal: its input is empty, and its output two streams, as ever."""
+    words = service.paddock.words("run", "--detach", "--", "sh", "-c", "cat; test -t 1 || echo none; sleep 1000")
+    with Console(service.paddock.who, service.paddock.worktree) as console:
+        console.type(f"export XDG_RUNTIME_DIR={service.runtime}\n")
+        console.run(f"{shlex.join(words)} {redirected}")
+        console.expect("<0>")
+    found = service.get("/v1/sessions?live=true").json["sessions"][0]
+    assert found["stdin"] == "null"
+    until(lambda: lines(service, found["name"]) == ["none"])
+    service.post(f"/v1/sessions/{found['name']}/stop", {"term_seconds": 0, "wait": 30})
+
+
 # What is read of a session's terminal.
 
 PAGER = r"""

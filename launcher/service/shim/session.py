@@ -82,7 +82,7 @@ class ShimSession:
         writer = log_files.LogWriter(
             launch["logs"], redact, most_bytes=self._settings["log_bytes"], files=self._settings["log_files"]
         )
-        self.streams = Streams(writer, self._settings["replay_bytes"])
+        self.streams = Streams(writer, self._settings["replay_bytes"], tuple(self.request["window"]))
         self.about: dict[str, Any] = {**launch["session"], "group": group}
         self._moves: list[dict[str, Any]] = []
         self._numbered = 0

@@ -59,8 +59,8 @@ class Subscriber(Protocol):
 class Streams:
     """Of one session, over all its attempts. `open` before each, `drained` after it, `close` at the end."""
 
-    def __init__(self, log: LogWriter, replay_bytes: int, window: tuple[int, int] = (24, 80)) -> None:
-        """Args: where output is logged; how much of it is replayed to clients that attach later; rows and columns."""
+    def __init__(self, log: LogWriter, replay_bytes: int, window: tuple[int, int]) -> None:
+        """Args: where output is logged; how much of it later clients get; rows and columns of a terminal."""
         self.log = log
         self._keep = replay_bytes
         self._kept: deque[Piece] = deque()
