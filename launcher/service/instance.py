@@ -200,6 +200,7 @@ class Settings(BaseModel):
         collect_seconds: time between two collections of what is gone.
         most_tickets: in one ticket run.
         most_ticket_runs: at the same time.
+        gone_days: for which a worktree is missing before its private home and git directory are removed.
         merge_days: for which merges can be taken back, and backups are kept.
         most_merges: that can be taken back, of each repository; and backups of each worktree.
         lost_days: for which work is kept that no branch has any more.
@@ -234,6 +235,7 @@ class Settings(BaseModel):
     collect_seconds: float = Field(3_600.0, gt=0)
     most_tickets: int = Field(200, ge=1, le=10_000)
     most_ticket_runs: int = Field(8, ge=1, le=1_000)
+    gone_days: float = Field(7.0, ge=0, le=36_500)
     merge_days: float = Field(30.0, ge=0, le=36_500)
     most_merges: int = Field(100, ge=0, le=1_000_000)
     lost_days: float = Field(90.0, ge=0, le=36_500)

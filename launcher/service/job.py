@@ -130,29 +130,29 @@ def _taken(directory: str, worktree: str, *, strict: bool) -> "HarvestResult":
         return harvesting.take(directory, patterns, strict=strict)
 
 
-def collect(roots: dict[str, str], bounds: dict[str, Any] | None = None) -> dict[str, Any]:
+def collect(roots: dict[str, str], bounds: dict[str, Any], gone_days: float) -> dict[str, Any]:
     """Removes what nothing needs any more: see `launcher.vcs.worktrees.retention`.
 
     Args:
         roots: roots of worktrees by their ids, as sessions have noted them.
-        bounds: fields of `retention.Bounds`; the others have their defaults.
+        bounds: fields of `retention.Bounds`.
+        gone_days: for which a worktree is missing before its private directories are removed.
 
     Returns:
-        ``removed``: ids of worktrees; ``pruned``: refs and journals (`retention.Unneeded`), those with ``lost`` to be
-        said aloud; ``notes``: what could not be looked at; ``kept``: how many refs stay.
+        ``gone``: private directories of worktrees; ``pruned``: refs and journals, those with ``lost`` to be said aloud
+        (both `retention.Unneeded`); ``notes``: what could not be looked at; ``kept``: how many refs stay.
     """
     from launcher.session import places
     from launcher.vcs.worktrees import retention
 
     state = places.places(os.environ).state
-    gone = retention.gone_worktrees(state, roots)
+    gone = retention.gone_worktrees(state, roots, gone_days)
     try:
-        done = retention.prune(state, bounds=retention.Bounds(**(bounds or {})))
+        done = retention.prune(state, bounds=retention.Bounds(**bounds))
     except Refusal as refusal:
         done = retention.Pruned((), (f"{refusal.message}: {refusal.context}",))
-    removed = [os.path.basename(each.name) for each in gone]
-    return {"removed": removed, "pruned": [each.as_dict() for each in done.removed], "notes": list(done.notes),
-            "kept": done.kept}  # fmt: skip
+    return {"gone": [each.as_dict() for each in gone], "pruned": [each.as_dict() for each in done.removed],
+            "notes": list(done.notes), "kept": done.kept}  # fmt: skip
 
 
 def _of_tickets(name: str, *, steps: bool = False) -> Callable[..., dict[str, Any]]:

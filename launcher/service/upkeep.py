@@ -419,10 +419,12 @@ class Collector:
         """
         rows = self._supervisor.store.listed(limit=1_000_000)
         roots = {row["worktree_id"]: row["worktree"] for row in rows if row["worktree_id"]}
-        done = await self._jobs.run("collect", {"roots": roots, "bounds": self._bounds()})
+        gone_days = self._supervisor.settings.gone_days
+        done = await self._jobs.run("collect", {"roots": roots, "bounds": self._bounds(), "gone_days": gone_days})
         self.kept_refs = done["kept"]
-        for name in done["removed"]:
-            log.info("private directories of %s were removed: its worktree has gone", name)
+        for each in done["gone"]:
+            log.info("removed %s, %d bytes with its git directory: %s", each["name"], each["size"], each["why"],
+                     extra={"fields": each})  # fmt: skip
         for each in done["pruned"]:
             log.log(logging.WARNING if each.get("lost") else logging.INFO, "removed for its age: %s", json.dumps(each))
         for line in done["notes"]:

@@ -23,7 +23,7 @@ def service_install(*, system: bool, user: bool, users: list[str], now: bool, ro
     own = command()
     found = units.look(render(scope, own, place.units, place.temporary_files))
     if dry_run:
-        return _show(found)
+        return _show(found, sockets)
     units.refuse_kept(found, edit_line(scope))
     if scope is Scope.SYSTEM and root is None:
         _be_root()
@@ -133,10 +133,12 @@ def _fate(file: File, *, done: bool = False) -> str:
     return "removed" if done else "would be removed"
 
 
-def _show(found: list[File]) -> int:
+def _show(found: list[File], sockets: list[str]) -> int:
     for file in found:
         print(f"### {printable(str(file.path))}: {file.state.value}")
         print(file.rendered.content)
+    for socket in sockets:
+        print(f"### {socket} would be enabled and started")
     return 0
 
 

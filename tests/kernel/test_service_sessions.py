@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,23 +16,32 @@ from tests.support import identity, install, paddock, served
 from tests.support.install import Installed
 from tests.support.served import Served, alive
 
-COLLECT = (
-    "import os, sys; from launcher.vcs.worktrees.retention import gone_worktrees; "
-    "print([os.path.basename(each.name) for each in gone_worktrees(sys.argv[1], {})])"
-)
+
+@contextmanager
+def started(installed: Installed, user: Callable[[Path], identity.Who], **settings: object) -> Iterator[Served]:
+    """A service of this user's."""
+    place = Path(tempfile.mkdtemp(prefix="t-", dir=install.public_root()))
+    place.chmod(0o755)
+    who = user(place / "home")
+    (place / "place").mkdir()
+    made = paddock.make(who, installed, who.give(place / "place"))
+    with served.serving(made, stdin_seconds=0.2, term_seconds=0.5, restart_seconds=0.05, **settings) as running:
+        yield running
+    shutil.rmtree(place)
 
 
 @pytest.fixture(scope="module", params=["root", "user"] if os.geteuid() == 0 else ["user"])
 def service(request: pytest.FixtureRequest, installed: Installed) -> Iterator[Served]:
     """A service that all tests here share, once root's and once an ordinary user's."""
-    place = Path(tempfile.mkdtemp(prefix="t-", dir=install.public_root()))
-    place.chmod(0o755)
-    who = (identity.root if request.param == "root" else identity.user)(place / "home")
-    (place / "place").mkdir()
-    made = paddock.make(who, installed, who.give(place / "place"))
-    with served.serving(made, stdin_seconds=0.2, term_seconds=0.5, restart_seconds=0.05) as running:
+    with started(installed, identity.root if request.param == "root" else identity.user) as running:
         yield running
-    shutil.rmtree(place)
+
+
+@pytest.fixture
+def collecting(installed: Installed) -> Iterator[Served]:
+    """One that looks again and again what is not needed any more."""
+    with started(installed, identity.user, collect_seconds=0.2) as running:
+        yield running
 
 
 def test_a_session_runs_in_a_jail_and_is_remembered(service: Served) -> None:
@@ -176,8 +187,9 @@ def test_a_session_that_passes_a_limit_says_which(service: Served) -> None:
     assert "bad.example" in [denial["host"] for denial in told]
 
 
-def test_private_directories_of_worktrees_that_have_gone_are_removed(service: Served) -> None:
+def test_private_directories_of_worktrees_that_have_gone_are_removed(collecting: Served) -> None:
     """In time; those of a worktree that is there stay, and so does what was never brought home."""
+    service = collecting
     made = service.paddock
     for name in ("gone", "holds"):
         added = made.who.run(["git", "worktree", "add", "-q", "-b", name, f"../{name}"], cwd=made.main)
@@ -191,11 +203,22 @@ def test_private_directories_of_worktrees_that_have_gone_are_removed(service: Se
     service.over("kept")
     shutil.rmtree(made.place / "gone")
     homes = made.state / "worktrees"
-    collected = made.who.run([str(made.installed.python), "-I", "-c", COLLECT, str(made.state)])
-    assert collected.stdout == "[]\n", collected
-    os.utime(homes / gone / ".gone", (1, 1))
-    collected = made.who.run([str(made.installed.python), "-I", "-c", COLLECT, str(made.state)])
-    assert collected.stdout == f"['{gone}']\n", collected
+    (homes / gone / "cache").write_bytes(bytes(1_000_000))
+    deadline = time.monotonic() + served.PATIENCE
+    while not (homes / gone / ".gone").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    six, seven = (time.time() - days * 86_400 for days in (6, 7))
+    os.utime(homes / gone / ".gone", (six, six))
+    time.sleep(1)  # several collections
+    assert (homes / gone / "cache").exists()
+    os.utime(homes / gone / ".gone", (seven, seven))
+    while f"removed {homes / gone}" not in service.said.read_text():
+        assert time.monotonic() < deadline, service.said.read_text()
+        time.sleep(0.05)
+    told = next(line for line in service.said.read_text().splitlines() if f"removed {homes / gone}" in line)
+    assert 1_000_000 < int(re.findall(r"(\d+) bytes", told)[0]) < 2_000_000
+    assert f"its worktree is gone: {made.place / 'gone'}" in told
     assert (homes / held).exists()
     assert not (homes / gone).exists()
 

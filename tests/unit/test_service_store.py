@@ -334,11 +334,11 @@ def test_a_secret_is_not_logged_however_it_comes(tmp_path: Path) -> None:
     for form in (*forms, "abc/def", "def+ghi"):
         assert form not in text
     assert text.startswith("a [redacted] b[redacted][redacted]xxx")
-    for text in (b"abc/def+ghi", b"=given-value=", b"=given-value"):  # at every place that it can be cut
-        for at in range(len(text) + 1):
-            directory = str(tmp_path / f"cut-{len(text)}-{at}")
+    for secret in (b"abc/def+ghi", b"=given-value=", b"=given-value"):  # at every place that it can be cut
+        for at in range(len(secret) + 1):
+            directory = str(tmp_path / f"cut-{len(secret)}-{at}")
             writer = log_files.LogWriter(directory, redact, most_bytes=10_000, files=1)
-            for piece in (text[:at], text[at:], b"\n"):
+            for piece in (secret[:at], secret[at:], b"\n"):
                 writer.write("stdout", piece)
                 writer.settle()
             writer.close()
