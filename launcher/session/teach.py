@@ -63,6 +63,11 @@ class Wants:
                     found[missed.path, missed.access] = missed
         return list(found.values())
 
+    def failed(self) -> frozenset[tuple[str, int]]:
+        """Programmes that ended with a status other than 0, and that status: a shell may have hidden it."""
+        ends = (subject.partition(" ") for want, subject, *_ in self.told if want == watch.FAIL)
+        return frozenset((program, int(status)) for status, _, program in ends)
+
     def hosts(self) -> list[tuple[str, int]]:
         """Addresses outside of this machine that the command tried to connect to, with ports."""
         found: dict[tuple[str, int], None] = {}
@@ -168,6 +173,7 @@ class Lesson(NamedTuple):
         hosts: addresses that were wanted.
         runs: how often the command ran.
         tried: the proposed grants were tried.
+        failed: programmes that failed in that run, with their statuses.
     """
 
     status: int
@@ -175,6 +181,7 @@ class Lesson(NamedTuple):
     hosts: list[tuple[str, int]]
     runs: int
     tried: bool
+    failed: frozenset[tuple[str, int]]
 
 
 class Teacher:
@@ -202,38 +209,57 @@ class Teacher:
             # It failed, and asked for nothing else: what it did not find may be what it needs.
             lines = [line._replace(standing=Standing.PROPOSED) if line.standing is Standing.OPTIONAL else line
                      for line in lines]  # fmt: skip
-        return Lesson(status, lines, wants.hosts(), self._runs, tried=False)
+        return Lesson(status, lines, wants.hosts(), self._runs, tried=False, failed=wants.failed())
 
     def by_trying(self) -> Lesson:
-        """Watched runs with ever more grants until the command succeeds, then runs without each one of them."""
+        """Watched runs with ever more grants until nothing fails, then runs without each one of them.
+
+        The command's own status is not all: `cat X | tee log` and `make || true` end well whatever becomes of cat and
+        make. Some programmes fail in every run (`grep -q`); what makes no difference to them is not needed.
+        """
         chosen: list[Line] = []
-        withheld: dict[tuple[str, str], Line] = {}
+        best: tuple[list[Line], frozenset[tuple[str, int]]] | None = None
+        denied: dict[tuple[str, str], Line] = {}
         try:
             while True:
                 status, wants, lines = self._watched(chosen)
-                withheld |= {(line.key, line.path): line for line in lines if line.standing is Standing.WITHHELD}
-                if status == 0 or self._runs >= MOST_RUNS:
+                denied |= {(line.key, line.path): line for line in lines}
+                failed = wants.failed()
+                if status == 0 and (best is None or failed < best[1]):
+                    best = chosen, failed
+                if (status == 0 and not failed) or self._runs >= MOST_RUNS:
                     break
-                more = self._more(chosen, lines)
+                more = self._more(chosen, lines, well=status == 0)
                 if more is None:
                     break
                 chosen = more
-            if status == 0:
-                chosen = self._needed(chosen)
+            if best is not None:
+                status, failed = 0, best[1]
+                chosen = self._needed(best[0], failed)
         finally:
             self._unmake(chosen)
-        proposed = [line._replace(standing=Standing.PROPOSED) for line in chosen]
-        lines = sorted([*proposed, *withheld.values()], key=lambda line: (line.key != "write", line.path))
-        return Lesson(status, lines, wants.hosts(), self._runs, tried=True)
+        lines = [line._replace(standing=Standing.PROPOSED) for line in chosen]
+        for line in denied.values():
+            if line.standing is Standing.WITHHELD:
+                lines.append(line)
+            elif best is not None and line.standing is Standing.PROPOSED and not _covered(line, chosen):
+                lines.append(line._replace(standing=Standing.OPTIONAL))
+        lines.sort(key=lambda line: (line.key != "write", line.path))
+        return Lesson(status, lines, wants.hosts(), self._runs, tried=True, failed=failed)
 
-    def _more(self, chosen: list[Line], lines: list[Line]) -> list[Line] | None:
-        """What to try next after a run with `chosen` that failed and missed `lines`; None when nothing is left."""
+    def _more(self, chosen: list[Line], lines: list[Line], *, well: bool) -> list[Line] | None:
+        """What to try next after a run with `chosen` that missed `lines`; None when nothing is left.
+
+        Args:
+            chosen: grants of that run.
+            lines: what it missed.
+            well: the command itself ended well, so that what is hardly needed is not worth a try.
+        """
         known = {(line.key, line.path) for line in chosen}
         new = [line for line in lines if line.standing is Standing.PROPOSED and (line.key, line.path) not in known]
         # What is hardly needed comes in only when there is nothing better to try.
-        new = new or [
-            line for line in lines if line.standing is Standing.OPTIONAL and (line.key, line.path) not in known
-        ]
+        if not new and not well:
+            new = [line for line in lines if line.standing is Standing.OPTIONAL and (line.key, line.path) not in known]
         assert self._plan is not None
         if not new:
             # Something that was made beforehand may have had to be new.
@@ -248,14 +274,15 @@ class Teacher:
             new[at] = wider or line
         return _without_covered([*chosen, *new])
 
-    def _needed(self, chosen: list[Line]) -> list[Line]:
-        """Leaves out halves, then single grants, as long as the command succeeds without them."""
+    def _needed(self, chosen: list[Line], failed: frozenset[tuple[str, int]]) -> list[Line]:
+        """Leaves out halves, then single grants, as long as the command succeeds and nothing but `failed` fails."""
         size = len(chosen)
         while size and chosen:
             at = 0
             while at < len(chosen) and self._runs < MOST_RUNS:
                 fewer = chosen[:at] + chosen[at + size :]
-                if self._status(fewer) == 0:
+                status, wants, _ = self._watched(fewer)
+                if status == 0 and wants.failed() <= failed:
                     chosen = fewer
                 else:
                     at += size
@@ -268,10 +295,7 @@ class Teacher:
         self._plan = plan = wants.plan or planned.plan
         return status, wants, remedy.propose(wants.missed(planned.machine), plan)
 
-    def _status(self, lines: list[Line]) -> int:
-        return self._run(lines, None)[0]
-
-    def _run(self, lines: list[Line], wants: Wants | None) -> tuple[int, planning.Planned]:
+    def _run(self, lines: list[Line], wants: Wants) -> tuple[int, planning.Planned]:
         self._runs += 1
         self._unmake(lines)
         for line in lines:
@@ -289,7 +313,7 @@ class Teacher:
                 "a command that bubblewrap holds cannot be watched",
                 hint="Linux 5.13 or newer with Landlock; or see what the command says, and paddock why PATH",
             )
-        filter_program = planning.filter_program(plan, planned.support, planned.machine, watch=wants is not None)
+        filter_program = planning.filter_program(plan, planned.support, planned.machine, watch=True)
         entry = cache.Entry(plan, planned.support.to_data(), filter_program)
         with _output_to_errors():
             status = running.run(
@@ -349,6 +373,11 @@ def _output_to_errors() -> Iterator[None]:
     finally:
         os.dup2(before, 1)
         os.close(before)
+
+
+def _covered(line: Line, chosen: list[Line]) -> bool:
+    """Whether one of the chosen grants opens what `line` would."""
+    return any(beneath(line.path, other.path) and (other.key == "write" or line.key == "read") for other in chosen)
 
 
 def _without_covered(lines: list[Line]) -> list[Line]:

@@ -10,8 +10,12 @@ from launcher.session.machine import Machine
 from launcher.vcs import checkout, disk, written
 from launcher.verbs import forms
 from policy import remedy
+from policy.errors import printable
 from policy.pasted import joined, quoted
 from policy.remedy import Standing
+
+_NAMED = 3
+"""Failed programmes that are named."""
 
 
 def learn(argv: list[str]) -> int:
@@ -41,7 +45,7 @@ def learn(argv: list[str]) -> int:
     _tell(lesson)
     if isinstance(written, str):
         _tell_written(written, launch, command, lesson)
-    return 0 if lesson.status == 0 or any(line.standing is Standing.PROPOSED for line in lesson.lines) else 1
+    return 0 if lesson.status == 0 or _proposed(lesson) else 1
 
 
 def _heading(command: list[str], lesson: teach.Lesson) -> list[str]:
@@ -49,16 +53,30 @@ def _heading(command: list[str], lesson: teach.Lesson) -> list[str]:
     lines = [f"What {shown} needs beyond its jail, as `paddock learn` saw it."]
     if lesson.tried:
         lines.append(f"Found by trying, in {lesson.runs} run{'' if lesson.runs == 1 else 's'}: " + (
-            "with these grants it succeeds, and it does without any other." if lesson.status == 0
-            else "it failed with all of these, too."))  # fmt: skip
+            "it failed with all of these, too." if lesson.status != 0
+            else "with these grants it succeeds, and it does without any other." if _proposed(lesson)
+            else "it succeeded in its jail as it is, and no grant made a difference."))  # fmt: skip
     elif lesson.status == 0:
         lines.append("It succeeded in its jail as it is, so it needs nothing.")
     else:
         lines.append(
             f"It ended with status {lesson.status}, perhaps at the first obstacle: learn again with this file."
         )
+    lines += [f"All the same, {_failed(lesson)}."] if lesson.status == 0 and lesson.failed else []
     lines += [f"It wanted to reach {host}, port {port}: see --allow-domain." for host, port in lesson.hosts[:20]]
     return lines
+
+
+def _proposed(lesson: teach.Lesson) -> bool:
+    return any(line.standing is Standing.PROPOSED for line in lesson.lines)
+
+
+def _failed(lesson: teach.Lesson) -> str:
+    """The programmes that failed, in words."""
+    ends = [f"{os.path.basename(program) or 'a programme'} (status {status})"
+            for program, status in sorted(lesson.failed)]  # fmt: skip
+    more = f" and {len(ends) - _NAMED} more" if len(ends) > _NAMED else ""
+    return printable(f"{', '.join(ends[:_NAMED])}{more} failed")
 
 
 def _document(command: list[str], lesson: teach.Lesson) -> dict[str, object]:
@@ -67,6 +85,7 @@ def _document(command: list[str], lesson: teach.Lesson) -> dict[str, object]:
         "status": lesson.status,
         "tried": lesson.tried,
         "runs": lesson.runs,
+        "failed": [{"program": program, "status": status} for program, status in sorted(lesson.failed)],
         "grants": [
             {
                 "key": line.key,
@@ -89,6 +108,13 @@ def _tell(lesson: teach.Lesson) -> None:
         if line.standing is Standing.PROPOSED and line.prepare:
             words = "mkdir -p" if line.prepare == "directory" else "touch"
             messages.say(f"paddock: first: {words} {quoted(line.path)}")
+    denied = sum(line.standing is Standing.OPTIONAL for line in lesson.lines)
+    if lesson.status == 0 and denied and not _proposed(lesson):
+        hidden = f", though {_failed(lesson)}" if lesson.failed else ""
+        paths = "1 path" if denied == 1 else f"{denied} paths"
+        after = "no grant made a difference" if lesson.tried else "--try finds out whether grants make a difference"
+        messages.say(f"paddock: the command ended with status 0 without {paths} that it asked for{hidden}")
+        messages.say(f"paddock: the proposal names them in comments: {after}")
     withheld = sum(line.standing is Standing.WITHHELD for line in lesson.lines)
     if withheld:
         paths = "1 path is left out, because of what it" if withheld == 1 else (
@@ -100,7 +126,7 @@ def _tell_written(path: str, options: cli.Parsed, command: list[str], lesson: te
     """What was written, and the commands that make use of it, on standard error."""
     file = quoted(path)
     messages.say(f"paddock: written to {file}")
-    if not any(line.standing is Standing.PROPOSED for line in lesson.lines):
+    if not _proposed(lesson):
         return
     words: list[str] = []
     for name, value in options.items():

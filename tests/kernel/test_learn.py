@@ -148,6 +148,43 @@ def test_what_succeeds_needs_nothing(paddock: Paddock, env: dict[str, str]) -> N
     assert [line["path"] for line in document["grants"]] == [str(outside)]
 
 
+HIDDEN = {
+    "a later command": "cat {wanted} > copy; true",
+    "an alternative": "cat {wanted} > copy || true",
+    "a pipe": "cat {wanted} | tee copy",
+    "a subshell's own": '(read line < {wanted} && echo "$line" > copy); true',
+    "a shell in between": "sh -c 'cat {wanted} > copy'; grep -q nothing /dev/null; true",
+}
+
+
+@pytest.mark.parametrize("script", HIDDEN.values(), ids=HIDDEN)
+def test_a_status_of_0_that_hides_a_failure(paddock: Paddock, env: dict[str, str], script: str) -> None:
+    """What failed inside is what counts: the one file is proposed, and what makes no difference is not."""
+    wanted, other = plant(paddock, "outside/wanted", "content\n"), plant(paddock, "elsewhere/other", "content\n")
+    command = ["sh", "-c", f"echo < {other}; {script.format(wanted=wanted)}"]
+    document = learned(paddock, "--try", "--", *command, env=env)
+    assert document["status"] == 0
+    assert proposed(document) == {str(wanted): "read"}
+    assert str(other) in {line["path"] for line in document["grants"] if line["standing"] == "optional"}
+    assert paddock.run("--ro", wanted, "--", *command, env=env).returncode == 0
+    assert (paddock.worktree / "copy").read_text() == "content\n"
+
+
+def test_a_failure_that_stays_and_a_denial_that_nobody_feels_are_told(paddock: Paddock, env: dict[str, str]) -> None:
+    """Nothing is proposed, and it is said that something was denied; without any denial nothing is said."""
+    wanted = plant(paddock, "outside/wanted", "content\n")
+    for words, after in ((("--try",), "no grant made a difference"), ((), "--try finds out")):
+        ended = paddock.call("learn", *words, "--", "sh", "-c", f"read x < {wanted}; sh -c 'exit 3'; true", env=env)
+        assert ended.returncode == 0
+        assert "status 0 without 1 path that it asked for, though " in ended.stderr
+        assert "(status 3) failed\n" in ended.stderr
+        assert after in ended.stderr
+        assert f'#   read: "{wanted}"' in ended.stdout
+        assert "with these grants" not in ended.stdout
+        ended = paddock.call("learn", *words, "--", "sh", "-c", "true", env=env)
+        assert "status 0" not in ended.stderr
+
+
 def test_secrets_and_hand_off_files_are_named_and_not_proposed(paddock: Paddock, env: dict[str, str]) -> None:
     """Neither at once nor by trying, where they are never granted."""
     (home := paddock.place / "home-of-theirs").mkdir()

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 #
 # Launch path of `paddock learn`: no imports.
 
-READ, EXECUTE, LOOK, WRITE, CREATE, MAKE, MAKE_DIRECTORY, REMOVE, CHANGE, CONNECT = (
-    "read", "execute", "look", "write", "create", "make", "mkdir", "remove", "change", "connect"
+READ, EXECUTE, LOOK, WRITE, CREATE, MAKE, MAKE_DIRECTORY, REMOVE, CHANGE, CONNECT, FAIL = (
+    "read", "execute", "look", "write", "create", "make", "mkdir", "remove", "change", "connect", "fail"
 )  # fmt: skip
 """What is wanted of a path: read a file or list a directory; execute; know whether it is there; write a file that is
 there; write a file, made if it is missing; make an entry; make a directory; remove an entry; change mode, owner, times;
-or, of a socket address, connect."""
+of a socket address, connect; or, of a process, to end with a status other than 0."""
 
 OPEN, OPEN_HOW = "open", "open how"
 """To be told apart by the flags: an argument of open(2), or the first word of openat2(2)'s structure."""
@@ -71,6 +71,7 @@ CALLS: dict[str, Row] = {
     "rmdir": (84, None, ((REMOVE, -1, 0),), -1),
     "truncate": (76, 45, ((WRITE, -1, 0),), -1),
     "connect": (42, 203, ((CONNECT, -1, 1),), 2),
+    "exit_group": (231, 94, ((FAIL, -1, 0),), -1),
     # Where a guard performs these, they are its own affair.
     "chmod": (90, None, ((CHANGE, -1, 0),), -1),
     "fchmodat": (268, 53, ((CHANGE, 0, 1),), -1),
@@ -90,7 +91,7 @@ def numbers(machine: str) -> dict[int, str]:
 
 
 Want = tuple[str, str, str, int, str, str]
-"""What is wanted (`calls`), of which absolute path or ``HOST PORT``, by which call; process id, name, programme."""
+"""What is wanted, of which absolute path, ``HOST PORT`` or ``STATUS PROGRAMME``; call, process id, name, programme."""
 
 MOST = 200_000
 """Different wants that are told of one session."""
@@ -130,6 +131,10 @@ def _wants(call: Call, name: str) -> list[tuple[str, str]]:
     _, _, rows, flags_at = CALLS[name]
     found = []
     for want, directory, path_at in rows:
+        if want == FAIL:
+            if status := call.arguments[path_at] & 0xFF:
+                found.append((want, f"{status} {reports.shortened(call.caller()[2])}"))
+            continue
         if want == CONNECT:
             subject = _address(call.memory(call.arguments[path_at], min(call.arguments[flags_at], 128)))
             if subject:
