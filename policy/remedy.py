@@ -12,12 +12,13 @@ from policy.errors import Refusal, printable
 from policy.hosts import Address
 from policy.pasted import quoted
 from policy.plan import Plan, beneath
-from policy.verdict import decide, risk_of
+from policy.verdict import decide, risk_of, view
 
 READS = "the command can read it, and send it wherever the network lets it"
 WRITES = "what is written there outlives the session, and programmes outside may use it"
 REACHES = "whatever the command can read can be sent there"
 TEMPORARY = "programmes that use $TMPDIR need no option: it names the session's own temporary directory"
+ADDRESS = "for clients of the proxy alone: what connects to the address itself gets nowhere; a name works for all"
 DIRECT = "for clients of the proxy alone: those that obey NO_PROXY, as most do, do not ask it for the loopback"
 
 
@@ -47,8 +48,8 @@ def remedy(plan: Plan, path: str, wanted: str) -> Remedy:
     if wanted in found.access:
         return Remedy(note="the plan allows it: the system's own permissions do not, or it is a device")
     risk = found.risk or (WRITES if write else READS)
-    if found.limits:
-        return Remedy(note=found.hint, risk=risk)
+    if found.limits or view(plan, path).fixed:
+        return Remedy(note=found.hint, risk=risk if found.limits else "")
     option, key = ("--rw", "write") if write else ("--ro", "read")
     shared = not promises.has_mounts(plan.backend) and (beneath(path, "/tmp") or beneath(path, "/var/tmp"))
     note = TEMPORARY if write and shared else ""
@@ -91,11 +92,21 @@ def decide_host(plan: Plan, host: str, port: int) -> HostVerdict:
     if verdict.allowed and not isinstance(parsed, str):
         verdict = rules.judge_address(wanted, parsed)
     if verdict.allowed:
-        note = f"{DIRECT}; --reach {port_here} is for all" if port_here else ""
+        note = f"{DIRECT}; --reach {port_here} is for all" if port_here else "" if isinstance(parsed, str) else ADDRESS
         return HostVerdict(True, verdict.rule, "", Remedy(note=note))
     return HostVerdict(
         False, verdict.rule, verdict.reason, answer if not verdict.rule else Remedy(note=verdict.suggestion)
     )
+
+
+def risk_of_host(host: str | Address) -> str:
+    """What a way to a host would open."""
+    special = "" if isinstance(host, str) else hosts.special(host)
+    if "metadata" in special:
+        return f"a cloud's metadata service gives this machine's credentials to whoever asks; {REACHES}"
+    if host == egress_rules.LOCALHOST or special in ("loopback", "this machine"):
+        return f"services of this machine, which often ask for no password; {REACHES}"
+    return f"hosts of your own network; {REACHES}" if special == "private" else REACHES
 
 
 def loopback(host: str | Address, port: int) -> str:
@@ -111,16 +122,21 @@ def loopback(host: str | Address, port: int) -> str:
 def remedy_for_host(plan: Plan, host: str, port: int) -> Remedy:
     """What would allow connections to a host, as a client named it (port 0: not known); `--reach` for the loopback."""
     try:
-        port_here = loopback(hosts.parse_host(host), port)
+        parsed: str | Address = hosts.parse_host(host)
     except ValueError:
-        port_here = ""
+        parsed = ""
+    port_here = loopback(parsed, port)
     if not port_here or plan.net == "open":
-        return remedy_by_rule(plan, host, port)
+        found = remedy_by_rule(plan, host, port)
+        direct = isinstance(parsed, str) or not found.flag
+        return found if direct else found._replace(note="; ".join(filter(None, (ADDRESS, found.note))))
     short = str(port) if port_here == f"127.0.0.1:{port}" else quoted(port_here)
     lines = toml("network", "reach", port_here)
     if plan.net == "proxy":
-        return Remedy(f"--reach {short}", lines, f"--allow-domain is {DIRECT}", REACHES)
-    return Remedy(f"--net proxy --reach {short}", _with_proxy(lines), f"--allow-domain is {DIRECT}", REACHES)
+        return Remedy(f"--reach {short}", lines, f"--allow-domain is {DIRECT}", risk_of_host(parsed))
+    return Remedy(
+        f"--net proxy --reach {short}", _with_proxy(lines), f"--allow-domain is {DIRECT}", risk_of_host(parsed)
+    )
 
 
 def remedy_by_rule(plan: Plan, host: str, port: int) -> Remedy:
@@ -136,7 +152,7 @@ def remedy_by_rule(plan: Plan, host: str, port: int) -> Remedy:
     net = "" if plan.net == "proxy" else "--net proxy "
     lines = toml("network", "allow_domains", rule)
     flag = f"{net}--allow-domain {quoted(rule)}"
-    return Remedy(flag, _with_proxy(lines) if net else lines, _listed(rule), REACHES)
+    return Remedy(flag, _with_proxy(lines) if net else lines, _listed(rule), risk_of_host(parsed))
 
 
 def _listed(rule: str) -> str:

@@ -176,16 +176,62 @@ def decide(plan: Plan, path: str) -> Verdict:
         access,
         tuple(rules),
         tuple(limits),
-        _hint(path, access, limits, plan.nested, plan.narrowed),
+        "" if "w" in access else _NOTHING if view(plan, path).fixed
+        else _hint(path, access, limits, plan.nested, plan.narrowed),
         risk_of(path),
-    )
+    )  # fmt: skip
+
+
+_NOTHING = "nothing does: it is the jail's own"
 
 
 def _reaches(grant: Grant, path: str) -> bool:
     """Whether a grant is about `path` of this machine. A private directory shows nothing of what lies below it here."""
+    return path == grant[0] if _is_private(grant) else beneath(path, grant[0])
+
+
+def _is_private(grant: Grant) -> bool:
     where, _, source = grant
-    own = source.startswith("private /") or (source == "private temp" and where in ("/tmp", "/var/tmp"))
-    return path == where if own else beneath(path, where)
+    return source.startswith("private /") or (source == PRIVATE_TEMP and where in _TEMPORARY)
+
+
+_TEMPORARY = ("/tmp", "/var/tmp")
+
+
+class View(NamedTuple):
+    """What a jail with mounts has of its own at a path, in words ("" for nothing); `fixed`: whatever is granted."""
+
+    text: str = ""
+    fixed: bool = False
+
+
+def view(plan: Plan, path: str) -> View:
+    """What the jail shows at a path in the machine's place: /proc, /dev, temporary directories, ways to grants."""
+    if not promises.has_mounts(plan.backend):
+        return View()
+    if beneath(path, "/proc"):
+        return View("/proc is the jail's own: it shows the jail's processes, and /proc/sys is read-only (EROFS)", True)
+    above = max(
+        (grant for grant in plan.grants if beneath(path, grant[0])), key=lambda grant: len(grant[0]), default=None
+    )
+    if above is not None and not _is_private(above):
+        return View()
+    if (above is None or above[0] != path) and is_way(plan, path):
+        closed = " (EROFS)" if above is None else ""
+        return View(f"a directory of the jail's own: it leads to what is granted, and holds no more{closed}")
+    if above is None:
+        return View()
+    where = above[0]
+    what = f"{where} is the {'session' if where in _TEMPORARY else 'jail'}'s own: "
+    if where == "/dev":
+        return View(f"{what}it holds the devices of everyday programmes, and no others (ENOENT)", path == where)
+    what += "what is there outside is not seen (ENOENT), and what is made there is not seen outside"
+    return View(what, where not in _TEMPORARY)
+
+
+def is_way(plan: Plan, path: str) -> bool:
+    """Whether something below `path` is granted, so that the view of a jail with mounts has a directory there."""
+    return any(beneath(where, path) for where, *_ in (*plan.grants, *plan.links))
 
 
 def _hint(
@@ -262,6 +308,8 @@ def layers_for_path(plan: Plan, found: Verdict) -> str:
     if promises.has_mounts(plan.backend):
         if found.rules and any(kind == "denied" for _, kind, _ in found.limits):
             return "a mask that lies over it: nobody opens it, nor anything below it (EACCES)"
+        if own := view(plan, found.path).text:
+            return f"the jail's view: {own}"
         if not found.access:
             return "the jail's view: it looks as if it were not there (ENOENT)"
         return "a read-only mount (EROFS)" + ("" if plan.backend == promises.BUBBLEWRAP else ", and Landlock")
@@ -276,12 +324,24 @@ def layers_for_git(plan: Plan, found: Verdict) -> str:
     return "for git in the jail, tracked files there look modified, and `git add -A` fails on them: add others by name"
 
 
-def layers_for_hosts(plan: Plan) -> str:
-    """What holds connections back, in words; "" when nothing does."""
+def layers_for_hosts(plan: Plan, *, local: bool = False) -> str:
+    """What holds connections back, in words; "" when nothing does.
+
+    Args:
+        plan: what was decided.
+        local: to a port of this machine's loopback.
+    """
+    guard = plan.backend == promises.GUARD
     if plan.net == "open":
         return ""
-    if plan.net == "proxy":
-        return "the proxy, which answers 403; past it there is no way out"
-    if plan.backend == promises.GUARD:
+    if plan.net == "none" and guard:
         return "the system call filter: there are no internet sockets (EACCES)"
+    if local and guard:
+        return "the guard, which connects to the proxy and to what --reach names (EACCES)"
+    if local:
+        return (
+            "the network namespace: its loopback is its own, and nothing of this machine listens there (ECONNREFUSED)"
+        )
+    if plan.net == "proxy":
+        return f"the proxy, which answers 403; past it there is no way out ({'EACCES' if guard else 'ENETUNREACH'})"
     return "the network namespace, which holds nothing but its own loopback (ENETUNREACH)"

@@ -102,16 +102,10 @@ class _Judge:
         where = self._missing(kind, path)
         if where is None or where.access in verdict.decide(self._plan, where.path).access:
             return []
-        if kind == watch.LOOK and (not self._mounts or self._shown(where.path)):
+        if kind == watch.LOOK and (not self._mounts or verdict.is_way(self._plan, where.path)):
             return []
         return [Missed(where.path, where.access, where.directory, os.path.lexists(where.path), kind == watch.LOOK,
                        path, call, comm or os.path.basename(program))]  # fmt: skip
-
-    def _shown(self, path: str) -> bool:
-        """Whether the view has a directory of its own there, on the way to something that is granted."""
-        return any(beneath(grant, path) for grant, _, _ in self._plan.grants) or any(
-            beneath(link, path) for link, _ in self._plan.links
-        )
 
     def _missing(self, kind: str, path: str) -> _Where | None:
         """Which access at which path the call needed; None when it would have failed without a jail too."""

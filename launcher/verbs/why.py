@@ -5,17 +5,18 @@ Both ask the same decisions as the jail and the proxy; there is no second opinio
 
 import json
 import os
+import re
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from launcher import cli
-from launcher.session import messages, places, planning
+from launcher.session import messages, places, planning, state
 from launcher.verbs import forms
 from policy import hosts, remedy, verdict
 from policy.derive import canonical_form
 from policy.errors import Refusal, printable
 from policy.launch import Host
-from policy.plan import Plan
+from policy.plan import SLOTS, Plan, beneath
 from policy.verdict import Verdict
 
 _ABSENT = "make it first (it does not exist, and only what exists can be granted)"
@@ -99,6 +100,8 @@ def plan_lines(plan: Plan) -> list[str]:
     return [*plan.describe(), *_LEGEND]
 
 
+_OF_PROCESS = re.compile(r"/proc/[0-9]+(/|$)")
+_PROCESSES = "memory, environment and descriptors of processes outside, and of the jail's own init, are closed (EACCES)"
 _PORT = 443
 _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ssh": 22}
 
@@ -122,7 +125,10 @@ def why(argv: list[str]) -> int:
         if host[0] == what and "." in what and not content["allowed"] and not what.rpartition(".")[2].isdecimal():
             lines.insert(1, f"  taken for   a host, as nothing of this name is here; ./{what} is a file")
     else:
-        content, lines = _about_path(planned, canonical_form(os.path.join(cwd, what), planned.machine))
+        path = os.path.normpath(os.path.join(cwd, what))
+        # Of /proc/self, what the command sees is meant, and not what this process does.
+        path = path if beneath(path, "/proc") else canonical_form(path, planned.machine)
+        content, lines = _about_path(planned, path)
     if "--json" in options:
         messages.show(json.dumps({"asked": what, **content, **_as_json(refused)}, indent=2))
     else:
@@ -158,16 +164,24 @@ def _of_url(text: str) -> tuple[str, int]:
 
 
 def _about_path(planned: planning.Planned, path: str) -> tuple[dict[str, object], list[str]]:
-    found = _grantable(verdict.decide(planned.plan, path), planned.machine)
-    layer = verdict.layers_for_path(planned.plan, found)
+    where = places.places(os.environ)
+    home = state.home_of(where, planned.plan.worktree_id)
+    # The other slots are not known before a session has them: they stay as they are, and are beneath nothing.
+    plan = planned.plan.bind({name: f"@{name}" for name in SLOTS} | {"home": home})
+    found = _grantable(verdict.decide(plan, path), planned.machine)
+    layer = verdict.layers_for_path(plan, found)
     wanted = [] if "w" in found.access else ["w"] if "r" in found.access else ["r", "w"]
-    answers = {verdict.NAMES[letter]: remedy.remedy(planned.plan, path, letter) for letter in wanted}
+    answers = {verdict.NAMES[letter]: remedy.remedy(plan, path, letter) for letter in wanted}
     lines = found.describe(layer)
-    if any(answer.note == remedy.TEMPORARY for answer in answers.values()):
-        lines.append(f"  note        {remedy.TEMPORARY}")
-    note = verdict.layers_for_git(planned.plan, found)
-    if note:
-        lines.append(f"  note        {note}")
+    notes = [remedy.TEMPORARY] if any(answer.note == remedy.TEMPORARY for answer in answers.values()) else []
+    view = verdict.view(plan, path)
+    notes += [view.text] if view.text and not layer else []
+    note = verdict.layers_for_git(plan, found)
+    notes += [note] if note else []
+    notes += [_PROCESSES] if _OF_PROCESS.match(path) else []
+    if not found.access and not found.limits and beneath(path, where.home) and path != where.home:
+        notes.append(f"~{path[len(where.home) :]} in the jail is another file: the command's ~ is a home of its own")
+    lines += [f"  note        {note}" for note in notes]
     if _ABSENT in found.hint:
         answers = {name: answer._replace(note="; ".join(filter(None, (_ABSENT, answer.note))))
                    for name, answer in answers.items()}  # fmt: skip
@@ -178,6 +192,7 @@ def _about_path(planned: planning.Planned, path: str) -> tuple[dict[str, object]
         "rules": [{"path": where, "access": access, "source": source} for where, access, source in found.rules],
         "limits": [{"path": where, "kind": kind, "source": source} for where, kind, source in found.limits],
         "layer": layer,
+        "view": view.text,
         "git": note,
         "allow": {name: {"flag": answer.flag, "toml": answer.toml, "note": answer.note, "risk": answer.risk}
                   for name, answer in answers.items()},
@@ -187,7 +202,8 @@ def _about_path(planned: planning.Planned, path: str) -> tuple[dict[str, object]
 
 def _about_host(planned: planning.Planned, host: str, port: int) -> tuple[dict[str, object], list[str]]:
     found = remedy.decide_host(planned.plan, host, port)
-    layer = "" if found.allowed else verdict.layers_for_hosts(planned.plan)
+    local = bool(remedy.loopback(hosts.parse_host(host), port))
+    layer = "" if found.allowed else verdict.layers_for_hosts(planned.plan, local=local)
     shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     source = next((source for rule, source in (*planned.plan.domains, *planned.plan.domains_denied)
                    if rule == found.rule), "")  # fmt: skip

@@ -1,13 +1,20 @@
 """`paddock why` says what a jail really does, which layer does it, and what would change it."""
 
 import json
+import os
+import shlex
 import socket
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from policy import promises
+from tests.support.features import need
 from tests.support.paddock import Paddock
+from tests.support.programs.scene import SWITCHES
 
 
 def why(paddock: Paddock, *words: str, env: dict[str, str] | None = None) -> dict[str, Any]:
@@ -55,6 +62,142 @@ def test_the_layer_is_the_one_that_answers(paddock: Paddock) -> None:
             assert expected in said
             assert ("ENOENT" in layer) != ("EACCES" in layer)
             assert ("look modified" in document["git"]) == (path != outside)
+
+
+_LOOK = r"""
+import errno, os, socket, sys
+def attempt(action):
+    try: action()
+    except OSError as error: return errno.errorcode[error.errno]
+    return "ok"
+for word in sys.argv[1:]:
+    host, _, port = word.rpartition(":")
+    if host:
+        kind = socket.AF_INET6 if ":" in host else socket.AF_INET
+        print(attempt(lambda: socket.socket(kind).connect((host.strip("[]"), int(port)))))
+    elif os.path.isdir(word):
+        new = word + "/.made-by-a-test"
+        print(attempt(lambda: os.listdir(word)), attempt(lambda: os.rmdir(os.mkdir(new) or new)))
+    else:
+        print(*(attempt(lambda: os.close(os.open(word, mode))) for mode in (os.O_RDONLY, os.O_WRONLY)))
+"""
+
+
+def looked(paddock: Paddock, subjects: list[str], *words: str, env: dict[str, str]) -> list[list[str]]:
+    """What becomes of reading and of writing each path, or of connecting to each HOST:PORT, in a jail."""
+    ended = paddock.run(*words, "--", "/usr/bin/python3", "-c", _LOOK, *subjects, env=env)
+    assert ended.returncode == 0, ended.stderr
+    return [line.split() for line in ended.stdout.splitlines()]
+
+
+@pytest.fixture(params=SWITCHES)
+def backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, str], tuple[str, ...]]:
+    """Its name, and the variables and options that select it."""
+    name: str = request.param
+    need({promises.NAMESPACES: "userns", promises.BUBBLEWRAP: "bubblewrap"}.get(name, "landlock"))
+    env, words = SWITCHES[name]
+    return name, env, words
+
+
+@pytest.fixture
+def outside(paddock: Paddock) -> Iterator[dict[str, str]]:
+    """Files that the user can read and write, in places of which a jail may have its own."""
+    paths = {
+        "secret": str(paddock.place / "secret"),
+        "tmp": f"/tmp/paddock-why-{os.getpid()}",
+        "shm": f"/dev/shm/paddock-why-{os.getpid()}",
+        "home": f"{paddock.who.home}/.cache/tool/file",
+    }
+    for path in map(Path, paths.values()):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("content")
+        paddock.who.give(path)
+    paddock.who.give(paddock.who.home / ".cache")
+    yield paths
+    for path in map(Path, paths.values()):
+        path.unlink()
+
+
+def test_of_what_a_jail_shows_the_answer_is_what_a_command_sees(
+    paddock: Paddock, outside: dict[str, str], backend: tuple[str, dict[str, str], tuple[str, ...]]
+) -> None:
+    """Not there, its own, read-only or open: the errno is one that is named, and the option that is named helps."""
+    name, env, words = backend
+    seen = promises.has_mounts(name)
+    absent, closed, way = ("ENOENT", "ENOENT"), ("EACCES", "EACCES"), ("ok", "EROFS")
+    own, home = ("ok", "ok"), paddock.run(*words, "--", "sh", "-c", "echo $HOME", env=env).stdout.strip()
+    rows: dict[str, tuple[tuple[str, str], tuple[str, str], str]] = {
+        # what a view shows, what Landlock alone does, whether an option opens it ("" for no need)
+        outside["secret"]: (absent, closed, "option"),
+        outside["home"]: (absent, closed, "option"),
+        outside["tmp"]: (absent, closed, "option"),
+        outside["shm"]: (absent, own, "nothing" if seen else ""),
+        "/dev/shm": (own, own, ""),
+        "/dev": (way, closed, "nothing" if seen else ""),
+        "/sys": (way, closed, "option"),
+        "/proc/sys/kernel/hostname": (way, ("ok", "EACCES"), "nothing" if seen else ""),
+        "/etc/hostname": (way, ("ok", "EACCES"), ""),
+        str(paddock.main): (way, closed, "option"),
+        str(paddock.main / ".git"): (way, ("ok", "EACCES"), "option" if seen else ""),
+        str(paddock.main / ".git/config"): (absent, ("ok", "EACCES"), "option" if seen else ""),
+        str(paddock.worktree / ".git"): (way, own, ""),
+        str(paddock.worktree): (own, own, ""),
+        str(paddock.state): (way, closed, "nothing"),
+        home: (own, own, ""),
+    }
+    for path, now in zip(rows, looked(paddock, list(rows), *words, env=env), strict=True):
+        expected, allow = rows[path][0 if seen else 1], rows[path][2]
+        system = paddock.who.uid != 0 and path.startswith(("/etc/", "/proc/"))  # its mode comes first there
+        assert now[:1] == [expected[0]], (path, now)
+        # A directory on the way through a temporary one is a part of that.
+        passed = expected == way and path.startswith("/tmp/") and path != f"{paddock.worktree}/.git"
+        assert passed or now[1] == expected[1] or (system and now[1] == "EACCES"), (path, now)
+        document = why(paddock, path, *words, env=env)
+        assert passed or ("write" in document["allowed"]) == (now[1] == "ok"), (path, document)
+        assert ("read" in document["allowed"]) == (now[0] == "ok") or "jail's own" in document["layer"], document
+        for outcome in expected:
+            assert passed or outcome == "ok" or outcome in document["layer"] or path == "/dev", (
+                path,
+                document["layer"],
+            )
+        answers = document["allow"]
+        if allow == "nothing":
+            assert not any(answer["flag"] for answer in answers.values()), answers
+            assert all("nothing does" in answer["note"] for answer in answers.values()), answers
+        elif allow and path != "/sys":
+            option = shlex.split(answers["read"]["flag"])
+            assert looked(paddock, [path], *words, *option, env=env)[0][0] == "ok", option
+    assert "~/.cache/tool/file in the jail is another" in paddock.call("why", outside["home"], *words, env=env).stdout
+    assert "another file" not in paddock.call("why", outside["secret"], *words, env=env).stdout
+
+
+def test_of_a_port_the_answer_is_what_a_command_meets(
+    paddock: Paddock, backend: tuple[str, dict[str, str], tuple[str, ...]]
+) -> None:
+    """With the network closed, and past a proxy: the errno that is named, and what it would open."""
+    _, env, words = backend
+    with socket.create_server(("127.0.0.1", 0)) as service:
+        here = f"127.0.0.1:{service.getsockname()[1]}"
+        risks = {here: "this machine", "[::1]:5432": "this machine", "10.0.0.5:22": "your own network",
+                 "169.254.169.254:80": "credentials", "192.0.2.7:443": ""}  # fmt: skip
+        for net in ("none", "proxy"):
+            for subject, [now] in zip(risks, looked(paddock, [*risks], *words, "--net", net, env=env), strict=True):
+                document = why(paddock, subject, *words, "--net", net, env=env)
+                assert document["allowed"] is False
+                assert f"({now})" in document["layer"], (net, subject, now, document["layer"])
+                assert risks[subject] in document["allow"]["risk"]
+                local = risks[subject] == "this machine"
+                assert ("--reach" in document["allow"]["flag"]) == local
+                assert ("a name works" in document["allow"]["note"]) == (not local)
+    assert why(paddock, "169.254.169.254", *words, "--net", "open", env=env)["allowed"]
+
+
+def test_a_process_is_asked_about_as_the_command_sees_it(paddock: Paddock) -> None:
+    """Of /proc/self it is the command's own; of another process more is closed than a grant says."""
+    assert why(paddock, "/proc/self/environ")["path"] == "/proc/self/environ"
+    for env in ({}, {"PADDOCK_NO_USERNS": "1"}):
+        assert looked(paddock, ["/proc/1/environ"], env=env)[0][0] == "EACCES"
+        assert "jail's own init, are closed (EACCES)" in paddock.call("why", "/proc/1/environ", env=env).stdout
 
 
 def test_hosts(paddock: Paddock) -> None:
