@@ -24,12 +24,13 @@ from launcher.jail import hygiene, init, processes
 from launcher.lean import os
 from launcher.session import stops
 from launcher.session.relayed import Relay
-from policy.errors import Refusal
+from policy.errors import EXIT_REFUSED, Refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _socket
     import signal as _signal
+    from collections.abc import Callable
     from typing import NoReturn
 else:
     import _signal
@@ -197,11 +198,15 @@ _TIOCGDEV = 0x80045432  # asm-generic/ioctls.h; not in termios
 _ASKING = (_signal.SIGTTIN, _signal.SIGTTOU)
 
 
-def enter() -> None:
+def enter(after_failure: "Callable[[bytes], None] | None" = None) -> None:
     """Comes back in a child process whose terminal is its own, or at once where no standard stream is a terminal.
 
     To be called once, single-threaded, before anything is made that belongs to this process. The calling process does
     not come back: it ends as the child does, 128+N when signal N ended that.
+
+    Args:
+        after_failure: called in the calling process, with the last of what was said on the other terminal, when the
+            child has ended by itself, with another status than 0 and 125.
 
     Raises:
         Refusal: no-terminal.
@@ -243,6 +248,11 @@ def enter() -> None:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
         os.kill(os.getpid(), _signal.SIGINT)
         _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {_signal.SIGINT})
+    if after_failure is not None and 0 < code < 128 and code != EXIT_REFUSED:
+        try:
+            after_failure(front.tail)
+        except (OSError, ValueError, Refusal):
+            pass  # a hint less; the command's status is what counts
     os._exit(code)  # what is to be done at the end of a launch is the launcher's affair
 
 
@@ -282,6 +292,11 @@ class _Front:
         self._status: int | None = None
         self._relay = Relay(*terminal, keys=keys, on_signal=self._share)
         self._relay.begin(master)
+
+    @property
+    def tail(self) -> bytes:
+        """The last of what the command has said."""
+        return self._relay.tail
 
     def close(self) -> None:
         """Gives the terminal back."""

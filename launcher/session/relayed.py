@@ -23,6 +23,7 @@ else:
 _CHUNK = 4096
 _PIECE = 1024  # the room that a terminal has at least when poll(2) calls it writable
 _MOST_PENDING = 1 << 16
+_TAIL = 4096
 _SIGNALLING = (
     (termios.VINTR, _signal.SIGINT),
     (termios.VQUIT, _signal.SIGQUIT),
@@ -59,6 +60,8 @@ class Relay:
         self._output_open = True
         self._to_command = b""
         self._to_user = b""
+        self.tail = b""
+        """The last bytes that the command has written."""
 
     def begin(self, master: int) -> None:
         """Takes over `master`, before the command starts: it gets the caller's modes and window size."""
@@ -178,6 +181,7 @@ class Relay:
             os.close(self._master)
             self._master = -1
             return False
+        self.tail = (self.tail + data)[-_TAIL:]
         if self._output_open:
             if self._raw and not self._alone:
                 self._cook(self._other_cooks())

@@ -5,6 +5,7 @@ import sys
 from launcher import cli
 from launcher.lean import os
 from launcher.session import cache, messages, places, running
+from policy import promises
 from policy.errors import Refusal, printable
 
 TYPE_CHECKING = False
@@ -63,7 +64,18 @@ def launch(
     if observer is None and any(os.isatty(fd) for fd in (0, 1, 2)):
         from launcher.session import own_terminal
 
-        own_terminal.enter()
+        plan = entry.plan
+        hints = "--quiet" not in options and os.isatty(2) and promises.has_mounts(plan.backend)
+
+        def after_failure(output: bytes) -> None:
+            from launcher.session import packages
+
+            packages.enable()
+            from launcher.session import view_denials
+
+            view_denials.say(plan, command[1:], output, where)
+
+        own_terminal.enter(after_failure if hints else None)
     return running.run(
         entry,
         tuple(command[1:]),

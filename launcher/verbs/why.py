@@ -10,13 +10,13 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from launcher import cli
-from launcher.session import messages, places, planning, state
+from launcher.session import messages, places, planning, view_denials
 from launcher.verbs import forms
 from policy import hosts, remedy, verdict
 from policy.derive import canonical_form
 from policy.errors import Refusal, printable
 from policy.launch import Host
-from policy.plan import SLOTS, Plan, beneath
+from policy.plan import Plan, beneath
 from policy.verdict import Verdict
 
 _ABSENT = "make it first (it does not exist, and only what exists can be granted)"
@@ -165,9 +165,7 @@ def _of_url(text: str) -> tuple[str, int]:
 
 def _about_path(planned: planning.Planned, path: str) -> tuple[dict[str, object], list[str]]:
     where = places.places(os.environ)
-    home = state.home_of(where, planned.plan.worktree_id)
-    # The other slots are not known before a session has them: they stay as they are, and are beneath nothing.
-    plan = planned.plan.bind({name: f"@{name}" for name in SLOTS} | {"home": home})
+    plan = view_denials.bound(planned.plan, where)
     found = _grantable(verdict.decide(plan, path), planned.machine)
     layer = verdict.layers_for_path(plan, found)
     wanted = [] if "w" in found.access else ["w"] if "r" in found.access else ["r", "w"]

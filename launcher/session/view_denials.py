@@ -1,0 +1,92 @@
+"""At a terminal, after a command that failed: what it named, and its jail did not show or let it write.
+
+The view refuses without a word to anybody: what it does not show is "not there" (ENOENT), what it shows read-only is
+EROFS. What the command line and the last lines on the terminal name is a hint, from an agent perhaps: of each path no
+more is believed than what the Plan says, and that it is there outside.
+
+Imported when a command has failed at a terminal.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+
+from launcher.session import messages, state
+from launcher.session.machine import Machine
+from launcher.session.places import Places
+from policy import remedy, verdict
+from policy.derive import canonical_form
+from policy.errors import printable
+from policy.pasted import quoted
+from policy.plan import SLOTS, Plan, beneath
+from policy.remedy import Missed, Standing
+
+_REFUSED = re.compile(r"no such file|not found|read-only file system|permission denied", re.IGNORECASE)
+_PATH = re.compile(r"""(?<![\w.~/-])(?:~|\.{1,2})?/[^\s'"`:;,()<>|&$*?\\]+|(?<=')[^'\n]*/[^'\n]*(?=')""")
+_MOST_LINES, _MOST_PATHS, _LONGEST, _SHOWN = 40, 40, 4096, 3
+_NOT_LOOKED_AT = ("/proc", "/sys", "/dev", "/net")
+"""The jail's own, or what a look may mount."""
+
+
+def bound(plan: Plan, places: Places) -> Plan:
+    """The Plan with the private home's place. Other slots are known in a session alone: they are beneath nothing."""
+    return plan.bind({name: f"@{name}" for name in SLOTS} | {"home": state.home_of(places, plan.worktree_id)})
+
+
+def say(plan: Plan, words: Sequence[str], output: bytes, places: Places) -> None:
+    """Tells on standard error what was denied by the view, where anything was.
+
+    Args:
+        plan: of a backend with mounts.
+        words: the command's arguments.
+        output: the last of what the command has written to its terminal.
+        places: Paddock's own.
+    """
+    lines = _lines(bound(plan, places), words, output)
+    if lines:
+        messages.say("paddock: named by the command, and denied by the jail's view")
+        for line in lines[:_SHOWN]:
+            messages.say(f"paddock:   {printable(line)}")
+        if len(lines) > _SHOWN:
+            messages.say(f"paddock:   and {len(lines) - _SHOWN} more")
+        messages.say("paddock:   more: paddock why PATH; paddock learn -- COMMAND")
+
+
+def _lines(plan: Plan, words: Sequence[str], output: bytes) -> list[str]:
+    machine = Machine(os.environ)
+    found: dict[str, str] = {}
+    for text, write, seen in _named(words, output):
+        path = canonical_form(os.path.normpath(os.path.join(plan.cwd, os.path.expanduser(text))), machine)
+        if path not in found and not any(beneath(path, root) for root in _NOT_LOOKED_AT):
+            found[path] = _line(plan, path, write=write, seen=seen)
+    return [line for line in found.values() if line]
+
+
+def _named(words: Sequence[str], output: bytes) -> Iterator[tuple[str, bool, bool]]:
+    """Paths that the last lines and the command line name: whether writing was refused, and whether anything was."""
+    found: dict[str, tuple[bool, bool]] = {}
+    for line in output.decode(errors="surrogateescape").splitlines()[-_MOST_LINES:]:
+        if _REFUSED.search(line):
+            write = "read-only" in line.lower()
+            found.update((path, (write, True)) for path in _PATH.findall(line))
+    for word in words:
+        found = dict.fromkeys(_PATH.findall(word[:_LONGEST]), (False, False)) | found
+    for path, (write, seen) in list(found.items())[:_MOST_PATHS]:
+        if "\0" not in path and len(path) < _LONGEST:
+            yield path, write, seen
+
+
+def _line(plan: Plan, path: str, *, write: bool, seen: bool) -> str:
+    """What was denied, and what would allow it; "" when nothing was, or it would have failed outside, too."""
+    asked = path
+    if write and not os.path.lexists(path):
+        path = os.path.dirname(path)  # it was to be made there
+    wanted = "w" if write else "r"
+    if wanted in verdict.decide(plan, path).access or not os.access(path, os.W_OK if write else os.R_OK):
+        return ""
+    if not write and not seen and verdict.is_way(plan, path):
+        return ""  # there is a directory, with what is granted in it
+    directory = os.path.isdir(path)
+    (line,) = remedy.propose([Missed(path, wanted, directory, True, False, asked, "", "")], plan)
+    allow = f"{line.flag} {quoted(line.path)}" if line.standing is Standing.PROPOSED else line.risk
+    return f"{'write' if write else 'read'} {asked}: {allow}"
