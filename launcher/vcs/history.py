@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -277,9 +277,9 @@ class Change(NamedTuple):
     insertions: int
     deletions: int
 
-    def line(self) -> str:
-        """The file for people."""
-        return f"{self.kind} {printable(self.path)} +{self.insertions} -{self.deletions}"
+    def line(self, shown: Callable[[str], str] = printable) -> str:
+        """The file for people; `shown` makes its path printable."""
+        return f"{self.kind} {shown(self.path)} +{self.insertions} -{self.deletions}"
 
 
 class History(NamedTuple):
@@ -314,11 +314,11 @@ class History(NamedTuple):
         by = f" by {names}" if names else ""
         return printable(f"{commits}{by}{when}; {files}, +{self.insertions} -{self.deletions}")
 
-    def lines(self, most: int) -> list[str]:
-        """The summary, then at most so many commits, then at most so many files, for people."""
+    def lines(self, most: int, shown: Callable[[str], str] = printable) -> list[str]:
+        """The summary, then at most so many commits, then at most so many files (`shown`), for people."""
         found = [self.summary(), *("  " + entry.line() for entry in self.commits[:most])]
         found += [f"  and {self.commit_count - most} more"] if self.commit_count > most else []
-        found += ["  " + change.line() for change in self.files[:most]]
+        found += ["  " + change.line(shown) for change in self.files[:most]]
         return [*found, f"  and {self.file_count - most} more files"] if self.file_count > most else found
 
     def document(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from launcher.ledger import ledgers
 from launcher.session import messages, places, state
-from launcher.verbs import table
+from launcher.verbs import style, table
 from policy.errors import Refusal, printable
 
 NONE = (
@@ -82,7 +82,8 @@ def _show(contents: ledgers.Contents) -> None:
         about = (f"{facts.get(name)}" for name in ("session", "command", "worktree", "backend"))
         messages.show(printable("session {}: {} in {}, {}".format(*about)))
     for content in contents.denials:
-        messages.show("\n".join(ledgers.paragraph(content)))
+        first, *more = ledgers.paragraph(content)
+        messages.show("\n".join([style.styled(first, style.YELLOW), *more]))
     if lost := contents.end.get("lost"):
         messages.show(f"lost: {lost} denial{'' if lost == 1 else 's'}, of which nothing is known but the number")
     for note in contents.end.get("notes", ()):

@@ -6,6 +6,7 @@ import os
 from launcher.jail import probe
 from launcher.ledger import switching
 from launcher.session import messages, places, selftest
+from launcher.verbs import style
 from policy.errors import Refusal
 from policy.plan import SYSTEM_PATH
 
@@ -26,7 +27,8 @@ def doctor(*, as_json: bool, verbose: bool) -> int:
         _print_layers(layers)
         if result is not None:
             _print_proofs(result, verbose)
-            print(f"\nverdict: {_verdict(result)}")
+            verdict = _verdict(result)
+            print(f"\nverdict: {style.styled(verdict, style.RED if verdict.startswith('BROKEN') else style.GREEN)}")
     if refused is not None:
         raise refused
     assert result is not None
@@ -46,7 +48,11 @@ def _print_proofs(result: selftest.Result, verbose: bool) -> None:
     print(f"\npromises, tried in a jail on the backend {result.backend}")
     for proof in result.proofs:
         verdict = "not held" if proof.expected != "held" else "held" if proof.proven else "BROKEN"
-        print(f"  {verdict:<9} {proof.row:<18} {proof.promise}" + (f" ({proof.reason})" if proof.reason else ""))
+        shade = style.GREEN if verdict == "held" else style.RED if verdict == "BROKEN" else style.YELLOW
+        print(
+            f"  {style.styled(f'{verdict:<9}', shade)} {proof.row:<18} {proof.promise}"
+            + (f" ({proof.reason})" if proof.reason else "")
+        )
         for kind, what, state, detail in proof.attempts:
             if verbose or verdict == "BROKEN":
                 print(f"  {'':<9} {kind:<6} {what}: {state}" + (f" ({detail})" if detail else ""))

@@ -209,6 +209,10 @@ def subcommands(verb: str) -> dict[str, str]:
     return {word: summary for word, summary in found.items() if summary}
 
 
+PAGED = ("denials", "explain", "logs", "merge status", "tickets show", "worktree status")
+"""What can be long goes through the user's pager, as the pages of the manual do (`launcher.verbs.style`)."""
+
+
 def call(words: list[str]) -> int:
     """Runs a command line that begins with a verb other than `run`; returns its exit status.
 
@@ -226,12 +230,20 @@ def call(words: list[str]) -> int:
         raise unknown_subcommand(name, argv[0], tuple(known))
     taken = form(name)
     if taken.usage:
-        return function(name)(argv)
+        from launcher.verbs import style
+
+        paged = name in PAGED and "--json" not in argv
+        return style.paged(lambda: function(name)(argv)) if paged else function(name)(argv)
     before = argv[: argv.index("--")] if "--" in argv else argv
     if "--help" in before or "-h" in before:
         return show_help(name)
     options, operands = cli.parse(argv, verb=name, options=taken.rows, mixed=True, empty=True)
-    return function(name)(*_operands(taken, operands), **values(taken, options))
+    given, operand = values(taken, options), _operands(taken, operands)
+    if name in PAGED and options.keys().isdisjoint(("--json", "--follow")):
+        from launcher.verbs import style
+
+        return style.paged(lambda: function(name)(*operand, **given))
+    return function(name)(*operand, **given)
 
 
 def function(name: str) -> Callable[..., int]:

@@ -19,7 +19,7 @@ from launcher.vcs.merge.preview import Check
 from launcher.vcs.merge.runs import Run, State
 from launcher.vcs.private import planted, record, swap
 from launcher.vcs.worktrees.store import WorktreeRepository, root_of
-from launcher.verbs import table
+from launcher.verbs import style, table
 from policy.errors import Refusal, printable
 from policy.pasted import quoted
 
@@ -65,6 +65,9 @@ class Notes:
 
 CONFLICT = 1
 """Exit status when a child could not be merged, or when a preview forecasts a conflict."""
+
+
+_STYLES = {"conflict": style.RED}
 
 
 def merge(
@@ -113,7 +116,7 @@ def merge(
     sources = into_children.ordered(sources, Order(order), found)
     if forecast:
         answer = preview.preview(found, sources, rewind=rewind or ())
-        print(notes.document(answer) if as_json else answer.pretty_print())
+        print(notes.document(answer) if as_json else _forecast(answer))
         return 0 if answer.clean else CONFLICT
     with (
         harvesting.into(found, where, notes.say, files=not no_checkout) as follow,
@@ -190,6 +193,12 @@ def merge_status(run_id: str | None, *, as_json: bool) -> int:
     return 0
 
 
+def _forecast(answer: preview.MergePreview) -> str:
+    """A preview; what conflicts stands out."""
+    head, *others = answer.pretty_print(style.path).splitlines()
+    return "\n".join([head, *(line if line.startswith("    ") else style.styled(line, style.RED) for line in others)])
+
+
 def _head(run: Run) -> str:
     return f"{run.run_id}  {run.state}  into {printable(run.target)}: {_merged(run)}"
 
@@ -205,7 +214,7 @@ def _lines(run: Run) -> list[str]:
         name = f"submodule {printable(move.name)}" if move.name else printable(move.ref)
         lines.append(f"  moved       {name} {move.old[:12]}..{move.new[:12]}")
     if run.outcome is not None:
-        lines += run.outcome.pretty_print().splitlines()[1:]
+        lines += style.marked(run.outcome.pretty_print(style.path), _STYLES).splitlines()[1:]
     return lines
 
 
@@ -220,10 +229,10 @@ def _tell(run: Run, found: target.Target, notes: Notes, *, as_json: bool, files:
         history = {name: each.document() for name, each in _brought(outcome).items()}
         print(notes.document(run, {"history": history} if history else {}))
         return CONFLICT if outcome.has_conflict else 0
-    print(f"into {printable(found.label)}: {outcome.pretty_print()}")
+    print(style.marked(f"into {printable(found.label)}: {outcome.pretty_print(style.path)}", _STYLES))
     for name, brought in _brought(outcome).items():
-        print("\n".join(f"  {'brings' if not number else '':<12}{line}" for number, line in
-                        enumerate([f"{printable(name)}: {brought.summary()}", *brought.lines(3)[1:]])))  # fmt: skip
+        lines = [f"{printable(name)}: {brought.summary()}", *brought.lines(3, style.path)[1:]]
+        print("\n".join(f"  {'' if number else 'brings':<12}{line}" for number, line in enumerate(lines)))
     if outcome.conflicted is not None and outcome.conflicted.merge_descriptor is not None:
         print(f"  next        {printable(outcome.conflicted.merge_descriptor.hint or '')}")
     if done:

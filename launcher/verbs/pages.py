@@ -6,6 +6,7 @@ from pathlib import Path
 
 from launcher import cli
 from launcher.session import messages
+from launcher.verbs import style
 from policy.errors import Refusal
 
 _HERE = Path(__file__).parent.parent
@@ -35,8 +36,13 @@ def show(topic: str) -> int:
             context=f"did you mean {near[0]}?" if near else "pages: " + ", ".join(known),
             hint="paddock help lists the verbs; paddock help VERB, or paddock help PAGE",
         )
-    messages.show("\n".join(_plain(known[topic].read_text(encoding="utf-8"))))
-    return 0
+    text = "\n".join(_plain(known[topic].read_text(encoding="utf-8")))
+
+    def action() -> int:
+        messages.show(text)
+        return 0
+
+    return style.paged(action)
 
 
 def _plain(text: str) -> list[str]:

@@ -12,13 +12,13 @@ from typing import Any
 from launcher.service.client import Client
 from launcher.session import messages
 from launcher.verbs.ps import session_lines, short_place, worktrees
+from launcher.verbs.style import BOLD, DIM, GREEN, RED, YELLOW, styled
 from launcher.verbs.table import ago, client, counted, cut, lines, size
 from policy.pasted import joined
 
 _WIDE, _NAME, _SHORT_NAME = 100, 40, 24
 """Columns of a terminal that shows everything, and of a session's name there and elsewhere."""
-_STYLES = {"running": "32", "starting": "33", "stopping": "33", "failed": "31", "lost": "31"}
-"""Green, yellow and red, as terminals number them."""
+_STYLES = {"running": GREEN, "starting": YELLOW, "stopping": YELLOW, "failed": RED, "lost": RED}
 _OTHER_SCREEN, _OWN_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 """To the other screen and back, without and with a cursor."""
 _HOME, _CLEAR_LINE = "\x1b[H\x1b[J", "\x1b[K\n"
@@ -125,11 +125,6 @@ def _screen(health: dict[str, Any], sessions: list[dict[str, Any]]) -> list[str]
     at = first.index("STATE")
     for place, (session, line) in enumerate(zip(sessions, others, strict=False)):
         end = at + len(session["state"])
-        others[place] = line[:at] + _styled(line[at:end], _STYLES.get(session["state"], "")) + line[end:]
+        others[place] = line[:at] + styled(line[at:end], _STYLES.get(session["state"], "")) + line[end:]
     more = f"and {len(sessions) - room} more" if len(sessions) > room else "q ends this, not the sessions"
-    return [_styled(cut(_head(health, sessions), columns), "1"), _styled(first, "1"), *others, _styled(more, "2")]
-
-
-def _styled(text: str, style: str) -> str:
-    """In a colour, bold or dim (ECMA-48, SGR); plain where NO_COLOR asks for that (no-color.org)."""
-    return f"\x1b[{style}m{text}\x1b[m" if style and not os.environ.get("NO_COLOR") else text
+    return [styled(cut(_head(health, sessions), columns), BOLD), styled(first, BOLD), *others, styled(more, DIM)]

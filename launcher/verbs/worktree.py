@@ -22,7 +22,7 @@ from launcher.vcs.worktrees.condition import Condition, Progress, Work
 from launcher.vcs.worktrees.models import Options, State, Worktree
 from launcher.vcs.worktrees.store import WorktreeRepository, root_of
 from launcher.vcs.worktrees.worktree_service import WorktreeService
-from launcher.verbs import table
+from launcher.verbs import style, table
 from policy.errors import Refusal, printable
 
 if TYPE_CHECKING:
@@ -188,7 +188,9 @@ def worktree_list(*, every: bool, repo: str | None, as_json: bool) -> int:
     cells += [
         ("-", kind, unharvested if waits else "-", branch, root) for root, (kind, branch, waits) in others.items()
     ]
-    print("\n".join(table.lines(("TICKET", "STATE", "WORK", "BRANCH", "DIRECTORY"), cells)))
+    heading, *shown = table.lines(("TICKET", "STATE", "WORK", "BRANCH", "DIRECTORY"), cells)
+    waiting = style.styled(unharvested, style.YELLOW)
+    print("\n".join([heading, *(line.replace(f"  {unharvested}  ", f"  {waiting}  ", 1) for line in shown)]))
     return 0
 
 
@@ -216,7 +218,7 @@ def worktree_status(name: str | None, *, repo: str | None, as_json: bool) -> int
         for row, now in found:
             _print(row, now, far[row.worktree_id])
         if brings is not None:
-            print("\n".join(f"  {line}" for line in brings.lines(10)))
+            print("\n".join(f"  {line}" for line in brings.lines(10, style.path)))
         for root, (kind, branch, waits) in others.items():
             print(f"{printable(root)} ({kind} checkout)\n  {printable(branch)}")
             print(f"  would be lost: {printable('; '.join(waits))}" if waits else "  clean: nothing would be lost")
@@ -266,9 +268,10 @@ def _print(row: Worktree, now: Condition, far: Progress) -> None:
         }
         print(f"  {where}{at}, {count} since the worktree was made" + ("" if part.name else came.get(far.work, "")))
     stake = now.at_stake()
-    print("  would be lost: " + printable("; ".join(stake)) if stake else "  clean: nothing would be lost")
+    print(style.styled("  would be lost: " + printable("; ".join(stake)), style.RED) if stake
+          else style.styled("  clean: nothing would be lost", style.GREEN))  # fmt: skip
     if (named := now.uncommitted())[0]:
-        print(f"  not committed: {printable(table.some(*named))}")
+        print(f"  not committed: {table.some([*map(style.path, named[0])], named[1])}")
     for line in now.lagging():
         print(f"  {printable(line)}")
     for text in now.ignored():

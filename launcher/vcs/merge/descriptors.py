@@ -6,7 +6,7 @@ EC-MF-001 to EC-MF-007, and the reading of their gaps in SPEC-NOTES.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Annotated, Literal, NamedTuple, Protocol, Self
 
@@ -341,8 +341,8 @@ class MergeAggregation(Frozen):
         """All agents (SM-MF-004)."""
         return len(self.merged) + len(self.pending) + (self.conflicted is not None)
 
-    def pretty_print(self) -> str:
-        """The aggregation as text for people and for a model's context; names are made printable."""
+    def pretty_print(self, shown: Callable[[str], str] = printable) -> str:
+        """The aggregation as text for people and for a model's context; names are made printable, paths by `shown`."""
         lines = [f"{len(self.merged)} of {self.total_count} merged"]
         lines += [f"  merged      {printable(s.agent_result_id)}{_details(s.merge_descriptor)}" for s in self.merged]
         if self.conflicted is not None:
@@ -350,9 +350,7 @@ class MergeAggregation(Frozen):
             descriptor = self.conflicted.merge_descriptor
             assert descriptor is not None
             lines += [f"    {printable(line)}" for line in (descriptor.error_message or "").splitlines()]
-            lines += [
-                f"    conflict in {printable(path)}{_kinds(descriptor, path)}" for path in descriptor.conflict_files
-            ]
+            lines += [f"    conflict in {shown(path)}{_kinds(descriptor, path)}" for path in descriptor.conflict_files]
         lines += [f"  pending     {printable(s.agent_result_id)}" for s in self.pending]
         return "\n".join(lines)
 

@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import combinations
 from types import TracebackType
 from typing import Self
@@ -66,8 +66,8 @@ class MergePreview(Frozen):
         """Nothing conflicts with anything."""
         return all(each.clean for each in (*self.children, *self.pairs))
 
-    def pretty_print(self) -> str:
-        """The forecast as text."""
+    def pretty_print(self, shown: Callable[[str], str] = printable) -> str:
+        """The forecast as text; `shown` makes paths printable."""
         lines = [f"into {printable(self.target)}: {sum(each.clean for each in self.children)} of "
                  f"{len(self.children)} would merge cleanly by themselves"]  # fmt: skip
         for each in (*self.children, *self.pairs):
@@ -76,7 +76,7 @@ class MergePreview(Frozen):
             lines.append(f"  {printable(each.source)} conflicts with {printable(each.into)}")
             if each.error:
                 lines.append(f"    {printable(each.error)}")
-            lines += [f"    {conflict.kind} in {printable(conflict.path)}" for conflict in each.conflicts]
+            lines += [f"    {conflict.kind} in {shown(conflict.path)}" for conflict in each.conflicts]
         return "\n".join(lines)
 
 
