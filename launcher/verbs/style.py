@@ -101,7 +101,11 @@ def paged(action: Callable[[], int]) -> int:
 def _show(text: str, pager: str) -> None:
     if not text:
         return
-    environment = {"LESS": "FRX", "LV": "-c", **os.environ, "PATH": _path()}
+    try:
+        environment = {"LESS": "FRX", "LV": "-c", **os.environ, "PATH": _path()}
+    except Refusal:  # the record of what agents wrote cannot be read
+        messages.show(text.rstrip("\n"))
+        return
     sys.stdout.flush()
     process = subprocess.Popen(["/bin/sh", "-c", pager], stdin=subprocess.PIPE, env=environment)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pager's
