@@ -107,7 +107,8 @@ def _show(text: str, pager: str) -> None:
         messages.show(text.rstrip("\n"))
         return
     sys.stdout.flush()
-    process = subprocess.Popen(["/bin/sh", "-c", pager], stdin=subprocess.PIPE, env=environment)
+    # Some pagers (delta) read the configuration of the repository around them.
+    process = subprocess.Popen(["/bin/sh", "-c", pager], stdin=subprocess.PIPE, env=environment, cwd="/")
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pager's
     try:
         process.communicate(text.encode(errors="surrogateescape"))
