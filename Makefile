@@ -96,5 +96,5 @@ $(VENV)/.installed: $(VENV)/.made $(SOURCES)
 	touch $@
 
 .PHONY: docs
-docs: $(VENV)/.tools ## write the tables in docs/ and the man page from the programme's own tables
-	@$(BIN)/python -m tests.support.manual
+docs: $(VENV)/.tools ## write the tables in docs/ and the man pages from the programme's own tables
+	@$(BIN)/python -m tests.support.man_pages

@@ -188,22 +188,22 @@ class Settings(BaseModel):
         stdin_seconds: patience between closing standard input and SIGTERM.
         term_seconds: patience between SIGTERM and the kill.
         end_seconds: patience for a killed session's ending (harvest), before its helper is killed too.
-        agent_idle_seconds: for which an agent that editors attach to may have none, and nothing to do; 0: for ever.
+        agent_idle_seconds: how long an agent that editors attach to may have none, and nothing to do; 0: for ever.
         sample_seconds: time between two looks at what sessions use.
         restart_seconds: the first pause before a restart; it doubles up to `most_restart_seconds`.
         most_restart_seconds: the longest pause.
-        most_connections: to the control socket at the same time.
+        most_connections: connections to the control socket at the same time.
         request_bytes: size of a request's body.
-        request_seconds: within which a request must have arrived.
+        request_seconds: time within which a request must have arrived.
         harvest_seconds: time between two attempts to take over commits that wait.
         least_free_bytes: room on the disk of its state below which the service says that it is degraded.
         collect_seconds: time between two collections of what is gone.
-        most_tickets: in one ticket run.
-        most_ticket_runs: at the same time.
-        gone_days: for which a worktree is missing before its private home and git directory are removed.
-        merge_days: for which merges can be taken back, and backups are kept.
-        most_merges: that can be taken back, of each repository; and backups of each worktree.
-        lost_days: for which work is kept that no branch has any more.
+        most_tickets: tickets in one run.
+        most_ticket_runs: ticket runs at the same time.
+        gone_days: how long a worktree is missing before its private home and git directory are removed.
+        merge_days: how long merges can be taken back, and backups are kept.
+        most_merges: merges of each repository that can be taken back; and backups of each worktree.
+        lost_days: how long work is kept that no branch has any more.
         most_ticket_records: ended ticket runs that are remembered, for `keep_seconds` at most.
         most_contexts: agents' request contexts that are remembered, for `keep_seconds` at most.
     """

@@ -280,37 +280,52 @@ class Filesystem(Part):
     """Grants and exceptions. `deny` beats every grant, whichever layer it comes from."""
 
     read: tuple[Path, ...] = ()
+    """Read and execute, at and below these paths."""
     write: tuple[Path, ...] = ()
+    """Write, too. Of `read` and `write` the longer path counts."""
     deny: tuple[Path, ...] = ()
+    """Nothing at and below these paths can be read or written, whatever grants it."""
     freeze_root: Boolean | None = None
+    """Accept that directories around a denied path get no new entries, where there are no mounts."""
 
 
 class Network(Part):
     """How far connections reach."""
 
     mode: Literal["none", "auto", "proxy", "open"] | None = None
+    """How far connections reach; auto is proxy with a provider or an allowed host, else none."""
     allow_domains: tuple[Annotated[str, _checked(domain)], ...] = ()
+    """Hosts that the proxy lets through: [METHODS ]HOST[:PORT][/PATH], *.HOST, or @NAME for a list."""
     deny_domains: tuple[Annotated[str, _checked(domain)], ...] = ()
+    """Hosts that it does not let through, whatever allows them."""
     server_name: Literal["match", "require"] | None = None
+    """Whether a TLS handshake in a tunnel has to name its server (require), or may name none (match)."""
     reach: tuple[Annotated[str, _checked(loopback)], ...] = ()
+    """Ports of this machine's loopback that the command may connect to: [ADDRESS:]PORT."""
     publish: tuple[Annotated[str, _checked(published)], ...] = ()
+    """Ports of this machine's loopback that lead to one of the jail: [ADDRESS:]PORT[:PORT]."""
 
 
 class Environment(Part):
     """Variables that pass, by name or prefix, and variables that are set."""
 
     pass_: tuple[Annotated[str, _checked(variable_pattern)], ...] = Field(default=(), alias="pass")
+    """Variables of the caller's that pass, by name or as PREFIX_*."""
     set_: dict[Annotated[str, _checked(variable)], Annotated[str, _checked(variable_value)]] = Field(
         default={}, alias="set"
     )
+    """Variables that are set."""
 
 
 class Git(Part):
     """Access to the repository's git data."""
 
     mode: Literal["auto", "private", "readonly", "shared"] | None = None
+    """Access to git; auto is private where that can be held, else readonly."""
     branch_policy: Literal["keep", "follow"] | None = None
+    """New branches and tags of the agent: left inside (keep), or harvested, and the checkout follows its HEAD."""
     sign: Boolean | None = None
+    """Whether your own git signs what is harvested."""
 
 
 Bytes = Annotated[int | None, PlainValidator(size)]
@@ -319,36 +334,49 @@ Count = Annotated[int | None, PlainValidator(count)]
 
 
 class Limits(Part):
-    """Upper bounds; a key that is set to None was written as 'unlimited'."""
+    """Upper bounds; "unlimited" lifts one."""
 
     processes: Count = None
+    """How many processes and threads a session may have."""
     memory: Bytes = None
+    """Memory of the session; without control groups of each process, with a watchdog over all of them."""
     open_files: Count = None
+    """Open files of each process."""
     file_size: Bytes = None
+    """The largest file that may be written."""
     disk: Bytes = None
+    """Size of the private home and temporary directories."""
     cpu_time: Seconds = None
+    """Processor time of the session."""
 
 
 class Backend(Part):
     """What holds the jail."""
 
     choice: Literal["auto", "landlock", "bubblewrap"] | None = None
+    """auto is Landlock where there is any, else bubblewrap."""
 
 
 class Provider(Part):
     """The agent whose own flags and environment are derived too."""
 
     name: Annotated[str, _checked(text)] | None = None
+    """Of a known agent; auto is what the command line starts, none is none."""
     dialect: Literal["native", "contract"] | None = None
+    """Flags that the real agent accepts (native), or exactly those of the specification (contract)."""
     keep_prompts: Boolean | None = None
+    """Whether the agent's own permission prompts stay on although the jail holds it."""
     logins: Literal["none", "copy", "exchange"] | None = None
+    """The agent's own login: kept out (none), copied in (copy), or refreshed tokens come back, too (exchange)."""
 
 
 class Handoff(Part):
-    """Files that another tool would execute later; see `policy.config.settings` for the patterns."""
+    """Files that another tool would execute later."""
 
     protect: tuple[Annotated[str, _checked(pattern)], ...] = ()
+    """Read-only in the jail: paths relative to the worktree's root, * and ? stay within one component."""
     report: tuple[Annotated[str, _checked(pattern)], ...] = ()
+    """Compared when the command has ended, in the same form."""
 
     @model_validator(mode="after")
     def _one_mode_each(self) -> "Handoff":
@@ -361,9 +389,13 @@ class System(Part):
     """What every programme of this operating system needs."""
 
     read_trees: tuple[Path, ...] = ()
+    """Trees of programmes and libraries: read and execute. Missing ones are passed over."""
     etc_files: tuple[Annotated[str, _checked(absolute_pattern)], ...] = ()
+    """Single files to read; * and ? stay within one component."""
     kernel_files: tuple[Path, ...] = ()
+    """Files below /proc and /sys to read."""
     devices: dict[Annotated[str, _checked(absolute_pattern)], Annotated[str, _checked(access)]] = {}
+    """Devices and what may be done with them: r, with w (write), x (execute) and i (ioctl) behind it."""
 
 
 class Configuration(Part):

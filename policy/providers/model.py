@@ -288,7 +288,7 @@ class ProviderSpec(_Frozen):
     """One provider. The module's docstring shows the file format."""
 
     schema_version: int = Field(alias="schema", ge=SCHEMA, le=SCHEMA)
-    """Version of the file format; `SCHEMA` is the only one so far."""
+    """Version of the file format; 1 is the only one so far."""
     name: Name
     """What `--provider` takes."""
     title: str = Field(min_length=1)

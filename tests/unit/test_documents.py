@@ -11,6 +11,7 @@ import pytest
 
 from launcher import cli
 from launcher.__main__ import main as entry
+from launcher.service import instance, units
 from launcher.service.ticket_schema import OnConflict, TicketRequest
 from launcher.vcs.merge.into_children import Order
 from launcher.vcs.worktrees import retention
@@ -19,7 +20,8 @@ from policy import promises
 from policy.config import layer
 from policy.config.values import Base
 from policy.errors import EXIT_REFUSED
-from tests.support import manual
+from policy.providers.model import ProviderSpec
+from tests.support import man_pages, manual
 from tests.support.features import need
 
 
@@ -33,24 +35,60 @@ def test_the_tables_of_the_pages_are_the_programmes() -> None:
     assert sorted(re.findall(r"<!-- /(\w+) -->", manual.documentation())) == sorted(made)
 
 
-def test_the_man_page_is_the_programmes() -> None:
-    """The man page is made from the same tables."""
-    assert manual.MAN_PAGE.read_text(encoding="utf-8") == manual.man_page(), "run `make docs`"
-
-
-def test_the_man_page_is_clean_roff() -> None:
-    """man(1) formats the page without a warning, and each option is in what it prints."""
+@pytest.mark.parametrize("page", man_pages.PAGES, ids=lambda page: str(page.name))
+def test_the_man_pages_are_the_programmes(page: Path) -> None:
+    """They are made from the same tables, and man(1) formats them without a warning."""
+    assert page.read_text(encoding="utf-8") == man_pages.PAGES[page](), "run `make docs`"
     need("man")
+    assert formatted(page)
+
+
+def formatted(page: Path) -> str:
+    """A man page as plain text, with one space between words."""
     shown = subprocess.run(
-        ["man", "--warnings", "--local-file", str(manual.MAN_PAGE)],
+        ["man", "--warnings", "--local-file", str(page)],
         env={"PATH": "/usr/bin:/bin", "MANWIDTH": "100", "LC_ALL": "C.UTF-8", "MANPAGER": "cat"},
         capture_output=True,
         text=True,
         check=True,
     )
     assert shown.stderr == ""
-    plain = re.sub(".\b", "", shown.stdout)
-    assert all(name in plain for name, *_ in cli.OPTIONS)
+    return " ".join(re.sub(".\b", "", shown.stdout).split())
+
+
+def test_the_man_page_has_every_option_of_run() -> None:
+    """In what is printed."""
+    need("man")
+    text = formatted(manual.ROOT / "launcher/paddock.1")
+    assert all(f"{name} " in text for name, *_ in cli.OPTIONS)
+
+
+def test_the_man_page_of_the_configuration_has_every_key() -> None:
+    """Of rules, of the service and of providers, each with a text; and it says what a project's own file may do."""
+    need("man")
+    text = formatted(manual.ROOT / "launcher/paddock-config.5")
+    keys = [key for table in ("", *layer.known_keys(())) for key in layer.known_keys((table,) if table else ())]
+    keys += [*instance.Settings.model_fields, *ProviderSpec.model_fields]
+    assert [key for key in keys if not re.search(rf"[ \[]{key.removesuffix('_version')}[\] ]", text)] == []
+    for words in (
+        "mode none | auto | proxy | open How far connections reach; auto is proxy with a provider or an allowed host, "
+        "else none. Option: --net. An untrusted project's file may say, instead of the default: none, auto. "
+        "Default: auto.",
+        "Of read and write the longer path counts. Option: --rw. An untrusted project's file may not touch it.",
+        "Option: --deny. An untrusted project's file may add to it.",
+        "most_sessions number Live sessions in all. From 1 to 10_000. Default: 256.",
+    ):
+        assert words in text
+
+
+def test_the_man_page_of_the_service_has_every_unit_and_verb() -> None:
+    """Unit files as they are installed."""
+    text = man_pages.service()
+    assert len(man_pages.PAGES) == 3
+    for unit in (name for names in units.UNITS.values() for name in names):
+        assert f"/{unit.replace('-', chr(92) + '-')}\n" in text
+    for word in forms.subcommands("service"):
+        assert f".SS paddock service {word}\n" in text
 
 
 def test_help_names_every_option() -> None:
@@ -93,10 +131,10 @@ def test_defaults_of_the_table_are_those_of_the_code() -> None:
 
 def test_the_man_page_has_every_form_of_every_verb() -> None:
     """Synopsis and options of sub-commands too."""
-    page = manual.man_page()
-    for form in manual.described():
+    page = man_pages.paddock()
+    for form in man_pages.described():
         assert f".B paddock {form.name}\n" in page
-        assert manual.synopsis(form)
+        assert man_pages.synopsis(form)
         for row in form.options:
             assert f"\\fB{row.name.replace('-', chr(92) + '-')}\\fR" in page
 

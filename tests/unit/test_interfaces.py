@@ -28,7 +28,7 @@ from launcher import cli
 from launcher.service.api import app
 from launcher.service.api.context import Context
 from policy import promises
-from tests.support import manual
+from tests.support import man_pages
 
 ROOT = Path(__file__).resolve().parents[2]
 FROZEN = Path(__file__).with_name("interfaces.json")
@@ -67,7 +67,7 @@ def help_of(*words: str) -> str:
 
 def helps() -> dict[str, list[str]]:
     """Help texts by command line form."""
-    forms = ["", *dict.fromkeys([*cli.VERBS, *(form.name for form in manual.described())])]
+    forms = ["", *dict.fromkeys([*cli.VERBS, *(form.name for form in man_pages.described())])]
     return {form: help_of(*form.split()).splitlines() for form in forms}
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import man_pages
 from tests.support.features import need
 from tests.support.install import ROOT, Installed, source_files
 
@@ -44,7 +45,7 @@ def test_every_source_and_data_file_is_in_the_wheel(names: list[str]) -> None:
     """TOML data and type markers are shipped with the code, and nothing that the sources do not hold."""
     wanted = {str(path) for path in source_files() if path.parts[0] in ("launcher", "policy")} - {
         "launcher/paddock",
-        "launcher/paddock.1",
+        *(str(page.relative_to(ROOT)) for page in man_pages.PAGES),
     }
     wanted |= {f"launcher/{path}" for path in source_files() if path.parts[0] in ("systemd", "docs")}
     assert "launcher/systemd/system/paddock@.service" in wanted
@@ -63,7 +64,7 @@ def test_the_command_is_a_script_and_no_entry_point(installed: Installed, names:
     """pip's wrapper would start Python with `site` and the caller's PYTHON* variables."""
     data = f"paddock_launcher-{project()['version']}.data"
     assert sorted(name for name in names if ".data/" in name) == [
-        f"{data}/data/share/man/man1/paddock.1",
+        *(f"{data}/data/share/man/man{page.suffix[1:]}/{page.name}" for page in man_pages.PAGES),
         f"{data}/scripts/paddock",
     ]
     assert not [name for name in names if name.endswith("entry_points.txt")]
@@ -115,18 +116,22 @@ def test_nothing_but_the_command_is_installed_beside_the_interpreter(installed: 
     ]
 
 
-def test_man_finds_the_page_by_the_command(installed: Installed, tmp_path: Path) -> None:
-    """man(1) looks beside the directories of PATH: a virtual environment's, and a home with README's two links."""
+def test_man_finds_the_pages_by_the_command(installed: Installed, tmp_path: Path) -> None:
+    """man(1) looks beside the directories of PATH: a virtual environment's, and a home with README's links."""
     need("man")
-    page = installed.prefix / "share/man/man1/paddock.1"
     local = tmp_path / ".local"
-    for link, target in ((local / "bin/paddock", installed.paddock), (local / "share/man/man1/paddock.1", page)):
-        link.parent.mkdir(parents=True)
-        link.symlink_to(target)
+    (local / "bin").mkdir(parents=True)
+    (local / "bin/paddock").symlink_to(installed.paddock)
+    (link,) = re.findall(r"(?m)^\$ (cp .*/share/man .*?)(?:  #.*)?$", Path(ROOT, "README.md").read_text())
+    words = link.replace("~/.local/share/paddock", str(installed.prefix)).replace("~", str(tmp_path)).split()
+    (local / "share").mkdir()
+    subprocess.run(words, check=True)
     for place in (installed.prefix, local):
         env = {"PATH": f"{place}/bin:/usr/bin:/bin", "HOME": str(tmp_path)}
-        found = subprocess.run(["man", "-w", "paddock"], env=env, capture_output=True, text=True, check=False)
-        assert Path(found.stdout.rstrip("\n")).samefile(page), found.stderr
+        for source in man_pages.PAGES:
+            page = installed.prefix / f"share/man/man{source.suffix[1:]}" / source.name
+            found = subprocess.run(["man", "-w", source.stem], env=env, capture_output=True, text=True, check=False)
+            assert Path(found.stdout.rstrip("\n")).samefile(page), found.stderr
 
 
 def project() -> dict[str, str]:
