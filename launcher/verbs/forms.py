@@ -338,6 +338,8 @@ _NARROWEST, _WIDEST = 60, 100
 
 def overview() -> str:
     """What `paddock --help` prints."""
+    from launcher.verbs import pages
+
     lines = [
         "usage: paddock VERB ...",
         "",
@@ -355,8 +357,8 @@ def overview() -> str:
         "  paddock merge --all --preview             what would conflict",
         "  paddock doctor                            what this machine can enforce",
         "",
-        "paddock VERB --help says more. paddock help PAGE is the manual: usage, git, agents, network,",
-        "configuration, service.md, library, security, reference. paddock --version prints the version.",
+        "paddock VERB --help says more, and paddock --version prints the version.",
+        *_wrapped(f"paddock help PAGE is the manual: {', '.join(pages.names())}."),
     ]
     return "\n".join(lines)
 

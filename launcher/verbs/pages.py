@@ -20,6 +20,11 @@ def topics() -> dict[str, Path]:
     return {page.stem: page for page in sorted((built if built.is_dir() else _HERE.parent / "docs").glob("*.md"))}
 
 
+def names() -> list[str]:
+    """What `paddock help` calls the pages: a verb's name alone means the verb."""
+    return [f"{name}.md" if name in cli.VERBS else name for name in topics()]
+
+
 def show(topic: str) -> int:
     """Prints a page; exit status 0.
 
@@ -33,7 +38,7 @@ def show(topic: str) -> int:
         raise Refusal(
             "usage",
             f"there is no help on {topic}",
-            context=f"did you mean {near[0]}?" if near else "pages: " + ", ".join(known),
+            context=f"did you mean {near[0]}?" if near else "pages: " + ", ".join(names()),
             hint="paddock help lists the verbs; paddock help VERB, or paddock help PAGE",
         )
     text = "\n".join(_plain(known[topic].read_text(encoding="utf-8")))
@@ -69,4 +74,4 @@ def _linked(found: "re.Match[str]") -> str:
     if target.startswith("http"):
         return f"{words} ({target})"
     name = f"{page}.md" if page in cli.VERBS else page
-    return f"{words} (paddock help {name})" if page in topics() and page != words else words
+    return f"{words} (paddock help {name})" if name in names() and page != words else words

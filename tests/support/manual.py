@@ -70,7 +70,7 @@ def provider_table() -> str:
 
 
 TABLES = {
-    "docs/agents.md": {"providers": provider_table},
+    "docs/providers.md": {"providers": provider_table},
     "docs/reference.md": {"verbs": verb_table, "options": option_table},
     "docs/security.md": {"promises": promise_table},
 }
