@@ -1,4 +1,4 @@
-"""README's first console session, and its answer to `paddock why`, are what happens when somebody types them."""
+"""README's first console session, and its recording, are what happens when somebody types them."""
 
 import html
 import re
@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.support import manual, recording
+from tests.support.examples import HOME
 from tests.support.features import need
 from tests.support.identity import Who
 from tests.support.install import Installed
-
-HOME_OF_README = "/home/me"
 
 _MADE = r"""
 set -e
@@ -33,7 +32,7 @@ def session(home: str) -> tuple[list[str], str]:
     """The lines that the user of README types, and what is shown between them."""
     text = manual.README.read_text(encoding="utf-8")
     (block, *_) = re.findall(r"(?ms)^```console\n(.*?)^```$", text)
-    lines = block.replace(HOME_OF_README, home).splitlines()
+    lines = block.replace(HOME, home).splitlines()
     typed = [re.sub(r"  +# .*", "", line[2:]) for line in lines if line.startswith("$ ")]
     return typed, "".join(f"{line}\n" for line in lines if not line.startswith("$ "))
 
@@ -63,16 +62,6 @@ def test_the_first_session_of_readme_is_what_happens(who: Who, installed: Instal
     assert plain(ended.stdout) == plain(expected)
     commit = who.run(["git", "log", "-1", "--format=%s", "agent/tabs"], cwd=Path(who.home, "src/project"))
     assert commit.stdout == "parser: Accept tabs.\n"
-
-
-def test_the_answer_of_why_in_readme_is_what_is_said(who: Who, installed: Installed) -> None:
-    """For a private key in the home directory."""
-    need("userns")
-    assert who.run(["bash", "-c", _MADE]).returncode == 0
-    text = manual.README.read_text(encoding="utf-8").replace(HOME_OF_README, str(who.home))
-    (expected,) = re.findall(r"(?m)^\$ paddock why ~/\.ssh/id_ed25519 .*\n((?:[^$`].*\n)+)", text)
-    project, key = Path(who.home, "src/project"), f"{who.home}/.ssh/id_ed25519"
-    assert who.run([installed.paddock, "why", key], cwd=project).stdout == expected
 
 
 def test_the_recording_on_the_front_page_is_what_happens(installed: Installed) -> None:

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import shlex
 import subprocess
 import tomllib
 from collections.abc import Iterator
@@ -19,9 +20,9 @@ from launcher.verbs import forms, pages
 from policy import promises
 from policy.config import layer
 from policy.config.values import Base
-from policy.errors import EXIT_REFUSED
+from policy.errors import EXIT_REFUSED, Refusal
 from policy.providers.model import ProviderSpec
-from tests.support import man_pages, manual
+from tests.support import examples, man_pages, manual
 from tests.support.features import need
 
 
@@ -159,6 +160,54 @@ def test_every_page_of_the_manual_is_shown_by_help(capsys: pytest.CaptureFixture
     capsys.readouterr()
     assert entry(["paddock", "help", "usge"]) == EXIT_REFUSED
     assert "did you mean usage?" in capsys.readouterr().err
+
+
+def typed(line: str) -> Iterator[list[str]]:
+    """The words of each `paddock` command in a line of a shell, without the command's name."""
+    lexer = shlex.shlex(re.sub(r'"?\$\((.*?)\)"?', r"; \1 ;", line), posix=True, punctuation_chars="|&;<>()")
+    lexer.whitespace_split = True
+    words: list[str] = []
+    for word in [*lexer, ";"]:
+        if set(word) <= set("|&;<>()"):
+            while words and (re.match(r"[A-Z_]+=", words[0]) or words[0] in ("sudo", "eval", "echo")):
+                words = words[1:]
+            if words[:1] == ["paddock"]:
+                yield words[1:]
+            words = []
+        else:
+            words.append(word)
+
+
+def parsed(words: list[str]) -> None:
+    """Has the programme's own parser read a command line.
+
+    Raises:
+        Refusal: usage.
+    """
+    name, argv = words[0], words[1:]
+    if argv and f"{name} {argv[0]}" in forms.texts():
+        name, argv = f"{name} {argv[0]}", argv[1:]
+    form = forms.form(name)
+    rows = forms.LAUNCH if name == "run" else form.rows
+    options, rest = cli.parse(argv, verb=name, options=rows, mixed=name not in ("run", "acp", "learn", "files"))
+    for row in rows:
+        if isinstance(value := options.get(row.name), str):
+            row.value(value, name)
+    if not form.usage:
+        forms._operands(form, rest)
+
+
+def test_every_example_is_understood_by_the_parser() -> None:
+    """Those of help and of the pages: verbs, options, their values and operands exist."""
+    lines = [command for name in forms.texts() for command, _ in forms.form(name).examples]
+    lines += re.findall(r"(?m)^  (paddock .*?)(?:  .*)?$", forms.overview())
+    lines += [line for example in examples.examples("console") for line, _ in example.steps]
+    read = [words for line in lines for words in typed(line) if words[0] != "help"]
+    for words in read:
+        parsed(words)
+    assert len(read) > 200
+    with pytest.raises(Refusal, match="unknown option --preveiw"):
+        parsed(["merge", "--all", "--preveiw"])
 
 
 def test_the_overview_names_every_verb() -> None:
