@@ -25,7 +25,25 @@ ELSEWHERE = {
 }
 """Examples that another test runs, as they stand on their pages."""
 
-CONSOLES = [example for example in examples.examples("console") if example.name not in ELSEWHERE]
+HELP = (
+    "run",
+    "exec",
+    "explain",
+    "why",
+    "denials",
+    "worktree",
+    "merge",
+    "prune",
+    "init",
+    "trust",
+    "providers",
+    "doctor",
+)
+"""Verbs whose examples in help are run, too; tests/unit/test_documents.py parses those of all."""
+
+CONSOLES = [
+    example for example in (*examples.examples("console"), *examples.of_help(*HELP)) if example.name not in ELSEWHERE
+]
 TOML = examples.examples("toml")
 CONFIGURATIONS = [example for example in TOML if example.text.startswith("schema")]
 TICKETS = [example for example in TOML if example not in CONFIGURATIONS]
@@ -154,7 +172,7 @@ def test_every_example_is_run_by_one_of_these() -> None:
 
 def test_the_scenes_are_those_of_examples_that_are_there() -> None:
     """Nothing is prepared, replaced or excused that no page has any more."""
-    known = {example.name: example for example in examples.examples()}
+    known = {example.name: example for example in (*examples.examples(), *examples.of_help(*HELP))}
     for name, scene in examples.scenes().items():
         if name:
             typed = {line for line, _ in known[name].steps}

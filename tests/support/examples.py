@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from launcher.verbs import forms
 from tests.support.identity import Who
 from tests.support.manual import PAGES, ROOT
 
@@ -59,6 +60,16 @@ def examples(*languages: str) -> list[Example]:
         for page in PAGES
         for indent, language, text in _BLOCK.findall(page.read_text(encoding="utf-8"))
         if not languages or language in languages
+    ]
+
+
+def of_help(*verbs: str) -> list[Example]:
+    """The examples in the help of verbs: one for each form."""
+    known = [forms.form(name) for name in forms.texts() if name.partition(" ")[0] in verbs]
+    return [
+        Example(f"help {form.name}", "console", "".join(f"$ {line}  # {text}\n" for line, text in form.examples))
+        for form in known
+        if form.examples and not (forms.subcommands(form.name) and not form.options)
     ]
 
 
