@@ -38,6 +38,10 @@ agents: $(VENV)/.tools ## install the real agents that tests/agents drives (npm,
 recording: $(VENV)/.installed $(VENV)/.tools ## run the session on the front page, and draw it anew
 	@$(BIN)/python -m tests.support.recording
 
+.PHONY: site
+site: $(VENV)/.tools ## build the manual as a website in build/site
+	@$(BIN)/python -m tests.support.site build/site
+
 .PHONY: lint
 lint: $(VENV)/.tools ## style, types and directions of imports alone (part of `make test`)
 	@$(BIN)/python -m pytest --quiet tests/unit/test_structure.py
@@ -83,7 +87,7 @@ $(VENV)/.tools: $(VENV)/.made
 	read -r -d '' program <<-'END' || true
 	import tomllib
 	project = tomllib.load(open("pyproject.toml", "rb"))["project"]
-	print(*project["dependencies"], *project["optional-dependencies"]["test"], sep="\n")
+	print(*project["dependencies"], *(line for extra in ("test", "docs") for line in project["optional-dependencies"][extra]), sep="\n")
 	END
 	$(BIN)/python -c "$$program" >$(VENV)/requirements.txt
 	$(PIP) install --requirement $(VENV)/requirements.txt
