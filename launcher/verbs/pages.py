@@ -59,6 +59,8 @@ def _plain(text: str) -> list[str]:
             example = not example
         elif example:
             lines.append(f"    {line}")
+        elif line.startswith("<!--"):
+            continue
         elif found := _HEADING.fullmatch(line):
             title = found[2]
             lines.append(title.upper() if len(found[1]) == 1 else title)

@@ -31,6 +31,16 @@ def promise_table() -> str:
     return "\n".join([*lines, "", *reasons])
 
 
+def promise_list() -> str:
+    """The promises as a short Markdown table: a star where the guard does not hold one."""
+    lines = ["| row | promise |", "|---|---|"]
+    for name, promise, _ in promises.ROWS:
+        lines.append(
+            f"| `{name}`{'' if promises.verdict(name, promises.GUARD)[0] == promises.HELD else ' *'} | {promise} |"
+        )
+    return "\n".join(lines)
+
+
 def option_table() -> str:
     """The launch options as a Markdown table, in groups."""
     lines = ["| option | meaning |", "|---|---|"]
@@ -70,6 +80,7 @@ def provider_table() -> str:
 
 
 TABLES = {
+    "README.md": {"promised": promise_list},
     "docs/providers.md": {"providers": provider_table},
     "docs/reference.md": {"verbs": verb_table, "options": option_table},
     "docs/security.md": {"promises": promise_table},

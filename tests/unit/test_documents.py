@@ -7,6 +7,7 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -32,7 +33,7 @@ def test_the_tables_of_the_pages_are_the_programmes() -> None:
         text = (manual.ROOT / page).read_text(encoding="utf-8")
         assert text == manual.with_tables(page, text), "run `make docs`"
     made = [name for tables in manual.TABLES.values() for name in tables]
-    assert sorted(made) == ["options", "promises", "providers", "verbs"]
+    assert sorted(made) == ["options", "promised", "promises", "providers", "verbs"]
     assert sorted(re.findall(r"<!-- /(\w+) -->", manual.documentation())) == sorted(made)
 
 
@@ -155,7 +156,7 @@ def test_every_page_of_the_manual_is_shown_by_help(capsys: pytest.CaptureFixture
         assert entry(["paddock", "help", f"{name}.md"]) == 0
         shown = capsys.readouterr().out
         assert shown.splitlines()[0].isupper()
-        assert not re.search(r"\]\(|\*\*|```", shown), name
+        assert not re.search(r"\]\(|\*\*|```|<!--", shown), name
         assert name in cli.VERBS or entry(["paddock", "help", name]) == 0
     capsys.readouterr()
     assert entry(["paddock", "help", "usge"]) == EXIT_REFUSED
@@ -201,6 +202,7 @@ def test_every_example_is_understood_by_the_parser() -> None:
     """Those of help and of the pages: verbs, options, their values and operands exist."""
     lines = [command for name in forms.texts() for command, _ in forms.form(name).examples]
     lines += re.findall(r"(?m)^  (paddock .*?)(?:  .*)?$", forms.overview())
+    lines += re.findall(r"(?m)\| `(paddock run [^`]* -- [a-z][^`]*)` ", manual.README.read_text(encoding="utf-8"))
     lines += [line for example in examples.examples("console") for line, _ in example.steps]
     read = [words for line in lines for words in typed(line) if words[0] != "help"]
     for words in read:
@@ -263,7 +265,21 @@ def test_readme_is_short_and_begins_with_the_front_door() -> None:
     assert re.findall(r"(?m)^(\d)\. ", steps) == ["1", "2", "3", "4", "5"]
     assert "**Not protected**" in model
     assert "eighteen [promises]" in model
+    assert model.count("` * | ") == 3
     assert len(promises.ROWS) == 18
+
+
+def test_the_pictures_of_the_front_page_are_small_and_well_formed() -> None:
+    """A recording, and the layers with the words of the text; each says in words what it shows."""
+    pictures = re.findall(r"!\[[^\]]{20,}\]\((docs/\w+\.svg)\)", manual.README.read_text(encoding="utf-8"))
+    assert pictures == ["docs/recording.svg", "docs/layers.svg"]
+    for name in pictures:
+        picture = manual.ROOT / name
+        assert picture.stat().st_size < 10_000
+        assert ElementTree.parse(picture).getroot().get("aria-label")
+    shown = (manual.ROOT / "docs/layers.svg").read_text(encoding="utf-8")
+    for word in ("one Plan", "path validator", "seccomp", "Landlock", "namespaces", "proxy", "private git", "harvest"):
+        assert word in shown
 
 
 def without_code(page: Path) -> str:
