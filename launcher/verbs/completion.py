@@ -9,10 +9,11 @@ import textwrap
 from collections.abc import Iterator
 
 from launcher import cli
-from launcher.verbs import forms
+from launcher.verbs import forms, pages
 from launcher.verbs.forms import Form, Option
 from policy.pasted import quoted
 
+VERBS = {**cli.VERBS, "help": "show a page of the manual, or what a verb takes"}
 DIRECTORY = "/"
 FILE = ""
 
@@ -104,6 +105,8 @@ def described() -> Iterator[tuple[Form, dict[str, str]]]:
         known = forms.subcommands(verb)
         yield from ((forms.form(f"{verb} {word}"), {}) for word in known)
         yield forms.form(verb), known
+    topics = "|".join(dict.fromkeys([*pages.names(), *cli.VERBS]))
+    yield Form("help", VERBS["help"], "", (), ((topics, ""),), (), (), (), ""), {}
 
 
 def rows(form: Form) -> list[tuple[list[str], Option]]:
@@ -120,7 +123,7 @@ def rows(form: Form) -> list[tuple[list[str], Option]]:
 
 def value_of(metavar: str) -> str:
     """The words that a value can be, separated by spaces; else `DIRECTORY` or `FILE`."""
-    words = [word for word in metavar.split("|") if re.fullmatch("[a-z]+", word)] if "|" in metavar else []
+    words = [word for word in metavar.split("|") if re.fullmatch("[a-z][a-z.-]*", word)] if "|" in metavar else []
     return " ".join(words) or (DIRECTORY if "DIR" in re.split(r"\W", metavar) else FILE)
 
 
@@ -148,7 +151,7 @@ def _bash() -> str:
             lines += [f"        {' | '.join(names)}) offered={quoted(value)} ;;" for value, names in grouped.items()]
             lines.append("    esac")
         lines.append("    ;;")
-    lines.append(f"'') offered={quoted(' '.join([*cli.VERBS, '--help', '--version']))} ;;")
+    lines.append(f"'') offered={quoted(' '.join([*VERBS, '--help', '--version']))} ;;")
     return _BASH.replace("@FORMS@", textwrap.indent("\n".join(lines), 8 * " "))
 
 
@@ -164,7 +167,7 @@ def _zsh() -> str:
         if "-- " in form.usage:
             specs.append("*:::command:_normal")
         lines += _zsh_case(quoted(f"{form.name} ") + "*", len(form.name.split()), known, specs)
-    lines += _zsh_case("*", 0, cli.VERBS, ["--help[list the verbs]", "--version[print the version]"])
+    lines += _zsh_case("*", 0, VERBS, ["--help[list the verbs]", "--version[print the version]"])
     return _ZSH.replace("@FORMS@", textwrap.indent("\n".join(lines), 8 * " "))
 
 
@@ -199,7 +202,7 @@ def _zsh_value(metavar: str, value: str) -> str:
 
 def _fish() -> str:
     lines = []
-    for verb, summary in cli.VERBS.items():
+    for verb, summary in VERBS.items():
         lines.append(_fish_line("test (count (commandline -opc)) -eq 1", f"-a {verb}", summary))
     for form, known in described():
         lines += [_fish_line(f"__paddock_at {form.name}", f"-a {word}", text) for word, text in known.items()]

@@ -9,7 +9,7 @@ import pytest
 
 from launcher import cli
 from launcher.__main__ import main
-from launcher.verbs import completion, forms
+from launcher.verbs import completion, forms, pages
 from policy.errors import EXIT_REFUSED
 from tests.support import features
 
@@ -82,6 +82,23 @@ def test_what_is_offered(shell: str, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "--into" in asked("merge", "--")
     assert "git" in asked("run", "--", "gi")
     assert "--net" not in asked("run", "--", "git", "--n")
+
+
+def test_every_option_and_choice_is_offered(shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Asked one by one, they are those that the parser takes, and no others."""
+    script = written(shell, tmp_path, capsys)
+    taken = [form for form, _ in completion.described() if form.rows]
+    assert len(taken) > 30
+    for form in taken:
+        rows = forms.LAUNCH if form.name == "run" else form.rows
+        names = {row.name for row in rows} | {cli.contrary(row.name) for row in rows if row.kind == cli.SWITCH}
+        found = offered(shell, script, *form.name.split(), "--", cwd=tmp_path)
+        assert {*found} - {"--"} == names | {"--help"}
+    chosen = {row.name: (form, row.choices) for form in taken for row in form.rows if row.choices}
+    assert len(chosen) >= 12
+    for name, (form, choices) in chosen.items():
+        assert sorted(offered(shell, script, *form.name.split(), name, "", cwd=tmp_path)) == sorted(choices)
+    assert set(offered(shell, script, "help", "", cwd=tmp_path)) == {*pages.names(), *cli.VERBS}
 
 
 def test_a_value_after_an_equals_sign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
