@@ -65,6 +65,12 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
         "none|copy|exchange",
         "the agent's own login: kept out, copied in, or (default) refreshed tokens back too",
     ),
+    (
+        "--bring",
+        MANY,
+        "agents|PATH",
+        "show the agent's instructions, skills and MCP servers of your home directory, or PATH of it, read-only",
+    ),
     ("--rw", MANY, "PATH", "grant reading, writing and executing below PATH; of --ro and --rw the longer path counts"),
     ("--ro", MANY, "PATH", "grant reading and executing below PATH; in the worktree, or as it: make it read-only"),
     ("--review", FLAG, "", "the whole worktree read-only; git works, and what is committed is dropped at the end"),

@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from policy import ingredients, promises
+from policy import bring, ingredients, promises
 from policy.config.settings import Rules
 from policy.errors import Refusal
 from policy.ingredients import (
@@ -112,6 +112,7 @@ def derive(
     provider: Translation | None = None,
     own: tuple[str, ...] = (),
     written: tuple[str, ...] = (),
+    secrets: bring.Secrets = bring.NOTHING_SECRET,
 ) -> Plan:
     """Decides everything one launch may do.
 
@@ -126,6 +127,7 @@ def derive(
         provider: the provider's translation of the context.
         own: Paddock's own directories, which no jail may reach.
         written: trees that other jails of this user can write or once could: links in them grant nothing.
+        secrets: what is never brought.
 
     Raises:
         Refusal: what is asked for cannot be held here; the text says what to change.
@@ -217,6 +219,11 @@ def derive(
         if beneath(root, canonical):
             raise Refusal("worktree-in-state", f"{root} lies inside Paddock's own directory {canonical}")
         denied[canonical] = "paddock's own"
+    own_things = bring.decide(
+        rules.bring, provider.bring, secrets=secrets, root=root, host=host, written=written, denied=denied
+    )
+    grants += own_things.grants
+    warnings += own_things.warnings
     read_only = {str(path): "worktree context" for path in context.read_only_paths}
     if git.kind == "main" and rules.git == "readonly":
         read_only[git.git_dir] = "--git readonly"
@@ -293,6 +300,7 @@ def derive(
         read_only=tuple(sorted(read_only.items())),
         narrowed=narrowed,
         binds=tuple(binds),
+        brought=own_things.brought,
         handoff=handed,
         handoff_patterns=rules.handoff_patterns,
         net=rules.net,

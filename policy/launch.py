@@ -154,6 +154,7 @@ class Translation(NamedTuple):
     Attributes:
         source: why it is this provider, or none.
         logins: the fields of a `policy.logins.Login` each, as plain tuples.
+        bring: (path, path below the private home) of the user's instructions, skills and the like.
         program: the provider's programme, where a runner is what starts it and a path names it.
         warnings: what the user should know of it.
     """
@@ -170,6 +171,7 @@ class Translation(NamedTuple):
     reach: tuple[tuple[str, str], ...] = ()
     program: Command | None = None
     logins: tuple[tuple[object, ...], ...] = ()
+    bring: tuple[tuple[str, str], ...] = ()
     warnings: tuple[str, ...] = ()
 
 

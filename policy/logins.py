@@ -12,6 +12,9 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+MOST_DOTS = 1024
+"""In a line of TOML: tomllib needs time that grows with the square of a key's parts."""
+
 LARGEST_TOKEN = 16 << 10
 """Characters; the longest tokens seen have three thousand."""
 
@@ -35,6 +38,9 @@ class Login(NamedTuple):
         only: dotted paths of what is copied in; empty means all.
         put: (dotted path, value) of what the copy is given besides.
         drop: the same, of what it is rid of.
+        toml: the document is TOML, of which parts are copied in.
+        brought: dotted paths of those among `only` that hold the user's MCP servers.
+        withheld: dotted paths of what an earlier session may have brought: what the user's file holds there goes.
         kept_out: dotted paths below an entry: a copy that holds one of the user's tokens there goes; nothing is copied.
             "" is the whole text.
     """
@@ -50,7 +56,15 @@ class Login(NamedTuple):
     only: tuple[str, ...] = ()
     put: tuple[tuple[str, str | bool | int], ...] = ()
     drop: tuple[tuple[str, str | bool | int], ...] = ()
+    toml: bool = False
+    brought: tuple[str, ...] = ()
+    withheld: tuple[str, ...] = ()
     kept_out: tuple[str, ...] = ()
+
+    @property
+    def only_withholds(self) -> bool:
+        """Whether nothing is copied in: what an earlier session has brought is taken away, and no more."""
+        return bool(self.withheld) and not (self.only or self.put or self.drop)
 
 
 def parsed(data: bytes) -> Document | None:
@@ -62,6 +76,44 @@ def parsed(data: bytes) -> Document | None:
     except (ValueError, RecursionError):  # of bytes, syntax, our own hooks, or depth
         return None
     return found if isinstance(found, dict) else None
+
+
+def parsed_toml(data: bytes) -> Document | None:
+    """The table that `data` holds, with dates as strings; None where it is not TOML."""
+    import tomllib  # few agents have such a file
+
+    try:
+        text = data.decode("utf-8")
+        if max(line.count(".") for line in text.split("\n")) > MOST_DOTS:
+            return None
+        found: Document = json.loads(json.dumps(tomllib.loads(text), default=str))
+    except (ValueError, RecursionError, OverflowError):
+        return None
+    return found
+
+
+def dumped_toml(document: Document) -> bytes:
+    """A table of `parsed_toml` as TOML (v1.0.0)."""
+    return "\n".join(_tables(document, "")).encode() + b"\n"
+
+
+def _tables(table: Document, name: str) -> Iterator[str]:
+    inner = {key: value for key, value in table.items() if isinstance(value, dict)}
+    if name and len(inner) < max(len(table), 1):
+        yield f"[{name}]"
+    yield from (f"{_value(key)} = {_value(table[key])}" for key in table if key not in inner)
+    for key, value in inner.items():
+        yield from _tables(value, f"{name}.{_value(key)}" if name else _value(key))
+
+
+def _value(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_value(key)} = {_value(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    if isinstance(value, float):
+        return repr(value)  # inf and nan, too
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def dumped(document: Document, like: bytes = b"\n") -> bytes:
@@ -82,20 +134,27 @@ def copied(host: Document | None, inside: Document | None, login: Login) -> Docu
         inside: the agent's, None where there is none that can be read.
         login: which parts.
     """
-    if host is not None and not login.only:
+    if host is not None and not (login.only or login.withheld):
         result = _copy(host)
     else:
         result = _copy(inside or {})
         for path in login.only if host is not None else ():
-            value = _at(host or {}, path)
+            value = at(host or {}, path)
             if value is _MISSING:
                 _remove(result, path)
             else:
                 _put(result, path, value)
+    for path in login.withheld:
+        ours, theirs = at(result, path), at(host or {}, path)
+        if isinstance(ours, dict) and isinstance(theirs, dict):
+            for name in [name for name in ours if name in theirs and ours[name] == theirs[name]]:
+                del ours[name]
+        if ours in ({}, theirs) and ours is not _MISSING:
+            _remove(result, path)
     for path, wanted in login.put:
         _put(result, path, wanted)
     for path, wanted in login.drop:
-        if _at(result, path) == wanted:
+        if at(result, path) == wanted:
             _remove(result, path)
     return result
 
@@ -105,13 +164,13 @@ def same_account(host: Document, inside: Document, login: Login) -> bool:
     for there, here in _entries(host, inside, login):
         if here is None:
             return False
-        if any(_at(there, path) != _at(here, path) for path in login.account):
+        if any(at(there, path) != at(here, path) for path in login.account):
             return False
         for path, names in login.proofs:
-            claims = _claims(_at(there, path))
+            claims = _claims(at(there, path))
             if claims is None:
                 continue  # opaque: the rest has to tell
-            ours = _claims(_at(here, path))
+            ours = _claims(at(here, path))
             if ours is None or any(claims.get(name) != ours.get(name) for name in names):
                 return False
     return True
@@ -130,9 +189,9 @@ def refreshed(host: Document, inside: Document, login: Login) -> Document | None
     result = _copy(host)
     changed = False
     for there, here in _entries(result, inside, login):
-        if here is None or not _grown(_at(there, login.newer), _at(here, login.newer)):
+        if here is None or not _grown(at(there, login.newer), at(here, login.newer)):
             continue
-        values = {path: (_at(there, path), _at(here, path)) for path in login.refreshed}
+        values = {path: (at(there, path), at(here, path)) for path in login.refreshed}
         present = {path: pair for path, pair in values.items() if pair[0] is not _MISSING}
         if all(_may_replace(old, new) for old, new in present.values()):
             for path, (_, new) in present.items():
@@ -149,7 +208,7 @@ def holds(inside: bytes, host: bytes, login: Login) -> bool:
     if there is None or here is None:
         return False
     return any(
-        isinstance(token := _at(ours, path), str) and token != "" and token == _at(theirs, path)
+        isinstance(token := at(ours, path), str) and token != "" and token == at(theirs, path)
         for ours, theirs in _entries(there, here, login)
         if theirs is not None
         for path in login.kept_out
@@ -184,13 +243,14 @@ def _entries(host: Document, inside: Document, login: Login) -> Iterator[tuple[D
     if login.entry == "*":
         pairs = [(value, inside.get(name)) for name, value in host.items()]
     else:
-        pairs = [(_at(host, login.entry), _at(inside, login.entry))]
+        pairs = [(at(host, login.entry), at(inside, login.entry))]
     for there, here in pairs:
         if isinstance(there, dict):
             yield there, here if isinstance(here, dict) else None
 
 
-def _at(document: Document, path: str) -> Any:  # noqa: ANN401  # JSON
+def at(document: Document, path: str) -> Any:  # noqa: ANN401  # JSON
+    """What lies at a dotted path; something that equals no value of JSON where nothing does."""
     found: Any = document
     for name in path.split(".") if path else ():
         found = found.get(name, _MISSING) if isinstance(found, dict) else _MISSING
@@ -209,7 +269,7 @@ def _put(document: Document, path: str, value: object) -> None:
 
 def _remove(document: Document, path: str) -> None:
     *above, last = path.split(".")
-    parent = _at(document, ".".join(above))
+    parent = at(document, ".".join(above))
     if isinstance(parent, dict):
         parent.pop(last, None)
 

@@ -18,7 +18,7 @@ Grant
     grant comes from (``default``, a file name with its key, ``--rw`` ...), for `paddock explain`.
 """
 
-VERSION = 7
+VERSION = 8
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin"
 """Where programmes are looked for that Paddock itself runs, outside of every jail. Never the caller's PATH: it may lead
@@ -32,6 +32,10 @@ Grant = tuple[str, str, str]
 
 Bind = tuple[str, str, str]
 """``(source, path, access)``: what lies at `source` outside is what a jail with mounts shows at `path`."""
+
+Brought = tuple[str, str, str]
+"""``(source, path, from)``: what lies at the canonical `source` outside ("" for nothing) is seen, read-only, at `path`
+below the private home; `from` is who asked for it."""
 
 Repository = tuple[str, str, str, str, str, str, tuple[str, ...]]
 """A repository that gets a private git directory: the submodule's name ("" for the worktree's own), the root of its
@@ -73,6 +77,7 @@ class Plan:
         "read_only",  # tuple[tuple[str, str], ...]: (path, source) inside writable trees: never writable
         "narrowed",  # tuple[Grant, ...]: "r" or "w", as the user chose in writable trees; the longest path counts
         "binds",  # tuple[Bind, ...]: what is shown at another path than its own, whatever lies there outside
+        "brought",  # tuple[Brought, ...]: the user's own things; bound where there are mounts, else copied
         "handoff",  # tuple[tuple[str, str], ...]: (path, "protect" | "report"), existing hand-off files
         "handoff_patterns",  # tuple[tuple[str, str], ...]: (pattern relative to the worktree, "protect" | "report")
         "net",  # str: "none", "proxy" or "open"
@@ -117,6 +122,7 @@ class Plan:
     read_only: tuple[tuple[str, str], ...]
     narrowed: tuple[Grant, ...]
     binds: tuple[Bind, ...]
+    brought: tuple[Brought, ...]
     handoff: tuple[tuple[str, str], ...]
     handoff_patterns: tuple[tuple[str, str], ...]
     net: str
@@ -216,23 +222,33 @@ class Plan:
         words = {"r": "read-only", "w": "writable"}
         lines += [f"{words[access]:<9} {path}  [{source}]" for path, access, source in self.narrowed]
         lines += [f"{access:<9} {path}  [shows {source}]" for source, path, access in self.binds]
+        what = "copy of" if self.backend == "landlock+guard" else "shows"
+        lines += [
+            f"bring     ~/{path}  [{f'{what} {source}' if source else 'not there'}; {who}]"
+            for source, path, who in self.brought
+        ]
         lines += [f"{mode:<9} {path}  [hand-off file]" for path, mode in self.handoff]
         lines.append(f"env       {' '.join(self.env_pass)}")
         lines += [f"env       {name}={value}" for name, value in self.env_set]
         lines += [f"limit     {name} {value}" for name, value in self.limits]
         of = {"memory": "of the machine's memory", "disk": "of the free disk, for what the session adds"}
         lines += [f"limit     {name} {share}% {of[name]}, looked at once it lasts" for name, share in self.bounds]
-        lines += [f"login     {host}  [{_passing(rest)}]" for host, _, *rest in self.logins if host]
+        lines += [f"login     {host}  [{what}]" for host, _, *rest in self.logins if host and (what := _passing(rest))]
         lines.append(f"required  {' '.join(self.required)}")
         lines += [f"warning   {text}" for text in self.warnings]
         return lines
 
 
 def _passing(login: "list[object]") -> str:
-    """What becomes of a login: the fields of `policy.logins.Login` from `text` on."""
+    """What becomes of a login: the fields of `policy.logins.Login` from `text` on; "" for nothing."""
+    refreshed, brought = login[2], login[10]
     if login[-1]:
         return "kept out"
-    return "copied in; refreshed tokens back" if login[2] else "copied in"
+    if isinstance(brought, tuple) and brought:
+        return f"{', '.join(brought)} copied in"
+    if login[11] and not any(login[6:9]):  # withheld, and nothing else
+        return ""
+    return "copied in; refreshed tokens back" if refreshed else "copied in"
 
 
 def beneath(path: str, root: str) -> bool:

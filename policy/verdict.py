@@ -29,6 +29,9 @@ SOURCES = {
 BEYOND_DENIAL = (NESTED, PRIVATE_HOME, PRIVATE_TEMP, PRIVATE_GIT)
 """Sources of grants that hold although a denied path lies above: the slots lie in Paddock's own state, once bound."""
 
+OBEYED = "programmes that your shell runs outside the jail"
+"""The risk of what may well be read."""
+
 RISKS: tuple[tuple[str, str], ...] = (
     ("/.ssh", "private keys: whoever holds them can log in to your servers and push as you"),
     ("/.gnupg", "private keys: whoever holds them can sign and decrypt as you"),
@@ -48,9 +51,9 @@ RISKS: tuple[tuple[str, str], ...] = (
     ("/run/user", "sockets of your desktop session: agents for keys, D-Bus, Wayland"),
     ("/.git/hooks", "programmes that git runs outside the jail"),
     ("/.git", "the repository itself: its config may hold tokens, its hooks run outside the jail"),
-    ("/.bashrc", "programmes that your shell runs outside the jail"),
-    ("/.profile", "programmes that your shell runs outside the jail"),
-    ("/.zshrc", "programmes that your shell runs outside the jail"),
+    ("/.bashrc", OBEYED),
+    ("/.profile", OBEYED),
+    ("/.zshrc", OBEYED),
 )
 """(Last components or parts of a path, what a grant there would open); the first match counts."""
 

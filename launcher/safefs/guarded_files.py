@@ -298,6 +298,14 @@ class Inside:
         with self._holder(path) as directory:
             os.mkdir(os.path.basename(path), dir_fd=directory)
 
+    def link_to(self, path: str, text: str) -> None:
+        """Makes the symbolic link `path`, and the directories above it. OSError where anything has that name."""
+        directory, name = self._above(path)
+        try:
+            os.symlink(text, name, dir_fd=directory)
+        finally:
+            os.close(directory)
+
     def remove_directory(self, path: str) -> None:
         """Removes an empty directory (OSError)."""
         with self._holder(path) as directory:

@@ -283,6 +283,10 @@ class Logins:
             there = _of_user(login) if login.host else None
         if there is None and not (login.put or login.drop):
             return
+        if login.only_withholds:
+            here = self._inside(top, login)  # nothing is made where nothing was ever brought
+            if here is None or not any(os.fsencode(path) in here.data for path in login.withheld):
+                return
         directory = directory_below(top, login.inside, make=True)
         try:
             for _ in range(_TRIES):  # another session of the worktree may start now, too
@@ -378,7 +382,7 @@ def _of_user(login: Login) -> Content | None:
 
 def _copied(directory: int, name: str, login: Login, there: Content | None) -> bool:
     try:
-        here = read_private(directory, name, LARGEST_COPY)
+        here = read_private(directory, name, LARGEST if login.toml else LARGEST_COPY)
     except Changing:
         return False  # another session's doing, or the agent's; nothing is taken away from it
     except Unusable:
@@ -393,12 +397,15 @@ def _copied(directory: int, name: str, login: Login, there: Content | None) -> b
 
 def _wanted(login: Login, there: Content | None, here: Content | None) -> bytes | None:
     """What the copy is to hold; None to leave it as it is."""
-    if there is not None and (login.text or not (login.only or login.put or login.drop)):
+    if there is not None and (login.text or not (login.only or login.put or login.drop or login.withheld)):
         return there.data
-    host = logins.parsed(there.data) if there is not None else None
-    inside = logins.parsed(here.data) if here is not None else None
+    parse = logins.parsed_toml if login.toml else logins.parsed
+    host = parse(there.data) if there is not None else None
+    inside = parse(here.data) if here is not None else None
     wanted = logins.copied(host, inside, login)
-    return here.data if here is not None and wanted == inside else logins.dumped(wanted)
+    if here is not None and wanted == inside:
+        return here.data
+    return logins.dumped_toml(wanted) if login.toml else logins.dumped(wanted)
 
 
 def _refresh(login: Login, inside: logins.Document) -> None:

@@ -20,6 +20,7 @@ from launcher.vcs.worktrees import admin_files
 from launcher.vcs.worktrees.models import worktree_id as worktree_id
 from launcher.vcs.worktrees.store import WorktreeRepository
 from policy import derive, ingredients, promises, toolchains, verdict
+from policy.bring import NOTHING_SECRET
 from policy.config import layer
 from policy.config.layer import Kind
 from policy.config.settings import Rules, Settings, rules_of
@@ -236,10 +237,11 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     if "--review" in options:
         rules = _for_review(rules, found, support, machine)
     context = context_of(found, [name.value for name in settings.submodules], settings.freeze_root.value)
+    table = toolchains.load_table()
     tools = toolchains.discover(
         machine,
         machine.env("PATH") or os.defpath,
-        toolchains.load_table(),
+        table,
         worktree=found.root,
         programs=(program.path,),
         written=others,
@@ -262,6 +264,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         provider=provider,
         own=(*places.own(), *_sockets(granted, places, machine), *_kept_in(writable, places, machine)),
         written=others,
+        secrets=recognition.secrets_of(places, machine, table) if rules.bring or provider.bring else NOTHING_SECRET,
     )
     if plan.git == "private" and "--review" not in options:
         for place in (found.common_dir, found.git_dir):

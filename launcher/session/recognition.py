@@ -7,12 +7,13 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from launcher.session.machine import Machine
 from launcher.session.places import Places
-from policy import runners
+from policy import runners, toolchains
+from policy.bring import Secrets
 from policy.config import values
 from policy.config.settings import Settings
 from policy.egress_rules import LOCALHOST, Request
@@ -23,6 +24,7 @@ from policy.plan import Conditional, Plan
 from policy.providers import registry
 from policy.providers.model import ArgumentsPosition, DialectName, ProviderFile, ProviderSpec, Switch
 from policy.sandbox_context import WorktreeSandboxContext
+from policy.verdict import OBEYED, RISKS
 
 # The hosts that a provider must reach: its own, and those that the caller's environment names as its server.
 
@@ -217,6 +219,7 @@ def translated(
         reach=reach,
         program=chosen.program,
         logins=files_of(spec, settings, machine, unattended=bool(switches) and not keep),
+        bring=_brought(spec, machine) if settings.bring_agents.value else (),
         warnings=(SILENT.format(title=spec.title),) if keep and _is_silent(spec, switches, command) else (),
     )
 
@@ -258,17 +261,20 @@ def files_of(
         directory, _, name = _of_user(file, spec, machine).rpartition("/")
         canonical = machine.resolve(directory or "/")
         text = file.format == "text"
+        brought = tuple(file.brought)
+        bring = bool(brought) and settings.bring_agents.value
         if mode == "none":
             secrets = ("",) if text else tuple(file.refreshed)
             if canonical is not None and secrets:
                 host = f"{canonical.rstrip('/')}/{name}"
                 found.append(tuple(Login(host, _inside(file, spec), text, file.entry, kept_out=secrets)))
-            canonical = None
+            canonical = canonical if brought else None
         switched = tuple(file.unattended.items()) if settings.dialect.value == DialectName.NATIVE else ()
         put = (*file.put.items(), *(switched if unattended else ()))
         drop = () if unattended else switched
         if canonical is None and not put and not drop:
             continue
+        only = tuple(file.only) if mode != "none" else ()
         login = Login(
             host=f"{canonical.rstrip('/')}/{name}" if canonical else "",
             inside=_inside(file, spec),
@@ -278,12 +284,35 @@ def files_of(
             newer=file.newer or "",
             account=tuple(file.account),
             proofs=tuple((path, tuple(claims)) for path, claims in file.proofs.items()),
-            only=tuple(file.only),
+            only=(*only, *brought) if bring else only,
             put=put,
             drop=drop,
+            toml=file.format == "toml",
+            brought=brought if bring else (),
+            withheld=() if bring else brought,
         )
         found.append(tuple(login))
     return tuple(found)
+
+
+def _brought(spec: ProviderSpec, machine: Machine) -> tuple[tuple[str, str], ...]:
+    """The user's instructions, skills and the like: where they lie, and where the agent in the jail looks for them."""
+    files = [ProviderFile(path=path, moved=moved or None) for path, moved in spec.bring.items()]
+    return tuple((_of_user(file, spec, machine), _inside(file, spec)) for file in files)
+
+
+def secrets_of(places: Places, machine: Machine, table: toolchains.ToolchainTable) -> Secrets:
+    """What is not brought into jails: credentials, and whatever agents keep beside their logins."""
+    home = machine.home.rstrip("/")
+    known = registry.load_registry(user_directory=own_directory(places))
+    specs = [spec for name in known.names() if (spec := known.spec(name)) is not None]
+    mixed = {f"{home}/.config", *(f"{home}{path[1:]}" for spec in specs for path in spec.state.directories)}
+    found = {f"{home}{mark}": what for mark, what in RISKS if mark.startswith("/.") and what != OBEYED}
+    found |= {path: "credentials" for path in (f"{home}/{name}" for name in table.credentials) if path not in mixed}
+    for spec in specs:
+        found |= {_of_user(file, spec, machine): f"it holds logins or state of {spec.title}" for file in spec.files}
+        found |= {f"{home}{file.path[1:]}": f"it holds logins or state of {spec.title}" for file in spec.files}
+    return Secrets(found, tuple(table.credential_names))
 
 
 def _of_user(file: ProviderFile, spec: ProviderSpec, machine: Machine) -> str:
@@ -316,7 +345,8 @@ def warnings(command: list[str], plan: Plan, provider: Translation, allowed: tup
         provider: what was asked for.
         allowed: the hosts that may be reached, with bundles by their names.
     """
-    left_out = [login[0] for login in provider.logins if login not in plan.logins]
+    fields: Any = [login for login in provider.logins if login not in plan.logins]
+    left_out = [login.host for login in (Login(*each) for each in fields) if not login.only_withholds]
     found = provider.warnings + tuple(
         f"{path} is not copied into the jail: the command may write where it lies" for path in left_out
     )

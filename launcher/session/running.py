@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from launcher.session.state import Session
     from launcher.session.teach import Wants
     from launcher.vcs.private.lease import Lease
+    from policy.plan import Bind
 
 
 _CAP_AUDIT_READ = 37
@@ -98,6 +99,14 @@ def run(
         if verbose:
             messages.say(f"paddock: provider {plan.provider or 'none'} ({printable(plan.provider_source)})")
             messages.say(f"paddock: session {session.name}, {plan.backend}, worktree {printable(plan.worktree)}")
+            if plan.brought or plan.logins:
+                from launcher.session import mcp_servers
+
+                for line in (
+                    *(line for line in plan.describe() if line.startswith("bring ")),
+                    *mcp_servers.lines_of(plan),
+                ):
+                    messages.say(f"paddock: {printable(line)}")
         spec = parts.made(entry, arguments, given, wants, started)
         status_code = terminal.supervise(parts.carried(spec, to_carry) if to_carry else spec, parts)
     finally:
@@ -207,10 +216,20 @@ class _Parts(terminal.Listener):
             self._logins = credentials.Logins(plan, session.slots["home"])
             for line in self._logins.bring():
                 messages.say(f"paddock: warning: {printable(line)}")
+        binds: tuple[Bind, ...] = ()
+        if plan.brought or os.path.lexists(f"{os.path.dirname(session.slots['home'])}/brought"):
+            from launcher.session import brought
+
+            binds, lines = brought.provided(
+                plan.brought, session.slots["home"], mounts=promises.has_mounts(plan.backend)
+            )
+            for line in lines:
+                messages.say(f"paddock: warning: {printable(line)}")
         if plan.left_open:
             self._note()
         session.slots["secret"] = os.urandom(24).hex()
         bound = plan.bind(session.slots)
+        bound = bound.replace(binds=(*bound.binds, *binds)) if binds else bound
         if needs_more_than_rlimits(plan):
             from launcher.session import limits
 

@@ -316,7 +316,16 @@ VERB_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
 OPTION_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "what runs",
-        ("--worktree", "--directory", "--submodule", "--provider", "--dialect", "--keep-prompts", "--logins"),
+        (
+            "--worktree",
+            "--directory",
+            "--submodule",
+            "--provider",
+            "--dialect",
+            "--keep-prompts",
+            "--logins",
+            "--bring",
+        ),
     ),
     ("a worktree of its own", ("--new", "--from", "--copy", "--merge", "--rm")),
     ("files", ("--rw", "--ro", "--review", "--deny", "--freeze-root")),

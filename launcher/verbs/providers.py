@@ -70,6 +70,7 @@ def paragraphs(strategy: SandboxTranslationStrategy) -> list[str]:
         *_lines("and those of", [", ".join(spec.endpoints)]),
         *_lines("state", held if spec.state.directories or spec.state.files else []),
         *_lines("files", [_file(file) for file in spec.files]),
+        *_lines("brought", [", ".join(spec.bring) + ": read-only, with --bring agents"] if spec.bring else []),
         *_lines("temp", temp),
         *_lines("passed on", [", ".join((*credentials.environment, *spec.settings))]),
         *_lines("per session", [f"{name}: a random value" for name in spec.session_secrets]),
@@ -78,7 +79,8 @@ def paragraphs(strategy: SandboxTranslationStrategy) -> list[str]:
 
 
 def _file(file: ProviderFile) -> str:
-    parts = [", ".join(file.only) + " of it" if file.only else "copied in"]
+    parts = [", ".join(file.only) + " of it"] if file.only else [] if file.brought else ["copied in"]
+    parts += [f"{', '.join(file.brought)} of it with --bring agents"] if file.brought else []
     parts += [f"{', '.join(file.refreshed)} back when refreshed, {_KNOWN_BY}"] if file.refreshed else []
     parts += [f"{name} = {json.dumps(value)} put there" for name, value in file.put.items()]
     parts += [f"{name} = {json.dumps(value)} while its prompts are off" for name, value in file.unattended.items()]

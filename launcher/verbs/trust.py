@@ -16,6 +16,10 @@ from launcher.verbs import table
 from policy.errors import Refusal, printable
 from policy.plan import SYSTEM_PATH
 
+_QUESTION = """
+Your own instructions, skills, commands and MCP servers for agents are not in a jail unless you bring them: read-only,
+MCP servers with the keys that you gave them. Bring them into all jails? [y/N] """
+
 
 def init(*, force: bool, as_json: bool) -> int:
     """Exit status 0 when the file was written."""
@@ -27,7 +31,20 @@ def init(*, force: bool, as_json: bool) -> int:
     print(f"wrote {printable(path)}; every rule in it is a comment, so nothing has changed yet")
     print("next: edit it, then `paddock explain --plan` shows the outcome")
     print("      `paddock trust .paddock.toml` accepts what loosens a rule")
+    _ask_once(places.places(os.environ))
     return 0
+
+
+def _ask_once(own: places.Places) -> None:
+    """At a terminal, asks what jails are shown of the user's own, and writes the answer to his own configuration."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or configuration.says_what_to_bring(own):
+        return
+    print(_QUESTION, end="", flush=True)
+    answer = sys.stdin.readline().lower()  # "" without a newline is no answer
+    if answer.strip() in ("y", "yes", "n", "no", "") and answer:
+        agents = answer.startswith("y")
+        path = configuration.add_bring(own, agents=agents)
+        print(f"wrote to {printable(path)}: under [bring], agents = {'true' if agents else 'false'}")
 
 
 def trust(file: str | None, *, forget: bool, show_list: bool, as_json: bool) -> int:

@@ -10,12 +10,13 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from launcher import cli
-from launcher.session import messages, places, planning, view_denials
+from launcher.session import mcp_servers, messages, places, planning, view_denials
 from launcher.verbs import forms
 from policy import hosts, remedy, verdict
 from policy.derive import canonical_form
 from policy.errors import Refusal, printable
 from policy.launch import Host
+from policy.pasted import quoted
 from policy.plan import Plan, beneath
 from policy.verdict import Verdict
 
@@ -97,7 +98,7 @@ _LEGEND = (
 
 def plan_lines(plan: Plan) -> list[str]:
     """A plan in words, and what its marks mean."""
-    return [*plan.describe(), *_LEGEND]
+    return [*plan.describe(), *mcp_servers.lines_of(plan), *_LEGEND]
 
 
 _OF_PROCESS = re.compile(r"/proc/[0-9]+(/|$)")
@@ -167,9 +168,15 @@ def _about_path(planned: planning.Planned, path: str) -> tuple[dict[str, object]
     where = places.places(os.environ)
     plan = view_denials.bound(planned.plan, where)
     found = _grantable(verdict.decide(plan, path), planned.machine)
+    own = _below_home(found, planned.machine)
+    if own:
+        found = found._replace(hint=f"--bring {quoted(path)} (read-only, at ~/{own} of the jail), or {found.hint}")
     layer = verdict.layers_for_path(plan, found)
     wanted = [] if "w" in found.access else ["w"] if "r" in found.access else ["r", "w"]
     answers = {verdict.NAMES[letter]: remedy.remedy(plan, path, letter) for letter in wanted}
+    if own:
+        toml = remedy.toml("bring", "files", f"~/{own}")
+        answers["read"] = remedy.Remedy(f"--bring {quoted(path)}", toml, "", answers["read"].risk)
     lines = found.describe(layer)
     notes = [remedy.TEMPORARY] if any(answer.note == remedy.TEMPORARY for answer in answers.values()) else []
     view = verdict.view(plan, path)
@@ -196,6 +203,14 @@ def _about_path(planned: planning.Planned, path: str) -> tuple[dict[str, object]
                   for name, answer in answers.items()},
     }  # fmt: skip
     return content, lines
+
+
+def _below_home(found: Verdict, machine: Host) -> str:
+    """The path below the home directory of what programmes look for there, hidden by name; "" for anything else."""
+    home = machine.home.rstrip("/")
+    name = found.path.removeprefix(f"{home}/")
+    hidden = beneath(found.path, home) and name.startswith(".") and found.hint.startswith("--ro ")
+    return name if hidden and found.risk in ("", verdict.OBEYED) else ""
 
 
 def _about_host(planned: planning.Planned, host: str, port: int) -> tuple[dict[str, object], list[str]]:

@@ -267,8 +267,14 @@ FLAG_OF = {
     "provider.dialect": "--dialect",
     "provider.keep_prompts": "--keep-prompts",
     "provider.logins": "--logins",
+    "bring.agents": "--bring",
+    "bring.files": "--bring",
 }
 """The option that says the same as a key (`git.submodules` is no key: only the option exists)."""
+
+
+AGENTS = "agents"
+"""What --bring takes besides paths."""
 
 
 def layer(options: Mapping[str, str | list[str] | bool], *, cwd: str, home: str) -> Layer:
@@ -285,7 +291,7 @@ def layer(options: Mapping[str, str | list[str] | bool], *, cwd: str, home: str)
     tables: dict[str, dict[str, object]] = {}
     for key, flag in FLAG_OF.items():
         table, _, name = key.partition(".")
-        if flag in options and flag not in ("--env", "--limit", "--submodule"):
+        if flag in options and flag not in ("--bring", "--env", "--limit", "--submodule"):
             tables.setdefault(table, {})[name] = options[flag]
         elif f"--no-{flag[2:]}" in options:
             tables.setdefault(table, {})[name] = False
@@ -297,6 +303,10 @@ def layer(options: Mapping[str, str | list[str] | bool], *, cwd: str, home: str)
         else:
             passed.append(name)
     tables["environment"] = {"pass": passed, "set": values}
+    brought = _many(options, "--bring")
+    tables["bring"] = {"files": [name for name in brought if name != AGENTS]}
+    if AGENTS in brought:
+        tables["bring"]["agents"] = True
     limits = tables["limits"] = {}
     for item in _many(options, "--limit"):
         name, equals, value = item.partition("=")

@@ -75,6 +75,8 @@ class Settings:
     dialect: Sourced[str]
     keep_prompts: Sourced[bool]
     logins: Sourced[str]
+    bring_agents: Sourced[bool]
+    bring_files: Strings
     handoff_protect: Strings
     handoff_report: Strings
     read_trees: Strings
@@ -143,6 +145,8 @@ KEYS = {
     "dialect": "provider.dialect",
     "keep_prompts": "provider.keep_prompts",
     "logins": "provider.logins",
+    "bring_agents": "bring.agents",
+    "bring_files": "bring.files",
     "handoff_protect": "handoff.protect",
     "handoff_report": "handoff.report",
     "read_trees": "system.read_trees",
@@ -166,6 +170,7 @@ _SCALARS = {
         "dialect",
         "keep_prompts",
         "logins",
+        "bring_agents",
     )
 }
 
@@ -275,6 +280,9 @@ def loosening(below: Settings, layer: Layer) -> list[str]:
     changed("provider", content.provider.name)
     changed("dialect", content.provider.dialect)
     ranked("logins", content.provider.logins, LOGINS_STRICTNESS)
+    if content.bring.agents and not below.bring_agents.value:
+        found.append("bring.agents: true instead of false")
+    widened("bring_files", content.bring.files)
     ranked("branch_policy", content.git.branch_policy, ("keep", "follow"))
     if content.provider.keep_prompts is False and below.keep_prompts.value:
         found.append("provider.keep_prompts: false instead of true")
@@ -308,6 +316,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
     freeze_root = Sourced(False, Source(Kind.DEFAULT, "", "filesystem.freeze_root"))
     sign = Sourced(False, Source(Kind.DEFAULT, "", "git.sign"))
     keep_prompts = Sourced(False, Source(Kind.DEFAULT, "", "provider.keep_prompts"))
+    bring_agents = Sourced(False, Source(Kind.DEFAULT, "", "bring.agents"))
     handoff: dict[str, tuple[str, Sourced[str]]] = {}
     for layer in layers:
         content = layer.content
@@ -321,6 +330,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
             ("publish", content.network.publish),
             ("env_pass", content.environment.pass_),
             ("submodules", layer.submodules),
+            ("bring_files", content.bring.files),
             ("read_trees", content.system.read_trees),
             ("etc_files", content.system.etc_files),
             ("kernel_files", content.system.kernel_files),
@@ -346,6 +356,8 @@ def _merged(layers: Sequence[Layer]) -> Settings:
             sign = Sourced(content.git.sign, _source(layer, KEYS["sign"]))
         if content.provider.keep_prompts is not None:
             keep_prompts = Sourced(content.provider.keep_prompts, _source(layer, KEYS["keep_prompts"]))
+        if content.bring.agents is not None:
+            bring_agents = Sourced(content.bring.agents, _source(layer, KEYS["bring_agents"]))
         for attribute, table in (("env_set", content.environment.set_), ("devices", content.system.devices)):
             for name, value in table.items():
                 tables[attribute][name] = Sourced((name, value), _source(layer, f"{KEYS[attribute]}.{name}"))
@@ -390,6 +402,8 @@ def _merged(layers: Sequence[Layer]) -> Settings:
         dialect=scalars["dialect"],
         keep_prompts=keep_prompts,
         logins=scalars["logins"],
+        bring_agents=bring_agents,
+        bring_files=accumulated["bring_files"],
         read_trees=accumulated["read_trees"],
         etc_files=accumulated["etc_files"],
         kernel_files=accumulated["kernel_files"],
@@ -434,6 +448,7 @@ class Rules:
     backend: str
     limits: tuple[tuple[str, int], ...]
     bounds: tuple[tuple[str, int], ...]
+    bring: tuple[tuple[str, str], ...]
     handoff_protect: tuple[str, ...]
     handoff_report: tuple[str, ...]
     handoff_patterns: tuple[tuple[str, str], ...]
@@ -502,6 +517,7 @@ def rules_of(settings: Settings, root: str, host: Lists) -> Rules:
         backend=settings.backend.value,
         limits=tuple(entry.value for entry in settings.limits),
         bounds=_bounds(settings),
+        bring=tuple((entry.value, str(entry.source)) for entry in settings.bring_files),
         handoff_patterns=tuple((entry.value, "protect") for entry in settings.handoff_protect)
         + tuple((entry.value, "report") for entry in settings.handoff_report),
         handoff_protect=protect,

@@ -95,6 +95,15 @@ def path(value: object, directory: str | None, home: str | None) -> str:
     return "/" + "/".join(parts)
 
 
+def home_path(value: object, directory: str | None, home: str | None) -> str:
+    """A path below the home directory, as ``~/NAME``, whoever's home that is. Arguments as for `path`."""
+    above = (home or "/~").rstrip("/")
+    name = path(value, directory, above).removeprefix(f"{above}/")
+    if name.startswith("/") or ".." in name.split("/"):
+        raise ValueError(f"{text(value)!r} does not lie below your home directory (~/NAME, without ..)")
+    return f"~/{name}"
+
+
 def pattern(value: object) -> str:
     """A hand-off pattern: relative to the worktree's root, ``*`` and ``?`` within one component."""
     written = text(value)
@@ -245,6 +254,12 @@ def _path(value: object, info: ValidationInfo) -> str:
     return path(value, base.directory, base.home)
 
 
+def _home_path(value: object, info: ValidationInfo) -> str:
+    base = info.context
+    assert isinstance(base, Base), "layers are validated with a Base as context"
+    return home_path(value, base.directory, base.home)
+
+
 def _checked(check: Callable[[object], str]) -> PlainValidator:
     return PlainValidator(check)
 
@@ -370,6 +385,13 @@ class Provider(Part):
     """The agent's own login: kept out (none), copied in (copy), or refreshed tokens come back, too (exchange)."""
 
 
+class Bring(Part):
+    """The user's own things that a jail sees, read-only, where they lie in his home directory."""
+
+    agents: Boolean | None = None
+    files: tuple[Annotated[str, PlainValidator(_home_path)], ...] = ()
+
+
 class Handoff(Part):
     """Files that another tool would execute later."""
 
@@ -409,5 +431,6 @@ class Configuration(Part):
     limits: Limits = Limits()
     backend: Backend = Backend()
     provider: Provider = Provider()
+    bring: Bring = Bring()
     handoff: Handoff = Handoff()
     system: System = System()

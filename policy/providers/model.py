@@ -19,6 +19,7 @@ A file looks like this (all keys except ``schema``, ``name``, ``title``, ``nativ
     [state]                             # see `State`
     [credentials]                       # see `Credentials`
     [[files]]                           # see `ProviderFile`
+    [bring]                             # see `ProviderSpec.bring`
     [temp]                              # see `Temp`
     [quiet]                             # variables that switch telemetry and self-updates off
     [native]                            # see `Dialect`: what the real programme accepts
@@ -82,8 +83,8 @@ class ProviderFile(BaseModel):
     """Where it lies when nothing moves it."""
     moved: Below | None = None
     """Where it lies below the directory that the provider's state variable names; none: that does not move it."""
-    format: Literal["json", "text"] = "json"
-    """A text is copied in, and never back."""
+    format: Literal["json", "text", "toml"] = "json"
+    """A text is copied in, and never back. Of TOML only `brought` and `only` pass, inwards."""
     entry: Annotated[str, Field(pattern=r"^(\*|[^.*]+(\.[^.*]+)*)?$")] = ""
     """Dotted path of the object that holds one login; "" is the whole document, ``*`` each object in it."""
     refreshed: list[Dotted] = []
@@ -96,6 +97,9 @@ class ProviderFile(BaseModel):
     """Below an entry: JSON Web Tokens, and their claims that tell the account."""
     only: list[Dotted] = []
     """What of the document is copied in; none: all of it."""
+    brought: list[Dotted] = []
+    """What is copied in besides where the user brings his agents' things: MCP servers, never logins. Of a file that has
+    nothing else but its place, that is all."""
     put: dict[Dotted, str | bool | int] = {}
     """Dotted path -> value that the copy is given besides, whatever the user's own file says."""
     unattended: dict[Dotted, str | bool | int] = {}
@@ -109,7 +113,12 @@ class ProviderFile(BaseModel):
             raise ValueError("newer must be one of refreshed")
         if set(self.account) & set(self.refreshed):
             raise ValueError("what tells the account is never refreshed")
-        detailed = self.refreshed or self.account or self.proofs or self.only or self.put or self.unattended
+        returning = self.refreshed or self.account or self.proofs
+        if self.format == "toml" and (returning or not (self.only or self.brought)):
+            raise ValueError("of TOML, parts are copied in (only, brought), and nothing comes back")
+        if self.brought and returning and not self.only:
+            raise ValueError("where parts are brought, only says what is copied in besides")
+        detailed = returning or self.only or self.brought or self.put or self.unattended
         if self.format == "text" and detailed:
             raise ValueError("of a text, only path and moved can be said")
         return self
@@ -319,6 +328,9 @@ class ProviderSpec(_Frozen):
     """What proves who the user is."""
     files: list[ProviderFile] = []
     """Logins and settings that pass between the user's home and the worktree's private one."""
+    bring: dict[HomePath, Literal[""] | Below] = {}
+    """The user's instructions, skills, commands and agents for it: path -> where below the directory that the state
+    variable names, "" for what that does not move."""
     temp: Temp = Temp()
     """What it needs of its temporary directory."""
     quiet: dict[Variable, str] = {}

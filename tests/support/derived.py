@@ -13,6 +13,7 @@ import pytest
 from launcher.session import cache, places
 from launcher.vcs.disk import Names
 from policy import verdict
+from policy.bring import NOTHING_SECRET, Secrets
 from policy.config.settings import Rules
 from policy.derive import derive
 from policy.errors import Refusal
@@ -380,6 +381,7 @@ def plan(
     provider: Translation | None = None,
     own: tuple[str, ...] = (STATE,),
     written: tuple[str, ...] = (),
+    secrets: Secrets = NOTHING_SECRET,
     **changes: object,
 ) -> Plan:
     machine: Support = support
@@ -394,6 +396,7 @@ def plan(
         provider=provider,
         own=own,
         written=written,
+        secrets=secrets,
     )
 
 

@@ -120,6 +120,8 @@ LOOSE: list[tuple[dict[str, Any], str]] = [
     ({"provider": {"name": "codex"}}, "provider.name: codex instead of auto"),
     ({"provider": {"logins": "exchange"}}, "provider.logins: exchange instead of copy"),
     ({"provider": {"keep_prompts": False}}, "provider.keep_prompts: false instead of true"),
+    ({"bring": {"agents": True}}, "bring.agents: true instead of false"),
+    ({"bring": {"files": ["~/.bashrc"]}}, "bring.files: adds ~/.bashrc"),
     ({"provider": {"dialect": "contract"}}, "provider.dialect: contract instead of native"),
     ({"handoff": {"report": [".envrc"]}}, "handoff.report: .envrc is protected"),
     ({"system": {"read_trees": ["/root"]}}, "system: describes the machine"),

@@ -36,6 +36,7 @@ FIELDS: dict[str, object] = {
     "denied": (("/srv/tree/secret", "--deny"),),
     "read_only": (("/srv/tree/.vscode/tasks.json", "hand-off"),),
     "binds": (("@git/git", "/srv/tree/.git", "rwx"),),
+    "brought": (("/home/me/dotfiles/bashrc", ".bashrc", "--bring"), ("", ".vimrc", "/etc/x bring.files")),
     "handoff": ((".vscode/tasks.json", "protect"),),
     "handoff_patterns": ((".vscode/tasks.json", "protect"), ("Makefile", "report")),
     "net": "none",

@@ -107,13 +107,13 @@ def test_what_passes_is_what_was_chosen(home: Path) -> None:
     assert copied.host
     assert copied.refreshed == ()
     none = found("codex", environ, logins="none")
-    assert list(none) == [".codex/", ".codex/auth.json"]
+    assert list(none) == [".codex/", ".codex/auth.json", ".codex/config.toml"]
     assert "tokens.refresh_token" in none[".codex/auth.json"].kept_out
     assert found("goose", environ, logins="none")[".goose/config/secrets.yaml"].kept_out == ("",)
     kept = found("gemini", environ, logins="none")
     assert [(login.host != "", login.kept_out != (), login.put != ()) for login in kept.values()] == [
         (True, True, False),
-        (False, False, True),
+        (True, False, True),
     ]
 
 

@@ -1,0 +1,220 @@
+"""The user's own things in a jail: there, read-only, and nowhere else, whatever an agent has prepared."""
+
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from policy import promises
+from tests.support.features import need
+from tests.support.paddock import Paddock
+from tests.support.programs.scene import SWITCHES
+
+BASHRC, RULES, SKILL = "export MINE=1\n", "be brief\n", "how to test\n"
+SERVERS = '[mcp_servers.tests]\ncommand = "sh"\nargs = ["-c", "true"]\nenv = { KEY = "value-of-the-user" }\n'
+HOME = f"""
+umask 077; cd "$HOME"; mkdir -p dotfiles .codex/skills/own .agents/skills/linked
+printf %s {shlex.quote(BASHRC)} >dotfiles/bashrc; ln -s dotfiles/bashrc .bashrc
+printf %s {shlex.quote(RULES)} >.codex/AGENTS.md
+printf %s {shlex.quote(SKILL)} | tee .codex/skills/own/SKILL.md >.agents/skills/linked/SKILL.md
+ln -s ../../.agents/skills/linked .codex/skills/linked
+printf %s {shlex.quote(SERVERS)} >.codex/config.toml; echo 'model = "not-for-the-jail"' | cat - .codex/config.toml >x
+mv x .codex/config.toml; printf {{}} >.codex/auth.json
+"""
+SHOWN = (
+    "cd; cat .bashrc .codex/AGENTS.md .codex/skills/own/SKILL.md .codex/skills/linked/SKILL.md .agents/skills/*/*; true"
+)
+CONTENT = BASHRC + RULES + 3 * SKILL
+ATTACKS = (
+    "echo x >.bashrc",
+    "echo x >>.codex/AGENTS.md",
+    "echo x >.codex/skills/new",
+    "rm -f .bashrc",
+    "rm -rf .codex/skills/own",
+    "mv .bashrc b",
+    "mv .codex c && mkdir .codex",
+    "mv .codex/AGENTS.md .codex/a",
+    "ln -sf /etc/hosts .bashrc",
+    "echo x >y && mv -f y .codex/AGENTS.md",
+    "chmod 777 .bashrc",
+    "touch -d 2001-01-01 .codex/AGENTS.md",
+    "truncate -s 0 .agents/skills/linked/SKILL.md",
+)
+
+
+class User:
+    """A user with dotfiles and an agent, on one backend.
+
+    Args:
+        paddock: the command.
+        backend: what holds the jail.
+    """
+
+    def __init__(self, paddock: Paddock, backend: str) -> None:
+        need({promises.NAMESPACES: "userns", promises.BUBBLEWRAP: "bubblewrap"}.get(backend, "landlock"))
+        self.paddock, self.backend = paddock, backend
+        self.mounts = promises.has_mounts(backend)
+        self.agent = paddock.place / "bin/codex"
+        self.outside(HOME)
+        self.outside(f"mkdir -p {self.agent.parent}; cat >{self.agent}; chmod 755 {self.agent}", stdin=_AGENT)
+        self.home = Path(paddock.who.home)
+
+    def outside(self, line: str, *, stdin: str = "") -> str:
+        """What a line of sh(1) prints that the user runs outside of any jail."""
+        ended = self.paddock.who.run(["sh", "-euc", line], cwd=self.paddock.worktree, stdin=stdin)
+        assert ended.returncode == 0, ended
+        return ended.stdout
+
+    def session(self, line: str, *options: str, env: Mapping[str, str] = {}) -> tuple[str, str]:
+        """Runs a line as the agent. Returns what it wrote, and what Paddock said."""
+        switches, words = SWITCHES[self.backend]
+        ended = self.paddock.run(*words, *options, "--", self.agent, line, env={**switches, **env})
+        assert ended.returncode == 0, ended
+        return ended.stdout, ended.stderr
+
+    def kept(self) -> str:
+        """Everything of the user's that must stay as it is: content, modes, times, links."""
+        return self.outside(
+            "cd; find .bashrc dotfiles .codex .agents -printf '%p %y %m %T@ %s %l\\n' | sort; "
+            "find dotfiles .codex .agents -type f -exec cat {} +"
+        )
+
+
+_AGENT = '#!/bin/sh\nfor word in "$@"; do :; done; eval "$word"\n'
+
+
+@pytest.fixture(params=promises.BACKENDS)
+def user_of(request: pytest.FixtureRequest, paddock: Paddock) -> User:
+    """Root and an ordinary user, on each backend."""
+    return User(paddock, request.param)
+
+
+@pytest.fixture(params=promises.BACKENDS)
+def ordinary(request: pytest.FixtureRequest, user_paddock: Paddock) -> User:
+    """An ordinary user, on each backend."""
+    return User(user_paddock, request.param)
+
+
+def _brought(user: User) -> tuple[str, ...]:
+    return ("--bring", "agents", "--bring", f"{user.home}/.bashrc", "--bring", f"{user.home}/.not-there")
+
+
+def test_the_users_own_things_are_there_and_stay_his(user_of: User) -> None:
+    """Read-only where there are mounts; else copies, which the command may spoil until the next session."""
+    user, before = user_of, user_of.kept()
+    words = _brought(user)
+    assert user.session(SHOWN)[0] == ""
+    assert user.session(SHOWN, *words)[0] == CONTENT
+    attacks = "; ".join(f"({line}) >/dev/null 2>&1 && echo {number}" for number, line in enumerate(ATTACKS))
+    done = user.session(f"cd; {attacks}; {SHOWN if user.mounts else 'true'}", *words)[0]
+    if user.mounts:
+        assert done == CONTENT, "an attack succeeded, or changed what is shown"
+    else:
+        assert done.split(), "copies can be written"
+    assert user.session(SHOWN, *words)[0] == CONTENT
+    assert user.kept() == before
+
+
+def test_nothing_that_an_agent_left_leads_a_mount_or_a_copy_elsewhere(ordinary: User) -> None:
+    """Links, directories, files and FIFOs in the places of what is brought, and of the directories above it."""
+    user = ordinary
+    target = user.paddock.place / "target"
+    user.outside(f"mkdir -p {target}/skills; for name in AGENTS.md bashrc; do echo untouched >{target}/$name; done")
+    before, words = user.kept(), _brought(user)
+    listed = f"find {target} -printf '%p %y %i %m %T@\\n' | sort; cat {target}/AGENTS.md {target}/bashrc"
+    known = user.outside(listed)
+    for plant in (
+        f"rm -rf .codex; ln -s {target} .codex",
+        f"rm -rf .codex; ln -s {user.home}/.codex .codex",
+        f"rm -f .bashrc; ln -s {target}/bashrc .bashrc",
+        f"rm -f .codex/AGENTS.md; ln -s {target}/AGENTS.md .codex/AGENTS.md",
+        f"rm -rf .codex/skills; ln -s {target}/skills .codex/skills",
+        "rm -f .bashrc; mkfifo .bashrc",
+        "rm -f .bashrc; mkdir -p .bashrc/full",
+        "rm -rf .codex; echo file >.codex",
+        "rm -rf .codex/skills; echo file >.codex/skills",
+        f"rm -rf .agents; ln -s {target} .agents",
+        "rm -f .bashrc; echo x >.bashrc; ln .bashrc other; chmod 0 .bashrc",
+        "mkdir -p .codex; chmod 0 .codex",
+    ):
+        user.session(f"cd; {plant}")
+        out, said = user.session(SHOWN, *words)
+        assert out == CONTENT or "is not brought into the jail" in said, (plant, out, said)
+        user.session("cd; chmod -R u+rwX . 2>/dev/null; true")
+        assert user.session(SHOWN, *words)[0] == CONTENT, plant
+        assert user.outside(listed) == known, plant
+    assert user.kept() == before
+
+
+def test_what_was_brought_is_gone_when_it_is_brought_no_more(ordinary: User) -> None:
+    """What the agent has made itself stays: files, servers and settings."""
+    user = ordinary
+    user.session(SHOWN, *_brought(user))
+    own = r'printf "[mcp_servers.own]\ncommand = \"x\"\n[a]\nb = 1\n" >>.codex/config.toml; echo mine >.codex/mine'
+    out, _ = user.session(f"cd; cat .codex/config.toml; {own}", *_brought(user))
+    assert "value-of-the-user" in out
+    assert "not-for-the-jail" not in out
+    out, _ = user.session("cd; ls -A . .codex .agents/skills 2>&1; cat .codex/config.toml .codex/mine")
+    assert "value-of-the-user" not in out
+    assert "tests" not in out
+    assert not {".bashrc", "AGENTS.md", "skills", "linked"} & set(out.split())
+    assert '["mcp_servers"."own"]\n"command" = "x"\n["a"]\n"b" = 1\n' in out
+    assert out.endswith("mine\n")
+
+
+def test_what_appears_changes_and_goes_is_noticed(ordinary: User) -> None:
+    """Although the same launch was planned before."""
+    user, words = ordinary, ("--bring", "~/.vimrc", "--bring", "agents")
+    line = "cd; cat .vimrc .codex/AGENTS.override.md 2>&1; true"
+    assert "No such file" in user.session(line, *words)[0]
+    for text in ("one\n", "two\n"):
+        user.outside(f"cd; printf '{text}' >.vimrc; printf '{text}' >new; mv new .codex/AGENTS.override.md")
+        assert user.session(line, *words)[0] == text + text
+    user.outside("cd; rm .vimrc .codex/AGENTS.override.md")
+    assert "No such file" in user.session(line, *words)[0]
+
+
+def test_a_configuration_brings_and_a_project_asks_first(user_paddock: Paddock) -> None:
+    """The user's own file counts; what lies in the worktree loosens."""
+    user = User(user_paddock, promises.GUARD)
+    line = "cat ~/.bashrc 2>&1; true"
+    project = user.paddock.worktree / ".paddock.toml"
+    user.outside(f"printf '[bring]\\nfiles = [\"~/.bashrc\"]\\n' >{project}")
+    said = user.paddock.refused("run", "--", "true")
+    assert (said.reference, "bring.files: adds ~/.bashrc" in said.text) == ("config-untrusted", True)
+    user.outside(f"mkdir -p ~/.config/paddock; mv {project} ~/.config/paddock/config.toml")
+    assert user.session(line)[0] == BASHRC
+    user.outside(f"printf '[bring]\\nagents = false\\n' >{project}")
+    assert user.session(line)[0] == BASHRC
+
+
+def test_secrets_are_refused(user_paddock: Paddock) -> None:
+    """By what they are known as, and behind a link."""
+    user = User(user_paddock, promises.GUARD)
+    user.outside("cd; mkdir .ssh; echo key >.ssh/id; ln -s .ssh/id .toolrc")
+    for name in (".ssh", ".toolrc", ".codex", ".codex/auth.json", ".codex/config.toml", ".netrc", ".config"):
+        assert user.paddock.refused("run", "--bring", f"~/{name}", "--", "true").reference == "bring-secret"
+    assert user.paddock.refused("run", "--bring", "/etc/passwd", "--", "true").reference == "usage"
+
+
+def test_explain_and_why_tell_of_it(user_paddock: Paddock) -> None:
+    """Each file, which servers, with which of the user's values, and what they lack."""
+    user = User(user_paddock, promises.GUARD)
+    user.outside(r"""printf '[mcp_servers.far]\nurl = "https://far.example/mcp"\n' >>~/.codex/config.toml""")
+    user.outside(r"""printf '[mcp_servers.lost]\ncommand = "no-such-programme"\n' >>~/.codex/config.toml""")
+    words = ("explain", "--plan", *_brought(user), "--", str(user.agent))
+    shown = user.paddock.call(*words).stdout
+    assert f"bring     ~/.bashrc  [shows {user.home}/dotfiles/bashrc; --bring]" in shown
+    assert "bring     ~/.not-there  [not there; --bring]" in shown
+    where = f"{user.home}/.codex/config.toml"
+    assert f"server    tests  [{where}; with your values of KEY]" in shown
+    assert f"server    far  [{where}; its host is out of reach: --allow-domain far.example:443]" in shown
+    assert f"server    lost  [{where}; its command no-such-programme is not in the jail]" in shown
+    assert "value-of-the-user" not in shown
+    assert "value-of-the-user" not in user.paddock.call("explain", "--json", *words[2:]).stdout
+    user.outside("touch ~/.vimrc")
+    asked = user.paddock.call("why", "--json", f"{user.home}/.vimrc")
+    assert json.loads(asked.stdout)["allow"]["read"]["flag"] == f"--bring {user.home}/.vimrc"
+    assert "--bring" not in user.paddock.call("why", f"{user.home}/.ssh/id").stdout
