@@ -151,12 +151,30 @@ def copied(host: Document | None, inside: Document | None, login: Login) -> Docu
                 del ours[name]
         if ours in ({}, theirs) and ours is not _MISSING:
             _remove(result, path)
-    for path, wanted in login.put:
-        _put(result, path, wanted)
-    for path, wanted in login.drop:
-        if at(result, path) == wanted:
+    for path, value in login.put:
+        _put(result, path, value)
+    for path, value in login.drop:
+        if at(result, path) == value:
             _remove(result, path)
     return result
+
+
+def wanted(host: bytes | None, inside: bytes | None, login: Login) -> bytes | None:
+    """What the copy for the jail is to hold: see `copied`. None for nothing.
+
+    Args:
+        host: the user's file; None where there is none.
+        inside: the agent's, None where there is none that can be read.
+        login: which parts.
+    """
+    if host is not None and (login.text or not (login.only or login.put or login.drop or login.withheld)):
+        return host
+    parse = parsed_toml if login.toml else parsed
+    ours = parse(inside) if inside is not None else None
+    result = copied(parse(host) if host is not None else None, ours, login)
+    if inside is not None and result == ours:
+        return inside
+    return dumped_toml(result) if login.toml else dumped(result)
 
 
 def same_account(host: Document, inside: Document, login: Login) -> bool:

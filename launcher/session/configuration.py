@@ -7,7 +7,6 @@ import fcntl
 import hashlib
 import json
 import os
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import NamedTuple
 
 from launcher.safefs import guarded_files, walk
 from launcher.safefs.guarded_files import Inside
-from launcher.session.places import Places, made, make_private, places, unusable
+from launcher.session.places import Places, made, places, unusable
 from launcher.vcs import disk, written
 from policy import config
 from policy.config.layer import Kind, Layer, parse, shipped
@@ -247,37 +246,6 @@ def write_example(project_root: str, *, force: bool) -> str:
             f"{path} exists, and is left as it is",
             hint="paddock init --force replaces it",
         ) from None
-    except OSError as error:
-        raise Refusal("init-failed", f"cannot write {path}", context=error.strerror or str(error)) from None
-    return path
-
-
-def says_what_to_bring(own: Places) -> bool:
-    """Whether the user's own file has a table [bring], or is none that could be given one."""
-    path = user_file(own)
-    if os.path.islink(path):
-        return True  # a dotfile manager's: it leads to where agents may work
-    try:
-        content = guarded_files.read(path, follow=False)
-        table = tomllib.loads(content.data.decode("utf-8")) if content is not None else {}
-    except (Refusal, ValueError, RecursionError):
-        return True  # what is wrong with it is told by whatever needs it
-    return "bring" in table
-
-
-def add_bring(own: Places, *, agents: bool) -> str:
-    """Puts a table [bring] behind what the user's own file holds (`says_what_to_bring`); returns the file's path.
-
-    Refusals: init-failed, state-not-ours.
-    """
-    path = user_file(own)
-    content = guarded_files.read(path, follow=False)
-    before = content.data if content is not None else b"schema = 1\n"
-    line = f"[bring]\nagents = {'true' if agents else 'false'}\n".encode()
-    try:
-        make_private(os.path.dirname(path))
-        data = before + (b"" if before.endswith(b"\n") or not before else b"\n") + b"\n" + line
-        walk.replace(path, data, mode=content.mode if content is not None else 0o600)
     except OSError as error:
         raise Refusal("init-failed", f"cannot write {path}", context=error.strerror or str(error)) from None
     return path

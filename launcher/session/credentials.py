@@ -389,23 +389,10 @@ def _copied(directory: int, name: str, login: Login, there: Content | None) -> b
         here = None  # the agent's doing; it is replaced
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=directory)  # EISDIR for a directory, which is then said
-    data = _wanted(login, there, here)
+    data = logins.wanted(there and there.data, here and here.data, login)
     if data is None or (here is not None and here.data == data):
         return True
     return replace_private(directory, name, data, here, locked=False)
-
-
-def _wanted(login: Login, there: Content | None, here: Content | None) -> bytes | None:
-    """What the copy is to hold; None to leave it as it is."""
-    if there is not None and (login.text or not (login.only or login.put or login.drop or login.withheld)):
-        return there.data
-    parse = logins.parsed_toml if login.toml else logins.parsed
-    host = parse(there.data) if there is not None else None
-    inside = parse(here.data) if here is not None else None
-    wanted = logins.copied(host, inside, login)
-    if here is not None and wanted == inside:
-        return here.data
-    return logins.dumped_toml(wanted) if login.toml else logins.dumped(wanted)
 
 
 def _refresh(login: Login, inside: logins.Document) -> None:

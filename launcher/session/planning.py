@@ -20,7 +20,7 @@ from launcher.vcs.worktrees import admin_files
 from launcher.vcs.worktrees.models import worktree_id as worktree_id
 from launcher.vcs.worktrees.store import WorktreeRepository
 from policy import derive, ingredients, promises, toolchains, verdict
-from policy.bring import NOTHING_SECRET
+from policy.bring import NOTHING_SECRET, Secrets
 from policy.config import layer
 from policy.config.layer import Kind
 from policy.config.settings import Rules, Settings, rules_of
@@ -29,6 +29,7 @@ from policy.handoff import PROTECT, REPORT
 from policy.launch import Command, Git, Host, left_by
 from policy.pasted import quoted
 from policy.plan import Plan, beneath, held_by
+from policy.providers import registry
 from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 
 # A worktree's private home, made once: the user's name for git, and what toolchains must find there.
@@ -264,7 +265,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         provider=provider,
         own=(*places.own(), *_sockets(granted, places, machine), *_kept_in(writable, places, machine)),
         written=others,
-        secrets=recognition.secrets_of(places, machine, table) if rules.bring or provider.bring else NOTHING_SECRET,
+        secrets=_secrets(places, machine, table) if rules.bring or provider.bring else NOTHING_SECRET,
     )
     if plan.git == "private" and "--review" not in options:
         for place in (found.common_dir, found.git_dir):
@@ -392,6 +393,23 @@ def prepare(planned: Planned, places: Places) -> None:
     home = state.home_of(places, planned.plan.worktree_id)
     make_private_home(home, planned.git_dir, planned.seeds, planned.plan.worktree)
     planned.machine.kind(home)
+
+
+def _secrets(places: Places, machine: Machine, table: toolchains.ToolchainTable) -> Secrets:
+    """What is not brought into jails: credentials, and whatever agents keep beside their logins."""
+    home = machine.home.rstrip("/")
+    known = registry.load_registry(user_directory=recognition.own_directory(places))
+    specs = [spec for name in known.names() if (spec := known.spec(name)) is not None]
+    mixed = {f"{home}/.config", *(f"{home}{path[1:]}" for spec in specs for path in spec.state.directories)}
+    found = {f"{home}{mark}": what for mark, what in verdict.RISKS if mark.startswith("/.") and what != verdict.OBEYED}
+    found |= {path: "credentials" for path in (f"{home}/{name}" for name in table.credentials) if path not in mixed}
+    for spec in specs:
+        found |= {
+            recognition.place_of_user(file, spec, machine): f"it holds logins or state of {spec.title}"
+            for file in spec.files
+        }
+        found |= {f"{home}{file.path[1:]}": f"it holds logins or state of {spec.title}" for file in spec.files}
+    return Secrets(found, tuple(table.credential_names))
 
 
 def context_of(found: checkout.Checkout, wanted: list[str], freeze_root: bool) -> WorktreeSandboxContext:

@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 
 from launcher.session.machine import Machine
 from launcher.session.places import Places
-from policy import runners, toolchains
-from policy.bring import Secrets
+from policy import runners
 from policy.config import values
 from policy.config.settings import Settings
 from policy.egress_rules import LOCALHOST, Request
@@ -24,7 +23,6 @@ from policy.plan import Conditional, Plan
 from policy.providers import registry
 from policy.providers.model import ArgumentsPosition, DialectName, ProviderFile, ProviderSpec, Switch
 from policy.sandbox_context import WorktreeSandboxContext
-from policy.verdict import OBEYED, RISKS
 
 # The hosts that a provider must reach: its own, and those that the caller's environment names as its server.
 
@@ -258,7 +256,7 @@ def files_of(
     # Some refuse to start where the variable names what is not there (codex).
     found = [tuple(Login("", f"{root[2:]}/"))] if spec.state.variable and root not in (None, "~") else []
     for file in spec.files:
-        directory, _, name = _of_user(file, spec, machine).rpartition("/")
+        directory, _, name = place_of_user(file, spec, machine).rpartition("/")
         canonical = machine.resolve(directory or "/")
         text = file.format == "text"
         brought = tuple(file.brought)
@@ -297,25 +295,19 @@ def files_of(
 
 def _brought(spec: ProviderSpec, machine: Machine) -> tuple[tuple[str, str], ...]:
     """The user's instructions, skills and the like: where they lie, and where the agent in the jail looks for them."""
-    files = [ProviderFile(path=path, moved=moved or None) for path, moved in spec.bring.items()]
-    return tuple((_of_user(file, spec, machine), _inside(file, spec)) for file in files)
+    found: list[tuple[str, str]] = []
+    for path, moved in spec.bring.items():
+        file = ProviderFile(path=path.removesuffix("/*"), moved=moved.removesuffix("/*") or None)
+        place, inside = place_of_user(file, spec, machine), _inside(file, spec)
+        if path.endswith("/*"):
+            names = [name for name in machine.listing(place) or () if not name.startswith(".")]
+            found += [(f"{place}/{name}", f"{inside}/{name}") for name in names]
+        else:
+            found.append((place, inside))
+    return tuple(found)
 
 
-def secrets_of(places: Places, machine: Machine, table: toolchains.ToolchainTable) -> Secrets:
-    """What is not brought into jails: credentials, and whatever agents keep beside their logins."""
-    home = machine.home.rstrip("/")
-    known = registry.load_registry(user_directory=own_directory(places))
-    specs = [spec for name in known.names() if (spec := known.spec(name)) is not None]
-    mixed = {f"{home}/.config", *(f"{home}{path[1:]}" for spec in specs for path in spec.state.directories)}
-    found = {f"{home}{mark}": what for mark, what in RISKS if mark.startswith("/.") and what != OBEYED}
-    found |= {path: "credentials" for path in (f"{home}/{name}" for name in table.credentials) if path not in mixed}
-    for spec in specs:
-        found |= {_of_user(file, spec, machine): f"it holds logins or state of {spec.title}" for file in spec.files}
-        found |= {f"{home}{file.path[1:]}": f"it holds logins or state of {spec.title}" for file in spec.files}
-    return Secrets(found, tuple(table.credential_names))
-
-
-def _of_user(file: ProviderFile, spec: ProviderSpec, machine: Machine) -> str:
+def place_of_user(file: ProviderFile, spec: ProviderSpec, machine: Machine) -> str:
     """Where the user's own file lies: the provider's variable, or XDG's, may have moved it."""
     if file.moved is not None and spec.state.variable is not None:
         place = machine.env(spec.state.variable) or ""

@@ -5,8 +5,10 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 
 from launcher.jail import confined
+from launcher.safefs import guarded_files, walk
 from launcher.session import configuration, places
 from launcher.session.configuration import Trust, digest_of
 from launcher.session.machine import Machine
@@ -37,14 +39,41 @@ def init(*, force: bool, as_json: bool) -> int:
 
 def _ask_once(own: places.Places) -> None:
     """At a terminal, asks what jails are shown of the user's own, and writes the answer to his own configuration."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()) or configuration.says_what_to_bring(own):
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or _asked_before(own):
         return
     print(_QUESTION, end="", flush=True)
     answer = sys.stdin.readline().lower()  # "" without a newline is no answer
     if answer.strip() in ("y", "yes", "n", "no", "") and answer:
         agents = answer.startswith("y")
-        path = configuration.add_bring(own, agents=agents)
+        path = _add_bring(own, agents=agents)
         print(f"wrote to {printable(path)}: under [bring], agents = {'true' if agents else 'false'}")
+
+
+def _asked_before(own: places.Places) -> bool:
+    """Whether the user's own configuration has a table [bring], or is none that could be given one."""
+    path = configuration.user_file(own)
+    if os.path.islink(path):
+        return True  # a dotfile manager's: it leads to where agents may work
+    try:
+        content = guarded_files.read(path, follow=False)
+        return content is not None and "bring" in tomllib.loads(content.data.decode("utf-8"))
+    except (Refusal, ValueError, RecursionError):
+        return True  # what is wrong with it is told by whatever needs it
+
+
+def _add_bring(own: places.Places, *, agents: bool) -> str:
+    """Puts a table [bring] behind what the user's own configuration holds; returns the file's path."""
+    path = configuration.user_file(own)
+    content = guarded_files.read(path, follow=False)
+    before = content.data if content is not None else b"schema = 1\n"
+    line = f"[bring]\nagents = {'true' if agents else 'false'}\n".encode()
+    try:
+        places.make_private(os.path.dirname(path))
+        data = before.rstrip(b"\n") + b"\n\n" + line if before.strip() else line
+        walk.replace(path, data, mode=content.mode if content is not None else 0o600)
+    except OSError as error:
+        raise Refusal("init-failed", f"cannot write {path}", context=error.strerror or str(error)) from None
+    return path
 
 
 def trust(file: str | None, *, forget: bool, show_list: bool, as_json: bool) -> int:

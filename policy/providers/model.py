@@ -330,7 +330,8 @@ class ProviderSpec(_Frozen):
     """Logins and settings that pass between the user's home and the worktree's private one."""
     bring: dict[HomePath, Literal[""] | Below] = {}
     """The user's instructions, skills, commands and agents for it: path -> where below the directory that the state
-    variable names, "" for what that does not move."""
+    variable names, "" for what that does not move. With ``/*`` behind both: each thing in a directory, which stays
+    the agent's own to write."""
     temp: Temp = Temp()
     """What it needs of its temporary directory."""
     quiet: dict[Variable, str] = {}

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from policy import promises
 from tests.support.features import need
+from tests.support.identity import Console
 from tests.support.paddock import Paddock
 from tests.support.programs.scene import SWITCHES
 
@@ -218,3 +220,26 @@ def test_explain_and_why_tell_of_it(user_paddock: Paddock) -> None:
     asked = user.paddock.call("why", "--json", f"{user.home}/.vimrc")
     assert json.loads(asked.stdout)["allow"]["read"]["flag"] == f"--bring {user.home}/.vimrc"
     assert "--bring" not in user.paddock.call("why", f"{user.home}/.ssh/id").stdout
+
+
+def test_init_asks_once_and_writes_to_the_users_own_configuration(user_paddock: Paddock) -> None:
+    """At a terminal only; comments stay, and an answer that was given is not asked for again."""
+    who, words = user_paddock.who, user_paddock.words("init", "--force")
+    own = who.home / ".config/paddock/config.toml"
+    assert "[y/N]" not in user_paddock.call("init").stdout
+    assert not own.exists()
+    text = "# mine\n[limits]\nprocesses = 9999 # kept"
+    who.run(["sh", "-c", f"mkdir -p {own.parent}; cat >{own}; chmod 640 {own}"], stdin=text)
+    with Console(who, user_paddock.worktree) as console:
+        console.run(shlex.join(words))
+        console.expect(r"\[y/N\] ")
+        console.type("y\n")
+        console.expect("agents = true")
+    assert own.read_text() == "# mine\n[limits]\nprocesses = 9999 # kept\n\n[bring]\nagents = true\n"
+    assert stat.S_IMODE(own.stat().st_mode) == 0o640
+    assert "\nagents" not in (user_paddock.worktree / ".paddock.toml").read_text()
+    with Console(who, user_paddock.worktree) as console:
+        console.run(f"{shlex.join(words)}; echo ended-$((1 + 1))")
+        said = console.expect(r"(?s).*ended-2").group(0)
+    assert "[y/N]" not in said
+    assert own.read_text().count("[bring]") == 1

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import tomllib
 from typing import Any
 
 import pytest
@@ -179,3 +180,57 @@ def test_whatever_the_agent_writes_only_the_named_tokens_change(a: object, b: ob
         assert found["claudeAiOauth"]["scopes"] == ["a"]
         assert found["claudeAiOauth"]["expiresAt"] > 10
         assert isinstance(found["claudeAiOauth"]["accessToken"], str)
+
+
+TOML = Login("/h/config.toml", "config.toml", only=("mcp_servers",), toml=True, brought=("mcp_servers",))
+USERS = r"""
+model = "outside"
+[mcp_servers."with space"]
+command = "x"
+args = ["a\tb", "\u007f", "é"]
+env = { K = "v" }
+timeout = 1.5
+since = 2026-01-01
+""".encode()
+
+
+def test_parts_of_toml_are_brought_beside_what_the_agent_keeps() -> None:
+    """What is written is read back as the same; dates become text."""
+    mine = b'[a.b]\nc = [{ d = 1 }, true]\n[mcp_servers.own]\ncommand = "y"\n[empty]\n'
+    first = logins.wanted(USERS, mine, TOML)
+    assert first is not None
+    found = tomllib.loads(first.decode())
+    theirs = tomllib.loads(USERS.decode())["mcp_servers"]
+    theirs["with space"]["since"] = "2026-01-01"
+    assert found == {"a": {"b": {"c": [{"d": 1}, True]}}, "mcp_servers": theirs, "empty": {}}
+    assert logins.wanted(USERS, first, TOML) == first
+
+
+@pytest.mark.parametrize("mine", [b"a = ", b"[[x]]\n[x]\n", b"\xff", b"a" + b".a" * 3000 + b" = 1", b"[" * 5000])
+def test_toml_of_an_agent_that_cannot_be_read_is_replaced(mine: bytes) -> None:
+    """And costs no time."""
+    found = logins.wanted(USERS, mine, TOML)
+    assert found is not None
+    assert list(tomllib.loads(found.decode())) == ["mcp_servers"]
+
+
+def test_what_was_brought_is_withheld_again() -> None:
+    """Only what is the user's: entry by entry, and the rest stays."""
+    withheld = TOML._replace(only=(), brought=(), withheld=("mcp_servers",))
+    brought = logins.wanted(USERS, None, TOML)
+    assert brought is not None
+    both = brought + b'[mcp_servers.own]\ncommand = "y"\n[a]\n'
+    found = logins.wanted(USERS, both, withheld)
+    assert found is not None
+    assert tomllib.loads(found.decode()) == {"mcp_servers": {"own": {"command": "y"}}, "a": {}}
+    assert logins.wanted(USERS, brought, withheld) == b"\n"
+    assert logins.wanted(None, both, withheld) == both
+    assert (withheld.only_withholds, TOML.only_withholds) == (True, False)
+
+
+def test_what_is_withheld_brings_nothing_else() -> None:
+    """A file of which nothing is chosen is not copied whole."""
+    withheld = Login("/h/x.json", "x.json", withheld=("servers",))
+    found = logins.wanted(b'{"token": "t", "servers": {"a": 1}}', b'{"servers": {"a": 1, "b": 2}, "c": 3}', withheld)
+    assert found is not None
+    assert json.loads(found) == {"servers": {"b": 2}, "c": 3}
