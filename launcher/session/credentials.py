@@ -283,10 +283,9 @@ class Logins:
             there = _of_user(login) if login.host else None
         if there is None and not (login.put or login.drop):
             return
-        if login.only_withholds:
-            here = self._inside(top, login)  # nothing is made where nothing was ever brought
-            if here is None or not any(os.fsencode(path) in here.data for path in login.withheld):
-                return
+        here = self._inside(top, login) if login.only_withholds else None
+        if login.only_withholds and not (here and any(os.fsencode(path) in here.data for path in login.withheld)):
+            return  # nothing is made where nothing was ever brought
         directory = directory_below(top, login.inside, make=True)
         try:
             for _ in range(_TRIES):  # another session of the worktree may start now, too

@@ -259,8 +259,7 @@ def files_of(
         directory, _, name = place_of_user(file, spec, machine).rpartition("/")
         canonical = machine.resolve(directory or "/")
         text = file.format == "text"
-        brought = tuple(file.brought)
-        bring = bool(brought) and settings.bring_agents.value
+        brought, bring = tuple(file.brought), settings.bring_agents.value
         if mode == "none":
             secrets = ("",) if text else tuple(file.refreshed)
             if canonical is not None and secrets:
@@ -272,7 +271,6 @@ def files_of(
         drop = () if unattended else switched
         if canonical is None and not put and not drop:
             continue
-        only = tuple(file.only) if mode != "none" else ()
         login = Login(
             host=f"{canonical.rstrip('/')}/{name}" if canonical else "",
             inside=_inside(file, spec),
@@ -282,7 +280,7 @@ def files_of(
             newer=file.newer or "",
             account=tuple(file.account),
             proofs=tuple((path, tuple(claims)) for path, claims in file.proofs.items()),
-            only=(*only, *brought) if bring else only,
+            only=(*(file.only if mode != "none" else ()), *(brought if bring else ())),
             put=put,
             drop=drop,
             toml=file.format == "toml",
@@ -299,11 +297,8 @@ def _brought(spec: ProviderSpec, machine: Machine) -> tuple[tuple[str, str], ...
     for path, moved in spec.bring.items():
         file = ProviderFile(path=path.removesuffix("/*"), moved=moved.removesuffix("/*") or None)
         place, inside = place_of_user(file, spec, machine), _inside(file, spec)
-        if path.endswith("/*"):
-            names = [name for name in machine.listing(place) or () if not name.startswith(".")]
-            found += [(f"{place}/{name}", f"{inside}/{name}") for name in names]
-        else:
-            found.append((place, inside))
+        below = [f"/{name}" for name in machine.listing(place) or () if name[0] != "."] if path.endswith("/*") else [""]
+        found += [(place + name, inside + name) for name in below]
     return tuple(found)
 
 

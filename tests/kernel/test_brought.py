@@ -32,7 +32,7 @@ CONTENT = BASHRC + RULES + 3 * SKILL
 ATTACKS = (
     "echo x >.bashrc",
     "echo x >>.codex/AGENTS.md",
-    "echo x >.codex/skills/new",
+    "echo x >.codex/skills/own/new",
     "rm -f .bashrc",
     "rm -rf .codex/skills/own",
     "mv .bashrc b",
@@ -158,10 +158,10 @@ def test_what_was_brought_is_gone_when_it_is_brought_no_more(ordinary: User) -> 
     out, _ = user.session(f"cd; cat .codex/config.toml; {own}", *_brought(user))
     assert "value-of-the-user" in out
     assert "not-for-the-jail" not in out
-    out, _ = user.session("cd; ls -A . .codex .agents/skills 2>&1; cat .codex/config.toml .codex/mine")
+    out, _ = user.session("cd; ls -A . .codex .codex/skills .agents/skills 2>&1; cat .codex/config.toml .codex/mine")
     assert "value-of-the-user" not in out
     assert "tests" not in out
-    assert not {".bashrc", "AGENTS.md", "skills", "linked"} & set(out.split())
+    assert not {".bashrc", "AGENTS.md", "own", "linked"} & set(out.split())
     assert '["mcp_servers"."own"]\n"command" = "x"\n["a"]\n"b" = 1\n' in out
     assert out.endswith("mine\n")
 
