@@ -389,7 +389,9 @@ class Bring(Part):
     """The user's own things that a jail sees, read-only, where they lie in his home directory."""
 
     agents: Boolean | None = None
+    """Whether the agent's instructions, skills, commands and MCP servers come along."""
     files: tuple[Annotated[str, PlainValidator(_home_path)], ...] = ()
+    """Files and directories below the home directory, as ~/NAME; those that are not there are passed over."""
 
 
 class Handoff(Part):
