@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:  # nobody foresaw it; people get one clear text all the same
         from launcher.jail import init
 
-        refusal = init.failure("paddock could not go on", error)
+        refusal = init.failure("paddock failed unexpectedly", error)
     try:
         messages.show()
     except (Refusal, BrokenPipeError):

@@ -268,7 +268,7 @@ class Exchange:
 
         def refused(error: ValueError) -> None:
             understood = isinstance(error, hello.Unwanted)
-            why = str(error) if understood else f"the TLS client hello is not well formed: {error}"
+            why = str(error) if understood else f"the TLS client hello is malformed: {error}"
             self.denied(wanted, operation, Verdict(False, "", why))
             if not isinstance(error, hello.Unwanted) or error.speaks_tls:
                 try:
@@ -287,7 +287,7 @@ class Exchange:
                 same = False
             return "" if same else f"the tunnel is for {name}, its TLS handshake for {opening.server_name!r}"
         if self._name_required:
-            what = "names no server" if isinstance(opening, hello.Hello) else "is no TLS"
+            what = "names no server" if isinstance(opening, hello.Hello) else "is not TLS"
             return f"the tunnel to {name} {what}, and network.server_name is 'require'"
         return ""
 

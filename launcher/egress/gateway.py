@@ -136,7 +136,7 @@ def _parsed(url: str) -> Upstream | None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise _refused(url, "it is no URL") from None
+        raise _refused(url, "it is not a URL") from None
     if parts.scheme != "http" or not host:
         raise _refused(url, "only http:// proxies can be used")
     credentials = b""
@@ -150,7 +150,7 @@ def _refused(url: str, why: str) -> Refusal:
     shown = url.rpartition("@")[2]  # without credentials
     return Refusal(
         "upstream-proxy",
-        f"the proxy {shown!r} of your environment cannot be used",
+        f"the proxy {shown!r} in your environment cannot be used",
         context=why,
         hint="unset HTTPS_PROXY, HTTP_PROXY and ALL_PROXY, or name an http:// proxy there",
     )
@@ -368,7 +368,7 @@ class Gateway:
         try:
             addresses = await self._looked_up(through.host, through.port)
         except (OSError, UnicodeError) as error:
-            raise Failed(f"the proxy {through.host} of your environment cannot be resolved: {error}") from None
+            raise Failed(f"the proxy {through.host} in your environment cannot be resolved: {error}") from None
         sock = await dial(addresses, through.port, self.bounds.dial_seconds)
         if wanted.method:
             return sock
@@ -380,13 +380,13 @@ class Gateway:
                 while (answer := connect_answer(data)) is None:
                     block = await receive(sock, 1)
                     if not block:
-                        raise ValueError("it hung up")
+                        raise ValueError("it closed the connection")
                     data += block
             if not 200 <= answer[0] < 300:
                 raise ValueError(f"it answered {answer[0]}")
         except (OSError, ValueError) as error:
             sock.close()
-            raise Failed(f"the proxy {through.host} of your environment opens no tunnel: {error}") from None
+            raise Failed(f"the proxy {through.host} in your environment opens no tunnel: {error}") from None
         except BaseException:
             sock.close()
             raise

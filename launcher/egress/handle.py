@@ -133,7 +133,7 @@ class Egress:
         os.close(self._pidfd)
         if status in expected:
             return ""
-        return f"the network proxy had ended before the command: {self._fault() or f'status {status}'}"
+        return f"the network proxy ended before the command: {self._fault() or f'status {status}'}"
 
     def _fault(self) -> str:
         """The last line of the proxy's log, when it reports a fault of the proxy's own."""
@@ -156,8 +156,8 @@ def _check_upstream() -> None:
         if separator and scheme != "http":
             raise Refusal(
                 "upstream-proxy",
-                f"{name} of your environment names a proxy of the kind {scheme[:20]}",
-                context="on its own way out, Paddock's proxy can use HTTP proxies only",
+                f"{name} in your environment names a proxy of the kind {scheme[:20]}",
+                context="Paddock's own proxy can go out through HTTP proxies only",
                 hint=f"name an http:// proxy there, or unset it: env -u {name} -u {name.lower()} paddock run ...",
             )
 

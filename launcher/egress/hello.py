@@ -48,7 +48,7 @@ class _Reader:
     def take(self, count: int) -> bytes:
         """The next `count` bytes."""
         if self._at + count > len(self._data):
-            raise Malformed("a field ends behind the message")
+            raise Malformed("a field runs past the end of the message")
         self._at += count
         return self._data[self._at - count : self._at]
 
@@ -162,13 +162,13 @@ class Handshake:
             again = _hello(body)
             self._judge(again)
             if again != self._first:
-                raise Malformed("it names another server than the first one")
+                raise Malformed("its server name differs from the first one's")
             return size
         if len(self.held) < 5:
             raise _Short
         # Early data, and what middleboxes want to see (RFC 8446 appendix D.4).
         if self.held[0] not in (_CHANGE_CIPHER_SPEC, _ALERT, _APPLICATION_DATA) or self.held[1] != 3:
-            raise Malformed("what follows the client hello is no record")
+            raise Malformed("what follows the client hello is not a record")
         self._pass = 5 + int.from_bytes(self.held[3:5], "big")
         if self._pass > 5 + _LONGEST_ENCRYPTED:
             raise Malformed("a record is too long")
@@ -212,10 +212,10 @@ def _message(data: bytes) -> tuple[bytes, int]:
     while True:
         if len(content) >= 4:
             if content[0] != _CLIENT_HELLO:
-                raise Malformed("the first message is no client hello")
+                raise Malformed("the first message is not a client hello")
             end = 4 + int.from_bytes(content[1:4], "big")
             if len(content) > end:
-                raise Malformed("something follows the client hello in its record")
+                raise Malformed("there is data after the client hello in its record")
             if len(content) == end:
                 return content[4:end], at
         if len(data) < at + 5:
@@ -239,14 +239,14 @@ def _hello(body: bytes) -> Hello:
         return Hello(None)
     extensions = _Reader(reader.vector(2))
     if reader.more:
-        raise Malformed("something follows the extensions")
+        raise Malformed("there is data after the extensions")
     seen = set()
     name = None
     while extensions.more:
         kind = int.from_bytes(extensions.take(2), "big")
         content = extensions.vector(2)
         if kind in seen:
-            raise Malformed("an extension comes twice")
+            raise Malformed("an extension is listed twice")
         seen.add(kind)
         if kind == _SERVER_NAME:
             name = _server_name(content)
@@ -257,11 +257,11 @@ def _server_name(content: bytes) -> str:
     outer = _Reader(content)
     names = _Reader(outer.vector(2))
     if outer.more:
-        raise Malformed("something follows the server names")
+        raise Malformed("there is data after the server names")
     kind = names.take(1)[0]
     name = names.vector(2)
     if names.more or kind != _HOST_NAME:
         raise Malformed("there is not exactly one server name")
     if not name or not name.isascii() or not name.decode().isprintable():
-        raise Malformed("the server name is no host name")
+        raise Malformed("the server name is not a host name")
     return name.decode()

@@ -42,7 +42,7 @@ _RESTATING = frozenset(
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _UNAUTHORIZED = http_answer(
     407, "Proxy Authentication Required", "egress-token", "the session's token is missing",
-    "use the URL in HTTP_PROXY as it is, with its user name and password",
+    "use the whole URL in HTTP_PROXY, with its user name and password",
     (("Proxy-Authenticate", 'Basic realm="paddock"'),),
 )  # fmt: skip
 _PHRASES = {431: "Request Header Fields Too Large", 501: "Not Implemented", 505: "HTTP Version Not Supported"}
@@ -131,7 +131,7 @@ def _authorization(request: h11.Request) -> bytes:
 
 
 async def _bad(exchange: Exchange, status: int, message: str, host: str) -> None:
-    exchange.denied(None, "http", Verdict(False, "", f"not well formed: {message}"), host)
+    exchange.denied(None, "http", Verdict(False, "", f"malformed: {message}"), host)
     await exchange.dismiss(http_answer(status, _PHRASES.get(status, "Bad Request"), "egress-request", message))
 
 
@@ -148,7 +148,7 @@ def _denied(verdict: Verdict) -> bytes:
 def understood(request: h11.Request) -> Head:
     """What a request asks for. Raises `Bad` for whatever could be read in two ways."""
     if request.http_version not in (b"1.0", b"1.1"):
-        raise Bad("another version of HTTP", 505)
+        raise Bad("unsupported version of HTTP", 505)
     names = [name for name, _ in request.headers]
     if b"content-length" in names and b"transfer-encoding" in names:
         raise Bad("Content-Length and Transfer-Encoding contradict each other")
@@ -220,7 +220,7 @@ def _authority(text: str, default_port: int | None) -> Request:
     try:
         return Request(parse_host(host), port)
     except ValueError as error:
-        raise Bad(f"{host[:300]!r} is no host: {error}", host=text) from None
+        raise Bad(f"{host[:300]!r} is not a host: {error}", host=text) from None
 
 
 def _agree(headers: Iterable[tuple[bytes, bytes]], wanted: Request, default_port: int) -> None:

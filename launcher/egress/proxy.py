@@ -209,7 +209,7 @@ class Publication:
         try:
             begin_connecting(pooled, ("127.0.0.1", self._port))
             if not await writable((pooled,), _CONNECT_SECONDS) or pooled.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                raise OSError("nobody listens there")
+                raise OSError("nothing listens there")
         except BaseException as error:
             client.close()
             self._pool.give_back(pooled)
@@ -291,7 +291,7 @@ class Server:
     def _turn_away(self, client: socket.socket, *, speaks_http: bool) -> None:
         with client:
             if speaks_http:
-                many = f"{self._bounds.connections} connections are open, as many as one session may have"
+                many = f"{self._bounds.connections} connections are open, the limit of one session"
                 try:
                     client.send(http_answer(503, "Service Unavailable", "egress-busy", many))
                 except OSError:

@@ -36,14 +36,14 @@ async def serve(exchange: Exchange, first: bytes) -> bool:
         with Timeout(exchange.gateway.bounds.head_seconds):
             wanted, behind = await _wish(exchange, first)
     except Malformed as error:
-        exchange.denied(None, "socks", Verdict(False, "", f"not well formed: {error}"))
+        exchange.denied(None, "socks", Verdict(False, "", f"malformed: {error}"))
         return False
     if wanted is None:
         return False
     if wanted.command != _CONNECT:
-        return await _no(exchange, wanted, _BAD_COMMAND, "only CONNECT can be used, no BIND and no UDP")
+        return await _no(exchange, wanted, _BAD_COMMAND, "only CONNECT is supported, not BIND or UDP")
     if wanted.host is None or not wanted.port:
-        return await _no(exchange, wanted, _NOT_ALLOWED, "it is no host and port")
+        return await _no(exchange, wanted, _NOT_ALLOWED, "it is not a host and port")
     request = Request(wanted.host, wanted.port)
     try:
         server, _ = await exchange.gateway.open(request, "socks", exchange.client)
@@ -109,7 +109,7 @@ def password(data: bytes) -> tuple[str, bytes] | None:
     if len(data) < 2 or len(data) < 3 + data[1]:
         return None
     if data[0] != 1:
-        raise Malformed("another version of the user name's message")
+        raise Malformed("unsupported version of the user name's message")
     start = 2 + data[1]
     end = start + 1 + data[start]
     if len(data) < end:

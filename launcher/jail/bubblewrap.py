@@ -299,7 +299,7 @@ class Bubblewrap:
                 os.close(fd)
         except OSError as error:
             context, hint = syscalls.explained(
-                error, "a bwrap that is installed set-uid root, or a container's filter, keeps them closed"
+                error, "bwrap is installed set-uid root, or a container's filter blocks it"
             )
             raise Refusal("bubblewrap-closed", "the namespaces that bubblewrap made cannot be joined",
                           context=context, hint=hint) from None  # fmt: skip
@@ -355,7 +355,7 @@ class Bubblewrap:
         """Lets the keeper close itself off, and waits until it has."""
         os.write(self._releasing, b"x")
         if os.read(self._listening, 1) != b"\0":
-            raise _failed("its first process has died")
+            raise _failed("its first process died")
         os.close(self._releasing)
         os.close(self._listening)
 
@@ -441,8 +441,8 @@ def own_proc() -> None:
 def _not_separate(error: OSError | None) -> Refusal:
     return Refusal(
         "bubblewrap-closed",
-        "the command cannot be kept apart from others of its session",
-        context=f"a PID namespace of its own, with /proc: {error.strerror if error else 'its first process has died'}",
+        "the command cannot be isolated from its session's other commands",
+        context=f"a PID namespace of its own, with /proc: {error.strerror if error else 'its first process died'}",
         hint="paddock doctor shows what this machine allows",
     )
 
@@ -517,7 +517,7 @@ def _failed(said: str) -> Refusal:
     return Refusal(
         "bubblewrap-failed",
         "bubblewrap could not build the jail",
-        context=said or "it ended without a word",
+        context=said or "it exited without saying why",
         hint="paddock doctor shows what this machine allows",
     )
 
@@ -596,7 +596,7 @@ def enter(spec: JailSpec, operations: tuple[Operation, ...]) -> "Jail":
                     skipped.append((operation.path, error.strerror or ""))
     gone = {where for where, _ in skipped}
     if spec.worktree in gone:
-        raise Refusal("worktree-missing", f"{spec.worktree} has disappeared", hint="was it removed meanwhile?")
+        raise Refusal("worktree-missing", f"{spec.worktree} no longer exists", hint="was it removed in the meantime?")
     kept = tuple(operation for operation in operations if operation.path not in gone)
     files = frozenset(where for where, seen in found.items() if not seen.directory)
     terminal = layout.terminal_name()
@@ -637,7 +637,7 @@ def _compare(operation: Operation, before: _Seen, mount_points: frozenset[str]) 
         raise _changed(operation, "something else is there now")
     writable = operation.kind == layout.PIN or operation.writable
     if not writable and not inside.read_only:
-        raise _changed(operation, "it can be written")
+        raise _changed(operation, "it is writable")
 
 
 def _check_own() -> None:
@@ -650,8 +650,8 @@ def _changed(operation: Operation, why: str) -> Refusal:
     return Refusal(
         "view-changed",
         f"cannot {operation.describe()}",
-        context=f"{why}; something on the way to it changed while the jail was built",
-        hint="start it again",
+        context=f"{why}; part of its path changed while the jail was being built",
+        hint="run the command again",
     )
 
 
@@ -666,7 +666,7 @@ def _facts(spec: JailSpec, operations: tuple[Operation, ...], skipped: list[tupl
         ("writes", "held", "what is not writable is on read-only mounts"),
         ("handoff", "held", f"{protected} path{'' if protected == 1 else 's'} read-only, parents pinned"),
         ("metadata", "held", "what is not writable is on read-only mounts"),
-        ("signals", "held", "PID namespace, another for each command; the own process group by the system call filter"),
+        ("signals", "held", "PID namespace, one for each command; its own process group: system call filter"),
         ("visibility", "held", "/proc of the jail's own PID namespace"),
         ("survival", "held", "PID namespace that ends with the launcher"),
         ("shared-memory", "held", "private /dev/shm, IPC namespace"),

@@ -85,7 +85,7 @@ def enter(
     if missing:
         raise Refusal(
             "promise-not-held",
-            "this machine cannot hold what the plan requires",
+            "this machine cannot enforce what the plan requires",
             context=", ".join(missing),
             hint="paddock doctor says which layer is missing, and what to do",
         )
@@ -109,7 +109,7 @@ def _landlock(spec: JailSpec, held: set[str]) -> tuple[tuple[str, str, str], set
     enforced = landlock.restrict(grants, abi=abi, network=network, log=True)
     _, rules, handled_fs, handled_net, scopes, skipped = enforced
     if spec.worktree in skipped:
-        raise Refusal("worktree-missing", f"{spec.worktree} has disappeared", hint="was it removed meanwhile?")
+        raise Refusal("worktree-missing", f"{spec.worktree} no longer exists", hint="was it removed in the meantime?")
     rows = {"reads", "deny-inside-allow", "toolchains"}
     if abi >= 3 or "metadata" in held:  # truncate(2) by path: a right from ABI 3 on, else read-only mounts
         rows.add("writes")
@@ -170,7 +170,7 @@ def _change_directory(path: str) -> None:
             "directory-unreachable",
             f"cannot change to {path}",
             context=error.strerror or str(error),
-            hint="allow more: --limit open_files=64" if few else "it may have been removed or replaced meanwhile",
+            hint="allow more: --limit open_files=64" if few else "it may have been removed or replaced in the meantime",
         ) from None
 
 
@@ -196,7 +196,7 @@ def _not_executed(program: str, error: OSError) -> Refusal:
         return Refusal(
             "command-not-found",
             f"{program} cannot be started",
-            context=f"{named} is not there inside the jail",
+            context=f"{named} does not exist inside the jail",
             hint=f"paddock explain {interpreter or program}",
             exit_code=EXIT_NOT_FOUND,
         )
@@ -205,7 +205,7 @@ def _not_executed(program: str, error: OSError) -> Refusal:
         context += f"; its first line names the interpreter {interpreter}"
     hint = f"paddock explain {interpreter or program}"
     if error.errno == errno.ENOEXEC:
-        context = "the kernel knows no such format, and there is no #! line"
+        context = "the kernel does not know its format, and it has no #! line"
         hint = f"start it through its interpreter, as in: paddock run -- sh {program}"
     elif error.errno == errno.E2BIG:
         hint = "arguments and environment together are too long"

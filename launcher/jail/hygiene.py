@@ -70,7 +70,7 @@ def streams_to_carry(streams: tuple[int, ...] = (0, 1, 2)) -> tuple[int, ...]:
             raise Refusal(
                 "stream-unusable",
                 f"standard {('input', 'output', 'error')[fd]} is a directory, a device or no file at all",
-                context="a command that has it open could reach more by it than its jail lets it",
+                context="through it, the command could reach more than its jail allows",
                 hint="cat DEVICE | paddock ... reads a device, and paddock ... | cat >DEVICE writes one",
             )
     return tuple(found)
@@ -118,7 +118,7 @@ def own_devices() -> None:
         path = _DEVICES.get(info.st_rdev, "/dev/null")
         own = os.open(path, fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE | os.O_CLOEXEC)
         if _DEVICES.get(os.fstat(own).st_rdev) != path:
-            raise Refusal("stream-unusable", f"{path} is not the device that it should be")
+            raise Refusal("stream-unusable", f"{path} is not the expected device")
         os.dup2(own, fd, inheritable=True)
         os.close(own)
 
@@ -134,7 +134,7 @@ def close_inherited(keep: tuple[int, ...] = ()) -> tuple[int, ...]:
         try:
             os.fstat(fd)
         except OSError as error:
-            raise Refusal("fd-not-open", f"file descriptor {fd} is to be kept, but is not open") from error
+            raise Refusal("fd-not-open", f"file descriptor {fd} was to be passed on, but is not open") from error
     first = 3
     try:
         for fd in (*kept, _LAST_FD + 1):
@@ -198,7 +198,7 @@ def no_new_privs() -> bool:
     except OSError as error:
         raise Refusal("privileges-kept", "no_new_privs could not be set", context=str(error)) from error
     if not held:
-        raise Refusal("privileges-kept", "no_new_privs is not set although the kernel took it")
+        raise Refusal("privileges-kept", "no_new_privs is not set although the kernel accepted it")
     return held
 
 
@@ -226,7 +226,7 @@ def rlimits(limits: tuple[tuple[str, int], ...], *, kernel_uid: int) -> tuple[Fa
             raise Refusal(
                 "limit-invalid",
                 f"the limit {name}={value} is not known",
-                hint=f"limits are {', '.join(sorted(RESOURCES))}, with values from 0 upwards",
+                hint=f"limits are {', '.join(sorted(RESOURCES))}, with values from 0",
             )
         remark = ""
         if name == "memory":
@@ -246,7 +246,7 @@ def bound_pids(count: int) -> str:
     major, _, rest = os.uname().release.partition(".")
     minor = rest.partition(".")[0].partition("-")[0]
     if (int(major), int(minor)) < _OWN_PID_MAX:
-        return "process ids have a bound of their own in a PID namespace from Linux 6.14 on"  # before: the machine's
+        return "a PID namespace has a pid_max of its own from Linux 6.14 on"  # before: the machine's
     try:
         fd = os.open("/proc/sys/kernel/pid_max", os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -274,7 +274,7 @@ def _rlimit(name: str, resource: int, value: int, remark: str, *, enforced: bool
     except OSError as error:
         raise Refusal("limit-refused", f"the limit {name}={value} could not be set", context=str(error)) from error
     if not held:
-        raise Refusal("limit-refused", f"the limit {name}={value} is not in force although the kernel took it")
+        raise Refusal("limit-refused", f"the limit {name}={value} is not in force although the kernel accepted it")
     return name, value, enforced, remark
 
 
@@ -341,7 +341,7 @@ def drop_all() -> tuple[bool, bool]:
         raise Refusal("capabilities-kept", "capabilities could not be dropped", context=str(error)) from error
     left = (*syscalls.capget(), *_reported())
     if any(left[:3]) or left[4]:
-        raise Refusal("capabilities-kept", "capabilities are left after dropping them", context=repr(left))
+        raise Refusal("capabilities-kept", "some capabilities remain after dropping them", context=repr(left))
     return not left[3], syscalls.prctl(syscalls.PR_GET_SECUREBITS) & SECUREBITS == SECUREBITS
 
 
@@ -425,7 +425,7 @@ def install_notifying(filter_program: bytes) -> int:
         raise Refusal(
             "guard-refused",
             "the kernel refused the guard's system call filter",
-            context="another programme already supervises this one's system calls" if busy else str(error),
+            context="another programme already intercepts this one's system calls" if busy else str(error),
             hint="start Paddock outside of the other sandbox" if busy else "",
         ) from error
 

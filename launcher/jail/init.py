@@ -164,7 +164,7 @@ def run_agent(status_fd: int, parent: int, start: "Callable[[], NoReturn]") -> "
         unblock_signals()
         reports.send(status_fd, reports.STARTING)
         start()
-        raise AssertionError("the command's start came back")
+        raise AssertionError("the command's start returned")
     except Refusal as refusal:
         code = refusal.exit_code
         reports.send_refusal(status_fd, refusal)
@@ -303,7 +303,7 @@ class Init:
             if len(self._others) >= MOST_OTHERS:
                 raise Refusal(
                     "session-busy",
-                    "the session runs as many further commands as it may",
+                    "the session's limit of further commands is reached",
                     context=f"{MOST_OTHERS} at the same time",
                     hint="wait until one has ended",
                 )

@@ -117,7 +117,7 @@ def kernel_abi() -> tuple[int, str]:
         return syscalls.landlock_create_ruleset((), syscalls.LANDLOCK_CREATE_RULESET_VERSION), ""
     except OSError as error:
         if error.errno == errno.EOPNOTSUPP:
-            return 0, "built into the kernel but not started (missing in the lsm= list)"
+            return 0, "built into the kernel but not enabled (missing in the lsm= list)"
         if error.errno == errno.ENOSYS:
             return 0, "the kernel has no Landlock (it came with Linux 5.13)"
         return 0, f"landlock_create_ruleset: {error.strerror}"

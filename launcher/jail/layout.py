@@ -234,7 +234,7 @@ def _effective(spec: JailSpec) -> dict[str, bool]:
             raise Refusal(
                 "root-writable",
                 "the whole file system cannot be granted for writing",
-                hint="name the directories that are needed, each with --rw",
+                hint="grant the directories that are needed, each with --rw",
             )
         held = held_by(spec.narrowed, path) if writable else None
         writable = writable and (held is None or held[1] == "w")

@@ -109,13 +109,13 @@ class Command:
         if not argv or len(argv) != int(count) or insists not in ("!", "?") or len(streams) != 3:
             raise _invalid("fields are missing")
         if set(streams) - {DIRECT, PTY} or not all(pair.find("=") > 0 for pair in pairs):
-            raise _invalid("a field is not what it should be")
+            raise _invalid("a field is not valid")
         environment = tuple((name, value) for name, _, value in (pair.partition("=") for pair in pairs))
         return cls(argv, environment, cwd=cwd, insists=insists == "!", streams=streams)
 
 
 def _invalid(why: str) -> Refusal:
-    return Refusal("request-invalid", "the request for a further command is not well formed", context=why)
+    return Refusal("request-invalid", "the request for a further command is malformed", context=why)
 
 
 def receive(connection: int, descriptors: list[int], most: int = MOST_BYTES) -> tuple[bytes, bytes]:
@@ -131,7 +131,7 @@ def receive(connection: int, descriptors: list[int], most: int = MOST_BYTES) -> 
     try:
         return wire.receive(connection, descriptors, deadline=time.monotonic() + PATIENCE, most=most)
     except TimeoutError:
-        raise Refusal("request-late", f"the request was not complete within {PATIENCE:.0f} seconds") from None
+        raise Refusal("request-late", f"the request was incomplete after {PATIENCE:.0f} seconds") from None
     except wire.TooLong as error:
         raise _too_long(str(error)) from None
     except wire.Malformed as error:
@@ -200,7 +200,7 @@ class _Minder:
         self._wanted = wanted
         self._descriptors = descriptors
         if len(descriptors) != wanted.streams.count(DIRECT):
-            raise Refusal("request-invalid", "the request does not bring the streams that it speaks of")
+            raise Refusal("request-invalid", "the request lacks the streams that it announces")
         self._spec = jail.spec.replace(
             cwd=_directory(wanted, jail.spec),
             argv=tuple(wanted.argv),
@@ -250,7 +250,7 @@ class _Minder:
             master, terminal = os.openpty()
             name = os.ttyname(terminal)
         except OSError as error:
-            raise Refusal("no-terminal", "no terminal could be made inside the jail", context=str(error)) from None
+            raise Refusal("no-terminal", "cannot make a terminal inside the jail", context=str(error)) from None
         syscalls.ioctl(terminal, _TIOCSCTTY, 0)
         if self._spec.guard:
             # One of the machine's own, of which no other is granted.

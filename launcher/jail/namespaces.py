@@ -265,7 +265,7 @@ class View:
         """What is the jail's own: /dev and its pseudo terminals, the directories that may be written, /proc."""
         proc = f"{ROOT}/proc"
         if not self.contains("/dev") or not self.contains("/proc"):
-            raise Refusal("view-incomplete", "there is no directory to put /dev or /proc on")
+            raise Refusal("view-incomplete", "there is no directory to mount /dev or /proc on")
         syscalls.mount_setattr(self._directories["/dev"], "", _HERE, _READ_ONLY)
         for path in ("/dev/shm", "/tmp", "/var/tmp"):
             if path == "/dev/shm" or path in self._directories:
@@ -374,7 +374,7 @@ def _make_directory(name: str, directory: int) -> None:
 def failed(operation: Operation, error: OSError) -> Refusal:
     """The Refusal for an operation that the kernel did not carry out."""
     context, hint = syscalls.explained(
-        error, "paddock doctor shows what this machine allows; PADDOCK_NO_USERNS=1 does without mounts, with the guard"
+        error, "paddock doctor shows what this machine allows; PADDOCK_NO_USERNS=1 uses the guard instead of mounts"
     )
     return Refusal("view-failed", f"cannot {operation.describe()}", context=context, hint=hint)
 
@@ -445,7 +445,7 @@ def leave(spec: JailSpec, view: View) -> None:
         Refusal: worktree-missing.
     """
     if not view.contains(spec.worktree):
-        raise Refusal("worktree-missing", f"{spec.worktree} has disappeared", hint="was it removed meanwhile?")
+        raise Refusal("worktree-missing", f"{spec.worktree} no longer exists", hint="was it removed in the meantime?")
     view.leave_outside()
 
 
@@ -472,12 +472,12 @@ def loopback_up() -> None:
     fd = socket(_AF_INET, _SOCK_DGRAM_CLOEXEC, 0)
     if fd < 0:
         number = ctypes.get_errno()
-        raise Refusal("loopback-down", "the jail's loopback interface stays down", context=os.strerror(number))
+        raise Refusal("loopback-down", "the jail's loopback interface did not come up", context=os.strerror(number))
     try:
         request = ctypes.create_string_buffer(b"lo".ljust(16, b"\0") + _IFF_UP_RUNNING.to_bytes(2, "little"), _IFREQ)
         syscalls.ioctl(fd, _SIOCSIFFLAGS, ctypes.addressof(request))
     except OSError as error:
-        raise Refusal("loopback-down", "the jail's loopback interface stays down", context=str(error)) from None
+        raise Refusal("loopback-down", "the jail's loopback interface did not come up", context=str(error)) from None
     finally:
         os.close(fd)
 
@@ -524,7 +524,11 @@ def facts(spec: JailSpec, operations: tuple[Operation, ...], view: View) -> Fact
     if spec.net != "open":
         found.append(("network", "held", "network namespace with a loopback interface only"))
     if not view.fresh_proc:
-        found[3] = ("visibility", "not held", "/proc is the outer one: parts of it are covered, so no fresh one")
+        found[3] = (
+            "visibility",
+            "not held",
+            "/proc is the machine's: parts of it are mounted over, so a fresh one is not allowed",
+        )
     found += [("skipped", "layer", f"{path}: {reason}") for path, reason in view.skipped]
     return tuple(found)
 

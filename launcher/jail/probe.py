@@ -33,7 +33,7 @@ _USERNS_SETTINGS = (
     (
         "/proc/sys/kernel/unprivileged_userns_clone",
         "0",
-        "the system closes user namespaces to ordinary users (kernel.unprivileged_userns_clone)",
+        "the system denies user namespaces to ordinary users (kernel.unprivileged_userns_clone)",
         "sysctl kernel.unprivileged_userns_clone=1",
     ),
     (
@@ -44,7 +44,7 @@ _USERNS_SETTINGS = (
     ),
 )
 
-_NO_CGROUP2 = "this process is in no cgroup v2"
+_NO_CGROUP2 = "this process is not in a v2 cgroup"
 _CGROUP2_UNMOUNTED = "cgroup v2 is not mounted"
 
 
@@ -68,7 +68,7 @@ class Support:
         "yama",  # int: ptrace_scope; -1 without Yama
         "cgroup",  # str: the own cgroup v2 directory when delegated to this user, else ""
         "cgroup_why",  # str
-        "bubblewrap",  # str: path of a bwrap that works; "" when it does not, or was not asked about
+        "bubblewrap",  # str: path of a bwrap that works; "" when it does not, or was not probed
         "bubblewrap_why",  # str
     )
     __slots__ = FIELDS
@@ -142,7 +142,7 @@ def probe() -> Support:
         cgroup=cgroup,
         cgroup_why=cgroup_why,
         bubblewrap="",
-        bubblewrap_why="not asked about",
+        bubblewrap_why="not probed",
     )
 
 
@@ -180,7 +180,7 @@ def describe(support: Support, bwrap: tuple[str, bool, str]) -> tuple[tuple[str,
             abi > 0,
             abi > 0,
             support.landlock_why or (f"ABI {abi} of {newest}: {_missing_in(abi)}" if abi < newest else ""),
-            "" if abi else "boot with landlock in the lsm= list, or use a kernel from 5.13 on",
+            "" if abi else "boot with landlock in the lsm= list, or use Linux 5.13 or newer",
         ),
         (
             "seccomp",
@@ -254,7 +254,7 @@ def _guard() -> tuple[bool, str]:
     works, why = trials.guard_works()
     yama = _read("/proc/sys/kernel/yama/ptrace_scope")
     if not works and yama not in ("", "0", "1"):
-        why += f"; Yama's ptrace_scope is {yama}: no process can mediate calls of its children"
+        why += f"; Yama's ptrace_scope is {yama}: no process can intercept its children's calls"
     return works, why
 
 
@@ -294,10 +294,10 @@ def _namespaces() -> tuple[bool, str, bool, str]:
             # Somebody killed it, or memory ran out: no answer. A guess would make a weaker plan, and keep it.
             raise Refusal(
                 "probe-interrupted",
-                "what this machine offers could not be found out: the process that tried was killed",
+                "cannot find out what this machine offers: the process that tried was killed",
                 hint="run the command again",
             )
-        why = f"the process that tried ended with status {status} and said nothing"
+        why = f"the process that tried ended with status {status} and no message"
     return False, why, False, why
 
 

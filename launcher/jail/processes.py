@@ -71,10 +71,10 @@ def userns_unavailable(step: str, error: OSError) -> Refusal:
     return Refusal(
         "userns-unavailable",
         "user namespaces cannot be used here",
-        context=f"{step}: {error.strerror}\nclosed by one of: kernel.unprivileged_userns_clone, "
+        context=f"{step}: {error.strerror}\nblocked by one of: kernel.unprivileged_userns_clone, "
         "user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns, a container's seccomp profile, "
         "a bounding set without CAP_SETFCAP, chroot",
-        hint="paddock doctor says which; PADDOCK_NO_USERNS=1 does without them, with the guard",
+        hint="paddock doctor says which; PADDOCK_NO_USERNS=1 uses the guard instead",
     )
 
 

@@ -289,7 +289,7 @@ def explained(error: OSError, hint: str) -> tuple[str, str]:
     if error.errno != errno.EMFILE:
         return context, hint
     soft, hard = prlimit64(0, 7)  # RLIMIT_NOFILE
-    context = f"{context}: this process may have {soft} (RLIMIT_NOFILE), and to make a jail takes some hundred"
+    context = f"{context}: this process may open {soft} files (RLIMIT_NOFILE), and making a jail takes a few hundred"
     raised = "ulimit -n 1024 before it is started" if hard >= 1024 else f"only root can raise the hard limit of {hard}"
     return context, f"{raised}; in a unit of systemd, LimitNOFILE=65536"
 

@@ -87,7 +87,7 @@ def _program() -> bytes:
 def _supervise(child: int, word: "ctypes.Array[ctypes.c_char]", reading: int, going: int) -> str:
     said = _said(reading)
     if said[:1] != b"N":
-        return said[1:].decode(errors="replace") or "the process that tried said nothing"
+        return said[1:].decode(errors="replace") or "the process that tried reported nothing"
     step = "pidfd_getfd"
     try:
         pidfd = syscalls.pidfd_open(child)
@@ -105,7 +105,7 @@ def _supervise(child: int, word: "ctypes.Array[ctypes.c_char]", reading: int, go
         call = Call(listener, *notified)
         step = "process_vm_readv"
         if call.string(call.arguments[1]) != word.value:
-            return "the process's memory was not what it should be"
+            return "the process's memory was not as expected"
         step = "/proc/PID/cwd"
         call.directory(syscalls.AT_FDCWD)
         call.close()
@@ -175,7 +175,7 @@ def why_no_bubblewrap(path: str) -> str:
     os.waitpid(pid, 0)
     if said == _WORKS:
         return ""
-    return said.decode() or "the process that tried it died"
+    return said.decode() or "the process that tried it was killed"
 
 
 def _shows_proc(running: Bubblewrap) -> str:
@@ -188,7 +188,7 @@ def _shows_proc(running: Bubblewrap) -> str:
             os._exit(0)
         finally:
             os._exit(1)
-    return "" if os.waitpid(child, 0)[1] == 0 else "it lets nobody mount /proc in a PID namespace inside of its own"
+    return "" if os.waitpid(child, 0)[1] == 0 else "it allows no mount of /proc in a nested PID namespace"
 
 
 def _tried(path: str) -> str:

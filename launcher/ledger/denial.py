@@ -132,7 +132,7 @@ def of_guard(time: float, told: tuple[Any, ...]) -> Denial:
     return Denial(time, GUARD, operation, path, host, port, target, (call,), Process(*who), wanted, hint=hint)
 
 
-_FRESHENED = "nothing is to be allowed: git stores the object once more, in the command's own git directory"
+_FRESHENED = "nothing needs to be allowed: git stores the object again, in the command's own git directory"
 
 
 def _objects_of_git(path: str) -> str:

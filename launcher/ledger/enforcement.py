@@ -65,9 +65,9 @@ class Target:
         if self._name in ("", ".", "..") or kind == 0o040000:
             raise self._refusal("it is a directory")
         if kind == 0o120000:
-            raise self._refusal("it is a symbolic link; name the file that it leads to")
+            raise self._refusal("it is a symbolic link; name the file that it points to")
         if kind != 0o100000:
-            raise self._refusal("it is no regular file")
+            raise self._refusal("it is not a regular file")
 
     def _opened(self, directory: str, writable: tuple[str, ...]) -> int:
         """The directory, as open(2) finds it; each link is judged where it lies, and what was read of it is followed.
@@ -99,7 +99,7 @@ class Target:
                 rest = text.split("/") + rest
             if led and not _lies_in(at, writable):
                 raise self._refusal(
-                    f"{led} is a symbolic link that a command in the jail can have made, and leads to {_place(at)}"
+                    f"{led} is a symbolic link that a command in a jail may have made, and points to {_place(at)}"
                 )
             return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at)
         finally:
@@ -132,7 +132,7 @@ class Target:
             "report-unwritable",
             f"cannot write the report {self._path}",
             context=reason,
-            hint="name a regular file, or none yet, in a directory that you can write",
+            hint="name a regular file, or a new one, in a directory that you can write",
         )
 
 

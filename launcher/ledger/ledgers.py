@@ -524,7 +524,7 @@ def paragraph(content: dict[str, Any]) -> list[str]:
     times = f", {content['count']} times" if content.get("count", 1) > 1 else ""
     rights = f" ({', '.join(content['rights'])})" if content.get("rights") else ""
     lines = [f"{content.get('operation')} {what}"]
-    lines.append(f"  refused by  {content.get('layer')}{rights}, {content.get('time')}{times}")
+    lines.append(f"  denied by   {content.get('layer')}{rights}, {content.get('time')}{times}")
     if content.get("host") and content.get("target"):
         lines.append(f"  because     {content['target']}")
     if any(process.values()):
@@ -556,7 +556,7 @@ def missing_kinds(backend: str, *, heard: bool) -> list[str]:
     notes = []
     if backend != promises.BUBBLEWRAP and not heard:
         notes.append(
-            "what Landlock and the system call filter refuse: needs CAP_AUDIT_READ, and audit on (auditctl -e 1)"
+            "denials by Landlock and the system call filter: needs CAP_AUDIT_READ, and audit on (auditctl -e 1)"
         )
     if promises.has_mounts(backend):
         notes.append("files that the jail does not show or shows read-only: `paddock learn` watches for them")

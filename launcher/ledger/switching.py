@@ -62,9 +62,9 @@ def _set(enabled: int) -> int:
 def _unavailable(why: str) -> Refusal:
     return Refusal(
         "audit-unavailable",
-        "the kernel's audit cannot be switched on",
-        context=f"{why}; it takes root (CAP_AUDIT_CONTROL), outside of containers and of other PID namespaces",
-        hint="ledgers go without what Landlock alone refuses, and say so; paddock learn needs no audit",
+        "kernel audit cannot be switched on",
+        context=f"{why}; it needs root (CAP_AUDIT_CONTROL), outside of containers and of other PID namespaces",
+        hint="ledgers lack what Landlock alone denies, and say so; paddock learn needs no audit",
     )
 
 
@@ -85,10 +85,10 @@ def describe_audit() -> tuple[str, bool, bool, str, str]:
         return ("audit", False, False, f"the kernel has none: {error.strerror}", "")
     known = audit_socket.status()
     if known is not None and not known.enabled:
-        return ("audit", True, False, "switched off: nobody hears what Landlock refuses", "auditctl -e 1")
+        return ("audit", True, False, "switched off: denials by Landlock are not recorded", "auditctl -e 1")
     listener = audit_socket.listening()
     if listener == -1:
-        why = "this user may not read it: the ledger holds what the guard and the proxy refuse"
+        why = "this user may not read it: the ledger has only denials by the guard and the proxy"
         return ("audit", True, False, why, "run as root, or with CAP_AUDIT_READ; paddock learn needs neither")
     os.close(listener)
     return ("audit", True, True, "", "")

@@ -66,8 +66,8 @@ def _unreadable(path: str, error: OSError | ValueError) -> Refusal:
         return Refusal(
             "config-symlink",
             f"{path} is a symbolic link",
-            context=f"it leads to {target}; whoever may write the directory could lead it anywhere",
-            hint="put a regular file in its place",
+            context=f"it points to {target}; anyone who can write the directory could point it elsewhere",
+            hint="replace it with a regular file",
         )
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return Refusal("config-unreadable", f"{path} cannot be read", context=reason)

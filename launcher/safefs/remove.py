@@ -42,7 +42,7 @@ def remove_tree(path: str, *, parent: int | None = None) -> list[str]:
         try:
             top = _opened(name, around)
         except NotADirectoryError:  # Linux says so of a link, too
-            return [f"{path}: it is no directory"]
+            return [f"{path}: it is not a directory"]
         except OSError as error:
             return [f"{path}: {error.strerror}"]
         try:

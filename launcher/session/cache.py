@@ -67,7 +67,7 @@ def key_words(options: Parsed, command: list[str]) -> tuple[tuple[object, ...], 
         if equals:
             given[name] = value
         elif name not in os.environ and not name.endswith("*"):
-            messages.say(f"paddock: warning: --env {printable(name)}: the caller has no such variable")
+            messages.say(f"paddock: warning: --env {printable(name)}: not set in your environment")
     started = 0
     if command[0].rpartition("/")[2] in RUNNERS:
         from policy import runners
@@ -136,7 +136,7 @@ def _in_child(planned: "Callable[[], Entry]") -> Entry:
             except Exception as error:
                 from launcher.jail import init
 
-                why = error if isinstance(error, Refusal) else init.failure("paddock could not go on", error)
+                why = error if isinstance(error, Refusal) else init.failure("paddock failed unexpectedly", error)
                 answer = (why.reference, why.message, why.context, why.hint, why.exit_code)
             with os.fdopen(sink, "wb") as file:
                 file.write(_dumped(answer))
@@ -152,7 +152,7 @@ def _in_child(planned: "Callable[[], Entry]") -> Entry:
             "plan-not-made",
             "the process that plans the launch ended early",
             context=f"wait status {status}",
-            hint="was it killed for want of memory?",
+            hint="was it killed for lack of memory?",
         )
     answer = marshal.loads(content)
     if len(answer) != 3:

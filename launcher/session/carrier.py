@@ -117,13 +117,13 @@ class Carrier:
             os.kill(self._child, _signal.SIGKILL)  # it has nothing to do any more
             os.waitpid(self._child, 0)
         if not answer.endswith(_DONE):
-            what, why = "files on standard streams may lack something", "the process that carries the bytes was killed"
+            what, why = "files on standard streams may be incomplete", "the process that carries the bytes was killed"
             return Refusal("output-lost", what, context=why)
         if answer[0] == 0:
-            return Refusal("input-lost", "standard input was not read to its end", context=os.strerror(answer[1]))
+            return Refusal("input-lost", "standard input was not read to the end", context=os.strerror(answer[1]))
         if answer != _DONE:
             name = "output" if answer[0] == 1 else "error"
-            what = f"standard {name} did not take all that the command wrote"
+            what = f"standard {name} did not accept all that the command wrote"
             return Refusal("output-lost", what, context=os.strerror(answer[1]))
         return None
 

@@ -92,7 +92,7 @@ class Trust:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise Refusal(
                 "trust-damaged",
-                f"{self.path} is damaged, so nothing it says can be believed",
+                f"{self.path} is damaged, so nothing in it can be trusted",
                 context=str(error),
                 hint="remove it, then trust again what you have read",
             ) from None
@@ -243,7 +243,7 @@ def write_example(project_root: str, *, force: bool) -> str:
     except FileExistsError:
         raise Refusal(
             "init-exists",
-            f"{path} exists, and is left as it is",
+            f"{path} already exists, and is left unchanged",
             hint="paddock init --force replaces it",
         ) from None
     except OSError as error:
@@ -317,12 +317,12 @@ def _check_owner(path: str, content: guarded_files.Content, owners: tuple[int, .
             "config-insecure",
             f"{path} does not belong to {wanted}",
             context=f"its owner is user {content.owner}, who could change what is allowed here",
-            hint="put a file of your own in its place",
+            hint="replace it with a file of your own",
         )
     if content.mode & 0o022:
         raise Refusal(
             "config-insecure",
             f"{path} can be written by others",
-            context=f"mode {content.mode:04o}; whoever may write it could change what is allowed here",
+            context=f"mode {content.mode:04o}; anyone who can write it could change what is allowed here",
             hint=f"chmod go-w {quoted(path)}",
         )

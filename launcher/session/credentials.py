@@ -72,7 +72,7 @@ def directory_below(top: int, path: str, *, make: bool) -> int:
                     os.rename(name, f"{name[:100]}.replaced-{os.urandom(5).hex()}", src_dir_fd=here, dst_dir_fd=here)
                     below = _enter(here, name, make=make)
             except (NotADirectoryError, PermissionError) as error:
-                raise Unusable(f"{name} is no directory of ours: {error.strerror}") from None
+                raise Unusable(f"{name} is not a directory of this user: {error.strerror}") from None
             except OSError as error:
                 if error.errno == 40:  # ELOOP: a link
                     raise Unusable(f"{name} is a symbolic link") from None
@@ -148,7 +148,7 @@ def read_private(directory: int, name: str, limit: int, *, follow: bool = False)
 def _opened(directory: int, name: str, *, follow: bool) -> int:
     descriptor = walk.open_regular(name, dir_fd=directory, follow=follow)
     if descriptor is None:
-        raise Unusable("it is no regular file")
+        raise Unusable("it is not a regular file")
     return descriptor
 
 
@@ -335,7 +335,7 @@ class Logins:
             if inside is None and login.refreshed:
                 continue
             if not logins.same_account(host, inside or {}, login):
-                against = against or "the login in the jail is another account's"
+                against = against or "the login in the jail belongs to another account"
             if inside is not None and login.refreshed and logins.refreshed(host, inside, login) is not None:
                 newer.append((login, inside))
         for login, inside in newer:
@@ -350,12 +350,12 @@ class Logins:
         here = self._inside(top, login)
         inside = logins.parsed(here.data) if here is not None else None
         if here is not None and inside is None:
-            raise Unusable("it is no JSON object")
+            raise Unusable("it is not a JSON object")
         return inside
 
     def _tell(self, login: Login, why: str) -> None:
         self._told[
-            f"{self._provider}: {login.host} keeps its tokens, those in the jail are not taken over: {why}; "
+            f"{self._provider}: {login.host} keeps its tokens, those in the jail are not copied back: {why}; "
             "if yours have expired, log in again outside of the jail"
         ] = None
 
@@ -407,13 +407,13 @@ def _refresh(login: Login, inside: logins.Document) -> None:
             there = read_private(directory, name, LARGEST)
             host = logins.parsed(there.data) if there is not None else None
             if there is None or host is None or not logins.same_account(host, inside, login):
-                raise Unusable("it has become another one meanwhile")
+                raise Unusable("it was replaced in the meantime")
             document = logins.refreshed(host, inside, login)
             if document is None:
                 return
             if replace_private(directory, name, logins.dumped(document, there.data), there, locked=True):
                 return
-        raise Unusable("somebody else keeps writing it")
+        raise Unusable("another process keeps writing it")
     finally:
         os.close(directory)  # and with it the lock
 
@@ -426,7 +426,7 @@ def _lock(directory: int) -> None:
             fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > end:
-                raise Unusable("another session has been at it for a long time") from None
+                raise Unusable("another session has held its lock for too long") from None
             time.sleep(0.02)
         else:
             return

@@ -67,7 +67,7 @@ MOST_ENTRIES = 2000
 """Entries of hand-off directories that are looked at; more are told as one change of the whole."""
 
 UNSEARCHED = (
-    "paddock: not searched for repositories that were made in the worktree: the next session that lasts does that, or "
+    "paddock: the session was too short to search the worktree for new repositories: a longer one does that, or "
     "one with --report FILE or --strict-handoff"
 )
 """Said to who wants to know all, after a session that was too short."""
@@ -276,7 +276,7 @@ def report_lines(changes: tuple[Change, ...]) -> list[str]:
     reported = [path for _, path, mode in changes if mode == "report"]
     if reported:
         shown = ", ".join(reported[:8]) + (f" and {len(reported) - 8} more" if len(reported) > 8 else "")
-        lines.append(f"hand-off files changed: {shown}")
+        lines.append(f"hand-off files changed (other tools execute or obey them): {shown}")
     return lines
 
 
@@ -284,7 +284,7 @@ def refused(changes: tuple[Change, ...]) -> Refusal:
     """The Refusal of a strict hand-off."""
     from policy import handoff
 
-    hint = "read them; with --git private the commits wait until you say: paddock worktree harvest"
+    hint = "read them; with --git private the commits are kept; then: paddock worktree harvest"
     return handoff.refused(changes, "not handed over", hint)
 
 

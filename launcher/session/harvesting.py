@@ -78,9 +78,9 @@ def take(
     except OSError as error:
         raise Refusal(
             "harvest-failed",
-            "the work could not be taken over",
+            "the work could not be harvested",
             context=f"{error.filename or directory}: {error.strerror or error}",
-            hint="it waits where it is; when the cause is gone: paddock worktree harvest (the service tries by itself)",
+            hint="it is kept; once the cause is gone: paddock worktree harvest (the service retries by itself)",
         ) from error
     if result.state != "busy":  # where the agent's branch is gone, the first note says so
         _note(directory, result.notes[0] if result.state == "gone" else "")
@@ -123,14 +123,14 @@ def report_lines(result: HarvestResult, *, once: bool = False, place: str = "") 
             lines.append(f"{where}{name} is new, at {part.new[:10]}")
             continue
         if part.again:
-            lines += [] if once else [f"{where}work is still kept in {part.kept}, not on {name}"]
+            lines += [] if once else [f"{where}commits are still kept in {part.kept}, not on {name}"]
             continue
         if part.kept:
             lines.append(f"{where}{commits} kept in {part.kept}, not on {name}")
             continue
         line = f"{where}{commits} harvested to {name} ({part.old[:10] or 'new'}..{part.new[:10]})"
         if part.rewritten:
-            line += f"; it was rewritten, what it was before is {part.backup}"
+            line += f"; it was rewritten; its old tip is {part.backup}"
         lines.append(line)
     lines += [note for note in result.notes if not (once and note in known)]
     if result.branches:
@@ -142,13 +142,13 @@ def report_lines(result: HarvestResult, *, once: bool = False, place: str = "") 
     for change, path in protected[:_SHOWN]:
         lines.append(f"commits have {change} {path}: other tools execute or obey it outside the jail; read it first")
     if len(protected) > _SHOWN:
-        lines.append(
-            f"and {len(protected) - _SHOWN} more of this kind: git diff --name-only tells all that has changed"
-        )
+        lines.append(f"and {len(protected) - _SHOWN} more of this kind: git diff --name-only lists all changes")
     reported = [path for _, path, mode in result.handoff if mode != PROTECT]
     if reported:
         more = f" and {len(reported) - _SHOWN} more" if len(reported) > _SHOWN else ""
-        lines.append(f"hand-off files in the commits: {', '.join(reported[:_SHOWN])}{more}")
+        lines.append(
+            f"hand-off files (other tools execute or obey them) in the commits: {', '.join(reported[:_SHOWN])}{more}"
+        )
     return [printable(line) for line in lines]
 
 

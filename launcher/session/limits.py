@@ -18,7 +18,7 @@ Facts = tuple[tuple[str, str, str], ...]
 
 _UNITS = ((1 << 40, "T", "TiB"), (1 << 30, "G", "GiB"), (1 << 20, "M", "MiB"), (1 << 10, "K", "KiB"))
 _CONTROLLERS = {"memory": cgroup.MEMORY, "processes": cgroup.PIDS, "cpu_time": cgroup.CPU}
-_AROUND = "watchdog: ended when passed, looked at every 0.02 to 1 s"
+_AROUND = "watchdog: ends the jail when exceeded, checked every 0.02 to 1 s"
 
 
 class Limits:
@@ -73,7 +73,7 @@ class Limits:
         elif count is not None and count < hygiene.FAR and uid != 0 and not namespaces:
             others = _tasks_of(uid)
             rlimits["processes"] = count + others
-            self._held("processes", f"RLIMIT_NPROC: besides the {others} that this user had outside at the start")
+            self._held("processes", f"RLIMIT_NPROC: on top of the {others} that this user had outside at the start")
         if "cpu_time" in rlimits:
             rlimits["cpu_time"] += 1  # so that it is the watchdog that ends the jail, and can say why
         if "disk" in self._limits:
@@ -89,14 +89,14 @@ class Limits:
         where = cgroup.places(_content("/proc/self/cgroup"), _content("/proc/self/mountinfo"), controllers)
         # Processor time alone is not worth it: the watchdog has to look at it either way.
         if not where.keys() - {cgroup.CPU}:
-            return "no control group that this user may use" if controllers else ""
+            return "this user has no control group to use" if controllers else ""
         values = {_CONTROLLERS[name]: self._limits[name] for name in wanted if name != "cpu_time"}
         try:
             bounds = {name: value for name, value in values.items() if name in where}
             self._group = cgroup.make(where, bounds, self._record)
         except OSError as error:
             return f"control group: {error.strerror}"
-        return "no control group that this user may use"
+        return "this user has no control group to use"
 
     def enter(self) -> None:
         """In each command's process, before anything of the command runs: goes into the control groups."""
@@ -128,7 +128,7 @@ class Limits:
                 self.passed = self.passed or "memory"
             if refused := self._group.refused_processes():
                 times = "once" if refused == 1 else f"{refused} times"
-                lines.append(f"the jail was refused new processes {times}: it used {self._words('processes')}")
+                lines.append(f"the jail was denied new processes {times}: it used {self._words('processes')}")
         return lines
 
     def close(self) -> list[str]:

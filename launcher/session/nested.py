@@ -118,7 +118,7 @@ def look(
         found, seen = existing(root, left) if host.kind(root) == "dir" else ([], 0)
         if seen > left:
             warnings.append(
-                f"{root} is too large to be searched for repositories: of what lies deeper than the first "
+                f"{root} is too large to be searched for repositories: beyond the first "
                 f"{MOST_ENTRIES} entries, hooks and configuration are not protected"
             )
         left = max(left - seen, 0)

@@ -35,15 +35,15 @@ def enable() -> None:
     if room < LEAST_ROOM:  # pydantic's compiled half panics where there is none, in words of its own
         raise Refusal(
             "memory-missing",
-            "there is not enough memory to make a plan",
+            "not enough memory to make a plan",
             context=f"{room >> 20} MiB of address space are allowed (ulimit -v), {LEAST_ROOM >> 20} needed",
-            hint="allow more; the command in the jail can be bounded with --limit memory=SIZE",
+            hint="allow more; to limit the command in the jail instead: --limit memory=SIZE",
         )
     stack = syscalls.prlimit64(0, _STACK)[0]
     if stack < LEAST_STACK:  # the same half dies there of SIGSEGV, now and then
         raise Refusal(
             "memory-missing",
-            "there is not enough stack to make a plan",
+            "not enough stack to make a plan",
             context=f"{stack >> 10} KiB are allowed (ulimit -s), {LEAST_STACK >> 10} needed",
             hint="ulimit -s 8192",
         )

@@ -65,7 +65,7 @@ def places(environ: "os._Environ[str] | dict[str, str]") -> Places:
     if not home.startswith("/"):
         raise Refusal(
             "home-unknown",
-            "there is no home directory to keep private state under",
+            "there is no home directory for private state",
             context=f"HOME is not an absolute path and user {os.geteuid()} has no entry in the password database",
             hint="set HOME to an absolute path",
         )
@@ -116,7 +116,7 @@ def made(path: str) -> str:
     if kind == 0o040000 and found.st_uid == os.geteuid() and not found.st_mode & 0o022:
         return path
     if kind != 0o040000:
-        why = "it is a symbolic link" if kind == 0o120000 else "it is no directory"
+        why = "it is a symbolic link" if kind == 0o120000 else "it is not a directory"
     else:
         why = f"its owner is user {found.st_uid} and its mode {found.st_mode & 0o7777:04o}"
     raise Refusal(

@@ -125,7 +125,7 @@ def find_command(name: str, cwd: str, directory: str, host: Host) -> Command:
     Refusals: command-not-found (127), command-not-executable (126).
     """
     if "\0" in name or not name:
-        raise Refusal("command-not-found", "the command's name is empty or holds a NUL", exit_code=EXIT_NOT_FOUND)
+        raise Refusal("command-not-found", "the command's name is empty or contains a NUL", exit_code=EXIT_NOT_FOUND)
     if "/" in name:
         # As it is where `..` may go through a link; a slash at the end means a directory and nothing else.
         path = os.path.join(cwd, name)
@@ -289,15 +289,15 @@ def _plain_directory(start: str, machine: Machine) -> checkout.Checkout:
         if root.count("/") < 2:
             raise Refusal(
                 "directory-too-wide",
-                f"a command cannot be held to {root}",
-                context="it holds more than one task's files",
+                f"a command cannot be confined to {root}",
+                context="it contains more than one task's files",
                 hint="make a directory for the task, and cd there",
             ) from None
         return checkout.Checkout(root, "directory", "", "", ())
     raise Refusal(
         "directory-is-worktree",
-        f"{start} lies in a git worktree, {found.root}",
-        context="what is written there is git's to see: its hooks, attributes and branches need the jail of a worktree",
+        f"{start} is in a git worktree, {found.root}",
+        context="git sees what is written there: its hooks, attributes and branches need a worktree's jail",
         hint="leave out --directory",
     )
 
@@ -311,8 +311,8 @@ def _for_review(rules: Rules, found: checkout.Checkout, support: probe.Support, 
     if shared is not None:
         raise Refusal(
             "review-shares-git",
-            f"a review hands nothing over, and {shared} would let the command write the repository itself",
-            hint=f"leave out one of --review and {shared}",
+            f"--review hands nothing over, but {shared} lets the command write the repository itself",
+            hint=f"leave out either --review or {shared}",
         )
     if not promises.has_mounts(derive.choose_backend(rules.backend, support)):
         rules = replace(rules, git="readonly")
@@ -365,9 +365,9 @@ def _check_own_places(places: Places, trees: tuple[str, ...], machine: Machine) 
             if tree is not None:
                 raise Refusal(
                     "grant-covers-state",
-                    f"Paddock's own {path} is reached through a link that commands in jails can set",
-                    context=f"{printable(link)} leads to {printable(target)}, and {tree} is granted, or was",
-                    hint="replace the link that leads there by a directory, or by a link to the place itself",
+                    f"Paddock's own {path} is reached through a link that commands in jails could set",
+                    context=f"{printable(link)} points to {printable(target)}, and {tree} is or was granted",
+                    hint="replace the link with a directory, or with a link straight to the place itself",
                 )
 
 
@@ -377,7 +377,7 @@ def _check_way(path: str, root: str, recorded: tuple[str, ...], machine: Machine
     if tree is not None:
         raise Refusal(
             "worktree-behind-link",
-            f"{path} leads out of {tree}, to {root}",
+            f"{path} resolves outside {tree}, to {root}",
             context="commands in jails could write that tree, so a link in it may be an agent's work",
             hint=f"name the worktree itself, {quoted(root)}, if that is what you mean",
         )

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 STRICT_REFUSAL = "handoff-strict"
-BUSY = "another session is at work in this worktree: what is committed is taken over when the last one ends"
-REVIEWED = "the command made commits; they are dropped: a review hands nothing over"
+BUSY = "another session is running in this worktree: commits are harvested when the last one ends"
+REVIEWED = "the command made commits, which are dropped: --review hands nothing over"
 
 
 class Finished:
@@ -154,7 +154,7 @@ def finish(
         return Finished([] if nothing else [REVIEWED], None)
     if taken.record.form == SWAPPED and not os.path.lexists(plan.worktree):
         lines = [
-            f"{plan.worktree} is not there any more; where it was moved, .git leads to what the agent writes: run no "
+            f"{plan.worktree} no longer exists; if it was moved, its .git points to what the agent writes: run no "
             "git there before: paddock worktree repair DIR"
         ]
     if replaced := [docked for docked in taken.docked if docked.aside]:

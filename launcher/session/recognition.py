@@ -47,7 +47,7 @@ def endpoints_of(
         wanted = endpoint(machine.env(variable) or "")
         if wanted is None:
             continue
-        source = f"{variable} of your environment"
+        source = f"{variable} in your environment"
         if wanted.host == LOCALHOST or (not isinstance(wanted.host, str) and wanted.host.is_loopback):
             reach.append((values.loopback(wanted.where), source))
         else:
@@ -67,11 +67,11 @@ def endpoint(url: str) -> Request | None:
 
 
 FETCHES = (
-    "{runner} asks its package registry, none of whose hosts may be reached: what it has not kept is not found. "
+    "{runner} needs its package registry, whose hosts are not allowed: it finds only what it has cached. "
     "--allow-domain {bundle} allows it (a registry can be written to as well), or start the installed programme"
 )
 SILENT = (
-    "{title} asks nothing in an editor: its ACP adapter gives up its questions together with a sandbox of its own, "
+    "{title} asks for no permission in an editor: its ACP adapter drops its prompts along with its own sandbox, "
     "which cannot start in a jail"
 )
 _XDG = (
@@ -139,7 +139,7 @@ def choose(settings: Settings, command: list[str], directory: str, places: Place
     )
     found = known.detect(command)
     if found is None:
-        return Chosen(None, "auto: the command is no known agent")
+        return Chosen(None, "auto: the command is not a known agent")
     return Chosen(
         known.require(found.name), found.reason(command), _behind_runner(command, found.at, directory, machine)
     )
@@ -335,7 +335,7 @@ def warnings(command: list[str], plan: Plan, provider: Translation, allowed: tup
     fields: Any = [login for login in provider.logins if login not in plan.logins]
     left_out = [login.host for login in (Login(*each) for each in fields) if not login.only_withholds]
     found = provider.warnings + tuple(
-        f"{path} is not copied into the jail: the command may write where it lies" for path in left_out
+        f"{path} is not copied into the jail: the command can write its directory" for path in left_out
     )
     runner = command[0].rpartition("/")[2]
     at = runners.started(command)

@@ -226,12 +226,12 @@ def _look(git_dir: str, common_dir: str, label: str, host: Host, obstacles: list
     """What of a repository's present state stands in the way."""
     for name, what in _UNDER_WAY:
         if host.kind(f"{git_dir}/{name}") is not None:
-            obstacles.append(f"{what} is under way in {label}: finish or abort it first ({git_dir}/{name})")
+            obstacles.append(f"{what} is in progress in {label}: finish or abort it first ({git_dir}/{name})")
             break
     for name in ("refs", "objects"):
         host.kind(f"{common_dir}/{name}")  # its mode and owner belong to the plan
         if not os.access(f"{common_dir}/{name}", os.W_OK | os.X_OK, effective_ids=True):
-            obstacles.append(f"{common_dir}/{name} cannot be written, so the work could not be taken over")
+            obstacles.append(f"{common_dir}/{name} cannot be written, so the work could not be harvested")
             break
 
 

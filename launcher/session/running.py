@@ -500,7 +500,7 @@ def of_session(spec: JailSpec, session: "Session", support: tuple[object, ...], 
         known = probe.Support.from_data(support)
         bwrap = known.bubblewrap if known is not None else ""
         if not bwrap:
-            raise Refusal("bubblewrap-failed", "bubblewrap could not build the jail", context="where it is, is unknown")
+            raise Refusal("bubblewrap-failed", "bubblewrap could not build the jail", context="its location is unknown")
     nested = [path for path, _, source in spec.grants if source == promises.NESTED]
     # Paddock's state is denied, and the private home lies in it; so may granted submodules of hidden ones.
     exempt = (*(session.slots[name] for name in ("home", "git") if name in session.slots), *nested)

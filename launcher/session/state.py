@@ -86,7 +86,7 @@ HOLDS = "holds"
 """Directory beside the sessions' of trees in which none may start for now (`launcher.vcs.private.writers`)."""
 
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
-NAME_RULE = "1 to 64 letters, digits, dots, dashes and underscores; not a dot or dash in front"
+NAME_RULE = "1 to 64 letters, digits, dots, dashes and underscores; not starting with a dot or dash"
 
 PRIVATE = (("/tmp", "tmp"), ("/var/tmp", "var-tmp"))
 """Directories that a jail with mounts has for itself, and their names in the session's directory."""
@@ -326,7 +326,7 @@ def _canonical(path: str) -> str:
     """`path` without symbolic links (the home directory may be reached through one): slots are canonical."""
     canonical = inputs.resolved(path)
     if canonical is None:
-        raise unusable(path, FileNotFoundError(2, "it cannot be reached any more"))
+        raise unusable(path, FileNotFoundError(2, "it can no longer be reached"))
     return canonical
 
 

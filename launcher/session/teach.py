@@ -304,8 +304,8 @@ class Teacher:
         if plan.backend == promises.BUBBLEWRAP:
             raise Refusal(
                 "learn-needs-landlock",
-                "a command that bubblewrap holds cannot be watched",
-                hint="Linux 5.13 or newer with Landlock; or see what the command says, and paddock why PATH",
+                "a command cannot be watched under bubblewrap",
+                hint="Linux 5.13 or newer with Landlock; or find a path in the command's errors: paddock why PATH",
             )
         filter_program = planning.filter_program(plan, planned.support, planned.machine, watch=True)
         entry = cache.Entry(plan, planned.support.to_data(), filter_program)

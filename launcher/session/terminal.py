@@ -186,12 +186,14 @@ class _Jail:
             raise Refusal(
                 "start-timeout",
                 "the jail was not ready in time, so it was ended",
-                hint="a file system that does not answer (network, FUSE, autofs) among the granted paths does this",
+                hint="a granted path may be on a file system that does not answer (network, FUSE, autofs)",
             )
         if self._watch is not None and self._watch.ended:
             return 128 + _signal.SIGKILL
         if self._status is None and not os.WIFSIGNALED(self._child_status):
-            raise Refusal("jail-lost", "the jail's init ended without a word", context=f"status {self._child_status}")
+            raise Refusal(
+                "jail-lost", "the jail's init exited without saying why", context=f"status {self._child_status}"
+            )
         code = os.waitstatus_to_exitcode(self._child_status if self._status is None else self._status)
         return code if code >= 0 else 128 - code
 

@@ -69,7 +69,7 @@ def _environment(options: cli.Parsed) -> tuple[tuple[str, str], ...]:
         elif name in os.environ:
             given[name] = os.environ[name]
         else:
-            messages.say(f"paddock: warning: --env {printable(name)}: the caller has no such variable")
+            messages.say(f"paddock: warning: --env {printable(name)}: not set in your environment")
     return tuple(given.items())
 
 

@@ -260,7 +260,7 @@ def test_the_second_hello_of_a_handshake_is_held_to_it_too(served: World, suite:
 
 
 def test_a_name_can_be_required_of_every_tunnel(served: World, suite: Paddock) -> None:
-    """network.server_name = "require" turns away clients that name none, and what is no TLS."""
+    """network.server_name = "require" turns away clients that name none, and what is not TLS."""
     (suite.worktree / "handshake.py").write_text(HANDSHAKE)
     (suite.worktree / ".paddock.toml").write_text('[network]\nserver_name = "require"\n')
     line = '"$PYTHON" -I handshake.py\ncurl -sS -p http://good.example/plain || echo turned away'

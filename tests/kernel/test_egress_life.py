@@ -148,7 +148,7 @@ def test_a_lost_proxy_leaves_the_jail_without_a_network(paddock: Paddock, backen
         os.kill(proxy_of(process.pid), signal.SIGKILL)
         out, err = process.communicate(b"go\n", timeout=PATIENCE)
     assert b"curl: (7)" in out or b"curl: (56)" in out, out
-    assert b"paddock: the network proxy had ended before the command" in err
+    assert b"paddock: the network proxy ended before the command" in err
     assert process.returncode == 0
 
 

@@ -278,7 +278,7 @@ def test_a_jail_in_a_jail_refuses(jail: Guarded) -> None:
     ended = jail.run(words, "--ro", jail.installed.prefix, "--ro", install.base_python())
     assert ended.returncode == 125, ended.stderr
     assert "[guard-missing]" in ended.stderr
-    assert "another programme already supervises" in ended.stderr
+    assert "another programme already intercepts" in ended.stderr
     assert not (jail.inside / "inner").exists()
 
 
@@ -295,7 +295,7 @@ def test_the_trial_is_honest(who: Who) -> None:
     assert forked.run(trials.guard_works, who) == (True, "")
     works, why = forked.run(under_another, who)
     assert not works
-    assert "already supervises" in why
+    assert "already intercepts" in why
 
 
 def test_a_fault_of_the_guard_ends_it(user: Who, public_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

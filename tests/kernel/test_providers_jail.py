@@ -55,7 +55,7 @@ def test_its_questions_stay_on_when_they_are_to_be_kept(user_paddock: Paddock) -
     assert shared == kept
     adapter = stand_in(user_paddock, "bin/codex-acp")
     told = [user_paddock.run(*choice, "--", str(adapter)).stderr for choice in ((), ("--keep-prompts",))]
-    assert ["asks nothing in an editor" in text for text in told] == [False, True]
+    assert ["asks for no permission in an editor" in text for text in told] == [False, True]
 
 
 def test_a_choice_of_the_callers_stands_in_place_of_ours(user_paddock: Paddock) -> None:
@@ -111,7 +111,7 @@ def test_what_was_chosen_is_said_and_reported(user_paddock: Paddock) -> None:
     lines = user_paddock.call("explain", "--plan", "--provider", "codex", "--", "true").stdout.splitlines()
     assert "provider  codex, native dialect  [--provider]" in lines
     lines = user_paddock.call("explain", "--plan", "--", "true").stdout.splitlines()
-    assert "provider  none  [auto: the command is no known agent]" in lines
+    assert "provider  none  [auto: the command is not a known agent]" in lines
 
 
 def test_a_package_that_would_be_fetched_is_said_to_need_its_registry(user_paddock: Paddock) -> None:
@@ -120,7 +120,7 @@ def test_a_package_that_would_be_fetched_is_said_to_need_its_registry(user_paddo
     ask = ("--dry-run", "--", str(npx), "-y", "@openai/codex")
     for choice, warned in ((), True), (("--allow-domain", "@node"), False), (("--net", "open"), False):
         lines = user_paddock.run(*choice, *ask).stdout.splitlines()
-        assert any(line.startswith("warning   npx asks its package registry") for line in lines) is warned
+        assert any(line.startswith("warning   npx needs its package registry") for line in lines) is warned
 
 
 def test_providers_are_listed_and_explained(user_paddock: Paddock) -> None:

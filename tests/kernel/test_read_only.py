@@ -77,7 +77,7 @@ def test_a_review_reads_and_leaves_nothing(here: Paddock, backend: str) -> None:
     assert "one: Tracked." in ended.stdout
     assert (tracked.read_text(), _refs(here)) == ("as it was\n", before)
     mounts = promises.has_mounts(backend)
-    assert ("they are dropped: a review hands nothing over" in ended.stderr) is mounts
+    assert ("which are dropped: --review hands nothing over" in ended.stderr) is mounts
     assert [path for path in here.place.rglob("*review*") if path.is_dir()] == []
     # The next session, which is none, takes nothing of it over.
     ended = here.run(*SWITCHES[backend][1], "--", "git", "log", "--oneline", "--all", env=SWITCHES[backend][0])

@@ -247,7 +247,7 @@ def test_a_file_that_takes_no_more_is_told(scene_of_user: Scene, bound: str) -> 
         line = shlex.join(scene.command(command, "--worktree", scene.repo.one, *limit))
         ended = run_script(scene, f"{bound}; {line} >file 2>errors; echo $?; cat errors")
         assert ended.stdout.splitlines()[0] == str(status), ended
-        assert "standard output did not take all that the command wrote [output-lost]" in ended.stdout
+        assert "standard output did not accept all that the command wrote [output-lost]" in ended.stdout
         assert (scene.place / "file").stat().st_size == 8192
 
 

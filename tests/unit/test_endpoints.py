@@ -39,7 +39,7 @@ def test_the_server_that_the_environment_names_is_granted(value: str, rules: lis
     machine = Machine(environ)
     allowed, ports = recognition.endpoints_of(spec("claude-code"), "claude-code", machine, environ)
     assert allowed[0] == ("api.anthropic.com", "provider claude-code")
-    source = "ANTHROPIC_BASE_URL of your environment"
+    source = "ANTHROPIC_BASE_URL in your environment"
     own = len(spec("claude-code").domains)
     assert list(allowed[own:]) == [(rule, source) for rule in rules]
     assert list(ports) == [(where, source) for where in reach]

@@ -57,13 +57,13 @@ def test_noise_is_refused_or_a_whole_command(payload: bytes) -> None:
 )
 def test_a_command_with_a_wrong_field_is_refused(fields: str) -> None:
     """Version, streams, flag, number of words and variables are all checked."""
-    with pytest.raises(Refusal, match="not well formed"):
+    with pytest.raises(Refusal, match="malformed"):
         minder.Command.decode(fields.replace(" ", "\0").encode())
 
 
 def test_a_word_with_a_nul_is_refused() -> None:
     """It would be two words at the other end."""
-    with pytest.raises(Refusal, match="not well formed"):
+    with pytest.raises(Refusal, match="malformed"):
         minder.Command(["a\0b"]).encode()
 
 
@@ -84,5 +84,5 @@ def test_a_message_that_stays_incomplete_is_given_up(monkeypatch: pytest.MonkeyP
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(wire.frame(minder.SIGNAL, b"\x0f\x00")[:-1])
-        with pytest.raises(Refusal, match="not complete"):
+        with pytest.raises(Refusal, match="incomplete"):
             minder.receive(ours.fileno(), [])

@@ -77,9 +77,9 @@ def test_a_new_login_of_the_users_wins_over_the_jails(ground: Ground) -> None:
     ground.host.write_text(json.dumps(document("other", 1, "them")))
     said = session.take_back()
     assert len(said) == 1
-    assert "another account's" in said[0]
+    assert "belongs to another account" in said[0]
     assert ground.kept() == document("other", 1, "them")
-    assert "another account's" in ground.logins().bring()[0]
+    assert "belongs to another account" in ground.logins().bring()[0]
     assert json.loads(ground.inside.read_text()) == document("other", 1, "them")
 
 
@@ -88,8 +88,8 @@ def test_a_login_of_another_account_stays_in_the_jail(ground: Ground) -> None:
     ground.refresh("theirs", 99, "them")
     said = ground.logins().take_back()
     assert said == [
-        f"agent: {ground.host} keeps its tokens, those in the jail are not taken over: "
-        "the login in the jail is another account's; if yours have expired, log in again outside of the jail"
+        f"agent: {ground.host} keeps its tokens, those in the jail are not copied back: "
+        "the login in the jail belongs to another account; if yours have expired, log in again outside of the jail"
     ]
     assert ground.kept() == document("old", 1)
 
@@ -153,7 +153,7 @@ def test_what_is_planted_in_its_place_is_neither_followed_nor_believed(ground: G
     plant(ground, what)
     said = ground.logins().take_back()
     assert len(said) == 1
-    assert "are not taken over: .agent/auth.json in the jail: " in said[0]
+    assert "are not copied back: .agent/auth.json in the jail: " in said[0]
     assert ground.kept() == document("old", 1)
     again = ground.logins().bring()
     assert len(again) == (2 if what == "directory" else 1)
@@ -272,7 +272,7 @@ def test_settings_that_are_a_link_are_followed_and_what_paddock_wants_is_put_in_
     copy.unlink()
     said = session.bring()
     assert len(said) == 1
-    assert "no regular file" in said[0]
+    assert "not a regular file" in said[0]
     assert json.loads(copy.read_text()) == {"quiet": True}
     settings.unlink()
     assert session.bring() == []

@@ -303,7 +303,7 @@ def test_made_refuses_what_is_not_ours(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o770)
-    for name, why in (("file", "no directory"), ("link", "symbolic link"), ("open", "mode 0770")):
+    for name, why in (("file", "not a directory"), ("link", "symbolic link"), ("open", "mode 0770")):
         with pytest.raises(Refusal) as caught:
             made(str(tmp_path / name))
         assert (caught.value.reference, why in caught.value.context) == ("state-not-ours", True)

@@ -349,7 +349,7 @@ def _launch(parent: int, to_provider: tuple[int, int], from_provider: tuple[int,
         if observer is not None:
             observer("refused", refusal.as_dict())
     except BaseException as error:
-        failure = init.failure("paddock could not go on", error)
+        failure = init.failure("paddock failed unexpectedly", error)
         messages.say(str(failure))
         teller.refused(failure)
     finally:

@@ -37,11 +37,11 @@ class Guard:
 
     FACTS: Facts = (
         ("guard", "layer", "seccomp user notification, performed on behalf of the process"),
-        ("metadata", "held", "the guard changes what is writable, and nothing else"),
+        ("metadata", "held", "the guard makes such changes where writing is granted, nowhere else"),
         (
             "unix-sockets",
             "held",
-            "the guard connects to what is writable; abstract names: its own, and Landlock's scope",
+            "the guard connects where writing is granted; abstract names: a prefix, and Landlock's scope",
         ),
         ("terminals", "held", "/dev/pts is not granted; the guard opens the other side of new ones"),
     )
@@ -91,7 +91,7 @@ class Guard:
         fd = hygiene.install_notifying(program)
         os.write(self._tell, fd.to_bytes(4, "little"))
         if not os.read(self._wait, 1):
-            raise Refusal("guard-lost", "the guard did not take over the command's system calls")
+            raise Refusal("guard-lost", "the guard could not intercept the command's system calls")
         for own in (fd, self._tell, self._wait):
             os.close(own)
         return self.FACTS
@@ -172,8 +172,8 @@ def _wake(signal: int, frame: object) -> None:
 def _untraceable(error: OSError) -> Refusal:
     return Refusal(
         "guard-untraceable",
-        "the guard may not read the command's process",
-        context=f"pidfd_getfd: {error.strerror}; closed by Yama (kernel.yama.ptrace_scope above 1), a container's "
+        "the guard is not allowed to read the command's memory",
+        context=f"pidfd_getfd: {error.strerror}; blocked by Yama (kernel.yama.ptrace_scope above 1), a container's "
         "seccomp profile or a security module",
         hint="paddock doctor says which; allowing user namespaces makes the guard unnecessary",
     )

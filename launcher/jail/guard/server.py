@@ -249,7 +249,7 @@ class Server:
                 call.listener.let_go(call.identity)
                 return
             if handler is None:
-                raise AssertionError(f"nobody performs system call {call.number}")
+                raise AssertionError(f"nothing handles system call {call.number}")
             result = handler(call, self._rules)
             if result is not None:
                 call.listener.answer(call.identity, result)

@@ -192,7 +192,7 @@ def _address(data: bytes) -> str:
 class Watch(guard.Guard):
     """Watches a jail that namespaces hold. To be made in the process that will be the command's parent."""
 
-    FACTS: Facts = (("watch", "layer", "path system calls are looked at, and go on"),)
+    FACTS: Facts = (("watch", "layer", "path system calls are observed, and continue"),)
     GUARDS = False
 
     def _prepare(self) -> None:
