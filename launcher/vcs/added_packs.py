@@ -185,7 +185,7 @@ def _remove(pack: str) -> None:
 def _copy(source: Inside, name: str, target: str, mode: int) -> None:
     reader = source.opened(name)
     if reader is None:
-        raise OSError(errno.EINVAL, "it is no regular file", f"{source.path}/{name}")
+        raise OSError(errno.EINVAL, "it is not a regular file", f"{source.path}/{name}")
     try:
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:

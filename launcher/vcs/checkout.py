@@ -51,7 +51,7 @@ Each is a linked worktree of the module's own store; git keeps no list of which 
 HINT = "cd into a git worktree; git init makes a repository of a directory"
 WITH_OPTION = (
     "cd into a git worktree, or name one with --worktree DIR; git init makes a repository of a directory\n"
-    "or --directory: the command is held to this directory as it is, and nothing is harvested"
+    "or --directory: the command is confined to this directory as it is, and nothing is harvested"
 )
 """What may come next, without and with an option that names the worktree."""
 
@@ -72,7 +72,7 @@ def find(start: str, disk: Disk, *, exact: bool, hint: str = HINT) -> Checkout:
     canonical = disk.resolve(start)
     if canonical is None:
         raise Refusal("worktree-missing", f"{start} cannot be reached", context="a dangling link, a link loop or a "
-                      "directory without search permission is on the way", hint=hint)  # fmt: skip
+                      "directory without search permission is in its path", hint=hint)  # fmt: skip
     if disk.kind(canonical) != "dir":
         raise Refusal("worktree-not-directory", f"{start} is not a directory", hint=hint)
     here = canonical
@@ -125,7 +125,7 @@ def _is_private(git_dir: str, disk: Disk) -> bool:
 def _described(root: str, entry: str, kind: str, disk: Disk) -> Checkout:
     if kind == "dir":
         if not _is_git_dir(entry, disk):
-            raise _invalid(entry, "the directory holds no HEAD, objects and refs")
+            raise _invalid(entry, "the directory has no HEAD, objects and refs")
         return Checkout(root, "main", entry, entry, _submodules(root, entry, disk))
     if kind != "file":
         raise _invalid(entry, f"it is a {kind}, neither a directory nor a pointer file")
@@ -135,7 +135,7 @@ def _described(root: str, entry: str, kind: str, disk: Disk) -> Checkout:
     if _is_private(git_dir, disk):
         raise _invalid(
             entry,
-            f"it leads to a private git directory, which an agent writes: {git_dir}",
+            f"it points to a private git directory, which an agent writes: {git_dir}",
             hint=f"if a session is running in {root}, wait for it; if one was killed: "
             f"paddock worktree dock {quoted(root)}",
         )
@@ -149,17 +149,17 @@ def _described(root: str, entry: str, kind: str, disk: Disk) -> Checkout:
             raise _invalid(
                 entry,
                 f"{git_dir}/gitdir does not point back at it",
-                hint=f"if it was moved: paddock worktree repair {quoted(root)}; or, when Paddock does not know it: "
+                hint=f"if it was moved: paddock worktree repair {quoted(root)}; or, if Paddock does not know it: "
                 f"git -C {quoted(root)} worktree repair",
             )
         return Checkout(root, "linked", git_dir, common, _submodules(root, git_dir, disk))
     if not _is_git_dir(git_dir, disk):
-        raise _invalid(entry, f"{git_dir} holds no HEAD, objects and refs")
+        raise _invalid(entry, f"{git_dir} has no HEAD, objects and refs")
     if configured_worktree(git_dir, disk) != root:
         raise _invalid(
             entry,
             f"core.worktree in {git_dir}/config does not point back at {root}",
-            hint="if git submodule update ran in another worktree: paddock worktree repair in the repository around",
+            hint="if git submodule update ran in another worktree: paddock worktree repair in the superproject",
         )
     return Checkout(root, "submodule", git_dir, git_dir, _submodules(root, git_dir, disk))
 
@@ -167,9 +167,9 @@ def _described(root: str, entry: str, kind: str, disk: Disk) -> Checkout:
 def _invalid(entry: str, why: str, hint: str = "") -> Refusal:
     return Refusal(
         "git-pointer-invalid",
-        f"{entry} does not lead to a git directory that can be trusted",
+        f"{entry} does not point to a git directory that can be trusted",
         context=why,
-        hint=hint or "look at the file: an agent may have replaced it; `git worktree repair` mends moved worktrees",
+        hint=hint or "check the file: an agent may have replaced it; `git worktree repair` fixes moved worktrees",
     )
 
 

@@ -228,7 +228,7 @@ class GitFailed(Refusal):
             reference,
             f"git {words[0] if words else ''}: {why}",
             context="\n".join([f"{command}, in {where}", *lines]),
-            hint="nothing of the repository's own configuration was executed: see whether git alone can do it",
+            hint="nothing from the repository's own configuration was executed: check whether plain git can do it",
         )
         self.status = status
         self.err = err
@@ -307,7 +307,7 @@ class Git:
             if os.geteuid() not in (0, owner) and owner != 0:
                 raise Refusal(
                     "git-not-ours",
-                    f"{directory} belongs to somebody else",
+                    f"{directory} belongs to another user",
                     context=f"its owner is user {owner}, and this is user {os.geteuid()}",
                     hint="work in a clone of your own",
                 )
@@ -364,7 +364,9 @@ class Git:
         finally:
             kill(process)
         if stopped == "time":
-            raise GitFailed("git-timeout", arguments, self.git_dir, f"not done after {limit:g} s", status=None, err=err)
+            raise GitFailed(
+                "git-timeout", arguments, self.git_dir, f"not finished after {limit:g} s", status=None, err=err
+            )
         if stopped == "output":
             why = f"more than {self.output_limit} bytes of output"
             raise GitFailed("git-output", arguments, self.git_dir, why, status=None, err=err)

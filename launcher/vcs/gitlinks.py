@@ -184,5 +184,5 @@ def how_to_populate(root: str | None, path: str, spelled: str) -> str:
     """What to do about a submodule that is not populated: git's command, in the repository around all; or the link."""
     seen = reach(root, f"{root}/{path}") if root is not None else Reached(there=False)
     if seen.link:
-        return f"{seen.link_in_words}, so nothing is to be populated there"
+        return f"{seen.link_in_words}, so populate nothing there"
     return f"git submodule update --init -- {pathspec(spelled)}"

@@ -141,7 +141,7 @@ def _reads(words: Sequence[str]) -> bool:
 def _closed(what: str) -> Refusal:
     return Refusal(
         "history-closed",
-        f"{printable(what)} is not for reading a history",
+        f"{printable(what)} cannot be used to read history",
         context="GitPython may read commits, trees and differences here; nothing else",
         hint="use launcher.vcs.git.Git for what has to be done in a repository",
     )
@@ -224,7 +224,7 @@ class TrustedRepo(git.Repo):
                 raise Refusal(
                     "git-dir-written",
                     f"{directory} is an agent's private git directory",
-                    hint="paddock worktree harvest takes its commits over; read them in your own repository",
+                    hint="paddock worktree harvest brings its commits into your own repository; read them there",
                 )
         self.git_dir = runner.git_dir
         self._common_dir = runner.common_dir
@@ -359,7 +359,7 @@ def between(repo: TrustedRepo, old: str, new: str, *, commits: int = 50, files: 
     except (git.exc.GitError, git.exc.ODBError, ValueError, AssertionError, OSError) as error:
         raise Refusal(
             "history-unreadable",
-            f"what leads from {old[:12]} to {new[:12]} cannot be read",
+            f"the commits from {old[:12]} to {new[:12]} cannot be read",
             context=printable(str(error).strip()[:400]),
             hint=f"git log --stat {old[:12]}..{new[:12]}",
         ) from None

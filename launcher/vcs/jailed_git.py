@@ -347,7 +347,7 @@ class _Helper:
                 os.close(theirs_too)
             number = answered.read()
         if not number:
-            raise OSError(errno.ECHILD, "the helper that starts jails has ended")
+            raise OSError(errno.ECHILD, "the helper that starts jails has exited")
         return int(number)
 
     def close(self) -> None:
@@ -431,8 +431,8 @@ def check_obstacles(root: str) -> None:
     if found is not None:
         raise Refusal(
             "worktree-obstructed",
-            f"git would wait for ever in {root}",
-            context=f"{found} is neither a file nor a directory, and git reads from what has that name",
+            f"git would hang in {root}",
+            context=f"{found} is neither a file nor a directory, and git would read from it",
             hint=joined(("rm", found)),
         )
 

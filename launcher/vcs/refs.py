@@ -39,7 +39,7 @@ def answer_line(process: "subprocess.Popen[bytes]", patience: float = ANSWER_PAT
     return found.decode(errors="replace").removesuffix("\n")
 
 
-_MOVED = ("refs-moved", "somebody else moved or locked one of them in the meantime: run the same command again")
+_MOVED = ("refs-moved", "another process moved or locked one of them in the meantime: run the same command again")
 
 _PATIENT = (("core.packedRefsTimeout", "10000"),)
 """Milliseconds: `git gc` has it while it packs refs. Waiting for a ref's own would hold up whoever waits for ours."""

@@ -90,7 +90,7 @@ class Scratch:
 def _refuse_others(path: str, directory: int, state: str) -> None:
     """Refuses a place that is not this user's alone, or that a session could write."""
     own = os.fstat(directory)
-    why = "" if own.st_uid == os.geteuid() and not own.st_mode & 0o077 else "others may use it"
+    why = "" if own.st_uid == os.geteuid() and not own.st_mode & 0o077 else "others can use it"
     here = path
     while here != "/" and not why:
         here = os.path.dirname(here)
@@ -98,12 +98,12 @@ def _refuse_others(path: str, directory: int, state: str) -> None:
         if found.st_uid not in (0, os.geteuid(), _NOBODY):
             why = f"{here} belongs to user {found.st_uid}"
         elif found.st_mode & 0o002 and not found.st_mode & 0o1000:
-            why = f"everybody may write {here}"
+            why = f"everyone can write {here}"
     why = why or next((f"jails could write {tree}" for tree in written.trees(state) if beneath(path, tree)), "")
     if why:
         raise Refusal(
             "scratch-unsafe",
-            f"{path} is no place for files of Paddock's own",
+            f"{path} is not safe for Paddock's own files",
             context=why,
             hint="point XDG_STATE_HOME at a directory of your own that no session can write",
         )

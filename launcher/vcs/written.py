@@ -102,7 +102,7 @@ def refuse_agents_git_dir(git_dir: str, state: str | None = None) -> None:
         raise Refusal(
             "git-dir-written",
             f"agents could write the git directory {git_dir}",
-            context=f"commands in jails could write {tree}; git outside of a jail would obey what they left",
+            context=f"commands in jails could write {tree}; git outside of a jail would obey what they left there",
             hint=f"paddock trust {quoted(git_dir)} shows what git would obey there, and accepts it; or clone it to a "
             "place of your own",
         )
@@ -188,7 +188,7 @@ def _entries(state: str) -> tuple[str, ...]:
             "state-not-ours",
             f"{path} is not a private file of this user",
             context=f"owner {content.owner}, mode {content.mode:04o}; expected owner {os.geteuid()}, mode 0600",
-            hint="remove it; what agents left in directories that were shared with them is then the user's to check",
+            hint="remove it; then check yourself what agents left in directories that were shared with them",
         )
     parts = map(os.fsdecode, content.data.split(b"\0"))
     entries = [each for each in parts if each.lstrip(_ALL + _VOUCHED).startswith("/")]

@@ -76,7 +76,7 @@ def test_what_an_agent_leaves_at_git_is_put_aside(git: Git, public_dir: Path) ->
         ended = git.run(f"set -- {canary}; I=library/inner/.git\n{PLANT}\n{script}")
         assert ended.returncode == 0, ended.stderr
         assert pointers(git) == before
-        assert ended.stderr.count("had been replaced by the command") == aside, ended.stderr
+        assert ended.stderr.count("was replaced by the command") == aside, ended.stderr
         assert "paddock: created .git/" not in ended.stderr, "it lies elsewhere by now"
         assert private_git.tree_state(git.common) == common
         git.outside("status", "--porcelain")
@@ -178,7 +178,7 @@ def test_the_next_command_ends_what_a_killed_session_left(git: Git, after: str) 
     await_that((git.worktree / "ready").exists)
     if after == "harvest":
         away = git.worktree.rename(git.place / "away")
-        assert "a session is alive in it" in paddock(git, "worktree", "repair", str(away), at=away).stderr
+        assert "a session is running in it" in paddock(git, "worktree", "repair", str(away), at=away).stderr
         away.rename(git.worktree)
     os.kill(session.pid, signal.SIGKILL)
     session.wait(60)

@@ -158,7 +158,7 @@ def test_every_stash_is_taken_over_and_applied_by_the_command_that_is_named(git:
     assert "stash" not in _told(git, "true"), "told once"
     words = [str(git.installed.paddock), "worktree", "remove", "mv2"]
     removed = git.who.run(words, cwd=git.place / "main", timeout=120)
-    assert f"a stash of the agent's stays in {commands[1][1]} in " in removed.stdout, removed.stderr
+    assert f"a stash of the agent stays in {commands[1][1]} in " in removed.stdout, removed.stderr
     assert git.who.run(["git", "stash", "apply", commands[1][1]], cwd=git.place / "main").returncode == 0
     assert (git.place / "main/draft").read_text() == "second\n"
 
@@ -172,7 +172,7 @@ def test_a_stash_that_cannot_be_taken_leaves_no_commit_behind(planted: Planted) 
     (planted.git_dir / f"objects/{stash[:2]}/{stash[2:]}").unlink()
     result = planted.harvest()
     assert (result["state"], len(result["parts"])) == ("harvested", 1)
-    assert "stash is not taken over" in result["notes"][0]
+    assert "stash is not harvested" in result["notes"][0]
     assert _asked(planted)[1]
     assert planted.host("for-each-ref", "refs/paddock/stash") == ""
 

@@ -49,7 +49,7 @@ def test_a_run_from_forecast_to_rollback(ground: Paddock) -> None:
     """A forecast changes nothing; a merge stops at the conflict with status 1; status lists it; rollback undoes it."""
     before, objects = git(ground, "rev-parse", "main"), git(ground, "count-objects")
     said = merge(ground, "--preview", "x", "y", "z", status=1)
-    assert "3 of 3 would merge cleanly by themselves" in said
+    assert "3 of 3 would merge cleanly on their own" in said
     assert "z conflicts with x" in said
     assert git(ground, "count-objects") == objects
     said = merge(ground, "x", "z", "y", status=1)
@@ -155,7 +155,7 @@ def test_what_an_agent_left_beside_its_branch_is_told_with_the_way_to_get_it_in(
     agent("git init -q sub; cd sub; git commit -q --allow-empty -m sub; cd ..; git add sub; git commit -q -m link")
     assert warned("--preview")
     said = warned()
-    assert "a commit of the submodule sub that cannot be had [harvest-gitlink]" in said
+    assert "a commit of the submodule sub that is not available [harvest-gitlink]" in said
     assert f"paddock worktree harvest {ground.place / 'y'}" in said
     agent(
         "git reset -q --hard HEAD~; rm -rf sub; git checkout -q --detach; sed -i s/^10$/ten/ a; git commit -q -a -m ten"
@@ -163,7 +163,7 @@ def test_what_an_agent_left_beside_its_branch_is_told_with_the_way_to_get_it_in(
     said = warned()
     assert "harvest-gitlink" not in said
     assert "1 commit of the agent is kept in refs/paddock/detached/" in said
-    command = said.partition("to join them: ")[2].splitlines()[0]
+    command = said.partition("to merge them: ")[2].splitlines()[0]
     ended = ground.who.run(["sh", "-c", command], cwd=ground.main)
     assert ended.returncode == 0, ended.stderr
     assert "warning" not in warned()

@@ -146,8 +146,8 @@ def test_git_status_outside_obeys_nothing(here: Paddock, mode: str, form: str) -
     options = () if mode == "guard" else ("--git", mode)
     ended = here.run(*options, "--", "sh", "-c", plant, "library", env=env)
     assert ended.returncode == 0, ended.stderr
-    line = next(line for line in ended.stderr.splitlines() if "library/.git was the command's" in line)
-    aside = Path(line.rpartition(" it is at ")[2].removesuffix(" now"))
+    line = next(line for line in ended.stderr.splitlines() if "library/.git was written by the command" in line)
+    aside = Path(line.rpartition(" it was moved to ")[2])
     assert aside.exists()
     assert not (here.worktree / "library/.git").exists()
     ran.unlink(missing_ok=True)  # by git in the jail
@@ -180,8 +180,8 @@ def test_what_a_killed_session_leaves_is_put_aside_by_the_next_command(here: Pad
         ended = here.call(*words[then], env=env, cwd=where)
     assert ended.returncode == 0, ended.stderr
     said = ended.stderr + ended.stdout
-    line = next(line for line in said.splitlines() if "library/.git was the command's" in line)
-    aside = Path(line.rpartition(" it is at ")[2].removesuffix(" now"))
+    line = next(line for line in said.splitlines() if "library/.git was written by the command" in line)
+    aside = Path(line.rpartition(" it was moved to ")[2])
     assert aside.is_dir()
     assert not (here.worktree / "library/.git").exists()
     ran.unlink(missing_ok=True)
@@ -189,7 +189,7 @@ def test_what_a_killed_session_leaves_is_put_aside_by_the_next_command(here: Pad
     assert not ran.exists()
     shutil.rmtree(here.worktree / "library")
     outside(here, "submodule", "--quiet", "update", "--init")  # what comes there later is the user's
-    assert "was the command's" not in here.call(*words["run"], env=env, cwd=where).stderr
+    assert "was written by the command" not in here.call(*words["run"], env=env, cwd=where).stderr
     assert (here.worktree / "library/library.py").exists()
 
 
@@ -227,7 +227,7 @@ def test_a_submodule_that_is_added_as_a_repository_is_put_aside_before_it_is_tak
     outside(here, "submodule", "--quiet", "update", "--init")
     ended = here.run("--ro", here.place / "upstream", "--", "sh", "-c", script, "sh", str(here.place / "upstream"))
     assert "1 commit harvested" in ended.stderr, ended.stderr
-    assert "again/.git was the command's" in ended.stderr
+    assert "again/.git was written by the command" in ended.stderr
     ran.unlink(missing_ok=True)
     outside(here, "status")
     assert not ran.exists()

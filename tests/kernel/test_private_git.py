@@ -171,7 +171,7 @@ def test_what_the_agent_destroys_is_made_anew(either: Git) -> None:
         script = "git status --porcelain; git -C library status --porcelain; git -C library/inner log -1 --format=%s"
         again = git.run(script)
         assert (again.returncode, again.stdout) == (0, "inner: First.\n"), again.stderr
-        assert "made anew" in again.stderr
+        assert "created again" in again.stderr
 
 
 def test_links_that_the_agent_plants_lead_nowhere(git: Git) -> None:

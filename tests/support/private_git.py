@@ -157,12 +157,12 @@ PLACES = (
         TAKEN,
     ),
     Attack("packed refs as a FIFO", 'work x; mkfifo "$G/packed-refs"', TAKEN),
-    Attack("packed refs without end", 'work x; truncate -s 1T "$G/packed-refs"', TAKEN, "not looked at"),
+    Attack("packed refs without end", 'work x; truncate -s 1T "$G/packed-refs"', TAKEN, "not harvested"),
     Attack(
         "a million refs",
         'work x; seq -f "$(git rev-parse HEAD) refs/heads/b%.0f" 1000000 >"$G/packed-refs"',
         TAKEN,
-        "not looked at",
+        "not harvested",
     ),
     Attack(
         "replacements and grafts",

@@ -119,7 +119,7 @@ def test_worktrees_are_children_too(ground: Ground, tmp_path: Path) -> None:
     assert tag.commit == ground.id("two")
     with pytest.raises(Refusal, match="nothing called"):
         named(ground.target(), ["--all"], str(ground.root))
-    with pytest.raises(Refusal, match="named before as one"):
+    with pytest.raises(Refusal, match="same worktree as one"):
         named(ground.target(), ["one", "../w"], str(ground.root))
     with pytest.raises(Refusal, match="cannot be merged into itself"):
         named(find(str(tmp_path / "detached"), None), [str(tmp_path / "detached")], str(ground.root))

@@ -213,7 +213,7 @@ def test_overlapping_work_is_refused_before_anything_moves(ground: Ground, how: 
     ],
 )
 def test_a_busy_trunk_is_refused(ground: Ground, begin: list[str], what: str) -> None:
-    """While git is in the middle of something there, nothing is merged."""
+    """While git is in the middle of an operation there, nothing is merged."""
     ground.commit("main", {"a": "conflict\n"})
     ground.git("reset", "-q", "--hard")
     ground.run(*begin, check=False)

@@ -103,7 +103,7 @@ def test_what_git_has_pruned_stays_known_as_long_as_work_of_it_is_anywhere(place
     service = unharvested(place, made)
     shutil.rmtree(made.path)
     git("worktree", "prune", at=place.app)
-    assert "it is known again" in service.repair(place.app)[0]
+    assert "it is registered again" in service.repair(place.app)[0]
     (row,) = service.of_repository(place.app)
     assert (row.state, row.main) == (State.MISSING, made.main)
     assert service.status(row).at_stake() == ["commits that were not harvested"]
@@ -124,12 +124,12 @@ def test_what_git_has_pruned_is_forgotten_when_nothing_of_it_is_left(place: Plac
     Path(record.directory_of(place.state, made.worktree_id)).mkdir(parents=True)
     shutil.rmtree(made.path)
     git("worktree", "prune", at=place.app)
-    assert place.service.repair(place.app) == [f"forgot {made.path}: git does not know it any more"]
+    assert place.service.repair(place.app) == [f"forgot {made.path}: git no longer knows it"]
     assert repository.leftovers(place) == []
 
 
 def test_a_new_worktree_has_nothing_of_a_missing_one_at_its_place(place: Place) -> None:
-    """The old one is given up as a forced removal does it, and a warning says where everything is; or nothing is."""
+    """The old one is forgotten as a forced removal does it, and a warning says where everything is; or nothing is."""
     made = place.service.add(place.app, "a")
     unharvested(place, made)
     shutil.rmtree(made.path)

@@ -209,7 +209,7 @@ def test_work_that_was_kept_beside_a_branch_is_at_stake_until_it_is_joined(
     (kept,) = now.beside()
     refusal = refused(place, made)
     assert refusal.context == now.at_stake()[0]
-    assert f"hint: to join them: {kept.join}\n        or to give them up: {kept.give_up}\n" in str(refusal)
+    assert f"hint: to merge them: {kept.join}\n        or to drop them: {kept.give_up}\n" in str(refusal)
     git("update-ref", record.pin("other"), ref, at=root)
     removed = place.service.remove(made, force=True)
     store = str(place.app / ".git")
@@ -271,7 +271,7 @@ def test_ignored_files_that_go_are_counted_measured_and_named(place: Place, tmp_
     size = 2051 + len(str(tmp_path / "large"))
     assert now.ignored() == [f"3 files, {size / 1024:.1f} KiB: a.log, data/"]
     assert now.at_stake() == []
-    assert f"gone with it, as git ignored it: {now.ignored()[0]}" in place.service.remove(made).lines()
+    assert f"removed with it, as git ignored it: {now.ignored()[0]}" in place.service.remove(made).lines()
 
 
 def test_a_repository_inside_is_kept_file_by_file(place: Place) -> None:
@@ -364,7 +364,7 @@ def test_commits_that_git_submodule_update_made_a_store_for_are_kept(tmp_path: P
     committed(tmp_path / "mine/lib/outer", new="")
     git("commit", "-q", "-a", "-m", "Pointer.", at=tmp_path / "mine")
     oid = git("rev-parse", "HEAD", at=tmp_path / "mine/lib/outer")
-    assert "submodule outer: commits that no remote has" in refused(place, adopted).context
+    assert "submodule outer: commits that are on no remote" in refused(place, adopted).context
     place.service.remove(adopted, force=True)
     (store,) = (place.app / ".git/paddock-backup").glob("*/modules/outer")
     assert git("--git-dir", str(store), "cat-file", "-t", oid, at=tmp_path) == "commit"

@@ -123,7 +123,7 @@ def test_a_submodule_name_that_leads_elsewhere_is_not_followed(nested: Place) ->
     git("commit", "-q", "-a", "-m", "Bad.", at=nested.app)
     made = nested.service.add(nested.app, "T-1")
     assert made.submodules == ()
-    assert "leads elsewhere" in made.unpopulated[0].why
+    assert "points elsewhere" in made.unpopulated[0].why
 
 
 def test_an_existing_branch_is_never_started_anew(plain: Place) -> None:
@@ -171,7 +171,7 @@ def test_places_and_names_that_cannot_be_are_refused(plain: Place) -> None:
         with pytest.raises(Refusal) as raised:
             plain.service.add(plain.app, "T-1", options)
         assert raised.value.reference == reference
-    with pytest.raises(Refusal, match="no name can be made"):
+    with pytest.raises(Refusal, match="no name can be derived"):
         plain.service.add(plain.app, "///")
     assert plain.branches == {"main"}
     assert not (plain.app / ".git/worktrees").exists()

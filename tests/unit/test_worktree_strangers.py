@@ -99,7 +99,7 @@ def test_a_repository_that_a_session_has_put_aside_is_kept(place: Place) -> None
     (private / "docked-1").write_text("gitdir: elsewhere\n")
     assert place.service.status(made).at_stake() == []
     git("init", "-q", "--bare", "docked-2", at=private)
-    assert refused(place, made) == f"a repository that was put aside: {private}/docked-2"
+    assert refused(place, made) == f"a repository that was moved aside: {private}/docked-2"
     aside = Path(place.service.remove(made, force=True).set_aside)
     assert (aside / "docked-2/HEAD").exists()
     assert not private.exists()
@@ -119,7 +119,7 @@ def test_a_submodule_that_was_moved_is_kept(place: Place, committed_too: bool) -
         git("commit", "-q", "-m", "Moved.", at=root)
     (root / "lib2/outer/new").write_text("new\n")
     said = refused(place, made)
-    assert f"submodule outer: {root}/lib/outer is gone, or was replaced" in said
+    assert f"submodule outer: {root}/lib/outer is missing, or was replaced" in said
     (_, ref), *_ = place.service.remove(made, force=True).backups
     assert git("show", f"{ref}:lib2/outer/new", at=place.app) == "new"
 

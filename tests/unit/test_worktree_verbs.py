@@ -187,7 +187,7 @@ def test_who_is_at_work_is_named(
     assert refused.value.hint == "end them (or cd elsewhere)\nor --force"
     with pytest.raises(Refusal) as alone:
         forms.call(["worktree", "remove", "T-1"])
-    assert alone.value.hint == "cd elsewhere, then once more"
+    assert alone.value.hint == "cd elsewhere, then run the command again"
     assert refused.value.reference == "worktree-in-use"
     assert f"this command ({os.getpid()})" in refused.value.context
     assert f"sleep ({process.pid})" in refused.value.context

@@ -73,8 +73,8 @@ class AgentRefs:
             raise Refusal(
                 "harvest-git-replaced",
                 "the private git directory cannot be read",
-                context=f"{self.path}: {error.strerror}; the agent has removed or replaced it",
-                hint="what it had committed there is gone with it; files in the worktree are as it left them",
+                context=f"{self.path}: {error.strerror}; the agent removed or replaced it",
+                hint="commits that were only there are lost; files in the worktree are as the agent left them",
             ) from None
 
     def __enter__(self) -> "AgentRefs":
@@ -94,12 +94,12 @@ class AgentRefs:
         if text.startswith("ref:"):
             ref = text[4:].strip()
             if not ref.startswith(HEADS) or not plausible(ref):
-                raise _unreadable(self.path, "it names no branch")
+                raise _unreadable(self.path, "it does not name a branch")
             return Head(ref, self.branch(ref))
         if self._is_oid(text):
             return Head(None, text)
         raise _unreadable(
-            self.path, "it is missing, or no regular file" if content is None else "it holds no object id"
+            self.path, "it is missing, or not a regular file" if content is None else "it is not an object id"
         )
 
     def branch(self, ref: str) -> str | None:
@@ -232,8 +232,8 @@ class AgentRefs:
         return Refusal(
             "harvest-ref-unreadable",
             f"the agent's {what} cannot be read",
-            context=f"{self.path}/{path}: a file is expected, and the agent has put something else there",
-            hint="its commits are still in that directory: git reflog, in a jail of the worktree, finds them",
+            context=f"{self.path}/{path}: it should be a file, and the agent put something else there",
+            hint="its commits are still in that directory: git reflog, in a jail of the worktree, lists them",
         )
 
     def _files(self, top: str, *, whole: bool = False) -> list[str]:
@@ -335,7 +335,7 @@ class AgentRefs:
             if found.st_mode & 0o170000 != 0o100000:
                 return None
             if found.st_size > limit:
-                raise _too_many(f"{self.path}/{path} holds {found.st_size} bytes, and {limit} are read")
+                raise _too_many(f"{self.path}/{path} holds {found.st_size} bytes; the limit is {limit}")
             content = b""
             while len(content) <= limit and (block := os.read(fd, limit + 1 - len(content))):
                 content += block
@@ -372,18 +372,18 @@ def plausible(ref: str) -> bool:
 def _unreadable(path: str, why: str) -> Refusal:
     return Refusal(
         "harvest-head-unreadable",
-        "the private repository's HEAD leads nowhere",
+        "the private repository's HEAD points nowhere",
         context=f"{path}/HEAD: {why}",
-        hint="name what to take: paddock worktree harvest --branch NAME",
+        hint="name what to harvest: paddock worktree harvest --branch NAME",
     )
 
 
 def _too_many(why: str) -> Refusal:
     return Refusal(
         "harvest-refs-too-large",
-        "the private repository holds more refs than are looked at",
+        "the private repository has too many refs to harvest",
         context=why,
-        hint="nothing is lost; thin them out, with git branch -D and git pack-refs --all: paddock run -- bash",
+        hint="nothing is lost; delete some, with git branch -D and git pack-refs --all: paddock run -- bash",
     )
 
 

@@ -108,9 +108,9 @@ def _words(value: str) -> list[str]:
 def _in_worktree(path: str, why: str) -> Refusal:
     return Refusal(
         "git-config-in-worktree",
-        f"git is not run with your own configuration, because {path} lies where the agent writes",
+        f"git is not run with your own configuration, because {path} is where the agent writes",
         context=why,
-        hint="do it yourself when you have read that file, or keep it outside of the worktree",
+        hint="read that file and do it yourself, or move it out of the worktree",
     )
 
 
@@ -136,14 +136,14 @@ def push(git_dir: str, worktree: str, branch: str, remote: str) -> str:
             `as_user.prepare`.
     """
     if not remote or remote.startswith("-") or "/" in remote:
-        raise Refusal("push-remote", f"{remote!r} is no name of a remote", hint="git remote -v")
+        raise Refusal("push-remote", f"{remote!r} is not a remote", hint="git remote -v")
     git = Git(git_dir)
     user = prepare(git_dir, git.common_dir, worktree)
     if os.path.isdir(lfs.lfs_store(git)):
         raise Refusal(
             "push-lfs",
-            "this repository uses Git LFS, whose objects only its own hook pushes",
-            context="hooks are off when Paddock pushes: they may lead into the worktree",
+            "this repository uses Git LFS, whose objects are pushed only by its own hook",
+            context="hooks are off when Paddock pushes: they may point into the worktree",
             hint=f"push it yourself: git push {quoted(remote)} {quoted(branch.removeprefix('refs/heads/'))}",
         )
     command = [*user.words, "-c", "push.recurseSubmodules=no", "push", "--no-verify", "--porcelain", "--", remote]
@@ -160,7 +160,7 @@ def push(git_dir: str, worktree: str, branch: str, remote: str) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise Refusal("push-failed", f"git push {remote} did not end in {PATIENCE:.0f} seconds") from None
+        raise Refusal("push-failed", f"git push {remote} did not finish within {PATIENCE:.0f} seconds") from None
     if done.returncode != 0:
         raise Refusal(
             "push-failed",

@@ -133,7 +133,7 @@ def _put(own: str, beside: str, target: str, step: Callable[[str], None]) -> Non
     with Inside(own) as inside:
         content = inside.read("index")
     if content is None:
-        raise Refusal("index-unusable", f"git in its jail has left no index for {target}")
+        raise Refusal("index-unusable", f"git in its jail wrote no index for {target}")
     times = os.lstat(f"{own}/index")
     with open(beside, "xb") as file:
         file.write(content)
@@ -149,7 +149,7 @@ def _put(own: str, beside: str, target: str, step: Callable[[str], None]) -> Non
             "index-locked",
             f"{target} is locked by another git",
             context=f"{target}.lock exists",
-            hint="when no git is at work there, remove that file; then: paddock worktree harvest",
+            hint="if no git is running there, remove that file; then: paddock worktree harvest",
         ) from None
     step("replace the index")
     os.rename(f"{target}.lock", target)

@@ -58,12 +58,12 @@ def take(part: Part, git: Git, reading: Reading, wanted: tuple[str, ...], direct
         header = _exactly(stream.fileno(), _HEADER)
         if len(header) < _HEADER:
             jailed.check(what)
-            raise Refusal("harvest-unreadable", f"{what} gave nothing", hint=KEPT)
+            raise Refusal("harvest-unreadable", f"{what} returned nothing", hint=KEPT)
         version, count = int.from_bytes(header[4:8]), int.from_bytes(header[8:12])
         if header[:4] != b"PACK" or version != 2:
-            raise Refusal("harvest-malformed", f"{what} gave something else", hint=KEPT)
+            raise Refusal("harvest-malformed", f"{what} returned something else", hint=KEPT)
         if count > limits.objects:
-            raise too_large(part, f"{count} objects, and {limits.objects} are taken at most", "--max-objects")
+            raise too_large(part, f"{count} objects; the limit is {limits.objects}", "--max-objects")
         if count:
             failure = _index(part, reading, stream, version, count, quarantine, limits)
             if failure is not None:
@@ -93,7 +93,7 @@ def check_packs_alone(quarantine: Quarantine, what: str) -> None:
         strange = ["pack"]
     if strange:
         named = ", ".join(sorted(map(printable, strange))[:5])
-        raise Refusal("harvest-malformed", f"{what} left something else than packs", context=named, hint=KEPT)
+        raise Refusal("harvest-malformed", f"{what} left other files than packs", context=named, hint=KEPT)
 
 
 def _index(
@@ -112,7 +112,7 @@ def _index(
         if refusal.reference == "harvest-unreadable":
             return Refusal(
                 "harvest-malformed",
-                f"the commits of {part.label} are not taken over",
+                f"the commits of {part.label} are not harvested",
                 context=refusal.context or refusal.message,
                 hint=KEPT,
             )
@@ -172,7 +172,7 @@ def check_sizes(
     for (size, oid), answer in zip(large, answers, strict=True):
         if answer.endswith(" missing"):
             what = _place_of(git, quarantine, wanted, oid)
-            raise too_large(part, f"{what} holds {size} bytes, and {limits.blob} are taken at most", "--max-blob")
+            raise too_large(part, f"{what} has {size} bytes; the limit is {limits.blob}", "--max-blob")
     return own
 
 
@@ -219,13 +219,13 @@ def too_large(part: Part, why: str, option: str) -> Refusal:
     """The Refusal for work beyond a limit, with the option that widens it; "" for a limit that none does."""
     sizes = " (N may be 1G, or 64M)" if option in ("--max-size", "--max-blob") else ""
     more = (
-        f"paddock worktree harvest {option} N takes more{sizes}"
+        f"paddock worktree harvest {option} N allows more{sizes}"
         if option
-        else "no option takes more: have it made smaller, in a jail"
+        else "no option allows more: make it smaller, in a jail"
     )
     return Refusal(
         "harvest-too-large",
-        f"the work in {part.label} is larger than what is taken over",
+        f"the work in {part.label} is larger than the limits of a harvest",
         context=why,
         hint=f"{more}; until then the work stays in the private git directory",
     )
@@ -304,7 +304,7 @@ def contents(part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ..
     if status:
         raise GitFailed("git-failed", words, git.git_dir, f"exit status {status}", status=status)
     if commits > limits.commits:
-        raise too_large(part, f"more than {limits.commits} commits are new; was other history brought in?",
+        raise too_large(part, f"more than {limits.commits} commits are new; was another history merged in?",
                         "--max-commits")  # fmt: skip
     return Contents(commits, frozenset(parents), {path: tuple(oids) for path, oids in links.items()})
 
@@ -354,10 +354,10 @@ def gitlink_refused(part: Part, path: str, oid: str, why: str, hint: str = "") -
     """The Refusal for a commit that names a submodule's commit which nobody has."""
     return Refusal(
         "harvest-gitlink",
-        f"a commit of {part.label} names a commit of the submodule {path} that cannot be had",
+        f"a commit of {part.label} names a commit of the submodule {path} that is not available",
         context=f"{oid}: {why}",
         hint=hint
-        or "commit in the submodule first, or take its change back, and amend; the work stays in the private "
+        or "commit in the submodule first, or undo its change, and amend; the work stays in the private "
         "git directory until then",
     )
 

@@ -60,7 +60,11 @@ def decide(found: Found, worktree_id: str) -> tuple[Entry | None, tuple[PartResu
         update = _created(found, worktree_id, name, oid)
         commits = _new(found, oid, *([found.target] if found.target else []))
         aside = "" if update.ref == name else update.ref
-        note = f"{name.removeprefix('refs/heads/')} cannot be moved on, so the work is kept in {aside}" if aside else ""
+        note = (
+            f"{name.removeprefix('refs/heads/')} cannot be moved forward, so the work is kept in {aside}"
+            if aside
+            else ""
+        )
         extra.append(PartResult(part.name, name, found.standing.get(name, ""), oid, commits, kept=aside, note=note))
         updates.append(update)
     updates += [Update(f"{_ROOT}/links/{oid}", "", oid) for oid in found.links]
@@ -140,7 +144,7 @@ def _kept(found: Found, result: PartResult, aside: str, worktree_id: str) -> tup
     assert found.quarantine is not None
     name = found.part.ref.removeprefix("refs/heads/")
     note = (
-        f"{name} has been moved by somebody else meanwhile, so the work is kept in {aside}; {_join(found.part, aside)}"
+        f"{name} was moved outside the jail in the meantime, so the work is kept in {aside}; {_join(found.part, aside)}"
     )
     kept = PartResult(**(vars(result) | {"kept": aside, "again": before == found.target, "note": note}))
     if kept.again:
@@ -181,7 +185,7 @@ def _new(found: Found, oid: str, *known: str) -> int:
 
 def _join(part: Part, aside: str) -> str:
     """The hint that names the command."""
-    return f"to join them: {join(aside, part.path if part.name else '')}"
+    return f"to merge them: {join(aside, part.path if part.name else '')}"
 
 
 def _created(found: Found, worktree_id: str, name: str, oid: str) -> Update:
@@ -193,10 +197,10 @@ def _created(found: Found, worktree_id: str, name: str, oid: str) -> Update:
         if now and now != oid:
             raise Refusal(
                 "harvest-branch-exists",
-                f"there is a branch {name.removeprefix('refs/heads/')} in the main repository already",
-                context=f"{found.part.common_dir}: {name} is at {now}, the agent's at {oid}; a branch that is not the "
-                "session's own is never moved",
-                hint="take it under another name: --branch NAME=OTHER",
+                f"branch {name.removeprefix('refs/heads/')} already exists in the main repository",
+                context=f"{found.part.common_dir}: {name} is at {now}, the agent's at {oid}; only the "
+                "session's own branches are ever moved",
+                hint="harvest it under another name: --branch NAME=OTHER",
             )
         return Update(name, now or "0" * found.part.digits, oid)
     if not now or (

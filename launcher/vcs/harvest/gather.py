@@ -86,12 +86,12 @@ def check_agent_objects(tree: str, below: str) -> None:
                 seen += 1
                 path = f"{tree}/{here}/{name}"
                 if seen > MOST_ENTRIES:
-                    raise _object_refused(f"{path} is one too many")
+                    raise _object_refused(f"{path} exceeds the limit")
                 if here == packs and name.endswith(".keep"):
                     continue  # git asks whether it is there (access(2)), and never opens it
                 if kind == "other":
                     raise _object_refused(f"{path} is neither a file nor a directory",
-                                   f"git makes no such thing: rm {quoted(path)}; paddock worktree harvest")  # fmt: skip
+                                   f"git makes no such entry: rm {quoted(path)}; paddock worktree harvest")  # fmt: skip
                 if kind == "dir" and depth < _MOST_DEPTH:
                     pending.append((f"{here}/{name}", depth + 1))
     finally:
@@ -118,8 +118,8 @@ def _kind(entry: "os.DirEntry[str]") -> str:
 
 def _object_refused(why: str, step: str = "") -> Refusal:
     told = (
-        "the agent has replaced or damaged them; nothing of the main repository has changed, and files in the worktree "
-        "are as it left them"
+        "the agent replaced or damaged them; the main repository is unchanged, and files in the worktree "
+        "are as the agent left them"
     )
     return Refusal(
         "harvest-git-replaced",
@@ -133,7 +133,7 @@ MOST_LINKS = 10_000
 """Commits of one submodule that new commits may name."""
 
 _TAKE_OUT = (
-    "remove nothing of what lies behind the link; let the agent amend its commit without that submodule; the work "
+    "remove nothing behind the link; let the agent amend its commit without that submodule; the work "
     "stays in the private git directory until then"
 )
 
@@ -247,8 +247,8 @@ def gather(
             found.further_files += crossing.files(part, found.git, found.quarantine, base, oid, limits)
         for where, commits in contents.gitlinks.items():
             if len(commits) > MOST_LINKS:
-                why = f"they name {len(commits)} commits of the submodule {printable(where)}, and at most {MOST_LINKS}"
-                raise crossing.too_large(part, f"{why} are taken over", "")
+                why = f"they name {len(commits)} commits of the submodule {printable(where)}; the limit is {MOST_LINKS}"
+                raise crossing.too_large(part, why, "")
             known = named.setdefault(os.path.normpath(f"{part.path}/{where}"), (part, where, {}))[2]
             known.update(dict.fromkeys(commits))
     for part, where, oids in named.values():
@@ -274,7 +274,7 @@ def _sound(found: Found, reading: Reading) -> dict[str, str]:
     with Jailed(("cat-file", "--batch-check"), reading, stdin=asked) as jailed:
         assert jailed.process.stdout is not None
         answers = jailed.process.stdout.read().decode(errors="replace").splitlines()
-        jailed.check(f"looking at further branches of {found.part.label}")
+        jailed.check(f"reading further branches of {found.part.label}")
     pairs = zip(found.offered.items(), answers, strict=True)
     return {ref: oid for (ref, oid), answer in pairs if answer.split()[1:2] == ["commit"]}
 
@@ -291,7 +291,7 @@ def _links(found: Found, reading: Reading, around: Part, path: str, oids: tuple[
         jailed.check(f"looking for commits of {found.part.label}")
     for oid, answer in zip(new, answers, strict=True):
         if answer.split()[1:2] != ["commit"]:
-            raise crossing.gitlink_refused(around, path, oid, "it is in neither the submodule nor its private copy")
+            raise crossing.gitlink_refused(around, path, oid, "it is neither in the submodule nor in its private copy")
     return new
 
 
@@ -311,10 +311,12 @@ def _unknown(around: Found, where: str, oid: str) -> Refusal:
     seen = gitlinks.reach(part.root, f"{part.path}/{where}")
     if seen.link:
         return crossing.gitlink_refused(
-            part, where, oid, f"{seen.link_in_words}, and no submodule lies behind a link", _TAKE_OUT
+            part, where, oid, f"{seen.link_in_words}, and a submodule is never behind a link", _TAKE_OUT
         )
     if part.base and where in gitlinks.of_tree(git, part.base, (where,)):
-        why = f"the submodule at {where} is not populated outside, so its commits have nowhere to go"
+        why = (
+            f"the submodule at {where} is not populated outside, so there is no repository to harvest its commits into"
+        )
         update = gitlinks.update_command(part.path, where)
         return crossing.gitlink_refused(part, where, oid, why, f"populate it and start a session here again: {update}")
     command = merge_command(part, git, where, around.target, around.commits, around.quarantine.environment)
@@ -322,7 +324,7 @@ def _unknown(around: Found, where: str, oid: str) -> Refusal:
         part,
         where,
         oid,
-        f"the agent has made or cloned the repository at {where}, and outside there is none to take its commits",
+        f"the agent made or cloned the repository at {where}, and there is none outside to harvest its commits into",
         (f"take in its files: {command}\nor " if command else "") + "have it published, and add the submodule outside",
     )
 

@@ -45,11 +45,11 @@ def added_submodule_note(part: Part, where: str) -> str:
     note = f"the agent has added the submodule {printable(where)}, "
     if seen.link:
         return note + (
-            f"and {seen.link_in_words}: what lies behind it is no submodule's, so neither remove it nor populate it; "
-            "have the agent's commit taken back, or that submodule taken out of it"
+            f"and {seen.link_in_words}: what is behind it is not a submodule, so neither remove it nor populate it; "
+            "have the agent revert its commit, or remove that submodule from it"
         )
     return note + (
-        "and what is there is its own: read .gitmodules, and remove that directory; "
+        "and its content is the agent's own: read .gitmodules, and remove that directory; "
         f"then: {gitlinks.update_command(part.path, where)}"
     )
 
@@ -65,10 +65,10 @@ def missing_branch_note(part: Part) -> tuple[str, str, str]:
     # By its file: where git cannot read a branch it does not write it either.
     again = f'rm -rf "$(git rev-parse --git-path {ref})"; git update-ref {ref} {part.base}'
     return (
-        f"the agent has removed {name} or made it unreadable; nothing of it is taken over, and the main repository's "
-        "is as it was",
-        f"next: the agent's commits are listed by: {run} {quoted(log)}",
-        f"next: the branch as it was, or with another commit's id as the last word: {run} {quoted(again)}",
+        f"the agent has removed {name} or made it unreadable; none of it was harvested, and the main repository's "
+        "is unchanged",
+        f"next: list the agent's commits: {run} {quoted(log)}",
+        f"next: restore the branch (or end with another commit's id): {run} {quoted(again)}",
     )
 
 
@@ -205,7 +205,7 @@ class _Run:
         told = self._handoff(changes)
         if told and self._strict:
             hint = "read them, then: paddock worktree harvest; the work stays in the private git directory until then"
-            raise refused(told, "not taken over", hint)
+            raise refused(told, "not harvested", hint)
         self._signatures.put(founds, gathered, record.worktree)
         for found in gathered:
             notes += [note for where in found.added for note in self._added(found, where)]
@@ -220,7 +220,7 @@ class _Run:
         entries += [decide.only_followed(found) for found in founds if found.follow and found not in gathered]
         results.reverse()
         notes += [
-            f"the worktree is on {printable(_short(entry.head[1]))} now, as the agent is; before: "
+            f"the worktree is on {printable(_short(entry.head[1]))} now, following the agent; to go back: "
             f"git switch {quoted(_short(entry.head[0]))}"
             for entry in entries if entry.head is not None
         ]  # fmt: skip
@@ -262,7 +262,7 @@ class _Run:
         except Refusal as refusal:
             what = "the agent's stash is" if any(found.stashes for found in founds) else ""
             if any(found.offered for found in founds):
-                what = "further branches and tags of the agent, and its stash, are"
+                what = "the agent's further branches, tags and stash are"
             if not what:
                 raise
             for found in founds:
@@ -272,7 +272,7 @@ class _Run:
                 found.offered, found.follow = {}, ()
             self._sweep()
             gathered = gather.gather(self._directory, self._place, founds, self._limits, self._step)
-            notes.append(f"{what} not taken over: {refusal.message}: {refusal.context}; {refusal.hint}")
+            notes.append(f"{what} not harvested: {refusal.message}: {refusal.context}; {refusal.hint}")
         for found in gathered:
             path = found.part.path if found.part.name else ""
             for name in found.stashes:
@@ -379,7 +379,7 @@ class _Run:
             return stashes.named(git, self._directory, stashes.waiting(self._directory, repository))
         except Refusal as refusal:
             if not repository.private or refusal.reference != "harvest-git-replaced":  # of a submodule: it is gone
-                notes.append(f"the agent's stash is not looked at: {refusal.message}: {refusal.context}")
+                notes.append(f"the agent's stash is not harvested: {refusal.message}: {refusal.context}")
             return {}
 
     def _others(self, part: Part, names: further.Names, notes: list[str]) -> dict[str, str]:
@@ -394,7 +394,7 @@ class _Run:
                     own |= further.plausible_tags(refs.tags())
         except Refusal as refusal:
             if refusal.reference == "harvest-refs-too-large":
-                notes.append(f"further branches of {part.label} are not looked at: {refusal.context}")
+                notes.append(f"further branches of {part.label} are not harvested: {refusal.context}")
             elif not part.private:
                 raise
             return {}
@@ -538,5 +538,5 @@ def _short(name: str) -> str:
 def _full(name: str) -> str:
     full = name if name.startswith(HEADS) else HEADS + name
     if not plausible(full):
-        raise Refusal("harvest-branch-name", f"{name} cannot name a branch", hint="git help check-ref-format")
+        raise Refusal("harvest-branch-name", f"{name} is not a valid branch name", hint="git help check-ref-format")
     return full

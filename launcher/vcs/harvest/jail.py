@@ -22,7 +22,7 @@ from policy.plan import SYSTEM_PATH
 
 # What holds an agent's work while it is harvested.
 
-KEPT = "nothing is lost: the work stays in the private git directory; look at it with: paddock run -- git log"
+KEPT = "nothing is lost: the work stays in the private git directory; to see it: paddock run -- git log"
 
 
 def pinned(git: Git, worktree_id: str, base: str) -> str:

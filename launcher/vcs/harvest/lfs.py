@@ -218,7 +218,7 @@ def _too_much(part: Part) -> Refusal:
 def _refused(part: Part, why: str) -> Refusal:
     return Refusal(
         "harvest-lfs",
-        f"objects of Git LFS in {part.label} are not taken over, so neither are the commits",
+        f"Git LFS objects in {part.label} cannot be harvested, so neither are the commits",
         context=why,
-        hint="look at what changed below lfs/objects: paddock run -- git lfs fsck",
+        hint="see what changed below lfs/objects: paddock run -- git lfs fsck",
     )

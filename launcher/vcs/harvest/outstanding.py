@@ -207,7 +207,7 @@ def waiting(directory: str, *, kept: bool = True) -> tuple[str, ...]:
     if record is None:
         return ()
     if os.path.lexists(f"{directory}/{records.HARVEST}/{agent_refs.HARVEST_JOURNAL}"):
-        return ("a harvest that was begun",)
+        return ("an unfinished harvest",)
     standing = records.read_signed(directory)
     identity = os.path.basename(os.path.realpath(directory))
     found: list[str] = []

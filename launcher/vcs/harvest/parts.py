@@ -221,7 +221,7 @@ def read(directory: str) -> Journal | None:
     if data.get("version") != _VERSION:
         raise Refusal(
             "harvest-journal",
-            "a harvest that another version of Paddock began has not ended",
+            "a harvest that another version of Paddock began is unfinished",
             context=path,
             hint="finish it with that version: paddock worktree harvest",
         )

@@ -94,8 +94,8 @@ def _check(git: Git, old: str, new: str, changes: Mapping[bytes, bytes], where: 
     if differing != changes:
         raise Refusal(
             "harvest-sign",
-            f"the tree {old} cannot name signed commits of submodules, so nothing is taken over",
-            context="git would write more of it anew: it has entries that git does not write",
+            f"the tree {old} cannot name signed commits of submodules, so nothing is harvested",
+            context="git would rewrite more than that: it has entries that git does not write",
             hint="paddock worktree harvest --no-sign",
         )
 
@@ -235,9 +235,11 @@ def _signed(
     made = done.stdout.decode().strip()
     ((_, result),) = _commits(git, where, [made])
     if not any(result.first(name) for name in _SIGNATURES):
-        raise _refused(oid, "git has made a commit without a signature")
+        raise _refused(oid, "git made a commit without a signature")
     if result.content() != wanted.content():
-        raise _refused(oid, "git would write more than the signature anew: it has headers or names that git does not")
+        raise _refused(
+            oid, "git would rewrite more than the signature: it has headers or names that git does not write"
+        )
     return made
 
 
@@ -256,7 +258,7 @@ def _key(user: AsUser) -> str:
     if not mail:
         raise Refusal(
             "harvest-sign",
-            "there is no key to sign with, so nothing is taken over",
+            "there is no key to sign with, so nothing is harvested",
             context="neither user.signingKey nor user.email is set",
             hint="git config --global user.signingKey KEY",
         )
@@ -266,14 +268,14 @@ def _key(user: AsUser) -> str:
 def _identity(oid: str, value: bytes) -> tuple[bytes, bytes, bytes]:
     found = _IDENTITY.fullmatch(value)
     if found is None:
-        raise _refused(oid, f"{value!r} is nobody whom git would write")
+        raise _refused(oid, f"{value!r} is not an identity that git would write")
     return found[1], found[2], found[3]
 
 
 def _refused(oid: str, why: str) -> Refusal:
     return Refusal(
         "harvest-sign",
-        f"{oid} cannot be signed, so nothing is taken over",
+        f"{oid} cannot be signed, so nothing is harvested",
         context=why,
         hint="git commit-tree -S, in a terminal, shows whether git itself can sign; or paddock worktree harvest "
         f"--no-sign; {KEPT}",

@@ -208,7 +208,7 @@ class Engine:
         self._stores: dict[str, Store] = {}
         self._links: dict[tuple[str, str], dict[str, Gitlink]] = {}
         self._stack = ExitStack()
-        self.held = self._stack.enter_context(Held(f"merge {run}, until refs lead to its commits"))
+        self.held = self._stack.enter_context(Held(f"merge {run}, until refs point to its commits"))
         self.main = self.store(place)
 
     def __enter__(self) -> Self:
@@ -441,13 +441,13 @@ class Engine:
         assert theirs is not None
         place = level.place.submodule(decision.name, ours.path)
         if place is None:
-            return Outcome("", error=f"submodule {name} has work on both sides, and its repository is not here: "
+            return Outcome("", error=f"submodule {name} has work on both sides, and its repository is missing here: "
                            f"{gitlinks.how_to_populate(level.place.worktree, ours.path, ours.path)}")  # fmt: skip
         sources = self.below(level.sources, theirs)
         modules = inside(level.modules, decision.name)
         for commit in (ours.commit, theirs.commit):
             if not self.fetch(place, modules, commit, sources):
-                return Outcome("", error=f"submodule {name}: commit {commit[:12]} is in no store of this machine")
+                return Outcome("", error=f"submodule {name}: commit {commit[:12]} is in no repository on this machine")
         store = self.store(place)
         relation = store.relation(ours.commit, theirs.commit)
         if base is not None and relation.ours_alone and relation.theirs_alone:
@@ -475,10 +475,10 @@ class Engine:
                 try:
                     counts = git.text("rev-list", "--left-right", "--count", f"{link.commit}...{head}").split()
                 except GitFailed:
-                    return found, f"submodule {name}: commit {link.commit[:12]}, which is recorded, is missing"
+                    return found, f"submodule {name}: commit {link.commit[:12]}, which the trunk records, is missing"
                 if counts[0] != "0" and counts[1] != "0":
                     return found, (
-                        f"submodule {name}: what is checked out ({head[:12]}) and what is recorded "
+                        f"submodule {name}: the checked-out commit ({head[:12]}) and the recorded one "
                         f"({link.commit[:12]}) have diverged"
                     )
                 if counts[0] == "0":
@@ -543,6 +543,6 @@ def _rewound(level: _Level, decision: Decision, name: str) -> MergeConflict:
         path=path,
         kind=ConflictKind.SUBMODULE,
         stages=stages,
-        message=f"Failed to merge submodule {name}: one side went back behind what both came from",
+        message=f"Failed to merge submodule {name}: one side went back behind their common ancestor",
         submodule=name,
     )

@@ -52,12 +52,12 @@ def named(
             if source.place is not None and source.place == other.place:
                 raise Refusal(
                     "child-twice",
-                    f"{word} is the worktree that was named before as {other.label}",
-                    context=f"it lies in {root}",
-                    hint="name every child once",
+                    f"{word} is the same worktree as {other.label}",
+                    context=f"both are in {root}",
+                    hint="name each child once",
                 )
             if source.label == other.label and source.place is None:
-                raise Refusal("child-twice", f"{word} comes twice", hint="name every child once")
+                raise Refusal("child-twice", f"{word} is listed twice", hint="name each child once")
             if source.label == other.label:
                 source = source._replace(label=root or word)  # detached, in directories of the same name
         found.append(source)
@@ -147,8 +147,8 @@ def _one(known: _Known, word: str, start: str, root_of: Callable[[str], str | No
             return Source(word.removeprefix("refs/heads/"), commit, _place(branch) if branch else None)
     raise Refusal(
         "child-unknown",
-        f"there is nothing called {word} to merge",
-        context="it is no branch, no ticket, no root of a worktree of this repository, and no other revision",
+        f"nothing called {word} to merge",
+        context="it is not a branch, a ticket, the root of a worktree of this repository, or any other revision",
         hint="git branch --list; git worktree list; paddock worktree list",
     )
 

@@ -308,10 +308,10 @@ def _direction(
             return direction
     raise Refusal(
         "merge-direction",
-        "which of the two worktrees is the trunk is not known",
+        "cannot tell which of the two worktrees is the trunk",
         context=f"neither {source[1].place.worktree} nor {target[1].place.worktree} is the main checkout, and neither "
         "was made from the other",
-        hint="say it: direction=MergeDirection.TRUNK_TO_CHILD, or CHILD_TO_TRUNK",
+        hint="name it: direction=MergeDirection.TRUNK_TO_CHILD, or CHILD_TO_TRUNK",
     )
 
 

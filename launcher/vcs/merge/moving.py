@@ -112,10 +112,12 @@ def _below(
             )
         below = Engine.below(sources, link)
         if not engine.fetch(inner, modules, link.commit, below):
-            notes.append(f"submodule {full} stays as it is: commit {link.commit[:12]} is in no store of this machine")
+            notes.append(
+                f"submodule {full} is unchanged: commit {link.commit[:12]} is in no repository on this machine"
+            )
             continue
         if not engine.store(inner).has_commit(old.commit):
-            notes.append(f"submodule {full} stays as it is: its old commit {old.commit[:12]} is missing")
+            notes.append(f"submodule {full} is unchanged: its old commit {old.commit[:12]} is missing")
             continue
         follows = follow.files and inner.worktree is not None and old.path == link.path
         # Where nothing is checked out, the commits are held all the same; there is nothing for the user to do.
@@ -134,10 +136,10 @@ def _move(place: Place, name: str, old: Gitlink, new: Gitlink, follow: Follow) -
     if target.commit not in (old.commit, new.commit):
         raise Refusal(
             "submodule-moved",
-            f"submodule {name} is checked out somewhere else than the trunk records",
+            f"submodule {name} is not checked out at the commit that the trunk records",
             context=f"{place.worktree} is at {target.commit[:12]}, recorded is {old.commit[:12]}, "
             f"and the merge needs to take it to {new.commit[:12]}",
-            hint="commit the submodule in the trunk, or take it back: git submodule update",
+            hint="commit the submodule in the trunk, or reset it: git submodule update",
         )
     refuse_when_busy(target)
     if target.commit == new.commit:
@@ -274,7 +276,7 @@ def roll_back(journal: Journal, run: Run, *, hold: Sequence[int]) -> Run:
     if run.state in (State.PREPARED, State.ABANDONED, State.ROLLED_BACK):
         raise Refusal(
             "merge-not-done",
-            f"run {run.run_id} holds nothing to roll back",
+            f"run {run.run_id} has nothing to roll back",
             context=f"it is {run.state}" + (f": {run.note}" if run.note else ""),
         )
     parts = [_turned(part) for part in _parts(run, hold)]
@@ -334,12 +336,12 @@ def _refuse_newer(journal: Journal, run: Run, parts: list[_Part]) -> None:
         if each.state is State.DONE and any((move.git_dir, move.ref) in moved for move in each.moves)
     ]
     if standing:
-        several = f"runs {', '.join(standing)} stand" if len(standing) > 1 else f"run {standing[0]} stands"
+        several = f"runs {', '.join(standing)} build" if len(standing) > 1 else f"run {standing[0]} builds"
         raise Refusal(
             "merge-not-last",
-            f"run {run.run_id} cannot be taken back: {several} on it",
-            context="later merges began with what it had made, so they would lose their ground",
-            hint="take them back first, the last one first: "
+            f"run {run.run_id} cannot be rolled back: {several} on it",
+            context="later merges start from its result",
+            hint="roll them back first, newest first: "
             + "; ".join(f"paddock merge --rollback {name}" for name in (*reversed(standing), run.run_id)),
         )
 
@@ -357,7 +359,7 @@ def _refuse_foreign(run: Run, parts: list[_Part], *, allow_new: bool) -> None:
     if wrong:
         raise Refusal(
             "merge-halted",
-            f"run {run.run_id} cannot be continued: somebody else has moved what it is about",
+            f"run {run.run_id} cannot be continued: its branches were moved in the meantime",
             context="\n".join(wrong),
             hint=f"the commits before and after it are kept: git for-each-ref {KEPT}/{run.run_id}",
         )

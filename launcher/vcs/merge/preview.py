@@ -69,7 +69,7 @@ class MergePreview(Frozen):
     def pretty_print(self, shown: Callable[[str], str] = printable) -> str:
         """The forecast as text; `shown` makes paths printable."""
         lines = [f"into {printable(self.target)}: {sum(each.clean for each in self.children)} of "
-                 f"{len(self.children)} would merge cleanly by themselves"]  # fmt: skip
+                 f"{len(self.children)} would merge cleanly on their own"]  # fmt: skip
         for each in (*self.children, *self.pairs):
             if each.clean:
                 continue

@@ -138,11 +138,11 @@ class _Rewind(NamedTuple):
     def __str__(self) -> str:
         if self.way is _Way.MISSING:
             return (
-                f"submodule {self.name} would go from {self.old[:12]} to {self.new[:12]}, and what that leaves behind "
-                f"nobody can tell: {self.old[:12]} is not in any repository of it here"
+                f"submodule {self.name} would go from {self.old[:12]} to {self.new[:12]}, and what that "
+                f"drops is unknown: {self.old[:12]} is not in any repository of it here"
             )
         how = f"would go {self.way.value} to {self.new[:12]}"
-        return f"submodule {self.name} {how}, which lacks commits of {self.old[:12]} that are merged already"
+        return f"submodule {self.name} {how}, which lacks already merged commits of {self.old[:12]}"
 
     def conflict(self) -> MergeConflict:
         sides = ((2, self.old), (3, self.new))
@@ -195,14 +195,12 @@ def refused(engine: Engine, ours: str, source: Source, outcome: Outcome, allowed
 def _hint(engine: Engine, ours: str, source: Source, found: Sequence[_Rewind]) -> str:
     if gone := [each for each in found if each.way is _Way.MISSING]:
         fetch = "; ".join(f"git -C {quoted(each.path)} fetch origin {each.old}" for each in gone)
-        return (
-            f"{fetch} (or ask whoever made it to push it); then merge again; or, where that is meant: {_option(found)}"
-        )
+        return f"{fetch} (or ask its author to push it); then merge again; or, if that is intended: {_option(found)}"
     here = source.place or engine.place
     steps = catch_up_commands(engine, here, source.commit, engine.place, ours, recorded=True)
     steps = steps or [f"git -C {quoted(each.path)} merge {each.old}" for each in found]
     where = quoted(here.worktree) if source.place is not None and here.worktree else f"a worktree of {source.label}"
-    return f"in {where}: {'; '.join(steps)}; git commit -a; then merge again; or, where that is meant: {_option(found)}"
+    return f"in {where}: {'; '.join(steps)}; git commit -a; then merge again; or, if that is intended: {_option(found)}"
 
 
 def _option(found: Sequence[_Rewind]) -> str:

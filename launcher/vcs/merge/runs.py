@@ -128,7 +128,7 @@ class Journal:
                             "merge-running",
                             "another merge into this repository is running",
                             context=f"it holds {self.directory}/lock",
-                            hint="try again when it is done",
+                            hint="try again when it has finished",
                         ) from None
                     time.sleep(_PAUSE)
             for name in os.listdir(self.directory):

@@ -47,7 +47,7 @@ def lacking(state: str, root: str) -> str:
         swap.dock(directory)  # one that has been killed could not, nor could one that ends at this moment
     finally:
         os.close(descriptor)
-    return "an agent has left work there that is not harvested" if outstanding(directory, kept=False) else ""
+    return "an agent left work there that is not harvested" if outstanding(directory, kept=False) else ""
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def at_rest(state: str, root: str, harvest: Harvest | None = None, *, own: bool 
                 "harvest-kept",
                 f"the agent's work in {root} could not be put on its branch",
                 context="\n".join(result.notes),
-                hint=f"paddock worktree harvest {quoted(root)}, and see what it says",
+                hint=f"paddock worktree harvest {quoted(root)}shows why",
             )
     with writers.excluded(state, [root], own=own), ExitStack() as stack:
         if directory is not None:
@@ -89,7 +89,7 @@ def at_rest(state: str, root: str, harvest: Harvest | None = None, *, own: bool 
             if harvest is None and outstanding(directory, kept=False):
                 raise Refusal(
                     "harvest-due",
-                    f"an agent has left work in {root} that is not harvested",
+                    f"an agent left work in {root} that is not harvested",
                     context="its branch lacks commits that are still in the private git directory",
                     hint=f"paddock worktree harvest {quoted(root)}, and merge again",
                 )
@@ -133,7 +133,7 @@ def warnings(source: Source, state: str) -> list[str]:
     """
     if source.place is None or source.place.worktree is None:
         return []
-    head = f"{source.label} is merged as its branch is, and "
+    head = f"{source.label} is merged as its branch stands: "
     root = source.place.worktree
     why = lacking(state, root)
     if why == WORKING:
@@ -143,13 +143,13 @@ def warnings(source: Source, state: str) -> list[str]:
     try:
         return [*agents, *_of_submodules(source, source.place)]
     except Refusal as refusal:
-        return [*agents, f"{head}its submodules cannot be looked at: {refusal.message}"]
+        return [*agents, f"{head}its submodules cannot be checked: {refusal.message}"]
 
 
 def _of_agents(head: str, why: str, root: str, directory: str) -> list[str]:
     said = [
         f"{head}{count} {'commit of the agent is' if count == 1 else 'commits of the agent are'} kept in {ref}; "
-        f"to join them: {join(ref, path)}"
+        f"to merge them: {join(ref, path)}"
         for ref, path, count in beside_branches(directory)
     ]
     if said and not outstanding(directory):

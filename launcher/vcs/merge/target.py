@@ -51,8 +51,8 @@ class Place(NamedTuple):
                 if os.path.realpath(root) != root:
                     raise Refusal(
                         "git-pointer-invalid",
-                        f"{root} is reached through a symbolic link, as no submodule is",
-                        hint="look at it: git does not follow such links either",
+                        f"{root} is reached through a symbolic link, which no submodule is",
+                        hint="check it: git does not follow such links either",
                     )
                 return Place.of(root)
         for directory in dict.fromkeys((self.git_dir, self.common_dir)):
@@ -79,7 +79,7 @@ _BUSY = (
     ("MERGE_HEAD", "a merge", "git merge --continue or --abort"),
     ("CHERRY_PICK_HEAD", "a cherry-pick", "git cherry-pick --continue or --abort"),
     ("REVERT_HEAD", "a revert", "git revert --continue or --abort"),
-    ("sequencer", "a series of picks", "git cherry-pick --continue or --abort"),
+    ("sequencer", "a series of cherry-picks", "git cherry-pick --continue or --abort"),
     ("BISECT_LOG", "a bisection", "git bisect reset"),
 )
 
@@ -166,7 +166,7 @@ def find(start: str, into: str | None, root_of: Callable[[str, str], str | None]
         if not listed.present:
             raise Refusal(
                 "trunk-missing",
-                f"{label} is checked out in a worktree that is gone",
+                f"{label} is checked out in a worktree that is missing",
                 context=f"{listed.root} cannot be reached, and moving the branch would leave its files behind",
                 hint="git worktree prune, if it will not come back; git worktree repair, if it was moved",
             )

@@ -183,7 +183,7 @@ def _forward(engine: Engine, now: str, source: Source, outcome: Outcome, rewind:
     try:
         return rewinds.refused(engine, now, source, outcome, rewind)
     except Refusal as error:
-        return Outcome("", error=f"whether submodules would go back cannot be told: {error.message}\n{error.context}")
+        return Outcome("", error=f"cannot tell whether submodules would go back: {error.message}\n{error.context}")
 
 
 def _one(
@@ -443,7 +443,7 @@ def _hint(engine: Engine, each: Merged, target: Target, direction: MergeDirectio
     if outcome.hint:
         return outcome.hint, None
     if not outcome.conflicts:
-        return f"mend that in {source.label}, and merge again", None
+        return f"fix that in {source.label}, and merge again", None
     trunk = engine.place
     there = source.place.worktree if source.place is not None else None
     if direction is MergeDirection.TRUNK_TO_CHILD:
@@ -474,7 +474,7 @@ def refuse_when_unfinished(journal: Journal) -> None:
     if run is not None:
         raise Refusal(
             "merge-unfinished",
-            f"run {run.run_id} was interrupted and has to be finished first",
+            f"run {run.run_id} was interrupted and must be finished first",
             context=f"it is {run.state}, into {run.target}",
             hint=f"paddock merge --resume, or paddock merge --rollback {run.run_id}",
         )

@@ -156,7 +156,7 @@ class Files:
                 "trunk-locked",
                 f"another git process is working in {self._root}",
                 context=f"{self._lock} exists{self._owner()}",
-                hint="wait for it; when none is running, that file was left by a crash and can be removed",
+                hint="wait for it; if none is running, the file was left by a crash and can be removed",
             ) from None
         finally:
             self._drop(self._mark)
@@ -285,7 +285,7 @@ class Files:
             "trunk-dirty",
             f"uncommitted work in {self._root} is in the way",
             context="\n".join(why),
-            hint="commit it, or put it aside, and merge again; nothing has been changed",
+            hint="commit or stash it, and merge again; nothing has been changed",
         )
 
     def _ignored(self, old: str, new: str) -> list[str]:
@@ -314,7 +314,7 @@ class Files:
     def _publish(self) -> None:
         content = self._content()
         if content is None:
-            raise Refusal("index-unusable", f"git in its jail has left no index for {self._root}")
+            raise Refusal("index-unusable", f"git in its jail wrote no index for {self._root}")
         self._drop(self._published)
         temporary = os.path.basename(self._published)
         _replace(self._index, content, os.lstat(self._copy), temporary=temporary)
@@ -359,7 +359,7 @@ class AgentFiles(Files):
         """As `Files.check`.
 
         Raises:
-            Refusal: child-busy: a frozen agent is in the middle of something.
+            Refusal: child-busy: a frozen agent is in the middle of an operation.
         """
         self._follow(old, old)
         super().check(old, new)
@@ -395,9 +395,9 @@ class AgentFiles(Files):
                 what = f"{busy[0]} exists" if busy else f"its HEAD is at {head.oid if head else 'no commit'}, not {old}"
                 raise Refusal(
                     "child-busy",
-                    f"the frozen agent in {self._root} is in the middle of something",
-                    context=f"in its own git directory {what}",
-                    hint="let it go on, and merge when it has finished that",
+                    f"the frozen agent in {self._root} is in the middle of an operation",
+                    context=f"its own git directory has {what}",
+                    hint="let it continue, and merge when it has finished that",
                 )
             if old == new:
                 return

@@ -73,7 +73,7 @@ _WHOLE = {
     "log": frozenset({"date"}),
     "column": frozenset({"ui"}),
 }
-_FAILS = "echo 'this command may hold a password, so Paddock keeps it out of the jail' >&2; exit 1"
+_FAILS = "echo 'this command may hold a password, so Paddock does not pass it into the jail' >&2; exit 1"
 """What stands for a filter or a merge driver that is left out: without one, git would commit unconverted files."""
 
 Setting = tuple[str, str | None]

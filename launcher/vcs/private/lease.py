@@ -112,7 +112,7 @@ def take(directory: str, plan: Plan) -> Lease:
     raise Refusal(
         "git-private-busy",
         f"the private git directory of {plan.worktree} keeps changing",
-        context="another session there was started with other submodules or another form of jail",
+        context="another session there was started with other submodules or another kind of jail",
         hint="wait until it has ended, or --git readonly",
     )
 

@@ -99,7 +99,7 @@ def release(git_dir: str) -> tuple[str, ...]:
                 failed.append(f"{path} ({error.strerror})")
     said = []
     if removed:
-        said.append(f"removed locks of a git that was killed: {_some(removed)}")
+        said.append(f"removed stale locks of a git that was killed: {_some(removed)}")
     if failed:
         said.append(f"locks of a git that was killed cannot be removed from {git_dir}: {_some(failed)}")
     return ("; ".join(said),)

@@ -55,9 +55,9 @@ def of_place(root: str, place: str, git_dir: str, directory: str) -> str | None:
     except OSError as error:
         raise Refusal(
             "submodule-planted",
-            f"{place}/.git, which the command has made, cannot be put aside",
-            context=f"{error.strerror}; `git status` around it would obey its configuration",
-            hint="remove it before any git looks there",
+            f"{place}/.git, which the command made, cannot be moved aside",
+            context=f"{error.strerror}; `git status` in the worktree would obey its configuration",
+            hint="remove it before you run git there",
         ) from None
 
 
@@ -74,8 +74,10 @@ def _leads_to_ours(content: bytes | None, place: str, git_dir: str) -> bool:
 
 def report_line(place: str, aside: str) -> str:
     """What the user should know of it."""
-    what = f"{printable(place)}/.git was the command's, where git outside expects a submodule and would obey it"
-    return f"{what}; it is at {printable(aside)} now" if aside else f"{what}; it is gone"
+    what = (
+        f"{printable(place)}/.git was written by the command, where git outside expects a submodule and would obey it"
+    )
+    return f"{what}; it was moved to {printable(aside)}" if aside else f"{what}; it was removed"
 
 
 NOTE = "left-open"
@@ -131,7 +133,9 @@ def finish(directory: str) -> list[str]:
         known = _read(path)
     except (EOFError, TypeError, ValueError):  # the machine went down before it was on the disk
         os.unlink(path)
-        return ["a session was killed, and which places of submodules it left open is lost: look for a `.git` there"]
+        return [
+            "a session was killed, and which submodule directories it left open is unknown: look for a `.git` in each"
+        ]
     if known is None:
         return []
     aside, places = known

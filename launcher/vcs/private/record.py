@@ -201,7 +201,7 @@ def read(directory: str) -> Record | None:
         raise _damaged(path, error.strerror or str(error)) from None
     record = Record.decode(content) if content is not None else None
     if record is None:
-        raise _damaged(path, "its content is not what Paddock writes")
+        raise _damaged(path, "Paddock did not write its content")
     return record
 
 
@@ -242,9 +242,9 @@ def unusable(directory: str, error: OSError) -> Refusal:
     """The Refusal for a private git directory that cannot be made or renewed."""
     return Refusal(
         "state-unusable",
-        f"the private git directory in {directory} cannot be made ready",
+        f"the private git directory in {directory} cannot be prepared",
         context=f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error),
-        hint=f"free some space; or look at {directory}/{GIT}, which the agent could write; or --git readonly",
+        hint=f"free some space; or check {directory}/{GIT}, which the agent could write; or --git readonly",
     )
 
 

@@ -42,7 +42,7 @@ def head(git_dir: str, common_dir: str) -> Head:
         return Head(branch, text)
     if branch is None or text:
         raise Refusal(
-            "git-head-unreadable", f"{git_dir}/HEAD leads to no commit", context=f"it leads to {ref or text!r}"
+            "git-head-unreadable", f"{git_dir}/HEAD points to no commit", context=f"it points to {ref or text!r}"
         )
     return Head(branch, None)
 

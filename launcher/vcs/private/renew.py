@@ -128,7 +128,7 @@ class _Renewal:
         if os.path.lexists(place):
             os.rename(place, aside)
         self.warnings.append(
-            f"the private git directory of {self.plan.worktree} was damaged and is made anew; what was left of it is "
+            f"the private git directory of {self.plan.worktree} was damaged and is created again; the old one is "
             f"in {aside}"
         )
         return {}
@@ -169,11 +169,11 @@ class _Renewal:
         try:
             directory = Inside(f"{self.directory}/{GIT}", source.private)
         except OSError:
-            self.warnings.append(f"the private git directory of submodule {name} is gone, and is made anew")
+            self.warnings.append(f"the private git directory of submodule {name} was missing, and is created again")
             return self._made(f"{self.directory}/{GIT}", name, source)
         with directory:
             if not contents.whole(directory):
-                self.warnings.append(f"the private git directory of submodule {name} was damaged, and is made anew")
+                self.warnings.append(f"the private git directory of submodule {name} was damaged, and is created again")
                 return self._made(f"{self.directory}/{GIT}", name, source)
             loose, head = self._look(source)
             contents.alternates(directory, source)
@@ -202,14 +202,14 @@ class _Renewal:
         if agent == known or _arrived(directory, source, old, agent, head, self.signed):
             if contents.advance(directory, source, head):
                 self.warnings.append(
-                    f"{source.path}: a merge, cherry-pick or revert that the agent had begun was given up, because "
-                    "the branch has moved outside meanwhile"
+                    f"{source.path}: a merge, cherry-pick or revert that the agent had begun was dropped, because "
+                    "the branch has moved outside in the meantime"
                 )
             return head
         where = f"on {head.branch.removeprefix('refs/heads/')}" if head.branch is not None else "detached"
         self.warnings.append(
-            f"{source.path} is {where} at {(head.oid or 'no commit')[:12]} outside, while the agent's own work there "
-            "is not harvested yet: it goes on where it stopped, and differs from the files that you see"
+            f"{source.path} is {where} at {(head.oid or 'no commit')[:12]} outside, while the agent's work there "
+            "is not harvested yet: it continues where it stopped, and differs from the files that you see"
         )
         return known
 

@@ -110,7 +110,7 @@ def read_journal(directory: str) -> tuple[str, tuple[SwapEntry, ...]] | None:
         raise Refusal(
             "swap-damaged",
             f"{path} is not what Paddock writes",
-            context="it says which git directories the .git files of a worktree belong to",
+            context="it records which git directories a worktree's .git files belong to",
             hint="write them by hand (gitdir: PATH), or git worktree repair from the main checkout; then remove it",
         )
     entries = []
@@ -125,13 +125,13 @@ def journal_failed(directory: str, path: str, error: OSError) -> Refusal:
     """The Refusal for a `.git` entry that cannot be put back."""
     return Refusal(
         "dock-failed",
-        f"{path} cannot be put right",
+        f"{path} cannot be repaired",
         context=error.strerror or str(error),
-        hint=f"run no git there until it is: paddock worktree dock; {directory}/{SWAPPED_NOW} says what it was",
+        hint=f"before you run git there: paddock worktree dock; {directory}/{SWAPPED_NOW} has its old content",
     )
 
 
-BUSY = "paddock is at work: "
+BUSY = "paddock is at work here: "
 """How a lock of `git worktree lock` begins that is Paddock's own."""
 
 
@@ -230,13 +230,13 @@ def follow(directory: str, root: str) -> tuple[Docked, ...]:
         found = read_journal(directory)
         was = found[1][0].path if found is not None else ""
         if not alone or found is None or os.path.lexists(was):
-            why = "something is there" if alone else "a session is alive in it"
+            why = "something else is there" if alone else "a session is running in it"
             raise Refusal(
                 "worktree-moved",
                 f"{root} cannot be taken for {was or 'a worktree'} now: {why}",
-                context=f"its .git leads to a private git directory, which an agent writes: {directory}/{GIT}",
-                hint="run no git there until repair has put it right"
-                + ("; wait for the session's end, then repair again" if not alone else "; a copy has to lose its .git"),
+                context=f"its .git points to a private git directory, which an agent writes: {directory}/{GIT}",
+                hint="run no git there until it is repaired"
+                + ("; wait for the session's end, then repair again" if not alone else "; remove the .git of a copy"),
             )
         serial, entries = found
         if was != root:
@@ -259,7 +259,7 @@ def dock_if_last(descriptor: int, directory: str) -> tuple[Docked, ...]:
 def report_lines(done: "Iterable[Docked]") -> list[str]:
     """What the user should know of it: where an agent had something else at `.git`."""
     return [
-        f"{docked.path}/{NAME} had been replaced by the command; what it had put there is in {docked.aside}"
+        f"{docked.path}/{NAME} was replaced by the command; the replacement is in {docked.aside}"
         for docked in done
         if docked.aside
     ]
@@ -320,7 +320,7 @@ def _looked(directory: str, root: str, path: str, git_dir: str, private: str) ->
     except OSError as error:
         raise _changed(path, error.strerror or str(error)) from None
     if found is None or content is None or not leads_to(content, path, git_dir):
-        raise _changed(path, f"it does not lead to {git_dir}")
+        raise _changed(path, f"it does not point to {git_dir}")
     place = f"{directory}/{GIT}/{private}" if private else f"{directory}/{GIT}"
     owner = (found.st_uid, found.st_gid)
     return SwapEntry(path, git_dir, content, found.st_mode & 0o777, owner, found.st_mtime_ns, _mark(found),
@@ -420,9 +420,9 @@ def _release(entry: SwapEntry) -> None:
 def _changed(path: str, why: str) -> Refusal:
     return Refusal(
         "git-pointer-changed",
-        f"{path}/{NAME} is not what it was when this launch was planned",
+        f"{path}/{NAME} has changed since this launch was planned",
         context=why,
-        hint="look at it, then once more; `git worktree repair` mends moved worktrees",
+        hint="check it, then run the command again; `git worktree repair` fixes moved worktrees",
     )
 
 
@@ -453,7 +453,9 @@ def dock_worktree(directory: str) -> tuple[Docked, ...]:
                 context=directory,
             )
         if not lock.alone(descriptor, wait=False):
-            raise Refusal("dock-busy", f"a session is running in {record.worktree}", hint="dock when it has ended")
+            raise Refusal(
+                "dock-busy", f"a session is running in {record.worktree}", hint="dock it when the session has ended"
+            )
         before = dock(directory)
         # The worktree's own pointer first, then outermost to innermost.
         now = tuple(_put_right(directory, record, repository) for repository in record.repositories)
@@ -481,8 +483,8 @@ def _put_right(directory: str, record: records.Record, repository: records.Repos
                 if found is None or found.st_mode & 0o170000 != 0o040000:
                     raise Refusal(
                         "dock-main",
-                        f"{entry} was the repository itself, and is gone",
-                        context="a main checkout holds its repository; there is nothing that it could be restored from",
+                        f"{entry} was the repository itself, and is missing",
+                        context="a main checkout contains its repository; there is nothing to restore it from",
                         hint="look for it beside the worktree, or restore it from a backup",
                     )
                 return Docked(path, "right")
@@ -496,6 +498,6 @@ def _put_right(directory: str, record: records.Record, repository: records.Repos
             return Docked(path, "restored", aside)
     except OSError as error:
         raise Refusal(
-            "dock-failed", f"{entry} cannot be put right", context=error.strerror or str(error),
-            hint=f"do not run git in {record.worktree} until it is: paddock worktree dock",
+            "dock-failed", f"{entry} cannot be repaired", context=error.strerror or str(error),
+            hint=f"do not run git in {record.worktree} until it is repaired: paddock worktree dock",
         ) from None  # fmt: skip

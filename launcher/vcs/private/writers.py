@@ -293,7 +293,7 @@ def running(root: str, writers: Iterable[Writer] = ()) -> Refusal:
     return Refusal(
         "session-running",
         f"a session is still working in {root}",
-        context="; ".join([*names, "its branch and files are its own until it has ended, or is frozen"]),
+        context="; ".join([*names, "its branch and files belong to it until it has ended, or is frozen"]),
         hint="wait for its end, and merge again",
     )
 

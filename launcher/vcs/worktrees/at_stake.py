@@ -192,7 +192,7 @@ def put_aside(part: Part, places: list[str], directory: str) -> list[str]:
             with Inside(root, place) as inside:
                 closed = [name for name in inside.names() if name.startswith(f"{NAME}.{DOCKED}")]
             if closed:  # nobody may enter it, so no backup has it
-                raise _stuck(f"{root}/{place}/{closed[0]}", "a session's end has put it there, from .git")
+                raise _stuck(f"{root}/{place}/{closed[0]}", "it was moved there from .git when a session ended")
             with Holder(root, f"{root}/{place}") as holder:
                 if (found := holder.stat()) is None:
                     continue
@@ -212,7 +212,7 @@ def put_aside(part: Part, places: list[str], directory: str) -> list[str]:
 
 def _stuck(entry: str, why: str) -> Refusal:
     return Refusal("worktree-obstructed", f"{entry} cannot be kept", context=why,
-                   hint="move it to where you want to have it, then once more")  # fmt: skip
+                   hint="move it elsewhere, then run the command again")  # fmt: skip
 
 
 def docked(directory: str) -> tuple[str, ...]:
@@ -309,7 +309,7 @@ def _put_aside(state: str, directory: str, worktree_id: str) -> str:
 def _unusable(directory: str, why: str) -> Refusal:
     return Refusal(
         "state-unusable",
-        f"{directory} of an earlier worktree cannot be put aside",
+        f"{directory} of an earlier worktree cannot be moved aside",
         context=why,
         hint="move it away, or name another --path",
     )

@@ -250,7 +250,7 @@ class PartCondition(BaseModel):
             found.append(f"{self.modified} modified")
         if self.untracked:
             found.append(f"{self.untracked} untracked")
-        found += [f"what lies in {place}, where a submodule belongs" for place in self.strangers]
+        found += [f"the content of {place}, where a submodule belongs" for place in self.strangers]
         if self.operation:
             found.append(f"a {self.operation} in progress")
         if self.detached:
@@ -294,8 +294,8 @@ class Condition(BaseModel):
     def at_stake(self) -> list[str]:
         """What would be lost with the worktree, in words; empty when nothing."""
         found = [text for part in self.parts for text in part.at_stake()]
-        found += [f"submodule {name}: commits that no remote has" for name in self.own_stores]
-        found += [f"a repository that was put aside: {path}" for path in self.docked]
+        found += [f"submodule {name}: commits that are on no remote" for name in self.own_stores]
+        found += [f"a repository that was moved aside: {path}" for path in self.docked]
         return [*found, *self.waiting]
 
     def uncommitted(self) -> tuple[list[str], int]:
@@ -356,9 +356,9 @@ def look(worktree: Worktree, unharvested: Unharvested, user: UserConfig, state: 
 def _part(part: Part, worktree: Worktree, user: UserConfig) -> PartCondition:
     git_dir, place = os.fspath(part.git_dir), os.fspath(part.path)
     if not os.path.isdir(git_dir):
-        return PartCondition(name=part.name, problem=f"its git directory {git_dir} is gone")
+        return PartCondition(name=part.name, problem=f"its git directory {git_dir} is missing")
     if os.path.realpath(place) != place or not os.path.isdir(place):
-        return PartCondition(name=part.name, problem=f"{place} is gone, or was replaced")
+        return PartCondition(name=part.name, problem=f"{place} is missing, or was replaced")
     try:
         # The git directory is named, never found by the `.git` in the files: that one an agent may have replaced.
         return _examined(JailedGit(git_dir, place, settings=user.ignores), part, worktree)
@@ -373,7 +373,7 @@ def _without_files(part: Part, worktree: Worktree) -> PartCondition:
     git_dir = os.fspath(part.git_dir)
     text = admin_files.head(git_dir)
     if not text:
-        return PartCondition(name=part.name, problem=f"its git directory {git_dir} is gone")
+        return PartCondition(name=part.name, problem=f"its git directory {git_dir} is missing")
     if text.startswith("ref: "):
         git = Git(os.fspath(part.common_dir))
         tip = git.run("rev-parse", "--verify", "--quiet", text.removeprefix("ref: "), ok=(0, 1, 128)).out.decode()

@@ -163,7 +163,7 @@ def _joined(base: _Index, parts: list[bytes], ends: list[int]) -> bytes:
             at, stop = base.places[entry], base.places[entry + 1]
             # All but the times, which come first.
             if content[at - begin + _HEADER + _STAT : stop - begin + _HEADER] != base.content[at + _STAT : stop]:
-                raise OSError("git has changed entries of its index that it was not asked for")
+                raise OSError("git changed index entries that it was not asked to change")
         pieces.append(content[_HEADER : _HEADER + size])
     digest = hashlib.new(base.algorithm).digest_size
     pieces.append(base.content[base.places[-1] : -digest])
@@ -191,7 +191,7 @@ def _index_content(directory: str, name: str) -> bytes:
     with Inside(directory) as inside:
         content = inside.read(name)
     if content is None:
-        raise OSError(f"git has left no index at {directory}/{name}")
+        raise OSError(f"git wrote no index at {directory}/{name}")
     return content
 
 
@@ -236,8 +236,8 @@ def check_patterns(pattern: str) -> str:
     if not pattern or pattern.startswith("/") or ".." in parts or "" in parts or ".git" in parts or "\0" in pattern:
         raise Refusal(
             "copy-pattern",
-            f"{pattern!r} is no pattern for files of a worktree",
-            context="it is relative to the worktree's root, without '..', '.git' and empty names",
+            f"{pattern!r} is not a pattern for files of a worktree",
+            context="it must be relative to the worktree's root, without '..', '.git' and empty names",
             hint="paddock worktree add T-1 --copy .env --copy 'config/*.local'",
         )
     return pattern
@@ -359,7 +359,9 @@ class Creation:
             worktree = propose(git, parent, ticket, options)
             with self._store.worktree_lock(worktree.worktree_id) as own:
                 if own is None:
-                    raise Refusal("worktree-busy", f"somebody is at work on {worktree.path}", hint="try again later")
+                    raise Refusal(
+                        "worktree-busy", f"another process is working on {worktree.path}", hint="try again later"
+                    )
                 self._step("record")
                 # Left by a session in a worktree that was here before, and that is gone.
                 swap.remove_journal(private.directory_of(self._state, worktree.worktree_id))
@@ -459,7 +461,7 @@ class Creation:
         git_dir = os.fspath(part.git_dir)
         if part.name and not _is_empty(staging, os.path.relpath(place, staging)):
             raise Refusal("submodule-unavailable", f"submodule {part.name} has no empty directory of its own",
-                          context=f"{place} is something else in the commit around it")  # fmt: skip
+                          context=f"{place} is something else in the commit that contains it")  # fmt: skip
         admin_files.write_pointer(place, git_dir)
         settings = (*options.settings(), *self._user.of_filters(options.filters))
         try:
@@ -467,15 +469,15 @@ class Creation:
                 tree = written.agents_tree(place, self._state)
                 if tree:
                     raise Refusal("worktree-filter", f"no filter is run in {place}",
-                                  context=f"commands in jails can write {tree}, and could lead it elsewhere",
-                                  hint="make the worktree in another place, or without --filter")  # fmt: skip
+                                  context=f"commands in jails can write {tree}, and could redirect it",
+                                  hint="make the worktree elsewhere, or without --filter")  # fmt: skip
                 git = Git(git_dir, own_tree=place, filters=options.filters, settings=settings, hold=(kept,))
                 git.run("read-tree", "-m", "-u", "HEAD", environment=IDENTITY)
             else:
                 algorithm = "sha256" if len(part.base) == 64 else "sha1"
                 check_out(JailedGit(git_dir, place, settings=settings, hold=(kept,)), options.processes(), algorithm)
         except GitFailed as failure:
-            failure.hint = "nothing was left behind; free some space, or see whether `git fsck` is content"
+            failure.hint = "nothing was left behind; free some space, or check the repository: git fsck"
             raise
 
     def place(self, worktree: Worktree) -> None:
@@ -483,8 +485,8 @@ class Creation:
         self._step("rename")
         with Inside(os.path.dirname(worktree.path)) as around:
             if around.exists(worktree.main.path.name):
-                raise Refusal("worktree-exists", f"{worktree.path} was made by somebody else meanwhile",
-                              hint="look what it is; then once more")  # fmt: skip
+                raise Refusal("worktree-exists", f"{worktree.path} was made by another process in the meantime",
+                              hint="check what it is, then run the command again")  # fmt: skip
             around.move(worktree.staging.name, worktree.main.path.name)
 
     def finish(self, worktree: Worktree) -> Worktree:
@@ -508,7 +510,7 @@ class Creation:
             failures += admin_files.discard(part, worktree.worktree_id)
         if failures:
             raise Refusal("worktree-unremovable", f"some of {worktree.staging} cannot be removed",
-                          context="\n".join(failures[:10]), hint="paddock worktree repair, when it can be")  # fmt: skip
+                          context="\n".join(failures[:10]), hint="paddock worktree repair, once it can be")  # fmt: skip
         for part in reversed(worktree.parts):
             common_dir = os.fspath(part.common_dir)
             if part.branch_made and part.ref is not None and admin_files.checked_out(common_dir, part.ref) is None:

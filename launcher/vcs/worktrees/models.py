@@ -184,7 +184,7 @@ def slug(ticket: str) -> str:
         raise Refusal(
             "ticket-name",
             f"{ticket[: _LONGEST + 20]!r} is a path, not a ticket",
-            context="'.' and '..' would be dropped, and another name come of it than was meant",
+            context="'.' and '..' would be dropped, which gives another name than you meant",
             hint="paddock worktree add PROJ-17",
         )
     text = "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "-" for char in ticket)
@@ -196,7 +196,7 @@ def slug(ticket: str) -> str:
     if not text or len(text) > _LONGEST:
         raise Refusal(
             "ticket-name",
-            f"no name can be made of the ticket {ticket[: _LONGEST + 20]!r}",
+            f"no name can be derived from the ticket {ticket[: _LONGEST + 20]!r}",
             context=f"letters, digits, '.', '_' and '-' are kept, and 1 to {_LONGEST} characters must be left",
             hint="paddock worktree add PROJ-17",
         )
@@ -289,14 +289,11 @@ class Removed(NamedTuple):
         """Where everything of it is now, for people."""
         return [
             *(f"its work is kept: {ref} in {where}" for where, ref in self.backups),
-            *(f"commits of the agent that nobody has joined stay in {ref} in {where}" for where, ref in self.refs_kept),
-            *(f"a stash of the agent's stays in {ref} in {where}" for where, ref in self.stashes),
-            *(
-                f"deleted branch {branch}, whose commits are all elsewhere too, in {where}"
-                for where, branch in self.branches_deleted
-            ),
+            *(f"commits of the agent that are not merged stay in {ref} in {where}" for where, ref in self.refs_kept),
+            *(f"a stash of the agent stays in {ref} in {where}" for where, ref in self.stashes),
+            *(f"deleted branch {branch}in {where}" for where, branch in self.branches_deleted),
             *(f"kept branch {branch} in {where}" for where, branch in self.branches_kept),
-            *(f"gone with it, as git ignored it: {text}" for text in self.ignored),
+            *(f"removed with it, as git ignored it: {text}" for text in self.ignored),
             *([kept_aside(self.set_aside)] if self.set_aside else []),
         ]
 

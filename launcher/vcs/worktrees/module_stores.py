@@ -74,7 +74,7 @@ def mend(common_dir: str) -> list[str]:
     done = []
     for store in damaged(common_dir):
         release(common_dir, store)
-        done.append(f"mended {store.path}: git submodule update had made another worktree the main checkout's")
+        done.append(f"repaired {store.path}: git submodule update had pointed the main checkout's to another worktree")
     return done
 
 
@@ -213,7 +213,7 @@ def _read_names(git: Git, commit: str) -> dict[str, str]:
 def _problem(name: str, common_dir: str, commit: str, depth: int) -> str:
     parts = name.split("/")
     if ".." in parts or name.startswith(("/", "-")) or not name.isprintable() or ".git" in (p.lower() for p in parts):
-        return "its name in .gitmodules leads elsewhere"
+        return "its name in .gitmodules points elsewhere"
     if depth >= _DEEPEST:
         return f"it is nested more than {_DEEPEST} deep"
     if not os.path.isdir(f"{common_dir}/objects"):

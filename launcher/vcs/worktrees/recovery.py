@@ -93,8 +93,8 @@ def stand_in(directory: str, known: record.Record) -> Iterator[None]:
         raise Refusal(
             "worktree-replaced",
             f"git has made another worktree at {known.worktree}",
-            context=f"work of the one before waits in {directory}",
-            hint="paddock run there puts it aside, and says where",
+            context=f"the previous one's work is in {directory}",
+            hint="paddock run there moves it aside, and says where",
         )
     if known.kind != "linked" or os.path.isdir(own.git_dir) or not os.path.isdir(f"{own.common_dir}/objects"):
         yield
@@ -174,11 +174,11 @@ class Recovery:
                     self._creation.finish(row)
                     return [f"finished {row.path}"]
                 self._creation.undo(row)
-                return [f"undid {row.path}, which was only begun"]
+                return [f"undid {row.path}, which was half made"]
             if row.state is State.REMOVING:
                 if _is_in_place(row):
                     self._removal.keep(row)
-                    return [f"kept {row.path}, whose removal was only begun"]
+                    return [f"kept {row.path}, which was half removed"]
                 aside = self._removal.resume(row)
                 kept = f"; commits that were not harvested are kept: {aside}" if aside else ""
                 return [f"finished the removal of {row.path}{kept}"]
@@ -215,14 +215,14 @@ class Recovery:
             if self._removal.waiting(row) or holds_kept_work(row):
                 self._step("state")
                 self._store.save(missing)
-                return [f"git has forgotten {row.path}, which has work that is nowhere else: it is known again"]
+                return [f"git has forgotten {row.path}, which has work that is nowhere else: it is registered again"]
         self._step("forget")
         waiting = self._removal.waiting(row)
         kept = f"; commits that were not harvested may be in {waiting}" if waiting else ""
         self._store.forget(row.worktree_id)
         for part in row.parts:
             admin_files.discard(part, row.worktree_id)
-        return [f"forgot {row.path}: git does not know it any more{kept}"]
+        return [f"forgot {row.path}: git no longer knows it{kept}"]
 
     def _rekeyed(self, row: Worktree, root: str) -> list[str]:
         """Updates everything that depends on the path: submodules' pointers, ids, private state, the record."""

@@ -1,4 +1,4 @@
-"""Removing a worktree: refused while it holds work that is nowhere else; forced, that work becomes a ref first."""
+"""Removing a worktree: refused while it has work that is nowhere else; forced, that work becomes a ref first."""
 
 import errno
 import os
@@ -53,7 +53,7 @@ def keep_work(worktree: Worktree) -> list[tuple[str, str]]:
         place = os.fspath(part.path)
         gone = os.path.realpath(place) != place or not os.path.isdir(place)
         git = Git(os.fspath(part.git_dir))
-        with Held(f"backup of {worktree.worktree_id}, until a ref leads to it") as held:
+        with Held(f"backup of {worktree.worktree_id}, until a ref points to it") as held:
             commit = _head(git) if gone else _commit(JailedGit(git.git_dir, place), part, worktree, commits, held)
             if commit is None:
                 continue
@@ -215,7 +215,7 @@ class Removal:
         with ExitStack() as stack:
             own = stack.enter_context(self._store.worktree_lock(worktree.worktree_id))
             if own is None:
-                raise Refusal("worktree-busy", f"somebody is at work on {worktree.path}", hint="try again later")
+                raise Refusal("worktree-busy", f"another process is working on {worktree.path}", hint="try again later")
             stack.enter_context(_no_session(self._state, worktree))
             if not force and (live := writers.live(self._state, worktree.path)):
                 raise _writing(worktree.path, [each.name for each in live])
@@ -440,7 +440,7 @@ def _unremovable(worktree: Worktree, failures: list[str]) -> Refusal:
         "worktree-unremovable",
         f"some of {worktree.path} cannot be removed",
         context="\n".join([f"it is at {worktree.staging} now", *failures[:10]]),
-        hint="paddock worktree repair, when it can be",
+        hint="paddock worktree repair, once it can be",
     )
 
 
@@ -457,8 +457,8 @@ def if_missing(worktree: Worktree, *, unharvested: bool = False) -> list[str]:
     """What to do about a worktree whose directory is missing: nobody knows whether it was moved or deleted."""
     name = quoted(worktree.ticket)
     return [
-        *([f"paddock worktree harvest {name} takes over what was committed"] if unharvested else []),
-        "if it was moved: paddock worktree repair DIR, with its new directory",
+        *([f"paddock worktree harvest {name} fetches what was committed"] if unharvested else []),
+        "if it was moved: paddock worktree repair DIR, with DIR its new directory",
         f"if it is gone for good: paddock worktree remove --force {name}",
     ]
 
@@ -486,9 +486,9 @@ def _check(now: Condition, worktree: Worktree) -> None:
         raise Refusal("worktree-locked", f"{now.path} is locked", context=now.locked or "no reason was given",
                       hint=f"git worktree unlock {quoted(now.path)}\nor --force")  # fmt: skip
     if now.in_use:
-        raise Refusal("worktree-in-use", f"processes are at work in {now.path}",
+        raise Refusal("worktree-in-use", f"processes are running in {now.path}",
                       context=", ".join(condition.named_processes(now.in_use[:20])),
-                      hint="cd elsewhere, then once more" if condition.are_callers(now.in_use)
+                      hint="cd elsewhere, then run the command again" if condition.are_callers(now.in_use)
                       else "end them (or cd elsewhere)\nor --force")  # fmt: skip
     stake = now.at_stake()
     if worktree.state is State.MISSING:
@@ -497,7 +497,7 @@ def _check(now: Condition, worktree: Worktree) -> None:
     if stake:
         raise Refusal(
             "worktree-dirty",
-            f"{now.path} holds work that is nowhere else",
+            f"{now.path} has work that is nowhere else",
             context="\n".join(stake),
             hint="\n".join(_ways(now, len(stake))),
         )
@@ -510,21 +510,21 @@ def _ways(now: Condition, stakes: int) -> Iterator[str]:
     beside = now.beside()
     strange = len(now.docked) + sum(len(part.strangers) for part in now.parts)
     for one in beside:
-        yield f"to join them: {one.join}"
-        yield f"or to give them up: {one.give_up}"
+        yield f"to merge them: {one.join}"
+        yield f"or to drop them: {one.give_up}"
     if beside:
         yield "or --force: the ref stays"
     detached = sum(part.detached for part in now.parts)
     if detached:
-        yield "git switch -c NAME there gives commits on no branch one"
+        yield "git switch -c NAME there gives commits on no branch a branch"
     if strange:
-        yield "fetch or copy from it what you want (run no git in it: what it is told to run was written in the jail)"
+        yield "fetch or copy from it what you want (run no git in it: the jail's command wrote its configuration)"
         yield "or --force: then its files are kept under refs/paddock/backup, and its commits beside the repository"
     waiting = len(now.waiting)
     if waiting:
-        yield f"paddock worktree harvest {quoted(now.path)} takes over what was committed and stashed"
+        yield f"paddock worktree harvest {quoted(now.path)} fetches what was committed and stashed"
         yield "further branches with --branch NAME; a tag gets one in a jail: paddock run -- git branch NAME TAG"
-        yield "or --force: then the private git directory with it is put aside, and named"
+        yield "or --force: then its private git directory is moved aside, and named"
     if stakes > len(beside) + strange + detached + waiting:
         yield from now.lagging()  # first, or a commit would take the submodule back
         yield "commit it there"

@@ -62,7 +62,7 @@ def _supported(git: Git, parent: Checkout) -> None:
         raise Refusal(
             "git-unsupported",
             f"{parent.root} is a submodule",
-            context="its worktrees are made with those of the repository that it belongs to",
+            context="its worktrees are made along with those of its superproject",
             hint="cd into the worktree that holds the submodule",
         )
     settings = {key: value or "" for _, key, value in git.configured() if _UNSUPPORTED.fullmatch(key)}
@@ -71,14 +71,14 @@ def _supported(git: Git, parent: Checkout) -> None:
         raise Refusal(
             "git-unsupported",
             f"{parent.common_dir} keeps its refs as {storage}",
-            context="worktrees are made by writing files, and only refs that are files can be written so",
+            context="worktrees are made by writing ref files, which this format does not have",
             hint="git refs migrate --ref-format=files, or make the worktree with git and: paddock worktree adopt DIR",
         )
     if settings:
         raise Refusal(
             "git-unsupported",
             f"{parent.common_dir} is a partial clone",
-            context="a worktree is made offline, and some of the files' contents are still on the server",
+            context="worktrees are made offline, and some file contents are only on the server",
             hint="git fetch --refetch --no-filter, or make the worktree with git and: paddock worktree adopt DIR",
         )
 
@@ -97,21 +97,21 @@ def place(parent: Checkout, wanted: str | None, name: str) -> str:
             raise Refusal(
                 "worktree-place",
                 f"{path} is reached through a link that a session could have set",
-                context=f"{printable(link)} leads to {printable(target)}, and commands in jails could write {tree}",
-                hint=f"name the place itself, if it is meant: --path {quoted(itself)}",
+                context=f"{printable(link)} points to {printable(target)}, and commands in jails could write {tree}",
+                hint=f"name the place itself, if you mean it: --path {quoted(itself)}",
             )
     canonical = os.path.join(trail.canonical, os.path.basename(path))
     if os.path.lexists(canonical):
         raise Refusal(
             "worktree-exists",
-            f"{canonical} exists already",
-            hint="paddock worktree list; another ticket, or --path DIR; `paddock worktree adopt DIR` for what git made",
+            f"{canonical} already exists",
+            hint="paddock worktree list; another ticket, or --path DIR; `paddock worktree adopt DIR` if git made it",
         )
     if beneath(canonical, parent.root) or beneath(canonical, parent.common_dir):
         raise Refusal(
             "worktree-place",
-            f"{canonical} lies inside {parent.root}",
-            context="whoever works in the one could write the other",
+            f"{canonical} is inside {parent.root}",
+            context="an agent in one could write the other",
             hint="name a --path beside it",
         )
     return canonical
@@ -122,19 +122,19 @@ def _branch(git: Git, name: str, options: Options) -> tuple[str, str, bool]:
     branch = options.branch if options.branch is not None else f"agent/{name}"
     ref = f"refs/heads/{branch}"
     if branch.startswith("-") or not branch.isprintable() or git.run("check-ref-format", ref, ok=(0, 1)).status:
-        raise Refusal("branch-name", f"{branch!r} is no name for a branch", hint="see git check-ref-format --help")
+        raise Refusal("branch-name", f"{branch!r} is not a valid branch name", hint="see git check-ref-format --help")
     exists = bool(git.ref(ref))
     if exists and (options.branch is None or options.start is not None):
         raise Refusal(
             "branch-exists",
-            f"there is a branch {branch} already",
-            context="it may hold work of an earlier agent, so it is not started anew",
-            hint=f"--branch {branch} (without --from) goes on with it; --branch OTHER starts another",
+            f"branch {branch} already exists",
+            context="it may hold an earlier agent's work, so it is not reset",
+            hint=f"--branch {branch} (without --from) continues it; --branch OTHER starts another",
         )
     if exists and (where := admin_files.checked_out(git.common_dir, ref)) is not None:
         raise Refusal(
             "branch-in-use", f"branch {branch} is checked out at {where}",
-            hint="name another --branch, or work there",
+            hint="name another --branch, or work in that worktree",
         )  # fmt: skip
     start = ref if exists else options.start if options.start is not None else "HEAD"
     ended = git.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{start}^{{commit}}", ok=(0, 1, 128))
@@ -142,7 +142,7 @@ def _branch(git: Git, name: str, options: Options) -> tuple[str, str, bool]:
         raise Refusal(
             "commit-unknown",
             f"there is no commit {start} in {git.git_dir}",
-            context="a worktree needs one to start from",
+            context="a worktree needs a commit to start from",
             hint="commit something first, or name another with --from",
         )
     return branch, ended.out.decode("ascii").strip(), not exists
@@ -178,7 +178,7 @@ def _chosen(
         named = wanted is not None and any(module.name == name or module.name.startswith(f"{name}/") for name in wanted)
         why = module.problem if wanted is None or named else module_stores.NOT_GRANTED
         if not why and any(module.path.startswith(f"{outer}/") for outer in missing):
-            why = "the submodule around it is not populated"
+            why = "the submodule that contains it is not populated"
         if why:
             if named and wanted is not None and module.name in wanted:
                 raise Refusal("submodule-unavailable", f"submodule {module.name} cannot be populated", context=why,

@@ -198,7 +198,7 @@ class _Pruning:
                 return False
         finally:
             os.close(descriptor)
-        why = "git has forgotten its worktree, and nothing waits in it"
+        why = "git has forgotten its worktree, and nothing in it is unharvested"
         self._removed.append(Unneeded(common_dir, directory, "", why, lost=False))
         return True
 
@@ -236,7 +236,7 @@ class _Pruning:
         if ref.lost:
             days = self._bounds.lost_days
             return f"on no branch, and older than {days:g} days" if ref.age > days * _DAY else ""
-        return "what it holds is on a branch, a tag or a remote-tracking branch" if due else ""
+        return "its commits are on a branch, a tag or a remote-tracking branch" if due else ""
 
     def _backups(self, refs: list[_Ref]) -> Iterator[Unneeded]:
         """Refs of harvests and removals, by age and number."""
@@ -291,9 +291,7 @@ class _Pruning:
                         for ref, why in zip(own, whys, strict=True)
                     )
                     if done:
-                        why = (
-                            f"its merge is older than {self._bounds.days:g} days, or {self._bounds.most} came after it"
-                        )
+                        why = f"its merge is older than {self._bounds.days:g} days, or {self._bounds.most} are newer"
                         self._removed.append(Unneeded(journal.directory, run.run_id, "", why, lost=False))
                         if not self._dry_run:
                             journal.forget(run.run_id)

@@ -161,7 +161,7 @@ class WorktreeRepository:
                 database.close()
         except sqlite3.IntegrityError as error:
             raise Refusal(
-                "worktree-exists", "there is a worktree at this place already", context=str(error),
+                "worktree-exists", "a worktree already exists at this place", context=str(error),
                 hint="paddock worktree list; paddock worktree repair",
             ) from None  # fmt: skip
         except sqlite3.OperationalError as error:
@@ -191,7 +191,7 @@ class WorktreeRepository:
                     "state-version",
                     f"{self.path} was written by another version of Paddock",
                     context=f"its schema is {version}, and this version knows {_VERSION}",
-                    hint="use the newer Paddock; or move the file away, and `paddock worktree repair` makes it again",
+                    hint="use the newer Paddock; or move the file away, and `paddock worktree repair` recreates it",
                 )
         except BaseException:
             database.close()
@@ -240,7 +240,7 @@ def _damaged(path: str, why: str) -> Refusal:
         "worktree-store-damaged",
         f"{path} is damaged; it has been moved aside",
         context=why,
-        hint="paddock worktree repair finds the worktrees again, from git's own files",
+        hint="paddock worktree repair finds the worktrees again from git's own files",
     )
 
 

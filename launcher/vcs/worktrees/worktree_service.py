@@ -117,13 +117,13 @@ class WorktreeService:
         if len(named) == 1:
             return named[0]
         if named:
-            raise Refusal("worktree-ambiguous", f"several worktrees are meant by {name}",
+            raise Refusal("worktree-ambiguous", f"several worktrees match {name}",
                           context="\n".join(row.worktree_id for row in named), hint="name one by its id")  # fmt: skip
         raise Refusal(
             "worktree-unknown",
             f"Paddock knows no worktree {name} of this repository",
             context="known: " + (", ".join(row.ticket for row in rows) or "none"),
-            hint="paddock worktree list; paddock worktree adopt DIR takes on one that git made",
+            hint="paddock worktree list; paddock worktree adopt DIR registers one that git made",
         )
 
     def status(self, worktree: Worktree) -> Condition:
@@ -159,14 +159,15 @@ class WorktreeService:
         if found.kind != "linked" or "/modules/" in found.common_dir:
             raise Refusal(
                 "adopt-main",
-                f"{found.root} is {'a main checkout' if found.kind == 'main' else 'a submodule'}, no linked worktree",
-                context="its git directory is not its own to be removed or harvested",
+                f"{found.root} is {'a main checkout' if found.kind == 'main' else 'a submodule'}, "
+                "not a linked worktree",
+                context="it does not own its git directory, so it cannot be removed or harvested",
                 hint="paddock worktree add TICKET makes one beside it",
             )
         self.settle(found.common_dir)
         with self.store.repository_lock(found.common_dir):
             if self.store.at(found.root) is not None:
-                raise Refusal("worktree-exists", f"Paddock knows {found.root} already", hint="paddock worktree list")
+                raise Refusal("worktree-exists", f"Paddock already knows {found.root}", hint="paddock worktree list")
             worktree_id = models.worktree_id(found.root)
             if private_lock.is_of_another(found.git_dir, record.directory_of(self._state, worktree_id)):
                 self._clear(found.root)
@@ -174,8 +175,8 @@ class WorktreeService:
             for module in found.submodules:
                 if beneath(module.git_dir, found.root):
                     self._warn(
-                        f"submodule {module.name} carries its git directory inside, where agents can write it: it is "
-                        "no part of the worktree; `git submodule absorbgitdirs` moves it to its usual place, if it is "
+                        f"submodule {module.name} contains its own git directory, where agents can write it: it is "
+                        "not part of the worktree; `git submodule absorbgitdirs` moves it to its usual place, if it is "
                         "yours"
                     )
                 else:
@@ -233,7 +234,7 @@ class WorktreeService:
                               context=reason or "no reason was given",
                               hint="name another --path; or paddock worktree remove --force gives it up")  # fmt: skip
             done = self._removal.remove(row, force=True, keep_branch=True)
-            self._warn("; ".join((f"the worktree that was at {path} is given up", *done.lines())))
+            self._warn("; ".join((f"the worktree that was at {path} is forgotten", *done.lines())))
 
     def _clear(self, path: str) -> None:
         aside = at_stake.clear_earlier(self._state, path, models.worktree_id(path), self._unharvested)
@@ -378,7 +379,7 @@ class ChildWorktrees:
         if ahead:
             raise Refusal(
                 "worktree-dirty",
-                f"{row.path} holds commits that were made there",
+                f"{row.path} has commits that were made there",
                 context=", ".join(f"{part.ahead} on {part.branch or 'no branch'}" for part in ahead),
                 hint=f"merge them; paddock worktree remove {worktree_id} keeps the branch",
             )
