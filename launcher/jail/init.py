@@ -182,7 +182,9 @@ def failure(what: str, error: BaseException) -> Refusal:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     where = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}: " if trace is not None else ""
-    return Refusal("internal-error", what, context=f"{where}{error!r}", hint="this is a fault of Paddock; report it")
+    return Refusal(
+        "internal-error", what, context=f"{where}{error!r}", hint="this is a bug in Paddock; please report it"
+    )
 
 
 class Init:

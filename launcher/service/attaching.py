@@ -276,7 +276,7 @@ def status_of(session: dict[str, Any] | None) -> int:
         Refusal: the launcher's own; service-gone when it is not known how the session ended.
     """
     if session is None:
-        raise Refusal("service-gone", "the service has hung up before the session was over",
+        raise Refusal("service-gone", "the service closed the connection before the session ended",
                       hint="paddock status; paddock ps --all")  # fmt: skip
     outcome = session["outcome"]
     if outcome["refusal"]:

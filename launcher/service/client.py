@@ -149,7 +149,7 @@ class Client:
             while b"\r\n\r\n" not in head:
                 piece = connection.recv(65_536)
                 if not piece:
-                    raise ConnectionResetError(104, "the service hung up")
+                    raise ConnectionResetError(104, "the service closed the connection")
                 head += piece
             before, _, rest = head.partition(b"\r\n\r\n")
             if before.split(None, 2)[1] != b"101":
@@ -238,9 +238,9 @@ def _connect(connection: socket.socket, path: str) -> None:
         name = os.path.basename(path)
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)
         if found.st_mode & 0o170000 != 0o140000:
-            raise Refusal("service-stranger", f"{path} is no socket",
-                          context="a control socket is never reached through a link",
-                          hint="look at it, and remove it")  # fmt: skip
+            raise Refusal("service-stranger", f"{path} is not a socket",
+                          context="a control socket is never used through a symbolic link",
+                          hint="check it, then remove it")  # fmt: skip
         connection.connect(instance.short(directory, name))
     finally:
         os.close(directory)
@@ -250,10 +250,10 @@ def _connect(connection: socket.socket, path: str) -> None:
     answering = packets.of(connection)
     if answering.uid not in (os.geteuid(), 0):
         raise Refusal("service-stranger", f"{path} is answered by user {answering.uid}",
-                      hint="only a service of this user or of root is asked")  # fmt: skip
+                      hint="only a service of this user or of root is trusted")  # fmt: skip
     if answering.uid == os.geteuid() and jailed(answering.pid):
         raise Refusal("service-stranger", f"{path} is answered by process {answering.pid}, which is in a jail",
-                      hint="stop that session, and look at what lies there")  # fmt: skip
+                      hint="stop that session, and check what is there")  # fmt: skip
 
 
 class _Connection(http.client.HTTPConnection):
@@ -284,5 +284,5 @@ def _refusal(response: http.client.HTTPResponse) -> Refusal:
 
 
 def _broken_off(error: Exception) -> Refusal:
-    return Refusal("service-gone", "the service did not answer to the end", context=str(error),
-                   hint="paddock status; its log says more")  # fmt: skip
+    return Refusal("service-gone", "the service's answer was cut off", context=str(error),
+                   hint="paddock status; see its log")  # fmt: skip

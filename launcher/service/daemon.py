@@ -55,7 +55,7 @@ class Listener:
             for more in rest:
                 more.close()
             if self.socket.family != socket.AF_UNIX or self.socket.type != socket.SOCK_STREAM:
-                raise Refusal("service-socket", "the socket that was handed over is no unix(7) stream socket",
+                raise Refusal("service-socket", "the socket that was passed is not a unix(7) stream socket",
                               hint="ListenStream= with a path, in the .socket unit")  # fmt: skip
             self.socket.setblocking(False)
         else:
@@ -202,8 +202,8 @@ class Service:
         self.conditions = database.conditions
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if soft < _LEAST_DESCRIPTORS:
-            what = f"the service may have {soft} open files (RLIMIT_NOFILE): {max(0, soft - 30) // 8} sessions or so"
-            hint = "ulimit -n 65536 before it is started; in a unit of systemd, LimitNOFILE=65536"
+            what = f"the service may have {soft} open files (RLIMIT_NOFILE): about {max(0, soft - 30) // 8} sessions"
+            hint = "run ulimit -n 65536 before it starts; in a unit of systemd, LimitNOFILE=65536"
             self.conditions.raise_("descriptors-few", what, hint)
         self.watch = Watch(self.supervisor, self.sampler, {"state": places.state, "runtime": own.runtime})
         self._doorkeepers = ThreadPoolExecutor(2, "peers")  # so many at most read /proc for who connects
@@ -236,12 +236,14 @@ class Service:
         while not server.started and not serving.done():
             await asyncio.sleep(0.005)
         systemd.ready(self.status())
-        log.info("the service runs: process %d, user %d", os.getpid(), os.geteuid())
+        log.info("the service is running: process %d, user %d", os.getpid(), os.geteuid())
         try:
             await asyncio.wait([serving, ending], return_when=asyncio.FIRST_COMPLETED)
         finally:
             systemd.stopping()
-            log.info("the service ends: %d session%s live", live := len(self.supervisor.live), "" if live == 1 else "s")
+            log.info(
+                "the service is ending: %d session%s live", live := len(self.supervisor.live), "" if live == 1 else "s"
+            )
             if self._keeps:
                 await self.tickets.close()
                 await self.supervisor.leave()
@@ -288,7 +290,7 @@ class Service:
 
     async def _admit(self, connection: Any, number: int) -> packets.Peer:  # noqa: ANN401  # asyncio's view of a socket
         if number + self.supervisor.attached > self.supervisor.settings.most_connections:
-            raise Refusal("connections-exhausted", "the service has as many connections as it may",
+            raise Refusal("connections-exhausted", "the service's limit of connections is reached",
                           context=f"{self.supervisor.settings.most_connections} at the same time")  # fmt: skip
         peer, launchers = packets.of(connection), self.supervisor.launchers()
         await asyncio.get_running_loop().run_in_executor(
@@ -308,12 +310,12 @@ class Service:
         systemd.reloading()
         try:
             self.supervisor.reload(instance.load(self._places))
-            log.info("settings were read again")
+            log.info("settings reloaded")
             self.conditions.clear("settings-wrong")
         except Refusal as refusal:
-            log.error("settings stay as they were: %s (%s)", refusal.message, refusal.context)
-            self.conditions.raise_("settings-wrong", f"settings stay as they were: {refusal.message}",
-                                   f"{refusal.context or refusal.hint or 'mend the file'}; then reload the service"
+            log.error("settings are unchanged: %s (%s)", refusal.message, refusal.context)
+            self.conditions.raise_("settings-wrong", f"settings are unchanged: {refusal.message}",
+                                   f"{refusal.context or refusal.hint or 'fix the file'}; then reload the service"
                                    " (SIGHUP)")  # fmt: skip
         systemd.ready(self.status())
 
@@ -340,9 +342,9 @@ class Service:
             try:
                 if (renewed := listener.renewed(self._own)) is not None:
                     await server.listen_also(renewed)
-                    log.warning("the control socket was gone, and has been made again: %s", self._own.socket)
+                    log.warning("the control socket was missing, and has been created again: %s", self._own.socket)
             except (OSError, Refusal) as error:
-                log.error("the control socket is gone, and cannot be made again: %s", error)
+                log.error("the control socket is missing, and cannot be created again: %s", error)
             if (line := self.status()) != told:
                 systemd.status(line)
                 told = line
@@ -356,10 +358,10 @@ class Service:
             log.error("%s (%s)", refusal.message, refusal.context)
             heard = False
         if heard:
-            log.info("the kernel's audit is heard, and handed on to sessions")
+            log.info("kernel audit is received, and passed on to sessions")
         else:
-            self.conditions.raise_("audit-unheard", "the kernel's audit is not heard, so ledgers lack what Landlock"
-                                   " alone refuses", "boot with audit=1, and run the service in the machine's first"
+            self.conditions.raise_("audit-unheard", "kernel audit is not received, so ledgers lack what Landlock"
+                                   " alone denies", "boot with audit=1, and run the service in the machine's first"
                                    " PID namespace")  # fmt: skip
 
     async def _sample(self) -> None:

@@ -174,7 +174,7 @@ class Database:
         for suffix in ("", "-wal", "-shm"):
             if os.path.lexists(self.path + suffix):
                 os.replace(self.path + suffix, aside + suffix)
-        note = f"the database was damaged ({why}) and has been moved to {aside}; the record of sessions begins anew"
+        note = f"the database was damaged ({why}) and has been moved to {aside}; the record of sessions starts empty"
         self.notes.append(note)
         log.error(note)
 
@@ -217,7 +217,7 @@ class Database:
     def later(self, write: Callable[[], object]) -> None:
         """Makes a write that nobody waits for, as soon as the database takes it; a failed one must change nothing."""
         if len(self._waiting) >= _MOST_WAITING:
-            log.error("%d writes wait for the database; the oldest is given up", len(self._waiting))
+            log.error("%d writes are waiting for the database; the oldest is dropped", len(self._waiting))
             self._waiting.popleft()
         self._waiting.append(write)
         if self._retry is None:
@@ -232,9 +232,9 @@ class Database:
                 if refusal.reference in PASSING:
                     self._retry = asyncio.get_running_loop().call_later(5 * _RETRY_SECONDS, self._write_waiting)
                     return
-                log.error("not written down: %s (%s)", refusal.message, refusal.context)
+                log.error("not recorded: %s (%s)", refusal.message, refusal.context)
             except Exception:  # or those behind it would wait for ever
-                log.exception("not written down")
+                log.exception("not recorded")
             self._waiting.popleft()
 
     def keep_file(self) -> None:
@@ -246,15 +246,15 @@ class Database:
             self.conditions.clear(GONE)
             return
         what = f"the service's database {self.path} was removed or replaced while the service has it open"
-        hint = "the service writes it anew as soon as it can, and loses it if it ends before: leave it running"
+        hint = "the service rewrites it as soon as it can, and loses it if it ends before: leave it running"
         self.conditions.raise_(GONE, what, hint)
         try:
             self._write_anew()
         except (OSError, sqlite3.Error, Refusal) as error:
-            self.conditions.raise_(GONE, f"{what}, and cannot be written anew: {error}",
-                                   f"look at {os.path.dirname(self.path)}; {hint}")  # fmt: skip
+            self.conditions.raise_(GONE, f"{what}, and cannot be rewritten: {error}",
+                                   f"check {os.path.dirname(self.path)}; {hint}")  # fmt: skip
             return
-        log.warning("all of %s was written anew", self.path)
+        log.warning("all of %s was rewritten", self.path)
         self.conditions.clear(GONE)
 
     def _write_anew(self) -> None:
@@ -272,7 +272,7 @@ class Database:
         for suffix, file in self._files.items():
             if os.path.lexists(self.path + suffix) and not _is_at(file, self.path + suffix):
                 os.replace(self.path + suffix, aside + suffix)
-                log.error("what had the database's place is at %s", aside + suffix)
+                log.error("the file that had replaced the database is at %s", aside + suffix)
         _unlink(self.path, "-wal", "-shm")
         os.replace(fresh, self.path)
         old, self.connection = self.connection, self._opened()
@@ -298,7 +298,7 @@ class Database:
             with suppress(RuntimeError):  # no loop runs any more: this was the last chance
                 self._write_waiting()
         if self._waiting:
-            log.error("%d writes could not be made before the end", len(self._waiting))
+            log.error("%d writes could not be made before the service ended", len(self._waiting))
         self.keep_file()
         self.connection.close()
         for file in self._files.values():
@@ -342,10 +342,10 @@ class Database:
 
 _TEXTS = {
     BUSY: ("the service's database {path} is locked by another process",
-           "try again; if it stays locked, look at the process that holds it"),
-    FULL: ("there is no room left for the service's database {path}",
-           "free some space on its filesystem; the service goes on by itself then"),
-    UNUSABLE: ("the service's database {path} cannot be used", "free some space, or look at the file's owner and mode"),
+           "try again; if it stays locked, check the process that holds it"),
+    FULL: ("no space left for the service's database {path}",
+           "free some space on its filesystem; the service then continues by itself"),
+    UNUSABLE: ("the service's database {path} cannot be used", "free some space, or check the file's owner and mode"),
 }  # fmt: skip
 
 

@@ -163,7 +163,7 @@ class Events:
             each.queue.append(event)
             each.woken.set()
             if len(each.queue) > _MOST_QUEUED:
-                log.warning("a client that listens to events does not read them, and is hung up on")
+                log.warning("a client that follows events does not read them, and is disconnected")
                 self._subscribers.discard(each)
                 each.queue.clear()
                 each.hang_up()
@@ -202,7 +202,7 @@ class Events:
             conditions.clear("harvest-refused", worktree)
             return
         log.warning("harvest of %s: %s", worktree, harvest["message"], extra={"fields": {"session": session}})
-        conditions.raise_("harvest-refused", f"commits of {worktree} wait to be harvested: {harvest['message']}",
+        conditions.raise_("harvest-refused", f"commits of {worktree} are not harvested: {harvest['message']}",
                           str(harvest.get("hint") or f"paddock worktree harvest {worktree}"), worktree)  # fmt: skip
 
     def _condition(self, condition: Condition, raised: bool) -> None:  # as `Conditions.changed`
@@ -229,7 +229,7 @@ class Events:
                     (_MOST_KEPT,),
                 )
         except Refusal as refusal:
-            log.debug("events are not written down: %s", refusal.message)
+            log.debug("events are not recorded: %s", refusal.message)
             return
         while self._unwritten and self._unwritten[0].id <= held[-1].id:
             self._unwritten.popleft()

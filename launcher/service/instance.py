@@ -63,8 +63,8 @@ class Directories:
         if tree := written.agents_tree(directory, self._places.state):
             raise Refusal(
                 "service-socket",
-                f"the control socket cannot lie in {directory}",
-                context=f"commands in jails could write {tree}, so what lies there may be an agent's work",
+                f"the control socket cannot be in {directory}",
+                context=f"commands in jails could write {tree}, so what is there may be an agent's work",
                 hint="set XDG_RUNTIME_DIR to a directory that no session was granted",
             )
         path = f"{self._places.state}/{SOCKETS}"
@@ -120,7 +120,7 @@ class Directories:
             os.close(fd)
             raise Refusal(
                 "service-running",
-                "a Paddock service of this user is running already",
+                "a Paddock service of this user is already running",
                 context=f"process {owner or '?'} holds {path}",
                 hint="paddock status shows it; one instance serves one user",
             ) from None
@@ -156,8 +156,8 @@ def check_socket(path: str) -> bool:
     raise Refusal(
         "service-socket",
         f"{path} is {kind}",
-        context=f"the control socket is a socket of user {os.geteuid()} at exactly this place",
-        hint=f"look at it, and remove it: rm {Path(path)}",
+        context=f"the control socket must be a socket of user {os.geteuid()} at exactly this path",
+        hint=f"check it, then remove it: rm {Path(path)}",
     )
 
 

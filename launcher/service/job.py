@@ -45,7 +45,7 @@ def main(parent: str, name: str) -> NoReturn:
         import traceback
 
         traceback.print_exc()
-        answer = {"refusal": init.failure(f"{name} could not go on", error).as_dict()}
+        answer = {"refusal": init.failure(f"{name} failed unexpectedly", error).as_dict()}
     _write(answer)
     os._exit(0)
 
@@ -104,8 +104,8 @@ def harvest_waiting(later: Sequence[str] = ()) -> dict[str, Any]:
             if each.damage is not None:
                 raise each.damage
             if each.held:
-                hint = "look at them, then: paddock worktree harvest"
-                raise Refusal("handoff-strict", "a strict session has left it to you", context=each.refusal, hint=hint)
+                hint = "read them, then: paddock worktree harvest"
+                raise Refusal("handoff-strict", "a strict session left it to you", context=each.refusal, hint=hint)
             result = _taken(each.directory, each.worktree, strict=each.strict)
             answer.update(state=result.state, lines=harvesting.report_lines(result, place=each.worktree))
         except Refusal as refusal:

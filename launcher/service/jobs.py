@@ -67,7 +67,7 @@ class Jobs:
             finally:
                 self._running.discard(process)
         if answer is None:
-            raise Refusal("job-lost", f"the work on {name} ended without an answer",
+            raise Refusal("job-lost", f"the job for {name} ended without an answer",
                           context=f"status {process.returncode}; the log may say more")  # fmt: skip
         if "refusal" in answer:
             raise refusal_of(answer["refusal"])

@@ -189,7 +189,7 @@ class Exchange:
         except OSError as error:
             requests.close()
             raise Refusal("audit-socket", f"cannot listen at {self._path}", context=error.strerror or str(error),
-                          hint="the service's runtime directory must be its own") from None  # fmt: skip
+                          hint="the service's runtime directory must belong to it") from None  # fmt: skip
         finally:
             os.close(fd)
         self._requests = requests
@@ -246,7 +246,7 @@ class Exchange:
         if objection := self._objection(pid, pidfd, fd):
             os.close(fd)
             os.close(pidfd)
-            log.warning("process %s cannot be given audit records: %s", pid, objection)
+            log.warning("process %s cannot receive audit records: %s", pid, objection)
             return
         stream = socket.socket(fileno=fd)
         stream.setblocking(False)
@@ -258,15 +258,15 @@ class Exchange:
 
     def _objection(self, pid: int, pidfd: int, fd: int) -> str:
         if not stat.S_ISSOCK(os.fstat(fd).st_mode):
-            return "it has sent no socket"
+            return "it sent no socket"
         with socket.socket(fileno=os.dup(fd)) as sent:
             if (sent.family, sent.type) != (socket.AF_UNIX, socket.SOCK_DGRAM):
-                return "it has sent another socket"
+                return "it sent another kind of socket"
         if len(self._launchers) >= MOST_LAUNCHERS:
-            return "too many have asked"
+            return "too many processes have asked"
         if packets.depth_of(pidfd) != 1:
             return "it is in a PID namespace of its own"
-        return "it makes connections for a jail" if jailed(pid) else ""
+        return "it is a jail's network proxy" if jailed(pid) else ""
 
     def _remove(self, pid: int) -> None:
         launcher = self._launchers.pop(pid)

@@ -43,7 +43,7 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]
     try:
         content = json.loads(data)
         if not isinstance(content, dict) or content.pop("version", VERSION) != VERSION:
-            raise wire.Malformed("a message is one object, of a known version")
+            raise wire.Malformed("a message must be one object, of a known version")
     except ValueError:
         for fd in descriptors:
             os.close(fd)
@@ -191,7 +191,7 @@ def check(peer: Peer, owner: int, launchers: Callable[[], set[int]]) -> None:
         Refusal: peer-refused.
     """
     if peer.uid not in (owner, 0):
-        raise _refused(f"it is open to user {owner} and to root, this is user {peer.uid}")
+        raise _refused(f"only user {owner} and root may use it; this is user {peer.uid}")
     if peer.pid <= 0 or not peer.depth:
         raise _refused("the process is in another PID namespace, or has ended")
     if peer.depth > 1:
@@ -200,15 +200,15 @@ def check(peer: Peer, owner: int, launchers: Callable[[], set[int]]) -> None:
             "ask from outside of it",
         )
     if jailed(peer.pid):
-        raise _refused(f"process {peer.pid} makes connections for a jail, lives in one, or has ended")
+        raise _refused(f"process {peer.pid} is a jail's network proxy, is in a jail, or has ended")
     pid, sessions = peer.pid, launchers()
     for _ in range(_GENERATIONS):
         if pid in sessions:
-            raise _refused(f"process {peer.pid} belongs to a session, and sessions do not rule over sessions")
+            raise _refused(f"process {peer.pid} belongs to a session, and sessions do not control sessions")
         if pid <= 1:
             return
         pid = parent(pid)
-    raise _refused(f"where process {peer.pid} comes from could not be found out")
+    raise _refused(f"cannot find out where process {peer.pid} comes from")
 
 
 def owner() -> int:

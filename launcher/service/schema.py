@@ -68,7 +68,7 @@ def check(name: str, before: SessionState, after: SessionState) -> None:
         raise Refusal(
             "session-transition",
             f"session {name} is {before} and cannot become {after}",
-            context=f"{before} leads to: {', '.join(sorted(TRANSITIONS[before])) or 'nothing'}",
+            context=f"{before} can become: {', '.join(sorted(TRANSITIONS[before])) or 'nothing'}",
         )
 
 
@@ -80,7 +80,7 @@ MOST_TEXT = 128 << 10  # MAX_ARG_STRLEN (execve(2))
 
 def _no_nul(text: str) -> str:
     if "\0" in text:
-        raise ValueError("there is a NUL in it, which no process can be given")
+        raise ValueError("it contains a NUL, which no argument or variable can")
     return text
 
 
@@ -92,7 +92,7 @@ def _session_name(text: str) -> str:
 
 def _absolute(text: str) -> str:
     if not text.startswith("/"):
-        raise ValueError("it is no absolute path")
+        raise ValueError("it is not an absolute path")
     return text
 
 

@@ -43,7 +43,7 @@ class Groups:
         """Looks whether groups can be made. `sweep` removes those of an earlier life."""
         own = _own() if own is None else own
         self.top = f"{own}/{PREFIX}{label}" if own else ""
-        self.why = "" if own else "no control group (version 2) that this user may write"
+        self.why = "" if own else "no version 2 control group that this user can write"
         self._numbers = itertools.count(1)
         self._discarded: set[str] = set()
         self._life = f"{time.time_ns():x}"  # not the process id, which may come again

@@ -43,15 +43,15 @@ def options_of(request: SessionRequest, parse: Parse) -> dict[str, str | list[st
     """The options of a request. Refuses what `paddock run` would refuse at once, and what means nothing here."""
     options, command = parse(request.words())
     if command != list(request.command):
-        raise _usage("the options hold a word that is no option")
+        raise _usage("the options contain a word that is not an option")
     for name in _NOT_HERE:
         if name in options:
-            raise _usage(f"{name} means nothing for a session of the service")
+            raise _usage(f"{name} does not apply to sessions of the service")
     return options
 
 
 def _usage(message: str) -> Refusal:
-    return Refusal("usage", message, hint="paddock run --help; options of the command itself belong to the command")
+    return Refusal("usage", message, hint="paddock run --help; the command's own options belong in its command")
 
 
 def check_quotas(clients: Sequence[int], client_uid: int, settings: Settings) -> None:
@@ -59,13 +59,13 @@ def check_quotas(clients: Sequence[int], client_uid: int, settings: Settings) ->
     if len(clients) >= settings.most_sessions:
         raise Refusal(
             "quota-sessions",
-            f"the service has as many live sessions as it may: {settings.most_sessions}",
+            f"limit of {settings.most_sessions} live sessions reached",
             hint="paddock ps; stop some, or raise most_sessions in service.toml",
         )
     if clients.count(client_uid) >= settings.most_sessions_of_client:
         raise Refusal(
             "quota-client",
-            f"user {client_uid} has as many live sessions as one client may: {settings.most_sessions_of_client}",
+            f"user {client_uid} has reached the limit of {settings.most_sessions_of_client} live sessions per client",
             hint="paddock ps; stop some, or raise most_sessions_of_client in service.toml",
         )
 
@@ -272,7 +272,7 @@ class Supervisor:
             if known is not None:
                 return self.session(known), False
         if self.closing is not None or self._leaving:
-            raise Refusal("service-stopping", "the service is stopping", hint="try again when it runs again")
+            raise Refusal("service-stopping", "the service is stopping", hint="try again once it is running again")
         options = self.options_of(request)
         clients = [live.client_uid for live in self.live.values()]
         check_quotas(clients, client_uid, self.settings)
@@ -435,7 +435,7 @@ class Supervisor:
                 log.error("session %s: %s", live.name, refusal.message)
                 live.unwritten.clear()
                 return
-            log.error("session %s is %s, which cannot be written down now: %s", live.name, live.state, refusal.message)
+            log.error("session %s is %s, which cannot be recorded now: %s", live.name, live.state, refusal.message)
 
     def write_again(self) -> bool:
         """Writes down what could not be before; whether nothing waits any more. To be called now and then."""
@@ -453,7 +453,7 @@ class Supervisor:
             try:
                 again = Shim.join(live.directory)
             except (OSError, Refusal) as error:
-                log.info("session %s: its shim cannot be asked now: %s", live.name, error)
+                log.info("session %s: its shim does not answer now: %s", live.name, error)
                 await asyncio.sleep(_AGAIN_SECONDS)
                 continue
             again.group = shim.group
@@ -523,7 +523,7 @@ class Supervisor:
         live = self.live.get(name)
         if live is None:
             raise Refusal("session-over", f"session {name} is {self.store.required(name)['state']}",
-                          hint=f"paddock logs {name} has what it wrote, paddock show {name} how it ended")  # fmt: skip
+                          hint=f"its output: paddock logs {name}; how it ended: paddock show {name}")  # fmt: skip
         return live
 
     def log_of(self, name: str) -> str:
@@ -559,7 +559,9 @@ class Supervisor:
                           hint=f"one of {', '.join(SENDABLE)}")  # fmt: skip
         shim = self.required(name).shim
         if shim is None:
-            raise Refusal("session-not-running", f"session {name} has no process now", hint=f"paddock show {name}")
+            raise Refusal(
+                "session-not-running", f"session {name} has no process at the moment", hint=f"paddock show {name}"
+            )
         await shim.ask("signal", signal=number, group=group)
 
     def stop(self, name: str, term_seconds: float | None = None, why: Reason = Reason.STOPPED) -> None:

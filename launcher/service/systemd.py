@@ -60,7 +60,7 @@ class Manager:
                 sending.settimeout(_SEND_SECONDS)
                 sending.sendto(message, self.address)
         except OSError as error:
-            _LOG.warning("the service manager cannot be told %s: %s", assignments[0], error)
+            _LOG.warning("cannot notify the service manager of %s: %s", assignments[0], error)
             return False
         return True
 
@@ -151,7 +151,7 @@ def listening(descriptors: range) -> list[socket.socket]:
         try:
             fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
             if not stat.S_ISSOCK(os.fstat(fd).st_mode):
-                raise _not_ours(fd, "it is no socket")
+                raise _not_ours(fd, "it is not a socket")
         except OSError as error:
             raise _not_ours(fd, error.strerror or str(error)) from None
     taken = [socket.socket(fileno=fd) for fd in descriptors]
@@ -162,7 +162,7 @@ def listening(descriptors: range) -> list[socket.socket]:
             if passed.type != socket.SOCK_STREAM:
                 raise _not_ours(passed.fileno(), f"its type is {passed.type}, not SOCK_STREAM")
             if not passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                raise _not_ours(passed.fileno(), "nobody listens on it")
+                raise _not_ours(passed.fileno(), "it is not listening")
             passed.setblocking(False)
     except Refusal:
         for passed in taken:
@@ -186,9 +186,9 @@ def _number(found: dict[str, str], name: str) -> int:
 def _nonsense(name: str, value: str, why: str) -> Refusal:
     return Refusal(
         "service-environment",
-        f"the service manager's variable {name} makes no sense",
+        f"the service manager's variable {name} is not valid",
         context=f"{value!r} is {why}",
-        hint="start it by its unit, or without that variable",
+        hint="start it with its unit, or unset that variable",
     )
 
 
@@ -197,7 +197,7 @@ def _not_ours(fd: int, why: str) -> Refusal:
         "service-socket",
         f"descriptor {fd}, which the service manager passed, cannot be served",
         context=why,
-        hint="ListenStream= with a path is what the unit of Paddock has: paddock service install",
+        hint="Paddock's unit has ListenStream= with a path: paddock service install",
     )
 
 
@@ -240,7 +240,7 @@ def encoded(fields: Mapping[str, str]) -> bytes:
     out = bytearray()
     for name, value in fields.items():
         if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is no name of a journal field")
+            raise ValueError(f"{name!r} is not a journal field's name")
         content = value.encode(errors="replace")
         if b"\n" in content:
             out += name.encode() + b"\n" + struct.pack("<Q", len(content)) + content + b"\n"

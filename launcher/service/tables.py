@@ -99,8 +99,8 @@ class SessionStore:
         if row is None:
             raise Refusal(
                 "session-unknown",
-                f"the service knows no session {name}",
-                hint="paddock ps --all lists those that it knows",
+                f"the service has no session {name}",
+                hint="paddock ps --all lists its sessions",
             )
         return row
 
@@ -186,16 +186,16 @@ class SessionStore:
         if rows[0]["digest"] != digest:
             raise Refusal(
                 "idempotency-mismatch",
-                f"the idempotency key {key} came with another request before",
-                hint="use a new key for each request that is not a repetition",
+                f"the idempotency key {key} was used with another request before",
+                hint="use a new key for each request that is not a retry",
             )
         name = str(rows[0]["session"])
         if rows[0]["forgotten"] is not None or self.row(name) is None:
             raise Refusal(
                 "session-forgotten",
                 f"the session {name}, which was made for the idempotency key {key}, has been forgotten",
-                context="the request was carried out once, and is not carried out again",
-                hint="use a new key to have it carried out again",
+                context="a request is carried out only once for its key",
+                hint="use a new key to carry it out again",
             )
         return name
 
@@ -209,8 +209,8 @@ def exists(name: str) -> Refusal:
     """The Refusal for a name that is taken."""
     return Refusal(
         "session-exists",
-        f"the service has a session {name} already",
-        hint=f"choose another name, or forget that one when it is over: paddock stop --forget {name}",
+        f"session {name} already exists in the service",
+        hint=f"choose another name, or forget that one when it has ended: paddock stop --forget {name}",
     )
 
 
@@ -371,7 +371,7 @@ class StoredRequestContexts:
                 raise Refusal(
                     "context-key-changed",
                     f"the context of session {key} cannot become that of {after.artifact_key}",
-                    context="an update changed the key under which the context is kept",
+                    context="an update changed the key under which the context is stored",
                 )
             advanced = max(least, before.state, key=lambda each: each.rank)
             written = after.evolve(last_updated_at=max(self._now(), before.last_updated_at), state=advanced)

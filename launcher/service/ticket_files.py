@@ -47,7 +47,7 @@ def serve(database: str, port: int, secret: str, say: Callable[[dict[str, Any]],
         found = contexts.get(session_id)
         name = None if found is None else found.metadata.get(SESSION)
         if name is None:  # a jail made for the occasion would be another one than the agent's
-            raise Refusal("session-unknown", f"no agent works for {session_id}")
+            raise Refusal("session-unknown", f"no agent is working for {session_id}")
         return name
 
     graph, children = InMemoryGraphRepository(), ChildWorktrees(ticket_work.service(where))
@@ -162,9 +162,9 @@ class OfRuns:
         outcome = session["outcome"] or {}
         if session["state"] != SessionState.ENDED or outcome.get("reason") != Reason.EXITED:
             how = f"status {outcome['status']}" if outcome.get("status") is not None else session["state"]
-            why = f"the context manager has not answered: it ended with {how}"
+            why = f"the context manager did not answer: it ended with {how}"
             return error(ErrorType.WORKER_FAILED, why, operation=mcp_server.ASK, note=text[-MOST_TEXT:])
-        return Answer(text[:MOST_TEXT], "the rest is left out" if len(text) > MOST_TEXT else "")
+        return Answer(text[:MOST_TEXT], "the rest is omitted" if len(text) > MOST_TEXT else "")
 
 
 _LOOK = 60

@@ -68,10 +68,10 @@ class Questions:
         request = self._records.request(run)
         manager = request.context_manager
         if manager is None or run not in self._asked:
-            raise Refusal("ticket-run-closed", f"nobody answers questions of ticket run {run}",
-                          hint="a table [context_manager] in the tickets file says who does")  # fmt: skip
+            raise Refusal("ticket-run-closed", f"ticket run {run} has nobody to answer questions",
+                          hint="name one in the tickets file: the table [context_manager]")  # fmt: skip
         if len(self._asked[run]) >= _MOST:
-            raise Refusal("ticket-run-busy", f"{_MOST} questions of ticket run {run} are being answered already",
+            raise Refusal("ticket-run-busy", f"{_MOST} questions of ticket run {run} are already being answered",
                           hint="try again when one is")  # fmt: skip
         name = f"{run[:50]}.c{os.urandom(4).hex()}"
         self._asked[run][name] = None  # its place, from here on

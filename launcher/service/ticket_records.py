@@ -66,8 +66,8 @@ class TicketRecords:
         except Refusal as refusal:
             if not self._database.rows("SELECT 1 FROM ticket_run WHERE name = ?", name):
                 raise
-            raise Refusal("ticket-run-exists", f"there is a ticket run {name} already",
-                          hint=f"paddock tickets show {name}; paddock tickets resume {name} goes on with it") \
+            raise Refusal("ticket-run-exists", f"ticket run {name} already exists",
+                          hint=f"paddock tickets show {name}; paddock tickets resume {name} continues it") \
                 from refusal  # fmt: skip
 
     def unfinished(self) -> list[sqlite3.Row]:
@@ -107,7 +107,7 @@ class TicketRecords:
         """The run that was made for an idempotency key."""
         rows = self._database.rows("SELECT * FROM ticket_run WHERE key = ? AND client_uid = ?", key, client_uid)
         if rows and rows[0]["digest"] != digest:
-            raise Refusal("idempotency-mismatch", f"the idempotency key {key} came with other tickets before",
+            raise Refusal("idempotency-mismatch", f"the idempotency key {key} was used with other tickets before",
                           hint=f"use a new key; paddock tickets show {rows[0]['name']} shows that run")  # fmt: skip
         return rows[0]["name"] if rows else None
 
@@ -164,7 +164,7 @@ class TicketRecords:
         """The row of a run (ticket-run-unknown)."""
         rows = self._database.rows("SELECT * FROM ticket_run WHERE name = ?", name)
         if not rows:
-            raise Refusal("ticket-run-unknown", f"the service knows no ticket run {name}")
+            raise Refusal("ticket-run-unknown", f"the service has no ticket run {name}")
         return rows[0]
 
     def tickets(self, name: str) -> list[sqlite3.Row]:
@@ -206,9 +206,7 @@ class TicketRecords:
                     f"UPDATE ticket SET {assignments} WHERE run = ? AND number = ?", (*values.values(), run, number)
                 )
         except Refusal as refusal:
-            log.error(
-                "ticket %d of run %s is %s, which cannot be written down: %s", number, run, state, refusal.message
-            )
+            log.error("ticket %d of run %s is %s, which cannot be recorded: %s", number, run, state, refusal.message)
         self.has_moved(run)
         self._publish(EventKind.TICKET, {"run": run, "number": number, "state": state})
 
@@ -223,7 +221,7 @@ class TicketRecords:
                 )
         except Refusal as refusal:
             # The disk is full, say. The next life of the service goes on with it, and so does who resumes it.
-            log.error("ticket run %s is %s, which cannot be written down: %s", name, state, refusal.message)
+            log.error("ticket run %s is %s, which cannot be recorded: %s", name, state, refusal.message)
             if ended is not None:
                 found = self._of(self.row(name))
                 self._unwritten[name] = found.model_copy(update={"state": state, "ended": ended, "result": result})
@@ -315,19 +313,19 @@ def add_tickets(database: Database, run: str, made: list[tuple[str, str]]) -> li
         )
         kept = json.loads(rows[0]["request"]) if rows else {}
         if at_work.fetchone() is None or not kept.get("orchestrator") or not kept.get("agent"):
-            raise Refusal("ticket-run-closed", f"no orchestrator of ticket run {run} is at work")
+            raise Refusal("ticket-run-closed", f"no orchestrator of ticket run {run} is running")
         agent = Agent.model_validate(kept["agent"])
         known = {each["ticket"]: each["details"] for each in kept["tickets"]}
         new: list[dict[str, Any]] = []
         for name, details in made:
             if known.setdefault(name, details) != details:
-                raise Refusal("ticket-double", f"there is a ticket {name} already, with other details")
+                raise Refusal("ticket-double", f"ticket {name} already exists, with other details")
             if name not in [each["ticket"] for each in (*kept["tickets"], *new)]:
                 new.append(agent.ticket(name, details).model_dump(mode="json"))
         most = kept["orchestrator"]["most_tickets"]
         count = kept.get("made", 0) + len(new)
         if count > most:
-            raise Refusal("quota-tickets", f"an orchestrator may make {most} tickets here, not {count}")
+            raise Refusal("quota-tickets", f"an orchestrator may make at most {most} tickets here, not {count}")
         kept["made"] = count
         first = len(kept["tickets"]) + 1
         kept["tickets"] += new

@@ -9,7 +9,7 @@ from policy.pasted import quoted
 
 TIMEOUT = "timeout"
 """The reason of a ticket whose session took too long."""
-STOPPED_BEFORE = "the run was stopped before its turn had come"
+STOPPED_BEFORE = "the run was stopped before it started"
 
 
 def agent(
@@ -85,14 +85,14 @@ def aggregation(
 def _why(reason: Reason, outcome: Outcome | None, *, begun: bool) -> str:
     """Why a command failed; "" where its status or the refusal says so."""
     if reason is Reason.STOPPED:
-        return "it was asked to end" if begun else STOPPED_BEFORE
+        return "it was stopped on request" if begun else STOPPED_BEFORE
     if reason is Reason.SERVICE_STOPPED:
         return "the service was stopped"
     if reason is Reason.LOST:
         return "its launcher was killed"
     if reason is Reason.LIMIT:
         limit = outcome.limit if outcome is not None else None
-        return f"it passed its limit of {limit}; its options may set another one: --limit {limit}=..."
+        return f"it passed its limit of {limit}; its options can raise it: --limit {limit}=..."
     if reason is Reason.SIGNALLED and outcome is not None:
         return f"{outcome.signal} ended its command"
     return ""
@@ -105,12 +105,12 @@ def _next(found: Mapping[str, Any], trunk: str) -> list[tuple[str, str]]:
     worktree = quoted(found["worktree"])  # not the ticket: an earlier run's worktree may go by that name
     there = f"cd {quoted(trunk)} && paddock"
     if found["log"]:
-        steps.append((f"paddock logs {found['session']}", "what it has written"))
+        steps.append((f"paddock logs {found['session']}", "its output"))
     if harvest.get("errorType"):
-        steps.append((f"paddock worktree harvest {worktree}", "take over its commits, which wait"))
+        steps.append((f"paddock worktree harvest {worktree}", "harvest its commits"))
     elif harvest.get("state") == "harvested":
-        steps.append((f"{there} merge {worktree}", "merge what it had committed"))
+        steps.append((f"{there} merge {worktree}", "merge what it committed"))
     if found["worktree"]:
-        steps.append((f"cd {worktree} && git status", "what it has left"))
-        steps.append((f"{there} worktree remove {worktree}", "give it up, unless something would be lost"))
+        steps.append((f"cd {worktree} && git status", "what it left"))
+        steps.append((f"{there} worktree remove {worktree}", "remove it, unless something would be lost"))
     return steps

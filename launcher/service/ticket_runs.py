@@ -70,7 +70,7 @@ class TicketRuns:
     def recover(self) -> list[str]:
         """Continues the runs of an earlier service; returns the git directories in which a merge was under way."""
         for row in self.records.unfinished():
-            log.info("ticket run %s goes on: it was %s", row["name"], row["state"])
+            log.info("ticket run %s continues: it was %s", row["name"], row["state"])
             self._begin(row["name"], row["client_uid"], again=False)
         return self.records.merging()
 
@@ -87,7 +87,7 @@ class TicketRuns:
         self._refuse_when_full()
         making = 0 if request.orchestrator is None else request.orchestrator.most_tickets
         if len(request.tickets) + making > settings.most_tickets:
-            raise Refusal("quota-tickets", f"a ticket run has {settings.most_tickets} tickets at most")
+            raise Refusal("quota-tickets", f"a ticket run may have at most {settings.most_tickets} tickets")
         names = [ticket.ticket for ticket in request.tickets]
         if doubles := sorted({name for name in names if names.count(name) > 1}):
             raise Refusal("ticket-double", f"more than one ticket is called {doubles[0]}")
@@ -118,9 +118,9 @@ class TicketRuns:
     def _refuse_when_full(self) -> None:
         most = self._supervisor.settings.most_ticket_runs
         if self._supervisor.closing is not None:
-            raise Refusal("service-stopping", "the service is stopping", hint="try again when it runs again")
+            raise Refusal("service-stopping", "the service is stopping", hint="try again once it is running again")
         if len(self._tasks) >= most:
-            raise Refusal("quota-ticket-runs", f"there are as many ticket runs as may be: {most}")
+            raise Refusal("quota-ticket-runs", f"limit of {most} ticket runs reached")
 
     def _parsed(self, request: TicketRequest) -> list[dict[str, Any]]:
         """The options of each ticket, by name."""
@@ -133,8 +133,8 @@ class TicketRuns:
             options: dict[str, Any] = dict(self._supervisor.options_of(SessionRequest.model_validate(wanted)))
             for option in ("--worktree", "--submodule"):
                 if option in options:
-                    raise Refusal("usage", f"{option} is not the ticket's to say",
-                                  hint="a ticket works in the worktree that is made for it")  # fmt: skip
+                    raise Refusal("usage", f"a ticket cannot set {option}",
+                                  hint="a ticket always works in the worktree made for it")  # fmt: skip
         except Refusal as refusal:
             raise of_ticket(name, refusal) from None
         return options
@@ -221,13 +221,13 @@ class TicketRuns:
             else:
                 result |= await self._what_became(name, request, prepared)
                 stopped = Refusal(
-                    "ticket-run-stopped", "the run was stopped before its end", context="somebody asked for it",
-                    hint=f"nothing was merged; commits are on branches; paddock tickets resume {name} goes on with it",
+                    "ticket-run-stopped", "the run was stopped before it ended", context="someone requested it",
+                    hint=f"nothing was merged; commits are on branches; paddock tickets resume {name} continues it",
                 )  # fmt: skip
                 result["refusal"] = stopped.as_dict()
         except Exception as error:
             log.exception("ticket run %s", name)
-            result["refusal"] = Refusal("internal-error", "the run could not go on", context=repr(error)).as_dict()
+            result["refusal"] = Refusal("internal-error", "the run failed unexpectedly", context=repr(error)).as_dict()
         finally:
             self.questions.over(name, stop=state is not None)
             try:
@@ -373,7 +373,7 @@ class TicketRuns:
                 arguments = {"launches": launches, "environment": request.environment}
                 await self._jobs.run("tickets.plan", arguments, step=lambda found: plans[found["number"]].set())
         except (OSError, Refusal) as error:
-            log.warning("plans for the agents are not made ahead: %s", error)
+            log.warning("plans for the agents are not made in advance: %s", error)
         finally:
             for each in plans.values():
                 each.set()
@@ -413,7 +413,7 @@ class TicketRuns:
                 while (live := self._supervisor.live.get(row["session"])) is not None:
                     await live.over.wait()
         except asyncio.CancelledError:
-            log.info("ticket run %s is told before its agents have ended", run)
+            log.info("ticket run %s is reported before its agents have ended", run)
 
         def became(row: sqlite3.Row, place: dict[str, Any]) -> dict[str, Any]:
             session = self._sessions.session(row["session"]) if row["session"] else None
@@ -440,7 +440,7 @@ class TicketRuns:
         try:
             found |= await self._end(run, prepared, None, remove=False)
         except (Refusal, asyncio.CancelledError) as error:
-            log.warning("what the agents of ticket run %s have left was not looked at: %s", run, error)
+            log.warning("what the agents of ticket run %s left was not checked: %s", run, error)
         return found
 
     async def _end(
@@ -631,7 +631,7 @@ class TicketRuns:
             try:
                 found = await self._jobs.run("merge.resume", {"common_dir": common_dir})
             except Refusal as refusal:
-                log.error("the merge in %s waits: %s (%s)", common_dir, refusal.message, refusal.hint)
+                log.error("the merge in %s is delayed: %s (%s)", common_dir, refusal.message, refusal.hint)
                 return
             self.records.note(common_dir, merging=False)
         if found.get("run_id"):

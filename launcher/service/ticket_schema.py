@@ -57,7 +57,7 @@ class OnConflict(StrEnum):
 
 def _ticket(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text):
-        raise ValueError("1 to 64 letters, digits, dots, dashes and underscores; a letter or digit in front")
+        raise ValueError("1 to 64 letters, digits, dots, dashes and underscores; starting with a letter or digit")
     return text
 
 
@@ -200,9 +200,9 @@ class TicketRequest(Frozen):
     @model_validator(mode="after")
     def _with_tickets(self) -> Self:
         if not self.tickets and self.orchestrator is None:
-            raise ValueError("tickets is missing, and there is no orchestrator that makes some")
+            raise ValueError("tickets is missing, and no orchestrator makes any")
         if self.orchestrator is not None and self.agent is None:
-            raise ValueError("agent is missing: it says what works on the tickets that the orchestrator makes")
+            raise ValueError("agent is missing: it names the command for the tickets that the orchestrator makes")
         return self
 
 

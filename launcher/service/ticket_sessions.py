@@ -201,7 +201,7 @@ class FileTools:
         if not ready.is_set():
             waiting.cancel()
             task.result()
-            raise Refusal("job-lost", "the server of the file tools has ended")
+            raise Refusal("job-lost", "the file tools server has exited")
         self._keep({"secret": self._secret, "port": self._about["port"]})
 
     def offer(self, session_id: str) -> tuple[list[str], dict[str, str]]:
@@ -250,7 +250,7 @@ def without_environment(run: str) -> Refusal:
     """The Refusal for a run whose environment was forgotten."""
     return Refusal(
         "ticket-run-environment",
-        "the environment that its launcher needs is not here any more",
-        context="values of variables are never written to a disk; they are forgotten when a run or the machine ends",
-        hint=f"paddock tickets resume {run} brings that of the shell it is called in",
+        "the environment that its launcher needs is no longer available",
+        context="variables' values are never written to disk; they are forgotten when the run or the machine ends",
+        hint=f"paddock tickets resume {run} takes that of the shell it is called from",
     )

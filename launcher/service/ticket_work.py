@@ -465,7 +465,7 @@ def plan(launches: list[dict[str, Any]], environment: dict[str, str] | None, say
             words, _ = cache.key_words(each["options"], each["command"])
             cache.entry(words, each["options"], each["command"], where)
         except (OSError, Refusal) as error:
-            log.info("no plan was made ahead for %s: %s", each["directory"], error)
+            log.info("no plan was made in advance for %s: %s", each["directory"], error)
         say({"number": each["number"]})
     return {}
 
@@ -625,7 +625,7 @@ def resolve(
         ``commands`` merge the trunk there, up to the conflict.
 
     Raises:
-        Refusal: the request could not be sent out.
+        Refusal: the request could not be dispatched.
     """
     work = _Work(database, nodes)
     sent = TicketAgentRequests.model_validate(dispatch)
@@ -640,7 +640,7 @@ def resolve(
     key = ArtifactKey(run).child(f"tickets/{'ask' if ask else 'merger'}/{number}")
     try:
         if ask:
-            choices = ("resolve the conflict in the ticket's worktree", "leave its changes out", "take the run back")
+            choices = ("resolve the conflict in the ticket's worktree", "skip its changes", "roll the run back")
             question = MergerInterruptRequest.model_validate(
                 {"context_id": key, "reason": why, "choices": choices, **common}
             )
@@ -671,7 +671,7 @@ def review(
         As `prepare` has an agent.
 
     Raises:
-        Refusal: the request could not be sent out.
+        Refusal: the request could not be dispatched.
     """
     work = _Work(database, nodes)
     sent = TicketAgentRequests.model_validate(dispatch)
@@ -704,7 +704,7 @@ def ask(database: str, run: str, number: str, session_id: str, question: str) ->
         As `prepare` has an agent.
 
     Raises:
-        Refusal: the agent is none of the run's, or the request could not be sent out.
+        Refusal: the agent is none of the run's, or the request could not be dispatched.
     """
     work = _Work(database)
     asking = work.contexts.get(session_id) if session_id.partition("/")[0] == run else None
@@ -740,4 +740,4 @@ def _reason(error: DecoratorFailed) -> Refusal:
     cause = error.__cause__
     if isinstance(cause, Refusal):
         return cause
-    return Refusal("workflow-failed", "the request could not be sent out", context=str(error))
+    return Refusal("workflow-failed", "the request could not be dispatched", context=str(error))

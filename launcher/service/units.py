@@ -66,7 +66,7 @@ def sources() -> Path:
     raise Refusal(
         "service-units-missing",
         "this installation has no systemd units",
-        context=f"they should lie in {package / 'systemd'}",
+        context=f"they should be in {package / 'systemd'}",
         hint="install it again: pipx install --force paddock-launcher",
     )
 
@@ -104,8 +104,8 @@ def quoted(path: Path) -> str:
     if not text.startswith("/") or not text.isprintable():
         raise Refusal(
             "service-path",
-            "a unit cannot name the place where Paddock is installed",
-            context=f"{text!r} is not absolute, or holds characters that cannot be printed",
+            "a unit cannot name the path where Paddock is installed",
+            context=f"{text!r} is not absolute, or has unprintable characters",
             hint="install it elsewhere",
         )
     text = text.replace("%", "%%")
@@ -201,7 +201,7 @@ def refuse_kept(files: list[File], edit: str) -> None:
     if kept:
         raise Refusal(
             "service-edited",
-            "files that did not come from Paddock as they are would be overwritten",
+            "files that Paddock did not write would be overwritten",
             context="\n".join(f"{file.path}: {file.state.value}" for file in kept),
             hint=f"move what you changed into a drop-in ({edit}), remove the file, and install again",
         )
@@ -239,7 +239,7 @@ def _unusable(what: str, path: Path, error: OSError) -> Refusal:
         "service-unreadable" if what == "read" else "service-unwritable",
         f"cannot {what} {path}",
         context=error.strerror or str(error),
-        hint="`--system` takes root (sudo paddock service ...); `--user` does not",
+        hint="`--system` needs root (sudo paddock service ...); `--user` does not",
     )
 
 
@@ -279,8 +279,8 @@ def check_trusted(command: Path) -> None:
     if closed:
         raise Refusal(
             "service-not-reachable",
-            "the users whose service this is cannot execute it",
-            context=f"{closed[0]} cannot be entered by everybody",
+            "the users of this service cannot execute it",
+            context=f"{closed[0]} cannot be entered by everyone",
             hint="install it where they can (sudo pipx install --global paddock-launcher)",
         )
 
@@ -365,7 +365,7 @@ def command() -> Path:
     if not os.access(path, os.X_OK):
         raise Refusal(
             "service-not-installed",
-            "this Paddock is not installed, so that no unit could start it",
+            "this Paddock is not installed, so no unit could start it",
             context=f"{path} is missing",
             hint="install it in an environment of its own: pipx install paddock-launcher",
         )
@@ -461,7 +461,7 @@ class Manager:
 def _refused(line: str, why: str) -> Refusal:
     return Refusal(
         "service-manager",
-        "the service manager did not do what it was asked",
+        "a service manager command failed",
         context=f"{line}: {why}",
-        hint="paddock service status says what is in place; journalctl -xe what the manager did",
+        hint="paddock service status shows what is in place; journalctl -xe what the manager did",
     )

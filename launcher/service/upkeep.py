@@ -177,7 +177,7 @@ class Watch:
             try:
                 await self.look()
             except (OSError, Refusal) as error:
-                log.error("the service could not look after itself: %s", error)
+                log.error("the service's upkeep failed: %s", error)
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
@@ -204,9 +204,9 @@ class Watch:
             self._conditions.clear("disk-low", path)
             return
         what = f"{found.f_favail} files" if free >= least else f"{free >> 20} MiB"
-        self._conditions.raise_("disk-low", f"there is room for {what} where {path} lies",
-                                "free some; paddock stop --forget and shorter keep_seconds or most_log_bytes in"
-                                " service.toml take from what the service itself holds", path)  # fmt: skip
+        self._conditions.raise_("disk-low", f"only {what} free at {path}",
+                                "free some; paddock stop --forget and a lower keep_seconds or most_log_bytes in"
+                                " service.toml reduce what the service itself keeps", path)  # fmt: skip
 
     def _look_for_helpers(self) -> None:
         """Starts helpers that are missing; what stays missing from look to look cannot be started."""
@@ -254,7 +254,7 @@ class Watch:
                 removed += 1
                 await asyncio.sleep(0)
             if removed:
-                log.info("logs of %d ended sessions were removed: all together have %d bytes at most", removed,
+                log.info("logs of %d ended sessions were removed: together they may have at most %d bytes", removed,
                          supervisor.settings.most_log_bytes)  # fmt: skip
         self._sampler.logs = sum(sizes.values())
 
@@ -277,7 +277,7 @@ class Watch:
         for left in log_files.forget(directory):
             log.warning("log of %s not removed: %s", name, left)
         bound = self._supervisor.settings.most_log_bytes
-        text = f"the log was removed: all logs together have {bound} bytes at most (most_log_bytes in service.toml)"
+        text = f"the log was removed: all logs together may have at most {bound} bytes (most_log_bytes in service.toml)"
         line = json.dumps({"time": round(time.time(), 3), "stream": "paddock", "text": text}) + "\n"
         try:
             os.mkdir(directory, 0o700)
@@ -340,7 +340,7 @@ class Collector:
                     self.collect(time.time())
                     await self.collect_private()
             except (OSError, Refusal) as error:
-                log.error("not everything was collected: %s", error)
+                log.error("not everything was cleaned up: %s", error)
             pause = min(self._supervisor.settings.collect_seconds, self._supervisor.settings.harvest_seconds)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), pause)
@@ -389,7 +389,7 @@ class Collector:
                 outcome = json.loads(row["outcome"] or "{}")
                 well = outcome.get("reason") in ("stopped", "service-stopped", "idle") or outcome.get("status") == 0
                 after = SessionState.ENDED if well else SessionState.FAILED
-                store.move(row["name"], after, why := "its commits were taken over")
+                store.move(row["name"], after, why := "its commits were harvested")
                 self._supervisor.events.moved(row["name"], after, why)
 
     def collect(self, now: float) -> None:
@@ -469,7 +469,7 @@ def declared_credentials(places: Places) -> tuple[str, ...]:
 
 _YOUNG_SECONDS = 3.0
 """Within which a shim that was told to begin is sure to listen."""
-_WHY = "its processes were killed while there was no service"
+_WHY = "its processes were killed while no service was running"
 
 
 class Recovery:
@@ -505,7 +505,7 @@ class Recovery:
         self._sweep()
         state.sweep(self._places)
         if self.adopted or self.over:
-            log.info("sessions of an earlier service: %d go on, %d are over", len(self.adopted), len(self.over))
+            log.info("sessions of an earlier service: %d continue, %d have ended", len(self.adopted), len(self.over))
         if self.lost:
             log.warning("%d sessions were lost since an earlier service ended", len(self.lost))
 
@@ -532,7 +532,7 @@ class Recovery:
                 self._lose(self._supervisor.store.required(name))
         except (OSError, Refusal) as error:
             why = error.message if isinstance(error, Refusal) else error.strerror or str(error)
-            log.warning("session %s cannot be asked now: %s", name, why)
+            log.warning("session %s does not answer now: %s", name, why)
             self.later[name] = why
 
     def _find(self, name: str) -> bool:
@@ -558,9 +558,9 @@ class Recovery:
             return False
         except FileNotFoundError as error:
             if time.time() - row["created"] < _YOUNG_SECONDS:
-                raise OSError(error.errno, "it is just beginning") from None
+                raise OSError(error.errno, "it is just starting") from None
             if name in state.live_sessions(self._places):
-                raise OSError(error.errno, "its directory is gone, so it is about to end by itself") from None
+                raise OSError(error.errno, "its directory is missing, so it is about to end by itself") from None
             return False
         shim.group = self._groups.of(shim.pid) or row["cgroup"]
         self._supervisor.adopt(live, shim)

@@ -84,7 +84,7 @@ class Node(Frozen):
             raise Refusal(
                 "node-transition",
                 f"node {self.node_id} is {self.status} and cannot become {status}",
-                context=f"{self.status} leads to: {', '.join(sorted(TRANSITIONS[self.status])) or 'nothing'}",
+                context=f"{self.status} can become: {', '.join(sorted(TRANSITIONS[self.status])) or 'nothing'}",
             )
         return self if status is self.status else self.evolve(status=status)
 
@@ -162,7 +162,7 @@ class InMemoryGraphRepository:
         above = node.parent_id
         while above is not None:
             if above == node.node_id:
-                raise Refusal("node-cycle", f"node {node.node_id} cannot be below itself")
+                raise Refusal("node-cycle", f"node {node.node_id} cannot be its own descendant")
             parent = self._nodes.get(above)
             above = None if parent is None else parent.parent_id
 

@@ -146,14 +146,14 @@ class WorktreeMergeResultsDecorator:
         if doubles:
             raise Refusal(
                 "results-duplicate",
-                f"{type(results).__name__} {results.artifact_key} holds more than one result of the same agent",
+                f"{type(results).__name__} {results.artifact_key} has more than one result of the same agent",
                 context=f"twice or more: {', '.join(doubles)}",
             )
         asked = first_in_each_worktree(statuses)
         aggregation = self._merges.merge_children_to_trunk(asked, trunk)
         given, accounted = [status.agent_result_id for status in asked], _in_order(aggregation)
         if accounted != given:
-            raise RuntimeError(f"the merge service was given {given} and accounted for {accounted}")
+            raise RuntimeError(f"the merge service was given {given} and reported on {accounted}")
         return results.with_worktree_context(trunk).with_merge_aggregation(spread_results(aggregation, statuses))
 
     def _pending(self, result: AgentResult, trunk: WorktreeSandboxContext) -> AgentMergeStatus:
@@ -211,7 +211,7 @@ class WorktreeMergeResultDecorator:
                 error_message=f"the parent worktree {child.parent_worktree_id} no longer exists",
             )
         else:
-            log.debug("%s was sent by nobody who has a worktree", result.artifact_key)
+            log.debug("%s has no sender with a worktree", result.artifact_key)
             return result
         return result.with_worktree_context(child).with_merge_descriptor(descriptor)
 
@@ -229,7 +229,7 @@ def move(graph: GraphRepository, node_id: str, status: NodeStatus) -> None:
     """
     node = graph.get(node_id)
     if node is None:
-        log.debug("no node is kept for %s", node_id)
+        log.debug("no node is recorded for %s", node_id)
         return
     if node.status is NodeStatus.PENDING and status is not NodeStatus.CANCELED:
         graph.update(node_id, lambda each: each.moved_to(NodeStatus.RUNNING))

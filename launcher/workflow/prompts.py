@@ -109,14 +109,14 @@ METADATA_KEY = "mergeAggregation"
 _INTRODUCTION = """\
 ## Worktree Merge Status
 
-The agents' worktrees were merged into the parent worktree, one after another. What follows is how far that went; use
+The agents' worktrees were merged into the parent worktree, one after another. The results so far are below; use
 it to decide what comes next."""
 
 _CHOICES = """\
 **Action Required**: decide what to do about this conflict. You can
 - send a `MergerInterruptRequest` to stop here and ask a person,
 - send a `MergerRequest` to have the conflict resolved,
-- leave this agent's changes out and go on with the others."""
+- skip this agent's changes and continue with the others."""
 
 
 class MergeAggregationPromptContributor:

@@ -109,7 +109,7 @@ def worktree_of_node(worktrees: WorktreeService, node: Node) -> WorktreeSandboxC
         raise Refusal(
             "worktree-gone",
             f"worktree {node.worktree_id} of node {node.node_id} no longer exists",
-            context="it was removed while the workflow goes on; no request is sent out without its boundaries",
+            context="it was removed while the workflow is running; no request is sent without its boundaries",
             hint="paddock worktree repair",
         )
     return granted_part(context, node.granted_submodules)

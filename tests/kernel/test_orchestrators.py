@@ -251,7 +251,9 @@ time.sleep(600)
     service.post("/v1/ticket-runs/stopped/stop", {})
     done = service.get("/v1/ticket-runs/stopped?wait=60").json
     assert (done["state"], done["result"]["orchestrator"]["reason"]) == ("failed", "stopped"), done
-    assert "  orchestrator  stopped (143): it was asked to end\n" in service.cli("tickets", "show", "stopped").stdout
+    assert (
+        "  orchestrator  stopped (143): it was stopped on request\n" in service.cli("tickets", "show", "stopped").stdout
+    )
     assert git(service, "log", "-1", "--format=%s", "agent/orchestrator") == "plan\n"
     assert not (service.paddock.main / "plan").exists()
 
@@ -322,7 +324,7 @@ def test_a_context_manager_ends_with_its_run(service: Served) -> None:
     done = run(service, asking, name="slow", context_manager=manager)
     assert done["state"] == "ended", done
     told = json.loads(service.log("slow.1")[0])
-    assert (told["errorType"], "has not answered" in told["message"]) == ("WORKER_FAILED", True)
+    assert (told["errorType"], "did not answer" in told["message"]) == ("WORKER_FAILED", True)
     body = {"repository": str(service.paddock.main), "name": "long", "tickets": [asking],
             "context_manager": {**manager, "timeout": 600},
             "environment": service.paddock.who.environment(service.env)}  # fmt: skip

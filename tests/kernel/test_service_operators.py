@@ -269,7 +269,7 @@ class Listening:
         self.connection.sendall(f"GET /v1/events{query} HTTP/1.1\r\nhost: x\r\n{header}\r\n".encode())
         self._file = self.connection.makefile("rb")
         while (line := self._file.readline()) != b": events\n":  # from now on it is told of all
-            assert line, "the service hung up"
+            assert line, "the service closed the connection"
 
     def __enter__(self) -> "Listening":
         return self

@@ -194,9 +194,9 @@ def test_stopping_a_run_ends_its_agents(service: Served) -> None:
     assert (found["state"], found["result"]["refusal"]["errorType"]) == ("failed", "ticket-run-stopped")
     stopped, late = found["result"]["agents"]
     assert (stopped["reason"], stopped["harvest"]["state"]) == ("stopped", "harvested")
-    assert stopped["why"] == "it was asked to end"
+    assert stopped["why"] == "it was stopped on request"
     assert (late["state"], late["log"]) == ("created", "")
-    assert "before its turn" in late["why"]
+    assert "before it started" in late["why"]
     assert os.path.isdir(stopped["log"])
     assert "written" in service.log("halted.1")
     shown = service.cli("tickets", "show", "halted").stdout

@@ -106,7 +106,7 @@ def test_a_reload_ends_no_session(system: Booted) -> None:
     long = session(system, "long")
     assert long["state"] == "running"
     assert "sleep" in {process["name"] for process in long["processes"]}, "it sees what runs in the jail"
-    system.until("it has obeyed", lambda: "settings were read again" in system.journal())
+    system.until("it has obeyed", lambda: "settings reloaded" in system.journal())
 
 
 def test_a_stop_ends_sessions_in_order_and_keeps_their_work_and_record(system: Booted) -> None:

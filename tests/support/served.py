@@ -156,7 +156,7 @@ class Served:
     def reload(self, *, works: bool = True) -> None:
         """Has it read its settings again, and waits until it has."""
         assert self.process is not None
-        word = "settings were read again" if works else "settings stay as they were"
+        word = "settings reloaded" if works else "settings are unchanged"
         before = self.said.read_text().count(word)
         self.process.send_signal(signal.SIGHUP)
         deadline = time.monotonic() + PATIENCE

@@ -82,7 +82,7 @@ def test_a_manager_that_went_away_is_logged_and_no_reason_to_end(
     """While systemd re-executes itself its socket may be missing."""
     told.close()
     assert not systemd.ping()
-    assert "cannot be told WATCHDOG=1" in caplog.text
+    assert "cannot notify the service manager of WATCHDOG=1" in caplog.text
 
 
 def test_the_watchdog_is_for_the_process_it_names() -> None:

@@ -38,7 +38,7 @@ def test_too_few_open_files_for_a_session_are_named_with_their_limit() -> None:
     refusal = unstartable(OSError(errno.EMFILE, "Too many open files"))
     assert "(RLIMIT_NOFILE)" in refusal.context
     assert "LimitNOFILE=" in refusal.hint
-    assert unstartable(OSError(errno.ENOMEM, "no")).hint == "the machine is short of something"
+    assert unstartable(OSError(errno.ENOMEM, "no")).hint == "the machine is out of some resource"
 
 
 def test_states_only_move_as_the_table_says(store: SessionStore) -> None:

@@ -70,7 +70,7 @@ def test_children_keep_the_order_in_which_they_came(graph: InMemoryGraphReposito
 def test_a_node_is_never_below_itself(graph: InMemoryGraphRepository, node: str, above: str) -> None:
     """A cycle is refused, and nothing is changed."""
     before = graph.get(node)
-    with pytest.raises(Refusal, match="below itself"):
+    with pytest.raises(Refusal, match="its own descendant"):
         graph.update(node, lambda each: each.evolve(parent_id=above))
     assert graph.get(node) is before
 

@@ -183,7 +183,7 @@ def test_the_status_text_has_the_specified_parts() -> None:
         "**Action Required**",
         "`MergerInterruptRequest`",
         "`MergerRequest`",
-        "leave this agent's changes out",
+        "skip this agent's changes",
         "### Pending (1)",
         "- ○ `run/c`",
     ]

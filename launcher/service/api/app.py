@@ -116,7 +116,7 @@ class ControlProtocol(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """For what is no HTTP."""
         hint = f"headers have room for {MOST_HEADERS} bytes"
-        self.refuse(Refusal("request-invalid", "this is no HTTP request that can be read", context=msg, hint=hint))
+        self.refuse(Refusal("request-invalid", "this is not a readable HTTP request", context=msg, hint=hint))
 
     def refuse(self, refusal: Refusal) -> None:
         """Answers with a refusal, as far as nothing else was answered, and hangs up."""
@@ -189,10 +189,10 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _ANY = {
-    400: {"model": Error, "description": "This is no request that can be read."},
+    400: {"model": Error, "description": "The request cannot be read."},
     413: {"model": Error, "description": "The request is too large."},
     422: {"model": Error, "description": "The request cannot be carried out."},
-    503: {"model": Error, "description": "The service cannot do it now."},
+    503: {"model": Error, "description": "The service cannot do this now."},
 }
 
 
@@ -257,7 +257,9 @@ class Bounded:
         await self._app(scope, replayed, send)
 
     async def _refuse(self, send: Send, most: int) -> None:
-        refusal = Refusal("request-large", "the request is too large", context=f"its body may have {most} bytes")
+        refusal = Refusal(
+            "request-large", "the request is too large", context=f"its body may have at most {most} bytes"
+        )
         _count(self._app, refusal)
         await _answer(send, refusal)
 
@@ -289,7 +291,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     """A request of another form than the OpenAPI document has. What was sent is not sent back: it may be secret."""
     assert isinstance(error, RequestValidationError)
     problems = [f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in error.errors()]
-    refusal = Refusal("request-malformed", "the request is not of the form that the API has",
+    refusal = Refusal("request-malformed", "the request does not match the API's schema",
                       context="\n".join(problems[:20]), hint="GET /v1/openapi.json describes it")  # fmt: skip
     return _response(request, refusal)
 
@@ -297,7 +299,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 async def _http(request: Request, error: Exception) -> JSONResponse:
     """What the framework refuses by itself: unknown routes and methods, bodies that it cannot read."""
     assert isinstance(error, HTTPException)
-    hint = "GET /v1/openapi.json lists what there is"
+    hint = "GET /v1/openapi.json lists them"
     what = f"{request.method} {request.url.path}"
     if error.status_code == 404:
         return _response(request, Refusal("route-unknown", f"there is no {what}", hint=hint))
@@ -310,6 +312,6 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
 
 async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
     log.error("%s %s", request.method, request.url.path, exc_info=error)
-    refusal = Refusal("internal-error", "the service could not go on with this request", context=repr(error),
-                      hint="this is a fault of Paddock; its log has more")  # fmt: skip
+    refusal = Refusal("internal-error", "the service failed unexpectedly on this request", context=repr(error),
+                      hint="this is a bug in Paddock; its log has more")  # fmt: skip
     return _response(request, refusal)

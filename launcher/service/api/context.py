@@ -43,7 +43,7 @@ class Followers:
             Refusal: quota-followers.
         """
         if self.number >= MOST_FOLLOWERS:
-            raise Refusal("quota-followers", f"as many clients follow as may: {MOST_FOLLOWERS}")
+            raise Refusal("quota-followers", f"limit of {MOST_FOLLOWERS} followers reached")
 
     async def counted(self, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """`lines`, counted while they last."""

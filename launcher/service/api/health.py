@@ -61,7 +61,7 @@ def render(
                      [({}, started)])  # fmt: skip
     lines += _metric("paddock_degraded", "gauge", "conditions of GET /v1/health, by id",
                      [({"id": name}, conditions.number(name)) for name in conditions.names()])  # fmt: skip
-    lines += _metric("paddock_sessions", "gauge", "sessions that are remembered, by state",
+    lines += _metric("paddock_sessions", "gauge", "sessions on record, by state",
                     [({"state": str(state)}, number) for state, number in counts.items()])  # fmt: skip
     lines += _metric("paddock_sessions_created_total", "counter", "sessions that were accepted",
                      [({}, counters.created)])  # fmt: skip
@@ -78,8 +78,8 @@ def render(
         lines += _metric(f"paddock_{name}_total", "counter", text, numbers)
     for name, text, states in (("ticket_runs", "ticket runs", ticket_runs), ("tickets", "tickets", tickets)):
         numbers = [({"state": state}, number) for state, number in sorted(states.items())]
-        lines += _metric(f"paddock_{name}", "gauge", f"{text} that are remembered, by state", numbers)
-    lines += _metric("paddock_disk_free_bytes", "gauge", "room where the service's directories lie",
+        lines += _metric(f"paddock_{name}", "gauge", f"{text} on record, by state", numbers)
+    lines += _metric("paddock_disk_free_bytes", "gauge", "free space where the service's directories are",
                      [({"directory": name}, free) for name, free in sorted(disk.items())])  # fmt: skip
     lines += _metric("paddock_logs_bytes", "gauge", "logs of all sessions", [({}, logs)])
     lines += counters.spawn.lines("paddock_spawn_seconds", "from the hand-over to a helper to the command's execution")
@@ -215,22 +215,22 @@ async def read_metrics(request: Request) -> PlainTextResponse:
     responses={
         200: {
             "description": "Server-sent events: `id`, `event` (the kind) and `data` (the whole event as JSON, on one"
-            " line); a comment line now and then while nothing happens.",
+            " line); a comment line from time to time while nothing happens.",
             "model": Event,
             "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
         },
-        429: {"model": Error, "description": "As many clients follow something as may."},
+        429: {"model": Error, "description": "The limit of followers is reached."},
     },
 )
 async def read_events(
     request: Request,
-    kind: Annotated[list[EventKind], Query(max_length=10, description="of these kinds only")] = [],  # noqa: B006
-    session: Annotated[list[SessionName], Query(max_length=100, description="of these sessions only")] = [],  # noqa: B006
-    since: Annotated[int | None, Query(ge=0, description="id of the last event that is known; 0 for all")] = None,
+    kind: Annotated[list[EventKind], Query(max_length=10, description="only events of these kinds")] = [],  # noqa: B006
+    session: Annotated[list[SessionName], Query(max_length=100, description="only events of these sessions")] = [],  # noqa: B006
+    since: Annotated[int | None, Query(ge=0, description="id of the last event you have; 0 for all")] = None,
     last_event_id: Annotated[
-        int | None, Header(ge=0, description="the same, as browsers send it when they connect again; it wins")
+        int | None, Header(ge=0, description="the same, as browsers send it when they reconnect; it takes precedence")
     ] = None,
-    go_on: Annotated[bool, Query(alias="follow", description="go on until the service ends")] = True,
+    go_on: Annotated[bool, Query(alias="follow", description="continue until the service ends")] = True,
 ) -> StreamingResponse:
     """Tells what happens: sessions' states, denials, harvests, steps of ticket runs, what is wrong with the service.
 

@@ -35,7 +35,7 @@ _Responses = dict[int | str, dict[str, Any]]
 _KNOWN: _Responses = {404: {"model": Error, "description": "There is no such session."}}
 _STATE: _Responses = {409: {"model": Error, "description": "Its state does not allow that."}}
 _LINES: _Responses = {
-    200: {"content": {JSON_LINES: {"schema": {"type": "string"}}}, "description": "JSON objects, one a line."}
+    200: {"content": {JSON_LINES: {"schema": {"type": "string"}}}, "description": "JSON objects, one per line."}
 }
 
 Seconds = Annotated[float, Field(ge=0, le=MOST_WAIT)]
@@ -117,20 +117,20 @@ class SessionContext(Told):
     status_code=201,
     responses={
         200: {"model": Session, "description": "The idempotency key is known: the session that was made then."},
-        409: {"model": Error, "description": "The name is taken, or the key came with another request."},
+        409: {"model": Error, "description": "The name is taken, or the key was used with another request."},
         410: {
             "model": Error,
-            "description": "The idempotency key is known, and the session that was made then has been forgotten"
-            " (session-forgotten): the request was carried out once and is not carried out again.",
+            "description": "The idempotency key is known, but the session that was made then has been forgotten"
+            " (session-forgotten): a request is carried out only once for its key.",
         },
-        429: {"model": Error, "description": "There are as many sessions as may be."},
+        429: {"model": Error, "description": "The limit of sessions is reached."},
     },
 )
 async def create_session(
     body: SessionRequest,
     request: Request,
     response: Response,
-    wait: Annotated[Seconds, Query(description="seconds for which the answer may wait until the command runs")] = 0,
+    wait: Annotated[Seconds, Query(description="seconds that the answer may wait until the command runs")] = 0,
     idempotency_key: Key = None,
 ) -> Session:
     """Accepts a session, which is started in its turn."""
@@ -147,9 +147,9 @@ async def create_session(
 @router.get("")
 async def list_sessions(
     request: Request,
-    state: Annotated[list[SessionState], Query(max_length=10, description="of these states only")] = [],  # noqa: B006
-    live: Annotated[bool, Query(description="only those that are not over")] = False,
-    after: Annotated[float, Query(ge=0, description="made later than this, in seconds since the epoch")] = 0,
+    state: Annotated[list[SessionState], Query(max_length=10, description="only those in these states")] = [],  # noqa: B006
+    live: Annotated[bool, Query(description="only those that have not ended")] = False,
+    after: Annotated[float, Query(ge=0, description="only those made later than this, in seconds since the epoch")] = 0,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1_000,
 ) -> Sessions:
     """Lists sessions, the newest first."""
@@ -171,7 +171,7 @@ def _with_life(context: Context, session: Session) -> Session:
 async def show_session(
     name: SessionName,
     request: Request,
-    wait: Annotated[Seconds, Query(description="seconds for which the answer may wait for the session's end")] = 0,
+    wait: Annotated[Seconds, Query(description="seconds that the answer may wait for the session's end")] = 0,
 ) -> SessionDetails:
     """Shows all about a session: its life, its processes, what it uses, how it ended."""
     context = context_of(request)
@@ -197,7 +197,7 @@ async def show_session_context(name: SessionName, request: Request) -> SessionCo
     supervisor.session(name)
     found = supervisor.registration.of(name)
     if found is None:
-        raise Refusal("context-unknown", f"session {name} has no context any more", hint="it expires with the session")
+        raise Refusal("context-unknown", f"session {name} no longer has a context", hint="it expires with the session")
     return SessionContext.model_validate({"session_id": found.session_id, **found.model_dump(mode="json")})
 
 
@@ -251,9 +251,9 @@ async def attach_session(name: SessionName, request: Request) -> None:
 async def read_session_log(
     name: SessionName,
     request: Request,
-    tail: Annotated[int | None, Query(ge=0, le=1_000_000, description="only so many of the last lines")] = None,
+    tail: Annotated[int | None, Query(ge=0, le=1_000_000, description="only this many of the last lines")] = None,
     stream: Annotated[list[str], Query(max_length=4, description="stdout, stderr, paddock, terminal")] = [],  # noqa: B006
-    go_on: Annotated[bool, Query(alias="follow", description="go on until the session is over")] = False,
+    go_on: Annotated[bool, Query(alias="follow", description="continue until the session ends")] = False,
 ) -> StreamingResponse:
     """Tells what a session has written, line by line, without credentials."""
     context = context_of(request)
@@ -269,7 +269,7 @@ async def read_session_log(
 async def read_session_denials(
     name: SessionName,
     request: Request,
-    go_on: Annotated[bool, Query(alias="follow", description="go on until the session is over")] = False,
+    go_on: Annotated[bool, Query(alias="follow", description="continue until the session ends")] = False,
 ) -> StreamingResponse:
     """Tells what a session was refused, and what would allow it."""
     context = context_of(request)
@@ -287,10 +287,10 @@ async def read_session_denials(
 
 git = APIRouter(prefix="/v1")
 
-_KNOWN_WORK: dict[int | str, dict[str, Any]] = {404: {"model": Error, "description": "There is no such thing."}}
+_KNOWN_WORK: dict[int | str, dict[str, Any]] = {404: {"model": Error, "description": "There is no such object."}}
 _BOUNDED: dict[int | str, dict[str, Any]] = {
     409: {"model": Error, "description": "The name is taken."},
-    429: {"model": Error, "description": "There are as many runs as may be."},
+    429: {"model": Error, "description": "The limit of runs is reached."},
 }
 
 
@@ -447,7 +447,7 @@ async def show_ticket_run(
     name: SessionName,
     request: Request,
     wait: Annotated[float, Query(ge=0, le=MOST_WAIT, description="seconds to wait for its end")] = 0,
-    seen: Annotated[int | None, Query(description="wait only until a ticket has moved since: `seen` of it")] = None,
+    seen: Annotated[int | None, Query(description="wait only until a ticket has changed since: its `seen`")] = None,
 ) -> TicketRun:
     """Shows a ticket run."""
     return await context_of(request).tickets.records.wait(name, wait, seen)
@@ -485,7 +485,7 @@ async def resume_ticket_run(name: SessionName, body: TicketResume, request: Requ
 
 @git.get("/worktrees", tags=["worktrees"])
 async def list_worktrees(
-    request: Request, repository: Annotated[Directory | None, Query(description="of this one only")] = None
+    request: Request, repository: Annotated[Directory | None, Query(description="only those of this one")] = None
 ) -> WorktreeList:
     """Lists the worktrees that Paddock knows."""
     found = await context_of(request).jobs.run("worktree.list", {"repository": repository})
@@ -504,7 +504,7 @@ async def remove_worktree(
     name: Annotated[Word, Path(min_length=1, max_length=200, description="id, ticket or branch")],
     request: Request,
     repository: Annotated[Directory, Query(description="a worktree of the repository")],
-    keep_branch: Annotated[bool, Query(description="leave its branch, which may hold work then")] = False,
+    keep_branch: Annotated[bool, Query(description="keep its branch, which may then hold work")] = False,
 ) -> RemovedWorktree:
     """Removes a worktree, never with work that is nowhere else."""
     arguments = {"repository": repository, "name": name, "keep_branch": keep_branch}

@@ -116,7 +116,7 @@ def _run(launch: "dict[str, Any]", channel: int, run: "Callable[..., int]") -> i
     except Refusal as error:
         refusal = error
     except Exception as error:
-        what = "ended, but not all that belongs to its end could be done" if started else "could not be started"
+        what = "ended, but its end could not be completed" if started else "could not be started"
         refusal = init.failure(f"the session {what}", error)
     send(REFUSED, refusal.as_dict())
     return refusal.exit_code
@@ -380,7 +380,7 @@ class Attempt:
                 break
             except TimeoutError:
                 if not self._streams.is_held:  # a client that does not read is let go in a while
-                    self._streams.log.note("a process of the ended session holds its output open")
+                    self._streams.log.note("a process of the ended session keeps its output open")
                     break
         self._streams.finish_attempt()
         self.launcher.close()
@@ -466,11 +466,11 @@ def _kill(pid: int, launcher: int) -> None:
 
 def unstartable(error: OSError) -> Refusal:
     """The Refusal for a machine without free processes, descriptors or terminals."""
-    context, hint = syscalls.explained(error, "the machine is short of something")
+    context, hint = syscalls.explained(error, "the machine is out of some resource")
     return Refusal("session-unstartable", "no process for the session can be started", context=context, hint=hint)
 
 
 def failure(error: Exception) -> Refusal:
     """The Refusal for an unforeseen error."""
-    return Refusal("internal-error", "the session could not be carried out", context=repr(error),
-                   hint="this is a fault of Paddock; the service's log has more")  # fmt: skip
+    return Refusal("internal-error", "the session failed unexpectedly", context=repr(error),
+                   hint="this is a bug in Paddock; the service's log has more")  # fmt: skip

@@ -181,7 +181,7 @@ class Client(ABC):
             self._patience = None
 
     def _let_go(self) -> None:
-        self.host.streams.log.note(f"a client did not read for {PATIENCE:g} s and was let go")
+        self.host.streams.log.note(f"a client did not read for {PATIENCE:g} s and was disconnected")
         self._close()
 
     def _read(self) -> None:
@@ -242,12 +242,12 @@ class StreamClient(Client):
         self._sized = False
         if write and host.request["stdin"] == "null":
             raise Refusal("session-no-stdin", f"session {host.name} has no standard input to write to",
-                          hint="it was made with stdin null; look on: --read (mode=read)")  # fmt: skip
+                          hint="it was made with stdin null; watch it: --read (mode=read)")  # fmt: skip
         if write and host.streams.writer is not None:
             if not take:
                 raise Refusal("session-has-writer", f"another client writes to session {host.name}",
-                              hint=f"paddock attach {host.name} --read looks on (mode=read), "
-                                   "--take writes in its place (take=1)")  # fmt: skip
+                              hint=f"paddock attach {host.name} --read watches (mode=read), "
+                                   "--take takes over writing (take=1)")  # fmt: skip
             if isinstance(host.streams.writer, StreamClient):
                 host.streams.writer.displaced()
         if write:
@@ -291,7 +291,7 @@ class StreamClient(Client):
             streams.resize(rows, columns, redraw=not self._sized)
             self._sized = True
         else:
-            raise Refusal("request-invalid", "this is no frame of the stream")
+            raise Refusal("request-invalid", "this is not a frame of the stream")
 
     def leave(self) -> None:
         """The session stays."""
@@ -303,7 +303,7 @@ def client_for(host: Host, query: str, editor: Callable[[bool], Client]) -> Clie
     words = {key: values[-1] for key, values in parse_qs(query).items()}
     mode, offset = words.get("mode", "read"), words.get("offset")
     if mode not in ("read", "write", "acp") or (offset is not None and not (offset.isascii() and offset.isdigit())):
-        raise Refusal("request-invalid", "the query cannot be understood", hint="mode=read|write|acp, offset=N, take=1")
+        raise Refusal("request-invalid", "the query is not valid", hint="mode=read|write|acp, offset=N, take=1")
     take = words.get("take") == "1"
     if mode == "acp":
         if host.request["bridge"] != "acp":
@@ -311,7 +311,7 @@ def client_for(host: Host, query: str, editor: Callable[[bool], Client]) -> Clie
                           hint=f"paddock attach {host.name}")  # fmt: skip
         return editor(take)
     if mode == "write" and host.request["bridge"]:
-        raise Refusal("session-acp", f"session {host.name} speaks the Agent Client Protocol, and not with everybody "
-                      "at once", hint="attach with mode=acp, or mode=read to look on")  # fmt: skip
+        raise Refusal("session-acp", f"session {host.name} speaks the Agent Client Protocol, with one client at "
+                      "a time", hint="attach with mode=acp, or mode=read to watch")  # fmt: skip
     number = None if offset is None else int(offset[:18])
     return StreamClient(host, write=mode == "write", take=take, offset=number)

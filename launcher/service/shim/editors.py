@@ -204,7 +204,7 @@ class Hub:
             if self._may_write(client):
                 self._to_agent(rpc.encode(message))
         elif number is None:
-            client.send(rpc.error(None, rpc.INVALID_REQUEST, "the id is no string and no integer below 2**53"))
+            client.send(rpc.error(None, rpc.INVALID_REQUEST, "the id is not a string or an integer below 2**53"))
         else:
             params = message.get("params")
             self._request(client, number, method, params if isinstance(params, dict) else {}, message)
@@ -217,7 +217,7 @@ class Hub:
         elif method in _LOADING and isinstance(session, str) and self._is_open(session):
             self._load_again(client, number, method, session)
         elif method not in _FOR_ALL and not self._may_write(client):
-            client.send(rpc.error(number, NO_WRITER, "another client writes to this agent; this one can look on"))
+            client.send(rpc.error(number, NO_WRITER, "another client writes to this agent; this one can only watch"))
         else:
             self._forward(client, number, method, params, message)
 
@@ -254,10 +254,10 @@ class Hub:
         session = params.get("sessionId")
         if method in _LOADING and isinstance(session, str):
             if session in self._loading:
-                client.send(rpc.error(number, rpc.INVALID_REQUEST, f"session {session} is being loaded already"))
+                client.send(rpc.error(number, rpc.INVALID_REQUEST, f"session {session} is already being loaded"))
                 return
             if method == "session/load" and not self._loads:
-                client.send(rpc.error(number, NOT_FOUND, f"the agent does not know a session {session} any more"))
+                client.send(rpc.error(number, NOT_FOUND, f"the agent no longer knows a session {session}"))
                 return
             self._sessions.pop(session, None)
             self._history(session)
@@ -292,7 +292,7 @@ class Hub:
     def _answered(self, client: Participant, number: rpc.Id | None, message: dict[str, Any]) -> None:
         asked = self._asked.get(number) if number is not None else None
         if number is None or asked is None or asked.told is not client:
-            log.info("an answer to nothing that was asked was dropped")
+            log.info("an answer to no known request was dropped")
             return
         del self._asked[number]
         self._to_agent(rpc.encode(message))
@@ -304,7 +304,7 @@ class Hub:
         try:
             message = rpc.parse(line)
         except rpc.Ambiguous as error:
-            log.warning("a line of the agent's was dropped: %s", error)
+            log.warning("a line from the agent was dropped: %s", error)
             return
         method, number = message.get("method"), rpc.usable_id(message)
         params = message.get("params")
@@ -316,7 +316,7 @@ class Hub:
         elif isinstance(number, int) and number in self._sent:
             self._answers(self._sent.pop(number), message)
         else:
-            log.info("an answer of the agent's to nothing that was asked was dropped")
+            log.info("an answer from the agent to no known request was dropped")
 
     def _tells(self, method: str, params: dict[str, Any], line: bytes) -> None:
         """Sends a notification to the editors that have its session open, and adds it to the history."""
@@ -347,12 +347,14 @@ class Hub:
 
     def _asks(self, method: str, number: rpc.Id | None, params: dict[str, Any], message: dict[str, Any]) -> None:
         if number is None or number in self._asked:
-            log.warning("a request of the agent's was dropped: it has no usable id")
+            log.warning("a request from the agent was dropped: it has no usable id")
             return
         session, line = params.get("sessionId"), rpc.encode(message)
         waiting = sum(len(asked.line) for asked in self._asked.values())
         if len(self._asked) >= _MOST_ASKED or waiting + len(line) > _MOST_ASKED_BYTES:
-            self._to_agent(rpc.error(number, rpc.INTERNAL_ERROR, f"{method}: too much waits for an answer already"))
+            self._to_agent(
+                rpc.error(number, rpc.INTERNAL_ERROR, f"{method}: too many requests are waiting for an answer")
+            )
             return
         asked = _Asked(line, method, session if isinstance(session, str) else "")
         self._asked[number] = asked
@@ -373,7 +375,7 @@ class Hub:
 
     def _refuse_agent(self, number: rpc.Id, asked: _Asked) -> None:
         del self._asked[number]
-        self._to_agent(rpc.error(number, rpc.INTERNAL_ERROR, f"{asked.method}: no editor is attached now"))
+        self._to_agent(rpc.error(number, rpc.INTERNAL_ERROR, f"{asked.method}: no editor is attached"))
 
     def _answers(self, sent: _Sent, message: dict[str, Any]) -> None:
         """Passes the agent's answer to the client that asked, if it is still attached."""
@@ -548,7 +550,7 @@ class EditorClient(Client):
         elif kind == END:
             self.hang_up()
         else:
-            raise Refusal("request-invalid", "this is no frame of an editor's stream")
+            raise Refusal("request-invalid", "this is not a frame of an editor's stream")
 
     def leave(self) -> None:
         """The agent stays."""

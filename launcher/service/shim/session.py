@@ -115,7 +115,7 @@ class ShimSession:
         return 0
 
     def _fault(self, error: BaseException) -> None:
-        self.streams.log.note(f"fault of Paddock: {error!r}")
+        self.streams.log.note(f"bug in Paddock: {error!r}")
         sys.stderr.write(f"paddock: session {self.name}: {error!r}\n")
 
     def _begin(self) -> None:
@@ -156,7 +156,7 @@ class ShimSession:
                 return outcome
             why = f"{outcome['reason']}, status {outcome['status']}"
             self.streams.log.note(f"attempt {number} ended ({why})")
-            self._move(CREATED, f"{why}: again in {pause:g} s", outcome=outcome, pid=None)
+            self._move(CREATED, f"{why}: retry in {pause:g} s", outcome=outcome, pid=None)
             if await self._wake.within(pause):
                 return {**outcome, "reason": self._stopped}
 
@@ -166,7 +166,7 @@ class ShimSession:
         for event in (self._client, self._wake):
             event.also(either.set)
         if not await either.within(_CLIENT_SECONDS):
-            raise Refusal("session-unattended", "nobody has attached to the session, which was to wait for that",
+            raise Refusal("session-unattended", "no client attached to the session, which waits for one",
                           context=f"within {_CLIENT_SECONDS:g} s")  # fmt: skip
 
     async def _attempted(self, number: int) -> dict[str, Any]:
@@ -236,7 +236,7 @@ class ShimSession:
         after = UNHARVESTED if refused else ENDED if well else FAILED
         why = outcome["reason"] if outcome["status"] is None else f"{outcome['reason']}, status {outcome['status']}"
         if refused:
-            why += f"; its commits wait: {outcome['harvest'].get('message', '')}"
+            why += f"; its commits are not harvested: {outcome['harvest'].get('message', '')}"
         self.streams.log.flush()
         self._over = True
         self._move(after, why, ended=time.time(), outcome=outcome, pid=None)
@@ -448,7 +448,7 @@ class ShimSession:
             raise Refusal("signal-unknown", f"signal {number} cannot be sent to a session",
                           hint=f"one of {', '.join(SENDABLE)}")  # fmt: skip
         if self._attempt is None:
-            raise Refusal("session-not-running", f"session {self.name} has no process now",
+            raise Refusal("session-not-running", f"session {self.name} has no process at the moment",
                           hint=f"paddock show {self.name}")  # fmt: skip
         self._attempt.send(number, group=group)
 
@@ -491,7 +491,7 @@ class ShimSession:
         attempt.kill_jail()
         if await attempt.ended.within(self._settings["end_seconds"]):
             return
-        self.streams.log.note(f"the launcher did not end in {self._settings['end_seconds']} s and is killed")
+        self.streams.log.note(f"the launcher did not end within {self._settings['end_seconds']} s and is killed")
         attempt.launcher.signal(signal.SIGKILL)
 
     def _look(self) -> None:
@@ -501,7 +501,7 @@ class ShimSession:
         """
         self._loop.call_later(_LOOK_SECONDS, self._look)
         if not self._listeners and os.readlink(f"/proc/self/fd/{self._directory}").endswith(" (deleted)"):
-            self.streams.log.note("its directory is gone, so no service could find it any more")
+            self.streams.log.note("its directory is missing, so no service could find it again")
             self.stop(None, "lost")
         patience = self._settings["agent_idle_seconds"]
         hub = self._editors.hub if self._editors is not None else None
